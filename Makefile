@@ -1,0 +1,68 @@
+# Needs Python 3.11 or newer with venv, and make. Everything else is installed into .venv, again
+# only when pyproject.toml has changed. The tests say themselves when Java 17 is missing.
+
+PYTHON ?= python3
+TAILER_TORTURE_ROUNDS ?= 1000
+ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python -m
+DEMO := $(VENV)/.installed-demo
+DEV := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format golden bench torture wheel clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(DEMO) ## watch the changes of a real Delta table arrive
+	@$(RUN) tailer.testing.demo $(ARGS)
+
+test: $(DEV) ## run all tests (ARGS="-k feed" for some of them)
+	$(RUN) pytest $(ARGS)
+
+lint: $(DEV) ## check style, types and spelling
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+	$(RUN) codespell_lib
+
+format: $(DEV) ## put the code into its one form
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+golden: $(DEV) ## write tests/golden anew with Spark (needs Java 17)
+	$(RUN) tests.golden.generate $(ARGS)
+
+bench: $(DEV) ## measure reading against deltalake and a bare pyarrow scan
+	$(RUN) tests.benchmarks $(ARGS)
+
+torture: $(DEV) ## kill the daemon TAILER_TORTURE_ROUNDS times (1000)
+	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m slow $(ARGS)
+
+wheel: $(DEV) ## build the wheel into dist/
+	$(RUN) build --wheel
+
+clean: ## remove what make has made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# $(1) is the extra that is wanted.
+define install
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+  echo "delta-tailer needs Python 3.11 or newer, and $(PYTHON) is" \
+    "$$($(PYTHON) --version 2>/dev/null || echo missing): run make PYTHON=/path/to/python3.11" >&2; \
+  exit 1; }
+$(PYTHON) -m venv $(VENV)
+$(RUN) pip install --quiet --disable-pip-version-check --editable '.[$(1)]'
+endef
+
+$(DEMO): pyproject.toml
+	$(call install,demo)
+	@touch $@
+
+# Development holds all that the demo needs.
+$(DEV): pyproject.toml
+	$(call install,dev)
+	@touch $(DEMO) $@

@@ -1,0 +1,208 @@
+"""The names that every stage shares: Offset, ChangeFile, ChangeBatch.
+
+An :class:`Offset` names *the next change to read*, never the last one read. A
+:class:`ChangeFile` is one data file's work order; a :class:`ChangeBatch` is rows on their way to a
+sink, with the offset that they begin at and the one to save once they are written.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tailer.delta.actions import DeletionVectorDescriptor, StringMap
+from tailer.delta.schema import is_arrow_variant
+from tailer.delta.snapshot import TableState
+from tailer.delta.variant import variant_json
+from tailer.errors import OffsetError
+
+__all__ = [
+    "CHANGE_TYPE",
+    "CHANGE_TYPES",
+    "COMMIT_TIMESTAMP",
+    "COMMIT_VERSION",
+    "METADATA_FIELDS",
+    "ChangeBatch",
+    "ChangeFile",
+    "ChangeType",
+    "Offset",
+    "Origin",
+    "is_arrow_variant",
+    "variant_json",
+]
+
+ChangeType = Literal["insert", "update_preimage", "update_postimage", "delete"]
+#: How a change was found: from cdc files, from whole files, by row ids, by cancel-out; or not a
+#: change at all but a row of the initial snapshot.
+Origin = Literal["cdf", "files", "row_ids", "cancel_out", "snapshot"]
+
+CHANGE_TYPES: tuple[ChangeType, ...] = ("insert", "update_preimage", "update_postimage", "delete")
+CHANGE_TYPE = "_change_type"
+COMMIT_VERSION = "_commit_version"
+COMMIT_TIMESTAMP = "_commit_timestamp"
+
+#: The three columns after the data columns ("Reader Requirements for AddCDCFile").
+METADATA_FIELDS = (
+    pa.field(CHANGE_TYPE, pa.string()),
+    pa.field(COMMIT_VERSION, pa.int64()),
+    pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")),
+)
+
+#: The last letter of an event id, so that one row's two images have different ids.
+_LETTERS = pa.array(["i", "b", "a", "d"])
+_KINDS = pa.array(CHANGE_TYPES)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Offset:
+    """The next change to read: the ``index``-th change (from 0) of ``version``.
+
+    With ``snapshot``, the ``index``-th row of the initial snapshot of ``version``.
+    ``timestamp_floor_ms`` is the timestamp of the version before, which keeps timestamps of later
+    versions the same even after the log before them was cleaned up.
+    """
+
+    version: int
+    index: int = 0
+    snapshot: bool = field(default=False, compare=False)
+    table_id: str | None = field(default=None, compare=False)
+    timestamp_floor_ms: int | None = field(default=None, compare=False)
+
+    FORMAT = 1
+
+    def next_version(self, timestamp_ms: int) -> Offset:
+        """The start of the version after this one, whose commit had that timestamp."""
+        return replace(
+            self,
+            version=self.version + 1,
+            index=0,
+            snapshot=False,
+            timestamp_floor_ms=timestamp_ms,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The offset as a JSON object; the order of its keys never changes."""
+        return {
+            "format": self.FORMAT,
+            "table_id": self.table_id,
+            "version": self.version,
+            "index": self.index,
+            "snapshot": self.snapshot,
+            "timestamp_floor_ms": self.timestamp_floor_ms,
+        }
+
+    def __str__(self) -> str:
+        return json.dumps(self.to_json(), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """The offset in a JSON object. Raises :class:`OffsetError` if there is none."""
+        if not isinstance(document, dict) or document.get("format") != cls.FORMAT:
+            found = document.get("format") if isinstance(document, dict) else None
+            raise OffsetError(
+                f"the offset has format {found!r}, and only {cls.FORMAT} is known here",
+                hint="it is damaged, or a newer delta-tailer wrote it",
+            )
+        version, index = document.get("version"), document.get("index")
+        table_id, floor = document.get("table_id"), document.get("timestamp_floor_ms")
+        snapshot = document.get("snapshot")
+        if (
+            isinstance(version, int)
+            and isinstance(index, int)
+            and not isinstance(version, bool)
+            and not isinstance(index, bool)
+            and min(version, index) >= 0
+            and isinstance(snapshot, bool)
+            and isinstance(table_id, str | None)
+            and isinstance(floor, int | None)
+        ):
+            return cls(version, index, snapshot, table_id, floor)
+        raise OffsetError("the offset is damaged: a field is missing or of the wrong kind")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFile:
+    """One data file's work order: which of its rows are changes, of what kind, in whose schema.
+
+    ``path`` is as in the log, ``location`` decoded (relative to the table, or absolute).
+    ``change_type`` None: the file is a cdc file and says it row by row; then ``kinds`` may keep
+    some of them only. Rows: those in ``only`` (all, if None) that are not in ``without``.
+    ``state`` is the state whose schema and partitioning the file was written under. Where changes
+    were derived, ``rows`` are the positions that changed, which settles the question of rows, and
+    ``updated`` those among them that are an update's image.
+    """
+
+    path: str
+    location: str
+    version: int
+    timestamp_ms: int
+    table_id: str
+    state: TableState
+    partition_values: StringMap = field(hash=False)
+    change_type: ChangeType | None
+    origin: Origin
+    size: int | None = None
+    kinds: tuple[ChangeType, ...] | None = None
+    only: DeletionVectorDescriptor | None = None
+    without: DeletionVectorDescriptor | None = None
+    num_records: int | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    rows: BitMap64 | None = field(default=None, hash=False)
+    updated: BitMap64 | None = field(default=None, hash=False)
+
+    def event_prefix(self) -> str:
+        """The part of an event id that is the same for all rows of this file: 32 hex digits."""
+        text = "\x00".join((self.table_id, str(self.version), self.path))
+        return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """Rows of one file in one version, in order.
+
+    ``rows`` has the data columns in ``state``'s schema, then the three metadata columns;
+    ``positions`` (int64) the rows' positions in the file. Both are empty in a batch that only
+    carries the offset over a version without changes. ``offset`` is that of the first row,
+    ``next_offset`` the one to save when the batch is written.
+    """
+
+    rows: pa.RecordBatch
+    positions: pa.Int64Array
+    state: TableState
+    file: ChangeFile | None
+    timestamp_ms: int
+    offset: Offset
+    next_offset: Offset
+
+    @property
+    def version(self) -> int:
+        """The version that the rows belong to."""
+        return self.offset.version
+
+    @property
+    def num_rows(self) -> int:
+        """How many change events there are in it."""
+        return int(self.rows.num_rows)
+
+    def event_ids(self) -> pa.StringArray:
+        """One id per row: the same on every run, machine and way of reading the same log files.
+
+        Made of table id, version, file, position in the file and kind of change.
+        """
+        if self.file is None or self.num_rows == 0:
+            return pa.array([], pa.string())
+        letters = (
+            pa.scalar("s")
+            if self.offset.snapshot
+            else _LETTERS.take(pc.index_in(self.rows.column(CHANGE_TYPE), _KINDS))
+        )
+        return pc.binary_join_element_wise(
+            pa.scalar(self.file.event_prefix()), self.positions.cast(pa.string()), letters, "-"
+        )

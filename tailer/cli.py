@@ -1,0 +1,182 @@
+"""The command line: arguments in, an exit status out.
+
+Status 0: done. 1: the table or the sink refused. 2: a mistake in usage or configuration. What went
+wrong is one sentence on standard error; a traceback only with ``--debug``. Imports are late: what
+`tail` does not need, it does not load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from importlib import metadata
+
+from tailer.errors import ConfigError, TailerError
+
+__all__ = ["main", "parser", "run"]
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+
+
+def _read_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--change-source", choices=("auto", "cdf", "derived"), default="auto",
+        help="read change data files, derive changes from data files, or choose by version",
+    )  # fmt: skip
+    p.add_argument(
+        "--key", nargs="+", default=[], metavar="COL",
+        help="columns that pair derived deletes and inserts into updates",
+    )  # fmt: skip
+    p.add_argument("--columns", nargs="+", metavar="COL", help="only these data columns")
+    p.add_argument("--with-ids", action="store_true", help="add _event_id and its likes")
+    p.add_argument(
+        "--writer-timezone", default="UTC", metavar="ZONE",
+        help="the zone of partition timestamps that have none (default UTC)",
+    )  # fmt: skip
+    p.add_argument("--batch-rows-max", type=int, default=65_536, metavar="N")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser of all commands."""
+    top = argparse.ArgumentParser(
+        prog="tailer", description="Every row-level change of a Delta Lake table, in order."
+    )
+    top.add_argument("--version", action="store_true", help="print the version and exit")
+    top.add_argument("--debug", action="store_true", help="show tracebacks")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+
+    p = commands.add_parser("tail", help="follow one table, its events as JSON lines")
+    p.add_argument("table", metavar="TABLE")
+    p.add_argument(
+        "--from", dest="start", default="latest", metavar="WHERE",
+        help="latest (default), earliest, snapshot, a version or a time; inclusive",
+    )  # fmt: skip
+    p.add_argument("--to", dest="last", type=int, metavar="VERSION", help="end after this version")
+    _read_options(p)
+
+    p = commands.add_parser("read", help="the changes of a range of versions, into a file")
+    p.add_argument("table", metavar="TABLE")
+    start = p.add_mutually_exclusive_group(required=True)
+    start.add_argument("--starting-version", type=int, metavar="A")
+    start.add_argument("--starting-timestamp", metavar="TIME")
+    end = p.add_mutually_exclusive_group()
+    end.add_argument("--ending-version", type=int, metavar="B")
+    end.add_argument("--ending-timestamp", metavar="TIME")
+    _read_options(p)
+    p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
+
+    for name, text in (
+        ("run", "the daemon: all feeds of a configuration file"),
+        ("check", "validate a configuration; reach its tables and sinks"),
+    ):
+        p = commands.add_parser(name, help=text)
+        p.add_argument("config", metavar="CONFIG.toml")
+
+    p = commands.add_parser("verify", help="prove that the events lead from snapshot to snapshot")
+    p.add_argument("table", metavar="TABLE")
+    p.add_argument("--from", dest="first", type=int, metavar="A", help="default: the earliest")
+    p.add_argument("--to", dest="last", type=int, metavar="B", help="default: the newest")
+    _read_options(p)
+
+    p = commands.add_parser("snapshot", help="what a table is at a version")
+    p.add_argument("table", metavar="TABLE")
+    at = p.add_mutually_exclusive_group()
+    at.add_argument("--version", dest="at_version", type=int, metavar="N")
+    at.add_argument("--timestamp", metavar="TIME")
+    p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
+    p.add_argument("--writer-timezone", default="UTC", metavar="ZONE")
+
+    p = commands.add_parser("history", help="a table's commits, newest first")
+    p.add_argument("table", metavar="TABLE")
+    p.add_argument("--limit", type=int, metavar="N")
+    p.add_argument("--json", action="store_true", help="one JSON object a line")
+
+    p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
+    p.add_argument("action", choices=("show", "set", "reset"))
+    p.add_argument("config", metavar="CONFIG.toml")
+    p.add_argument("feed", metavar="FEED")
+    p.add_argument(
+        "--at-version",
+        dest="at_version",
+        type=int,
+        metavar="N",
+        help="with set: the next version to read",
+    )
+    p.add_argument(
+        "--index", type=int, default=0, metavar="I", help="with set: the next change in it"
+    )
+    return top
+
+
+def _refuse_foreign_owner() -> None:
+    """Another distribution owns the import name ``tailer``; installed beside ours, the two
+    overwrite each other's files."""
+    try:
+        metadata.distribution("tailer")
+    except metadata.PackageNotFoundError:
+        return
+    raise ConfigError(
+        "the distributions `tailer` and `delta-tailer` are both installed here and overwrite each "
+        "other: `pip uninstall tailer delta-tailer`, then install delta-tailer alone"
+    )
+
+
+def _choose_memory_pool() -> None:
+    """Have pyarrow, which is not loaded yet, use the pool that gives memory back: a process then
+    keeps near what it needs. Not every platform's wheel has it, and those that lack it say so."""
+    if sys.platform == "linux":
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+
+
+def _end_on_signals() -> None:
+    """End with status 0 on a signal that comes while the command is only being loaded: nothing is
+    in hand yet. Once it runs, the command sees to signals itself."""
+    if threading.current_thread() is not threading.main_thread():
+        return  # called by a program, which has its own signals
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    _choose_memory_pool()
+    arguments = parser().parse_args(argv)
+    try:
+        _refuse_foreign_owner()
+        if arguments.version:
+            from tailer import __version__
+
+            print(f"delta-tailer {__version__}")
+            return 0
+        if arguments.command is None:
+            parser().print_help(sys.stderr)
+            return EXIT_USAGE
+        if arguments.command in ("tail", "run"):
+            _end_on_signals()
+        from tailer import commands
+
+        return commands.run(arguments)
+    except TailerError as e:
+        if arguments.debug:
+            raise
+        print(f"tailer: {e}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(e, ConfigError) else EXIT_REFUSED
+
+
+def run() -> None:
+    """The console script."""
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone, as `head` does; say nothing, also not at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = EXIT_REFUSED
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)

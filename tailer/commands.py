@@ -1,0 +1,284 @@
+"""One function per command. Each is given the parsed arguments and returns the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import anyio
+
+from tailer.changes import Offset
+from tailer.decode.rows import DecodeOptions, output_schema
+from tailer.delta.features import cdf_enabled
+from tailer.delta.snapshot import TableState
+from tailer.errors import ConfigError, TableError
+from tailer.feed import Feed, FeedOptions, pipe, read_changes, run_feed
+from tailer.follow import FollowOptions
+from tailer.history import (
+    history,
+    parse_timestamp,
+    start_offset,
+    version_at_or_after,
+    version_at_or_before,
+)
+from tailer.log import DeltaLog
+from tailer.metrics import FeedMetrics
+from tailer.offsets.memory import MemoryOffsetStore
+from tailer.output import open_output, output_kind
+from tailer.signals import until_stopped
+from tailer.sink import load_sink
+from tailer.store import open_store
+
+__all__ = ["run"]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command that the arguments name."""
+    command = _COMMANDS[arguments.command]
+    return anyio.run(command, arguments)
+
+
+def _decode_options(arguments: argparse.Namespace, target: TableState | None) -> DecodeOptions:
+    if arguments.batch_rows_max < 1:
+        raise ConfigError("--batch-rows-max must be at least 1")
+    _check_zone(arguments.writer_timezone)
+    return DecodeOptions(
+        batch_rows_max=arguments.batch_rows_max,
+        writer_timezone=arguments.writer_timezone,
+        target=target,
+        columns=tuple(arguments.columns) if arguments.columns else None,
+    )
+
+
+def _check_zone(name: str) -> None:
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, KeyError) as e:
+        raise ConfigError(f"--writer-timezone {name!r} is not a time zone's name") from e
+
+
+def _feed_options(
+    arguments: argparse.Namespace, target: TableState | None, *, bounded: bool = True
+) -> FeedOptions:
+    return FeedOptions(
+        follow=FollowOptions(same_table=not bounded),
+        change_source=arguments.change_source,
+        key=tuple(arguments.key),
+        decode=_decode_options(arguments, target),
+    )
+
+
+def _check_columns(columns: list[str] | None, state: TableState, table: str) -> None:
+    for name in columns or ():
+        if name not in state.schema.names:
+            raise ConfigError(
+                f"{table} has no column {name!r}; it has {', '.join(state.schema.names)}"
+            )
+
+
+async def _tail(arguments: argparse.Namespace) -> int:
+    log = DeltaLog(open_store(arguments.table))
+    offset = await start_offset(log, arguments.start)
+    if arguments.columns:
+        _check_columns(arguments.columns, (await log.snapshot()).state, log.store.root)
+
+    async def start(_: DeltaLog) -> Offset:
+        return offset
+
+    feed = Feed(
+        name="tail",
+        log=log,
+        sink=load_sink("jsonl").from_options({"path": "-", "ids": arguments.with_ids}, Path()),
+        offsets=MemoryOffsetStore(),
+        start=start,
+        metrics=FeedMetrics("tail", time.time),
+        jitter=random.random,
+        options=_feed_options(arguments, None, bounded=False),
+        last=arguments.last,
+    )
+    await until_stopped(lambda: run_feed(feed))
+    return 0
+
+
+async def _range(arguments: argparse.Namespace, log: DeltaLog) -> tuple[int, int]:
+    """The first and last version of a bounded read, both inclusive."""
+    newest = await log.latest_version()
+    first, last = arguments.starting_version, arguments.ending_version
+    if first is None:
+        first = await version_at_or_after(log, parse_timestamp(arguments.starting_timestamp))
+    if arguments.ending_timestamp is not None:
+        last = await version_at_or_before(log, parse_timestamp(arguments.ending_timestamp))
+    last = newest if last is None else last
+    for name, version in (("starting", first), ("ending", last)):
+        if version > newest:
+            raise TableError(
+                f"the {name} version is {version}, and the newest is {newest}",
+                table=log.store.root,
+                hint="ask for versions that exist",
+            )
+    if not 0 <= first <= last:
+        raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
+    return first, last
+
+
+async def _read(arguments: argparse.Namespace) -> int:
+    kind = output_kind(arguments.output)
+    log = DeltaLog(open_store(arguments.table))
+    first, last = await _range(arguments, log)
+    end = (await log.snapshot(last)).state
+    _check_columns(arguments.columns, end, log.store.root)
+    # One file has one schema: the end version's, as in Spark. Lines each have their version's.
+    target = None if kind == "jsonl" else end
+    options = _feed_options(arguments, target)
+    schema = output_schema(end, options.decode.columns)
+    changes = read_changes(log, Offset(first), last, options)
+    async with open_output(arguments.output, schema, ids=arguments.with_ids) as output:
+        if await until_stopped(lambda: pipe(changes, output.write)):
+            raise TableError("interrupted; no output was written", table=log.store.root)
+    return 0
+
+
+async def _snapshot(arguments: argparse.Namespace) -> int:
+    log = DeltaLog(open_store(arguments.table))
+    version = arguments.at_version
+    if arguments.timestamp is not None:
+        version = await version_at_or_before(log, parse_timestamp(arguments.timestamp))
+    snapshot = await log.snapshot(version)
+    if arguments.output:
+        _check_zone(arguments.writer_timezone)
+        decode = DecodeOptions(writer_timezone=arguments.writer_timezone)
+        start = Offset(snapshot.version, snapshot=True)
+        rows = read_changes(log, start, snapshot.version, FeedOptions(decode=decode))
+        schema = output_schema(snapshot.state)
+        async with open_output(arguments.output, schema, ids=False) as output:
+            await until_stopped(lambda: pipe(rows, output.write))
+        return 0
+    files = size = records = 0
+    async for add in log.live_files(snapshot, statistics=True):
+        files, size = files + 1, size + add.size
+        deleted = add.deletion_vector.cardinality if add.deletion_vector else 0
+        records += (add.num_records or 0) - deleted
+    print(json.dumps(_describe(snapshot.version, snapshot.state, files, size, records), indent=2))
+    return 0
+
+
+def _describe(version: int, state: TableState, files: int, size: int, rows: int) -> dict[str, Any]:
+    protocol, table = state.protocol, state.metadata
+    return {
+        "version": version,
+        "table_id": table.id,
+        "name": table.name,
+        "files": files,
+        "bytes": size,
+        "rows": rows,
+        "change_data_feed": cdf_enabled(protocol, table),
+        "min_reader_version": protocol.min_reader_version,
+        "min_writer_version": protocol.min_writer_version,
+        "reader_features": sorted(protocol.reader_features or ()),
+        "writer_features": sorted(protocol.writer_features or ()),
+        "partition_columns": list(table.partition_columns),
+        "properties": table.configuration,
+        "schema": json.loads(table.schema_string),
+    }
+
+
+async def _history(arguments: argparse.Namespace) -> int:
+    log = DeltaLog(open_store(arguments.table))
+    entries = [entry async for entry in history(log)]
+    for entry in entries[::-1][: arguments.limit]:
+        moment = dt.datetime.fromtimestamp(entry.timestamp_ms / 1000, dt.UTC)
+        when = moment.isoformat(timespec="milliseconds")
+        operation = entry.info.get("operation", "")
+        if arguments.json:
+            fields = {"version": entry.version, "timestamp": when, **entry.info}
+            print(json.dumps(fields))
+        else:
+            counts = f"+{entry.adds} -{entry.removes} files, {entry.cdcs} cdc"
+            print(f"{entry.version:>8}  {when}  {operation:<20} {counts}")
+    return 0
+
+
+async def _verify(arguments: argparse.Namespace) -> int:
+    from tailer.verify import verify
+
+    log = DeltaLog(open_store(arguments.table))
+    first = await log.earliest_version() if arguments.first is None else arguments.first
+    last = await log.latest_version() if arguments.last is None else arguments.last
+    if not 0 <= first <= last:
+        raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
+    status = 0
+    async for verdict in verify(log, first, last, _feed_options(arguments, None)):
+        where = f"versions {verdict.first} to {verdict.last}, {verdict.events} events"
+        if verdict.exact:
+            print(f"{where}: exact")
+            continue
+        status = 1
+        print(f"{where}: {verdict.missing} rows missing, {verdict.surplus} rows too many")
+        for row in verdict.examples.to_pylist() if verdict.examples is not None else ():
+            surplus = row.pop("surplus")
+            print(f"  {surplus:+d} {json.dumps(row, default=str)}")
+    return status
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    from tailer.config import load_config
+    from tailer.daemon import run_daemon
+
+    return await run_daemon(load_config(Path(arguments.config)))
+
+
+async def _check(arguments: argparse.Namespace) -> int:
+    from tailer.config import load_config
+    from tailer.daemon import check_feeds
+
+    return await check_feeds(load_config(Path(arguments.config)))
+
+
+async def _offsets(arguments: argparse.Namespace) -> int:
+    from tailer.config import load_config
+    from tailer.daemon import offset_store, table_log
+
+    config = load_config(Path(arguments.config))
+    if arguments.feed not in config.feeds:
+        known = ", ".join(sorted(config.feeds))
+        raise ConfigError(f"{arguments.config} has no feed {arguments.feed!r}; it has {known}")
+    store = offset_store(config, arguments.feed)
+    if arguments.action == "show":
+        offset = await store.load()
+        print("none" if offset is None else offset)
+        return 0
+    if arguments.action == "set" and arguments.at_version is None:
+        raise ConfigError("offsets set needs --at-version N, the next version to read")
+    await store.acquire()
+    try:
+        if arguments.action == "reset":
+            await store.clear()
+        else:
+            log = table_log(config, config.feeds[arguments.feed])
+            before = await log.state_before(arguments.at_version)
+            table_id = before.table_id if before else None
+            await store.save(Offset(arguments.at_version, arguments.index, table_id=table_id))
+    finally:
+        await store.release()
+    print(f"the offset of {arguments.feed} is {arguments.action}", file=sys.stderr)
+    return 0
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
+    "tail": _tail,
+    "read": _read,
+    "run": _run,
+    "check": _check,
+    "snapshot": _snapshot,
+    "history": _history,
+    "offsets": _offsets,
+    "verify": _verify,
+}

@@ -1,0 +1,1 @@
+"""From commits and bytes to change batches: pure, synchronous, columnar."""

@@ -1,0 +1,286 @@
+"""From the columns of a Parquet file to the columns of a Delta schema.
+
+A file may lack columns, have them under physical names or ids, in a narrower type, or in one of
+the older physical forms; nested fields likewise. The conversion is worked out once per file
+("Reader Requirements for Column Mapping", "Delta Data Type to Parquet Type Mappings") and then
+applied to whole arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.decode.calendar import Calendar
+from tailer.decode.variant import unshredded
+from tailer.delta.char import char_length
+from tailer.delta.schema import (
+    VARIANT,
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+    arrow_type,
+    is_variant,
+)
+from tailer.errors import CorruptRow
+
+__all__ = ["Convert", "converter", "find_field"]
+
+#: Turns one array as it comes from the file into one of the Delta column's Arrow type.
+Convert = Callable[[pa.Array], pa.Array]
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+def find_field(
+    fields: Sequence[pa.Field], wanted: StructField, mapping: str
+) -> tuple[int, pa.Field] | None:
+    """The file's field that holds a Delta column: by id, by physical name, or by name.
+
+    None where the file has no such column: its rows are null there.
+    """
+    if mapping == "id":
+        for i, f in enumerate(fields):
+            if f.metadata and f.metadata.get(_FIELD_ID) == str(wanted.field_id).encode():
+                return i, f
+        return None
+    name = wanted.name if mapping == "none" else wanted.physical_name
+    for i, f in enumerate(fields):
+        if f.name == name:
+            return i, f
+    # Delta's names differ by more than their case, and Spark matches them without regard to it.
+    folded = [(i, f) for i, f in enumerate(fields) if f.name.lower() == name.lower()]
+    return folded[0] if len(folded) == 1 else None
+
+
+def converter(
+    source: pa.DataType,
+    target: DataType,
+    mapping: str,
+    column: str,
+    calendar: Calendar | None = None,
+) -> Convert:
+    """How to turn arrays of ``source`` into the Arrow type of ``target``.
+
+    ``column`` is for messages, ``calendar`` what the file's old dates have to be moved by. Raises
+    :class:`CorruptRow` for a pair of types that no widening of the protocol and no physical form
+    explains.
+    """
+    wanted = arrow_type(target)
+    if calendar is not None and isinstance(target, PrimitiveType):
+        return _rebasing(source, target, mapping, column, calendar)
+    if source.equals(wanted) and calendar is None and _as_it_is(target, mapping):
+        return _same
+    if isinstance(source, pa.DictionaryType):
+        inner = converter(source.value_type, target, mapping, column, calendar)
+        return lambda array: inner(array.dictionary_decode())
+    if is_variant(target):
+        return _variant(source, column)
+    match target:
+        case StructType():
+            return _struct(source, target, mapping, column, calendar)
+        case ArrayType():
+            return _list(source, target, mapping, column, calendar)
+        case MapType():
+            return _map(source, target, mapping, column, calendar)
+        case PrimitiveType():
+            return _primitive(source, target, wanted, column)
+
+
+def _as_it_is(target: DataType, mapping: str) -> bool:
+    """Whether arrays of the right Arrow type need no look inside.
+
+    A variant's mark is of our making, and equal types need not have it; a CHAR may lack its blanks;
+    and under column mapping two nested fields may have swapped their names.
+    """
+    match target:
+        case StructType(fields):
+            return mapping == "none" and all(_as_it_is(f.type, mapping) for f in fields)
+        case ArrayType(element):
+            return _as_it_is(element, mapping)
+        case MapType(key, value):
+            return _as_it_is(key, mapping) and _as_it_is(value, mapping)
+    return not is_variant(target) and char_length(target) is None
+
+
+def _rebasing(
+    source: pa.DataType, target: PrimitiveType, mapping: str, column: str, calendar: Calendar
+) -> Convert:
+    """As :func:`converter`, with dates and timestamps moved into the one calendar first.
+
+    Timestamps without zone came after the old calendar. In Arrow only those in INT96 have no
+    zone where the column has one.
+    """
+    convert = converter(source, target, mapping, column)
+    if target.name not in ("date", "timestamp"):
+        return convert
+    int96 = pa.types.is_timestamp(source) and source.tz is None
+    return lambda array: convert(calendar.rebased(array, int96=int96))
+
+
+def _same(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _mismatch(source: pa.DataType, target: str, column: str) -> CorruptRow:
+    return CorruptRow(
+        f"the column {column!r} is {source} in the file, which can't be read as {target}",
+        hint="its type was changed by an overwrite; read up to the version before, or one at a "
+        "time",
+    )
+
+
+def _primitive(
+    source: pa.DataType, target: PrimitiveType, wanted: pa.DataType, column: str
+) -> Convert:
+    if not _readable(source, wanted):
+        raise _mismatch(source, target.name, column)
+
+    length = char_length(target)
+
+    def convert(array: pa.Array) -> pa.Array:
+        try:
+            values = array.cast(wanted)
+            return values if length is None else pc.utf8_rpad(values, width=length)
+        except pa.ArrowException as e:
+            raise CorruptRow(
+                f"a value of the column {column!r} can't be read as {target.name} ({e})"
+            ) from None
+
+    return convert
+
+
+_WIDER = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64(), pa.float64()),
+    pa.int16(): (pa.int32(), pa.int64(), pa.float64()),
+    pa.int32(): (pa.int64(), pa.float64()),
+    pa.float32(): (pa.float64(),),
+}
+
+
+def _readable(source: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a physical type may stand for a column's type: widened, or in an older form."""
+    types = pa.types
+    if wanted in _WIDER.get(source, ()):
+        return True
+    decimal, timestamp = types.is_decimal(wanted), types.is_timestamp(wanted)
+    if types.is_integer(source):
+        # Writers without an annotation leave byte and short as plain INT32.
+        small = types.is_int8(wanted) or types.is_int16(wanted)
+        return bool(decimal or (types.is_int32(source) and small))
+    if decimal:
+        return bool(types.is_decimal(source))
+    if timestamp:
+        return bool(types.is_timestamp(source) or types.is_date32(source))
+    text = (
+        types.is_string, types.is_large_string, types.is_string_view,
+        types.is_binary, types.is_large_binary, types.is_binary_view,
+    )  # fmt: skip
+    if types.is_string(wanted) or types.is_binary(wanted):
+        return any(holds(source) for holds in text)
+    return bool(types.is_null(source))
+
+
+def _whole(array: pa.Array) -> pa.Array:
+    """The same values in an array that begins at its buffers' begin.
+
+    Nested arrays are taken apart by their buffers below, and those know nothing of slices.
+    """
+    return array.take(pa.arange(0, len(array))) if array.offset else array
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _struct(
+    source: pa.DataType, target: StructType, mapping: str, column: str, calendar: Calendar | None
+) -> Convert:
+    if not pa.types.is_struct(source):
+        raise _mismatch(source, "struct", column)
+    file_fields = [source.field(i) for i in range(source.num_fields)]
+    parts: list[tuple[int, Convert] | pa.DataType] = []
+    for field in target:
+        found = find_field(file_fields, field, mapping)
+        if found is None:
+            parts.append(arrow_type(field.type))
+        else:
+            at, file_field = found
+            name = f"{column}.{field.name}"
+            parts.append((at, converter(file_field.type, field.type, mapping, name, calendar)))
+    fields = [pa.field(f.name, arrow_type(f.type)) for f in target]
+
+    def convert(array: pa.Array) -> pa.Array:
+        array = _whole(array)
+        children = [
+            part[1](array.field(part[0])) if isinstance(part, tuple) else pa.nulls(len(array), part)
+            for part in parts
+        ]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
+
+    return convert
+
+
+def _list(
+    source: pa.DataType, target: ArrayType, mapping: str, column: str, calendar: Calendar | None
+) -> Convert:
+    if not (pa.types.is_list(source) or pa.types.is_large_list(source)):
+        raise _mismatch(source, "array", column)
+    inner = converter(source.value_type, target.element, mapping, f"{column}.element", calendar)
+    wanted = arrow_type(target)
+
+    def convert(array: pa.Array) -> pa.Array:
+        array = _whole(array)
+        offsets = array.offsets.cast(pa.int32())
+        return pa.ListArray.from_arrays(
+            offsets, inner(array.values), type=wanted, mask=_nulls(array)
+        )
+
+    return convert
+
+
+def _map(
+    source: pa.DataType, target: MapType, mapping: str, column: str, calendar: Calendar | None
+) -> Convert:
+    if not pa.types.is_map(source):
+        raise _mismatch(source, "map", column)
+    keys = converter(source.key_type, target.key, mapping, f"{column}.key", calendar)
+    items = converter(source.item_type, target.value, mapping, f"{column}.value", calendar)
+    wanted = arrow_type(target)
+
+    def convert(array: pa.Array) -> pa.Array:
+        array = _whole(array)
+        return pa.MapArray.from_arrays(
+            array.offsets, keys(array.keys), items(array.items), type=wanted, mask=_nulls(array)
+        )
+
+    return convert
+
+
+def _variant(source: pa.DataType, column: str) -> Convert:
+    """A variant's two parts, in the order in which they travel; a shredded one is put together."""
+    if isinstance(source, pa.BaseExtensionType):
+        inner = _variant(source.storage_type, column)
+        return lambda array: inner(array.storage)
+    names = (
+        {source.field(i).name for i in range(source.num_fields)}
+        if (pa.types.is_struct(source))
+        else set()
+    )
+    if "metadata" not in names or not names & {"value", "typed_value"}:
+        raise _mismatch(source, "variant", column)
+    if "typed_value" in names:
+        return lambda array: unshredded(array, column)
+    fields = list(VARIANT)
+
+    def convert(array: pa.Array) -> pa.Array:
+        array = _whole(array)
+        children = [array.field(f.name).cast(pa.binary()) for f in fields]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
+
+    return convert

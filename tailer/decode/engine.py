@@ -1,0 +1,271 @@
+"""The out-of-core engine behind the comparison of rows: DuckDB, and the few queries it is asked.
+
+Rows come in as a stream of Arrow batches and are grouped by value. Memory stays below
+``memory_bytes_max``; beyond that the engine spills into ``spill_folder``. NaN equals NaN, -0.0
+equals 0.0, null equals null, maps have no order. Columns are named by number, so that no name of a
+table ever enters a query.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.errors import CorruptLog
+
+__all__ = ["COMING", "LEAVING", "REF_FIELDS", "DiffOptions", "Engine", "RowStream"]
+
+LEAVING, COMING = 0, 1
+
+#: What every row of a stream begins with: its side, and its reference on that side.
+REF_FIELDS = (pa.field("#side", pa.int8()), pa.field("#ref", pa.int64()))
+
+
+@dataclass(frozen=True, slots=True)
+class DiffOptions:
+    """Bounds of the comparison. ``memory_bytes_max`` is the engine's; ``spill_folder`` None: the
+    system's temporary folder."""
+
+    memory_bytes_max: int = 512 * 1024 * 1024
+    spill_folder: str | None = None
+    threads: int = 2
+
+
+@dataclass(slots=True)
+class RowStream:
+    """A stream of rows for the engine, which remembers the error that ended it.
+
+    The engine would only say that its input failed.
+    """
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    error: BaseException | None = None
+
+    def key(self) -> str:
+        """SQL for all values of a row, such that equal values are equal there."""
+        return ", ".join(_canonical(f.name, f.type) for f in list(self.schema)[len(REF_FIELDS) :])
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The stream as the engine takes it, once."""
+
+        def guarded() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from self.batches
+            except BaseException as e:
+                self.error = e
+                raise
+
+        return pa.RecordBatchReader.from_batches(self.schema, guarded())
+
+
+class Engine:
+    """The few queries that the comparison is made of, on one private DuckDB instance."""
+
+    def __init__(self, options: DiffOptions) -> None:
+        import duckdb
+
+        self._spill = tempfile.TemporaryDirectory(prefix="tailer-diff-", dir=options.spill_folder)
+        self._connection: Any = duckdb.connect(
+            config={
+                "threads": options.threads,
+                "memory_limit": f"{options.memory_bytes_max // 1_000_000}MB",
+                "temp_directory": self._spill.name,
+                "preserve_insertion_order": False,
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+            }
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+        self._spill.cleanup()
+
+    @contextmanager
+    def _over(self, rows: RowStream) -> Iterator[None]:
+        """With the stream as the table ``rows``; an error of the stream is raised as it is."""
+        import duckdb
+
+        self._connection.register("rows", rows.reader())
+        try:
+            yield
+        except duckdb.Error as e:
+            if rows.error is not None:
+                raise rows.error from None
+            first_line = str(e).splitlines()[0]
+            raise CorruptLog(f"the rows can't be compared ({first_line})") from e
+        finally:
+            self._connection.unregister("rows")
+
+    def _query(self, rows: RowStream, sql: str) -> pa.Table:
+        with self._over(rows):
+            return self._connection.sql(sql).to_arrow_table()
+
+    def unmatched(self, rows: Callable[[], RowStream]) -> tuple[pa.Array, pa.Array]:
+        """The references of the rows that leave, and of those that come, without a partner.
+
+        One pass finds them all where at most one of equal rows is left over; only if more are,
+        those are looked at again.
+        """
+        stream = rows()
+        key = stream.key()
+        count = 'count(*) FILTER ("#side" = {})'
+        n_left, n_came = count.format(LEAVING), count.format(COMING)
+        # Of the larger side the lowest reference; the smaller side may well have a lower one.
+        low = 'min("#ref") FILTER ("#side" = {})'
+        found = self._query(
+            stream,
+            f"SELECT {n_left} AS n_left, {n_came} AS n_came, {low.format(LEAVING)} AS low_left, "
+            f"{low.format(COMING)} AS low_came, hash({key}) AS h FROM rows "
+            f"GROUP BY {key} HAVING n_left <> n_came",
+        )
+        surplus = pc.subtract(found["n_left"], found["n_came"])
+        left = found.filter(pc.equal(surplus, 1))["low_left"].combine_chunks()
+        came = found.filter(pc.equal(surplus, -1))["low_came"].combine_chunks()
+        several = found.filter(pc.greater(pc.abs(surplus), 1))
+        if several.num_rows:
+            more_left, more_came = self._several(rows(), key, several["h"])
+            left, came = pa.concat_arrays([left, more_left]), pa.concat_arrays([came, more_came])
+        return left, came
+
+    def _several(
+        self, rows: RowStream, key: str, hashes: pa.ChunkedArray
+    ) -> tuple[pa.Array, pa.Array]:
+        """As :meth:`unmatched`, for the groups with these hashes that have two or more left over.
+
+        The hash only narrows the rows down; groups are made of values here too.
+        """
+        self._connection.register("wanted", pa.table({"h": hashes}))
+        refs = 'list("#ref" ORDER BY "#ref") FILTER ("#side" = {})'
+        found = self._query(
+            rows,
+            f"SELECT {refs.format(LEAVING)} AS l, {refs.format(COMING)} AS c FROM rows "
+            f"WHERE hash({key}) IN (SELECT h FROM wanted) GROUP BY {key}",
+        )
+        self._connection.unregister("wanted")
+        return (
+            _first_of_surplus(found["l"], found["c"]),
+            _first_of_surplus(found["c"], found["l"]),
+        )
+
+    def changed_ids(self, rows: Callable[[], RowStream]) -> pa.Table | None:
+        """Row id and both references (null: not on that side) of all rows that are not kept."""
+        on = '{} FILTER ("#side" = {})'
+        version = "min(row_commit_version)"
+        columns = {
+            "left": on.format('min("#ref")', LEAVING),
+            "came": on.format('min("#ref")', COMING),
+            "v_left": on.format(version, LEAVING),
+            "v_came": on.format(version, COMING),
+            "n_left": on.format("count(*)", LEAVING),
+            "n_came": on.format("count(*)", COMING),
+        }
+        selected = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
+        found = self._query(
+            rows(),
+            f"SELECT row_id, {selected} FROM rows GROUP BY row_id "
+            "HAVING v_left IS DISTINCT FROM v_came OR n_left > 1 OR n_came > 1",
+        )
+        if any((pc.max(found[n]).as_py() or 0) > 1 for n in ("n_left", "n_came")):
+            return None
+        return found.select(["row_id", "left", "came"]).combine_chunks()
+
+    def unbalanced(self, rows: RowStream, limit: int) -> tuple[int, int, pa.Table]:
+        """Where the signs of equal rows (their side: -1 or 1) don't add up to zero.
+
+        Returns how many rows there are too few and too many, and up to ``limit`` examples: the
+        values, then ``surplus``.
+        """
+        names = [f.name for f in list(rows.schema)[len(REF_FIELDS) :]]
+        values = ", ".join(f"any_value({name}) AS {name}" for name in names)
+        with self._over(rows):
+            self._connection.execute(
+                f'CREATE TEMP TABLE unbalanced AS SELECT {values}, sum("#side")::BIGINT AS surplus '
+                f"FROM rows GROUP BY {rows.key()} HAVING surplus <> 0"
+            )
+        totals = self._connection.sql(
+            "SELECT coalesce(sum(-surplus) FILTER (surplus < 0), 0)::BIGINT, "
+            "coalesce(sum(surplus) FILTER (surplus > 0), 0)::BIGINT FROM unbalanced"
+        ).fetchall()[0]
+        examples = self._connection.sql(
+            f"SELECT * FROM unbalanced ORDER BY ALL LIMIT {limit}"
+        ).to_arrow_table()
+        return totals[0], totals[1], examples
+
+    def equal_images(self, rows: Callable[[], RowStream], updated: pa.Table) -> pa.Array:
+        """The ids of the updated rows whose two images are equal."""
+        pairs = pa.table(
+            {
+                "side": pa.concat_arrays(
+                    [
+                        pa.repeat(pa.scalar(side, pa.int8()), updated.num_rows)
+                        for side in (LEAVING, COMING)
+                    ]
+                ),
+                "ref": pa.chunked_array([*updated["left"].chunks, *updated["came"].chunks]),
+                "row_id": pa.chunked_array([*updated["row_id"].chunks] * 2),
+            }
+        )
+        images = rows()
+        key = images.key()
+        self._connection.register("pairs", pairs)
+        found = self._query(
+            images,
+            f'SELECT row_id FROM rows JOIN pairs ON "#side" = side AND "#ref" = ref '
+            f"GROUP BY row_id, {key} HAVING count(*) = 2",
+        )
+        self._connection.unregister("pairs")
+        return found["row_id"].combine_chunks()
+
+
+def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
+    """Of each list as many first elements as it is longer than the other one."""
+    mine, other = mine.combine_chunks(), other.combine_chunks()
+    lengths = pc.fill_null(pc.list_value_length(mine), 0)
+    surplus = pc.subtract(lengths, pc.fill_null(pc.list_value_length(other), 0))
+    groups = pc.list_parent_indices(mine)
+    flat = pc.list_flatten(mine)
+    starts = pc.subtract(pc.cumulative_sum(lengths), lengths)
+    rank = pc.subtract(pa.arange(0, len(flat)), starts.take(groups))
+    return flat.filter(pc.less(rank, surplus.take(groups)))
+
+
+def _canonical(name: str, data_type: pa.DataType) -> str:
+    """SQL for a value such that equal values are equal there: maps have no order."""
+    types = pa.types
+    if types.is_map(data_type):
+        key = _canonical("e.key", data_type.key_type)
+        value = _canonical("e.value", data_type.item_type)
+        entry = f"struct_pack(key := {key}, value := {value})"
+        return f"list_sort(list_transform(map_entries({name}), lambda e: {entry}))"
+    if types.is_struct(data_type) and _has_map(data_type):
+        parts = ", ".join(
+            f"f{i} := {_canonical(_member(name, f.name), f.type)}" for i, f in enumerate(data_type)
+        )
+        return f"CASE WHEN {name} IS NULL THEN NULL ELSE struct_pack({parts}) END"
+    if types.is_list(data_type) and _has_map(data_type):
+        element = _canonical("x", data_type.value_type)
+        return f"list_transform({name}, lambda x: {element})"
+    return name
+
+
+def _member(name: str, field_name: str) -> str:
+    quoted = field_name.replace('"', '""')
+    return f'{name}."{quoted}"'
+
+
+def _has_map(data_type: pa.DataType) -> bool:
+    if pa.types.is_map(data_type):
+        return True
+    return any(
+        _has_map(data_type.field(i).type) for i in range(getattr(data_type, "num_fields", 0))
+    )

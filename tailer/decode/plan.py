@@ -1,0 +1,336 @@
+"""From a commit to the files whose rows changed: the protocol's change rules, as work orders.
+
+"Reader Requirements for AddCDCFile", and what it leaves between the lines:
+
+* A version that has cdc actions is read from them alone, whatever the properties say now.
+* Otherwise the adds and removes with dataChange=true are inserts and deletes; one path removed and
+  added with two deletion vectors is the difference of the two, both ways.
+* Rows that leave belong to the schema and partitioning before the commit, rows that come to those
+  after it.
+* Order within a version: what leaves before what comes, so that a key that moves is deleted before
+  it is inserted. Within cdc files the writer's own order keeps an update's two images side by side;
+  only where the cdc files of a version lie in several partitions can an update's images be in two
+  files, and then each file is read twice, first for what leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tailer.changes import ChangeFile, ChangeType, Origin
+from tailer.decode.diff import Difference
+from tailer.decode.tracking import has_row_ids
+from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
+from tailer.delta.commit import Commit
+from tailer.delta.features import row_tracking_enabled, supports
+from tailer.delta.paths import location
+from tailer.delta.snapshot import TableState, file_key
+from tailer.errors import CorruptLog, TableError
+
+__all__ = [
+    "ChangeSource",
+    "Rewrite",
+    "changed_files",
+    "incomplete_removes",
+    "plan_changes",
+    "plan_rewrite",
+    "plan_snapshot",
+    "possible_readds",
+    "row_ids_hold",
+    "source_of",
+]
+
+ChangeSource = Literal["auto", "cdf", "derived"]
+
+_LEAVING: tuple[ChangeType, ...] = ("delete", "update_preimage")
+_COMING: tuple[ChangeType, ...] = ("insert", "update_postimage")
+
+
+def _work_order(
+    commit: Commit,
+    action: AddFile | RemoveFile | AddCDCFile,
+    state: TableState,
+    change_type: ChangeType | None,
+    **more: Any,
+) -> ChangeFile:
+    """The work order for an action's file; ``more`` are further fields of ChangeFile."""
+    if not isinstance(action, AddCDCFile):
+        more["without"] = action.deletion_vector
+        more["num_records"] = action.num_records
+        more["base_row_id"] = action.base_row_id
+        more["default_row_commit_version"] = action.default_row_commit_version
+    return ChangeFile(
+        path=action.path,
+        location=location(action.path),
+        version=commit.version,
+        timestamp_ms=commit.timestamp_ms,
+        table_id=commit.after.table_id,
+        state=state,
+        partition_values=action.partition_values or {},
+        change_type=change_type,
+        origin="cdf" if change_type is None else "files",
+        size=action.size,
+        **more,
+    )
+
+
+def source_of(commit: Commit, source: ChangeSource) -> Literal["cdf", "derived"]:
+    """How this version's changes are found, under ``auto`` too.
+
+    Raises :class:`TableError` where ``cdf`` is asked of a version that has none.
+    """
+    has_cdf = commit.after.cdf or commit.header.cdcs > 0
+    if source == "auto":
+        return "cdf" if has_cdf else "derived"
+    if source == "cdf" and not has_cdf and commit.header.data_changes:
+        raise TableError(
+            "the change data feed was not enabled, so this version has no change data",
+            version=commit.version,
+            hint="use change source auto or derived, or start at a later version",
+        )
+    return source
+
+
+def plan_changes(
+    commit: Commit, completions: Mapping[str, AddFile] | None = None
+) -> Iterator[ChangeFile]:
+    """The work orders of one version by the protocol's rules, in the order of its events.
+
+    ``completions`` gives, by location, the adds of snapshot v-1 from which removes take what they
+    lack (:func:`incomplete_removes`).
+    """
+    try:
+        if commit.header.cdcs:
+            yield from _cdc_files(commit)
+        elif commit.header.data_changes:
+            yield from _file_changes(commit, completions or {})
+    except TableError as e:
+        raise e.at(version=commit.version, path=commit.name) from None
+
+
+def _cdc_files(commit: Commit) -> Iterator[ChangeFile]:
+    apart = commit.header.cdc_partitions > 1
+    for kinds in (_LEAVING, _COMING) if apart else (None,):
+        for action in commit.file_actions():
+            if isinstance(action, AddCDCFile):
+                yield _work_order(commit, action, commit.after, None, kinds=kinds)
+
+
+#: Of each file that is removed and added: the deletion vector before, and the one after.
+_Pairs = Mapping[str, tuple[DeletionVectorDescriptor | None, DeletionVectorDescriptor | None]]
+
+
+def _pairs(
+    commit: Commit, completions: Mapping[str, AddFile], *, data_changes_only: bool = True
+) -> _Pairs:
+    """The files that are removed and added, by location; with dataChange=true, or in any way."""
+    if not commit.header.paired:
+        return {}
+    old: dict[str, DeletionVectorDescriptor | None] = {}
+    new: dict[str, DeletionVectorDescriptor | None] = {}
+    for action in commit.file_actions():
+        if isinstance(action, AddCDCFile) or (data_changes_only and not action.data_change):
+            continue
+        if not commit.is_paired(action.path):
+            continue
+        if isinstance(action, AddFile):
+            new[location(action.path)] = action.deletion_vector
+        elif commit.before is not None:
+            whole = _completed(action, commit.before, completions)
+            old[location(action.path)] = whole.deletion_vector
+    return {where: (old[where], new[where]) for where in old.keys() & new.keys()}
+
+
+def _file_changes(commit: Commit, completions: Mapping[str, AddFile]) -> Iterator[ChangeFile]:
+    pairs = _pairs(commit, completions)
+    if commit.header.removes:
+        for action in commit.file_actions():
+            if isinstance(action, RemoveFile) and action.data_change:
+                yield from _leaving(commit, action, pairs, completions)
+    if commit.header.adds:
+        for action in commit.file_actions():
+            if isinstance(action, AddFile) and action.data_change:
+                yield from _coming(commit, action, pairs)
+
+
+def _leaving(
+    commit: Commit,
+    remove: RemoveFile,
+    pairs: _Pairs,
+    completions: Mapping[str, AddFile],
+) -> Iterator[ChangeFile]:
+    if commit.before is None:
+        raise CorruptLog("the table's first version removes a file")
+    pair = pairs.get(location(remove.path))
+    remove = _completed(remove, commit.before, completions)
+    if pair is None:
+        yield _work_order(commit, remove, commit.before, "delete")
+    elif pair[1] is not None:
+        yield _work_order(commit, remove, commit.before, "delete", only=pair[1])
+
+
+def _coming(commit: Commit, add: AddFile, pairs: _Pairs) -> Iterator[ChangeFile]:
+    pair = pairs.get(location(add.path))
+    if pair is None:
+        yield _work_order(commit, add, commit.after, "insert")
+    elif pair[0] is not None:
+        yield _work_order(commit, add, commit.after, "insert", only=pair[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """All logical files that leave and come in one version, whatever their dataChange flags.
+
+    What really changed is the difference between their rows.
+    """
+
+    leaving: list[ChangeFile]
+    coming: list[ChangeFile]
+
+    @property
+    def needs_diff(self) -> bool:
+        """Whether rows may both leave and come. Otherwise all of them are changes."""
+        return bool(self.leaving and self.coming)
+
+
+def plan_rewrite(
+    commit: Commit,
+    completions: Mapping[str, AddFile],
+    live: AbstractSet[tuple[str, str]] = frozenset(),
+) -> Rewrite:
+    """The files of a version whose changes are derived; none if it only rearranges.
+
+    ``live`` are the keys of files that were in the table before (:func:`possible_readds`): adding
+    one of them again only renews what the log says of it.
+    """
+    if not commit.header.data_changes:
+        return Rewrite([], [])
+    try:
+        pairs = _pairs(commit, completions, data_changes_only=False)
+        leaving: list[ChangeFile] = []
+        coming: list[ChangeFile] = []
+        for action in commit.file_actions():
+            if isinstance(action, RemoveFile):
+                leaving += _leaving(commit, action, pairs, completions)
+            elif isinstance(action, AddFile) and file_key(action) not in live:
+                coming += _coming(commit, action, pairs)
+    except TableError as e:
+        raise e.at(version=commit.version, path=commit.name) from None
+    return Rewrite(leaving, coming)
+
+
+def possible_readds(commit: Commit) -> set[str]:
+    """The locations of adds that may only renew what the log says of a file that is there.
+
+    They have dataChange=false in a commit that changes data elsewhere, and nothing removes them.
+    """
+    if not 0 < commit.header.data_changes < commit.header.adds + commit.header.removes:
+        return set()
+    return {
+        location(action.path)
+        for action in commit.file_actions()
+        if isinstance(action, AddFile)
+        and not action.data_change
+        and not commit.is_paired(action.path)
+    }
+
+
+def row_ids_hold(commit: Commit, rewrite: Rewrite) -> bool:
+    """Whether rows of this version can be told by their ids: tracking was enabled before and
+    after, the writer says that it kept the ids, and every file has a base ("Row Tracking")."""
+    before, info = commit.before, commit.header.commit_info
+    if before is None or info is None or not info.row_tracking_preserved:
+        return False
+    states = (before, commit.after)
+    if not all(row_tracking_enabled(s.protocol, s.metadata) for s in states):
+        return False
+    return all(has_row_ids(f) for f in (*rewrite.leaving, *rewrite.coming))
+
+
+def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> list[ChangeFile]:
+    """The work orders of a derived version: of each file only the rows that changed."""
+    found = []
+    for files, rows, updated in (
+        (rewrite.leaving, difference.leaving, difference.updated_leaving),
+        (rewrite.coming, difference.coming, difference.updated_coming),
+    ):
+        for number, file in enumerate(files):
+            if number in rows:
+                found.append(
+                    replace(file, origin=origin, rows=rows[number], updated=updated.get(number))
+                )
+    return found
+
+
+def _lacks(remove: RemoveFile, before: TableState) -> bool:
+    """Whether a remove lacks what its rows can't be read without.
+
+    That is partition values to fill in; or, in a table with deletion vectors, any sign that the
+    writer knew of such things, since the removed file may well have one.
+    """
+    names = {before.physical_name(f) for f in before.partition_fields()}
+    if names and not names <= (remove.partition_values or {}).keys():
+        return True
+    if row_tracking_enabled(before.protocol, before.metadata) and remove.base_row_id is None:
+        return True
+    bare = remove.size is None and not remove.extended_file_metadata
+    return bare and remove.deletion_vector is None and supports(before.protocol, "deletionVectors")
+
+
+def incomplete_removes(commit: Commit, *, derived: bool = False) -> set[str]:
+    """The locations of removes that lack what only the add that they remove can tell.
+
+    Empty for a version that is read from its cdc files.
+    """
+    before = commit.before
+    if before is None or not commit.header.removes or (commit.header.cdcs and not derived):
+        return set()
+    return {
+        location(action.path)
+        for action in commit.file_actions()
+        if isinstance(action, RemoveFile)
+        and (derived or action.data_change)
+        and _lacks(action, before)
+    }
+
+
+def _completed(
+    remove: RemoveFile, before: TableState, completions: Mapping[str, AddFile]
+) -> RemoveFile:
+    if not _lacks(remove, before):
+        return remove
+    add = completions.get(location(remove.path))
+    if add is None:
+        if not before.partition_fields():
+            return remove
+        raise CorruptLog(
+            "a remove lacks its partition values, and the file that it removes is not in the "
+            "version before",
+            path=remove.path,
+        )
+    names = ("size", "num_records", "deletion_vector", "base_row_id", "default_row_commit_version")
+    lacking = {n: getattr(add, n) for n in names if getattr(remove, n) is None}
+    return replace(remove, partition_values=add.partition_values, **lacking)
+
+
+def plan_snapshot(add: AddFile, version: int, timestamp_ms: int, state: TableState) -> ChangeFile:
+    """The work order of one file of the initial snapshot: its live rows, as inserts."""
+    return ChangeFile(
+        path=add.path,
+        location=location(add.path),
+        version=version,
+        timestamp_ms=timestamp_ms,
+        table_id=state.table_id,
+        state=state,
+        partition_values=add.partition_values,
+        change_type="insert",
+        origin="snapshot",
+        size=add.size,
+        without=add.deletion_vector,
+        num_records=add.num_records,
+        base_row_id=add.base_row_id,
+        default_row_commit_version=add.default_row_commit_version,
+    )

@@ -1,0 +1,453 @@
+"""The actions of the log as typed values, and the parsing of one JSON line into one of them.
+
+Unknown actions and unknown fields are passed over ("Protocol Evolution"); a known action that
+lacks a required field, or has one of the wrong kind, is an error. Statistics are cut down to
+``num_records`` while parsing: a commit can hold a hundred thousand of them, and only that number
+is ever asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailer.errors import CorruptLog
+
+__all__ = [
+    "Action",
+    "AddCDCFile",
+    "AddFile",
+    "CheckpointMetadata",
+    "CommitInfo",
+    "DeletionVectorDescriptor",
+    "DomainMetadata",
+    "Metadata",
+    "Protocol",
+    "RemoveFile",
+    "SetTransaction",
+    "Sidecar",
+    "action_of",
+    "parse_line",
+]
+
+StringMap = dict[str, str | None]
+
+#: Every number of the log is a long at most.
+LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVectorDescriptor:
+    """Where a deletion vector lies ("Deletion Vector Descriptor Schema").
+
+    ``size_in_bytes`` is the raw size, before base85; ``cardinality`` the number of rows deleted.
+    """
+
+    storage_type: str
+    path_or_inline_dv: str
+    offset: int | None
+    size_in_bytes: int
+    cardinality: int
+
+    @property
+    def unique_id(self) -> str:
+        """The part of a logical file's key that tells its deletion vectors apart."""
+        at = "" if self.offset is None else f"@{self.offset}"
+        return f"{self.storage_type}{self.path_or_inline_dv}{at}"
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What readers and writers must know ("Protocol Evolution"). Features: None below 3 and 7."""
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: frozenset[str] | None = None
+    writer_features: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The table's id, schema and properties ("Change Metadata"). ``created_time``: epoch ms."""
+
+    id: str
+    schema_string: str
+    partition_columns: tuple[str, ...]
+    configuration: dict[str, str] = field(hash=False)
+    name: str | None = None
+    description: str | None = None
+    provider: str = "parquet"
+    created_time: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddFile:
+    """A logical file that comes into the table. ``size`` in bytes, times in epoch ms."""
+
+    path: str
+    partition_values: StringMap = field(hash=False)
+    size: int
+    modification_time: int
+    data_change: bool
+    num_records: int | None = None
+    deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFile:
+    """A logical file that leaves the table. All but ``path`` and ``data_change`` may be lacking:
+    older writers leave out even the partition values, and None says that they did."""
+
+    path: str
+    data_change: bool
+    deletion_timestamp: int | None = None
+    partition_values: StringMap | None = field(default=None, hash=False)
+    size: int | None = None
+    num_records: int | None = None
+    deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    extended_file_metadata: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddCDCFile:
+    """A file of row-level changes ("Add CDC File"). ``size`` in bytes."""
+
+    path: str
+    partition_values: StringMap = field(hash=False)
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTransaction:
+    """The last transaction of one application. ``last_updated``: epoch ms."""
+
+    app_id: str
+    version: int
+    last_updated: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainMetadata:
+    """The configuration of one metadata domain; ``removed`` makes it a tombstone."""
+
+    domain: str
+    configuration: str
+    removed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """Provenance of a commit. The protocol leaves its shape open: ``fields`` is what was there."""
+
+    fields: dict[str, Any] = field(hash=False)
+
+    @property
+    def in_commit_timestamp(self) -> int | None:
+        """Epoch ms ("In-Commit Timestamps"), if the writer gave one."""
+        value = self.fields.get("inCommitTimestamp")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    @property
+    def row_tracking_preserved(self) -> bool:
+        """Whether the writer says that it kept all stable row ids ("Row Tracking", writers)."""
+        tags = self.fields.get("tags")
+        return isinstance(tags, dict) and tags.get("delta.rowTracking.preserved") == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """A file of file actions that a v2 checkpoint refers to. Size in bytes, time in epoch ms."""
+
+    path: str
+    size_in_bytes: int
+    modification_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMetadata:
+    """Marks a v2 checkpoint and gives its version."""
+
+    version: int
+
+
+Action = (
+    AddFile
+    | RemoveFile
+    | AddCDCFile
+    | Metadata
+    | Protocol
+    | SetTransaction
+    | DomainMetadata
+    | CommitInfo
+    | Sidecar
+    | CheckpointMetadata
+)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be written as UTF-8: JSON can escape half a surrogate pair, which can't."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _Fields:
+    """Typed access to one action's JSON object; what is missing or of another kind is an error."""
+
+    __slots__ = ("kind", "values")
+
+    def __init__(self, kind: str, values: Any) -> None:
+        if not isinstance(values, dict):
+            raise CorruptLog(f"the {kind} action is not an object")
+        self.kind = kind
+        self.values: dict[str, Any] = values
+
+    def _get(self, name: str, kinds: type | tuple[type, ...], *, required: bool) -> Any:
+        value = self.values.get(name)
+        if value is None:
+            if required:
+                raise CorruptLog(f"the {self.kind} action lacks its {name}")
+            return None
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is int):
+            raise CorruptLog(f"{name} of the {self.kind} action is a {type(value).__name__}")
+        if isinstance(value, int) and not -LONG_MAX - 1 <= value <= LONG_MAX:
+            raise CorruptLog(f"{name} of the {self.kind} action does not fit in 64 bits")
+        if isinstance(value, str) and not _is_unicode(value):
+            raise CorruptLog(f"{name} of the {self.kind} action has half a surrogate pair in it")
+        return value
+
+    def text(self, name: str) -> str:
+        return self._get(name, str, required=True)  # type: ignore[no-any-return]  # checked there
+
+    def text_or_none(self, name: str) -> str | None:
+        return self._get(name, str, required=False)  # type: ignore[no-any-return]  # checked there
+
+    def integer(self, name: str) -> int:
+        return self._get(name, int, required=True)  # type: ignore[no-any-return]  # checked there
+
+    def integer_or_none(self, name: str) -> int | None:
+        return self._get(name, int, required=False)  # type: ignore[no-any-return]  # checked there
+
+    def flag(self, name: str, *, default: bool | None = None) -> bool:
+        value = self._get(name, bool, required=default is None)
+        return bool(default) if value is None else bool(value)
+
+    def flag_or_none(self, name: str) -> bool | None:
+        return self._get(name, bool, required=False)  # type: ignore[no-any-return]  # checked there
+
+    def strings(self, name: str) -> tuple[str, ...] | None:
+        value = self._get(name, list, required=False)
+        if value is None:
+            return None
+        if not all(isinstance(item, str) for item in value):
+            raise CorruptLog(f"{name} of the {self.kind} action is not a list of strings")
+        return tuple(value)
+
+    def string_map_or_none(self, name: str) -> StringMap | None:
+        value = self._get(name, (dict, list), required=False)
+        if value is None:
+            return None
+        # A checkpoint read from Parquet gives a map as a list of pairs.
+        if isinstance(value, list) and not all(isinstance(pair, tuple) for pair in value):
+            raise CorruptLog(f"{name} of the {self.kind} action is not a map")
+        pairs = dict(value) if isinstance(value, list) else value
+        if not all(isinstance(k, str) and isinstance(v, str | None) for k, v in pairs.items()):
+            raise CorruptLog(f"{name} of the {self.kind} action is not a map of strings")
+        return pairs
+
+
+def _deletion_vector(values: Any) -> DeletionVectorDescriptor | None:
+    if values is None:
+        return None
+    f = _Fields("deletionVector", values)
+    return DeletionVectorDescriptor(
+        storage_type=f.text("storageType"),
+        path_or_inline_dv=f.text("pathOrInlineDv"),
+        offset=f.integer_or_none("offset"),
+        size_in_bytes=f.integer("sizeInBytes"),
+        cardinality=f.integer("cardinality"),
+    )
+
+
+def _num_records(f: _Fields) -> int | None:
+    """``numRecords`` of the statistics, be they a JSON string or the checkpoint's struct.
+
+    Statistics are hints: unreadable ones are taken as absent.
+    """
+    stats: Any = f.values.get("stats_parsed")
+    if not isinstance(stats, dict):
+        text = f.values.get("stats")
+        if not isinstance(text, str) or "numRecords" not in text:
+            return None
+        try:
+            stats = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+    value = stats.get("numRecords") if isinstance(stats, dict) else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value <= LONG_MAX else None
+
+
+def _add(f: _Fields) -> AddFile:
+    return AddFile(
+        path=f.text("path"),
+        partition_values=f.string_map_or_none("partitionValues") or {},
+        size=f.integer("size"),
+        modification_time=f.integer_or_none("modificationTime") or 0,
+        data_change=f.flag("dataChange"),
+        num_records=_num_records(f),
+        deletion_vector=_deletion_vector(f.values.get("deletionVector")),
+        base_row_id=f.integer_or_none("baseRowId"),
+        default_row_commit_version=f.integer_or_none("defaultRowCommitVersion"),
+    )
+
+
+def _remove(f: _Fields) -> RemoveFile:
+    return RemoveFile(
+        path=f.text("path"),
+        data_change=f.flag("dataChange", default=True),
+        deletion_timestamp=f.integer_or_none("deletionTimestamp"),
+        partition_values=f.string_map_or_none("partitionValues"),
+        size=f.integer_or_none("size"),
+        num_records=_num_records(f),
+        deletion_vector=_deletion_vector(f.values.get("deletionVector")),
+        base_row_id=f.integer_or_none("baseRowId"),
+        default_row_commit_version=f.integer_or_none("defaultRowCommitVersion"),
+        extended_file_metadata=f.flag_or_none("extendedFileMetadata"),
+    )
+
+
+def _cdc(f: _Fields) -> AddCDCFile:
+    return AddCDCFile(
+        path=f.text("path"),
+        partition_values=f.string_map_or_none("partitionValues") or {},
+        size=f.integer_or_none("size") or 0,
+    )
+
+
+def _metadata(f: _Fields) -> Metadata:
+    file_format = f.values.get("format")
+    provider = file_format.get("provider") if isinstance(file_format, dict) else None
+    configuration = f.string_map_or_none("configuration") or {}
+    return Metadata(
+        id=f.text("id"),
+        schema_string=f.text("schemaString"),
+        partition_columns=f.strings("partitionColumns") or (),
+        configuration={k: v for k, v in configuration.items() if v is not None},
+        name=f.text_or_none("name"),
+        description=f.text_or_none("description"),
+        provider=provider if isinstance(provider, str) else "parquet",
+        created_time=f.integer_or_none("createdTime"),
+    )
+
+
+def _protocol(f: _Fields) -> Protocol:
+    readers, writers = f.strings("readerFeatures"), f.strings("writerFeatures")
+    return Protocol(
+        min_reader_version=f.integer("minReaderVersion"),
+        min_writer_version=f.integer("minWriterVersion"),
+        reader_features=None if readers is None else frozenset(readers),
+        writer_features=None if writers is None else frozenset(writers),
+    )
+
+
+def _transaction(f: _Fields) -> SetTransaction:
+    return SetTransaction(
+        app_id=f.text("appId"),
+        version=f.integer("version"),
+        last_updated=f.integer_or_none("lastUpdated"),
+    )
+
+
+def _domain(f: _Fields) -> DomainMetadata:
+    return DomainMetadata(
+        domain=f.text("domain"),
+        configuration=f.text_or_none("configuration") or "",
+        removed=f.flag("removed", default=False),
+    )
+
+
+def _sidecar(f: _Fields) -> Sidecar:
+    return Sidecar(
+        path=f.text("path"),
+        size_in_bytes=f.integer("sizeInBytes"),
+        modification_time=f.integer_or_none("modificationTime") or 0,
+    )
+
+
+def _commit_info(f: _Fields) -> CommitInfo:
+    return CommitInfo(f.values)
+
+
+def _checkpoint_metadata(f: _Fields) -> CheckpointMetadata:
+    return CheckpointMetadata(f.integer("version"))
+
+
+_PARSERS: dict[str, Callable[[_Fields], Action]] = {
+    "add": _add,
+    "remove": _remove,
+    "cdc": _cdc,
+    "metaData": _metadata,
+    "protocol": _protocol,
+    "txn": _transaction,
+    "domainMetadata": _domain,
+    "commitInfo": _commit_info,
+    "sidecar": _sidecar,
+    "checkpointMetadata": _checkpoint_metadata,
+}
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it names a key twice")
+    return found
+
+
+#: One decoder for all lines: to make it takes longer than to read a line.
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+
+
+def action_of(kind: str, values: Any) -> Action | None:
+    """The typed action of one ``{kind: values}`` pair; None if the kind is not known here.
+
+    Raises :class:`CorruptLog` where a required field is missing or of the wrong kind.
+    """
+    parser = _PARSERS.get(kind)
+    return None if parser is None or values is None else parser(_Fields(kind, values))
+
+
+def parse_line(line: bytes | str) -> Action | None:
+    """The action on one line of a commit file; None for a blank line or an unknown action.
+
+    Raises :class:`CorruptLog` without a place: the caller knows file and line number. A line with
+    two actions is refused, since one of them would be lost.
+    """
+    if not line.strip():
+        return None
+    try:
+        text = line if isinstance(line, str) else line.decode()
+        document = _DECODER.decode(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as e:
+        raise CorruptLog(f"the line is not JSON ({e})") from None
+    if not isinstance(document, dict):
+        raise CorruptLog("the line is not a JSON object")
+    actions = [
+        action
+        for kind, values in document.items()
+        if (action := action_of(kind, values)) is not None
+    ]
+    if len(actions) > 1:
+        raise CorruptLog("the line has two actions, and a line may have one")
+    return actions[0] if actions else None

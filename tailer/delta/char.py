@@ -1,0 +1,73 @@
+"""CHAR columns: strings of a fixed length, padded with blanks when they are read.
+
+The log has them as strings; the declared type stands in the column's metadata, as SQL text such as
+``struct<x:char(3)>``. Writers may or may not have padded what is in the files, so without padding
+one and the same value could look changed when its row is rewritten.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tailer.delta.types import ArrayType, DataType, MapType, PrimitiveType, StructField, StructType
+
+__all__ = ["CHAR_TYPE_KEY", "char_length", "declared_type"]
+
+CHAR_TYPE_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+
+_CHAR = re.compile(r"char\(\s*(\d{1,9})\s*\)")
+
+
+def char_length(data_type: DataType) -> int | None:
+    """The length in characters of a CHAR type; None for every other type."""
+    match = _CHAR.fullmatch(data_type.name) if isinstance(data_type, PrimitiveType) else None
+    return int(match[1]) if match else None
+
+
+def declared_type(data_type: DataType, text: str) -> DataType:
+    """The type with its strings turned into the CHARs that the SQL text declares.
+
+    Where the text does not fit the type, the type stays as it is.
+    """
+    match data_type:
+        case PrimitiveType("string") if _CHAR.fullmatch(text):
+            return PrimitiveType(text)
+        case ArrayType(element, contains_null):
+            return ArrayType(declared_type(element, _inside("array", text)), contains_null)
+        case MapType(key, value, contains_null):
+            parts = _parts(_inside("map", text))
+            if len(parts) == 2:
+                key, value = declared_type(key, parts[0]), declared_type(value, parts[1])
+            return MapType(key, value, contains_null)
+        case StructType(fields):
+            return _struct(fields, _parts(_inside("struct", text)))
+    return data_type
+
+
+def _struct(fields: tuple[StructField, ...], parts: list[str]) -> StructType:
+    if len(parts) != len(fields):
+        return StructType(fields)
+    found = []
+    for field, part in zip(fields, parts, strict=True):
+        _, _, text = part.removeprefix(f"`{field.name}`").removeprefix(field.name).partition(":")
+        data_type = declared_type(field.type, text)
+        found.append(StructField(field.name, data_type, field.nullable, field.metadata))
+    return StructType(tuple(found))
+
+
+def _inside(kind: str, text: str) -> str:
+    return text[len(kind) + 1 : -1] if text.startswith(f"{kind}<") and text.endswith(">") else ""
+
+
+def _parts(text: str) -> list[str]:
+    """What the commas outside all brackets part."""
+    parts, depth, start = [], 0, 0
+    for i, char in enumerate(text):
+        if char in "<(":
+            depth += 1
+        elif char in ">)":
+            depth -= 1
+        elif char == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [*parts, text[start:]] if text else []

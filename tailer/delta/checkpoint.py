@@ -1,0 +1,105 @@
+"""Checkpoints in Parquet: rows back into actions, in batches ("Checkpoint Schema")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailer.delta.actions import Action, action_of
+from tailer.delta.footer import pruned_footer
+from tailer.delta.views import without_views
+from tailer.errors import CorruptLog, TableError
+
+__all__ = ["checkpoint_actions"]
+
+_STEERING = ("protocol", "metaData", "txn", "domainMetadata", "sidecar", "checkpointMetadata")
+# Of an add, all but its statistics, tags and parsed partition values: those are most of the bytes.
+_ADD = (
+    "path",
+    "partitionValues",
+    "size",
+    "modificationTime",
+    "dataChange",
+    "deletionVector",
+    "baseRowId",
+    "defaultRowCommitVersion",
+)
+_BATCH_ROWS = 8_192
+_FOOTER_BYTES_MAX = 8 * 1024 * 1024
+
+
+def checkpoint_actions(
+    name: str, source: pa.NativeFile, *, files: bool, statistics: bool = False
+) -> Iterator[Action]:
+    """The actions of one checkpoint or sidecar file: its adds, or everything else.
+
+    ``files`` chooses the adds (a snapshot has no use for the tombstones beside them), and
+    ``statistics`` reads their record counts too. Raises :class:`CorruptLog`, naming the file.
+    """
+    columns = [*_STEERING]
+    if files:
+        columns = [f"add.{field}" for field in _ADD]
+        columns += ["add.stats", "add.stats_parsed.numRecords"] if statistics else []
+    try:
+        with _open(source, columns) as parquet:
+            for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
+                yield from _batch_actions(batch)
+    except TableError as e:
+        raise e.at(path=name) from None
+    except (pa.ArrowException, OSError, ValueError) as e:
+        raise CorruptLog(
+            f"the checkpoint can't be read ({next(iter(str(e).splitlines()), 'no reason given')})",
+            path=name,
+        ) from None
+
+
+def _open(source: pa.NativeFile, columns: Sequence[str]) -> pq.ParquetFile:
+    """The Parquet file; if pyarrow refuses it as a whole, without the columns that we don't need.
+
+    One of those may well be why: a group without a field, or a type that pyarrow does not know.
+    """
+    try:
+        return pq.ParquetFile(source, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as refusal:
+        try:
+            end = source.size() - 8
+            size = int.from_bytes(source.read_at(4, max(0, end)), "little")
+            if not 0 < size <= min(end, _FOOTER_BYTES_MAX):
+                raise ValueError("no footer")
+            pruned = pruned_footer(source.read_at(size, end - size), columns)
+            metadata = pq.read_metadata(pa.BufferReader(pruned))
+            return pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
+        except (pa.ArrowException, OSError, ValueError):
+            raise refusal from None
+
+
+def _batch_actions(batch: pa.RecordBatch) -> Iterator[Action]:
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        plain = without_views(column)
+        present = plain.filter(_present(plain))
+        for values in present.to_pylist():
+            action = action_of(field.name, _without_nulls(values))
+            if action is not None:
+                yield action
+
+
+def _present(column: pa.Array) -> pa.Array:
+    """Which rows have this action. Some writers write a struct of nulls instead of a null."""
+    valid = column.is_valid()
+    first = {"metaData": "id", "add": "path", "txn": "appId", "sidecar": "path"}
+    names = {column.type.field(i).name for i in range(column.type.num_fields)}
+    for key in (*first.values(), "domain", "minReaderVersion", "version"):
+        if key in names:
+            return pc.and_(valid, pc.struct_field(column, key).is_valid())
+    return valid
+
+
+def _without_nulls(values: Any) -> Any:
+    dv = values.get("deletionVector") if isinstance(values, dict) else None
+    if isinstance(dv, dict) and dv.get("storageType") is None:
+        values["deletionVector"] = None
+    return values

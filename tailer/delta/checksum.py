@@ -1,0 +1,70 @@
+"""Version checksum files, ``<version>.crc``: what a writer counted after its commit.
+
+They are optional, and a hint at best: a file that can't be read, or whose counts contradict each
+other, is as good as none.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from tailer.delta.actions import LONG_MAX, Metadata, Protocol, action_of
+from tailer.errors import CorruptLog
+
+__all__ = ["VersionChecksum", "parse_checksum"]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionChecksum:
+    """A version's sums: the live files' size in bytes and their number, protocol and metadata.
+
+    ``transaction_id`` is the ``txnId`` that the commit's own commitInfo has, where writers give it.
+    """
+
+    table_size_bytes: int
+    num_files: int
+    protocol: Protocol
+    metadata: Metadata
+    transaction_id: str | None = None
+
+
+def parse_checksum(data: bytes) -> VersionChecksum:
+    """The content of a version checksum file.
+
+    Raises :class:`CorruptLog` where it is none: no JSON object, a key named twice, a count that is
+    missing or negative, other than one protocol and one metaData, or actions that can't be read.
+    """
+    try:
+        document = json.loads(data, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as e:
+        raise CorruptLog(f"the version checksum can't be read ({e})") from None
+    if not isinstance(document, dict):
+        raise CorruptLog("the version checksum is not a JSON object")
+    size, files = (_count(document, name) for name in ("tableSizeBytes", "numFiles"))
+    if [_count(document, name) for name in ("numMetadata", "numProtocol")] != [1, 1]:
+        raise CorruptLog("the version checksum is not of one protocol and one metaData")
+    protocol = action_of("protocol", document.get("protocol"))
+    metadata = action_of("metaData", document.get("metadata"))
+    if not (isinstance(protocol, Protocol) and isinstance(metadata, Metadata)):
+        raise CorruptLog("the version checksum lacks its protocol or metadata")
+    if files == 0 and size > 0:
+        raise CorruptLog("the version checksum has bytes in no file")
+    transaction = document.get("txnId")
+    if not isinstance(transaction, str | None):
+        raise CorruptLog("the version checksum's txnId is not a text")
+    return VersionChecksum(size, files, protocol, metadata, transaction)
+
+
+def _count(document: dict[str, object], name: str) -> int:
+    value = document.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LONG_MAX:
+        raise CorruptLog(f"{name} of the version checksum is no count")
+    return value
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it names a key twice")
+    return found

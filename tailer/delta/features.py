@@ -1,0 +1,157 @@
+"""The table features, as one closed table: what we read, what may be passed over.
+
+Whatever is not in the table and is asked of *readers* is refused by name; an unknown *writer*
+feature is not a reader's business ("Table Features", "Valid Feature Names in Table Features").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailer.delta.actions import Metadata, Protocol
+from tailer.errors import UnsupportedTable
+
+__all__ = [
+    "FEATURES",
+    "TableFeature",
+    "cdf_enabled",
+    "check_readable",
+    "column_mapping_mode",
+    "in_commit_timestamps_enabled",
+    "row_tracking_enabled",
+    "supports",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TableFeature:
+    """One feature: for readers and writers or for writers only, and since which legacy versions.
+
+    ``legacy_reader`` and ``legacy_writer``: the protocol versions that imply it without a list.
+    ``refusal``: why a reader feature that we know is not read, and what to do.
+    """
+
+    name: str
+    for_readers: bool
+    legacy_reader: int | None = None
+    legacy_writer: int | None = None
+    refusal: str | None = None
+
+
+_CATALOG_MANAGED = (
+    "its newest commits are known only to its catalog, so the folder alone may be stale; "
+    "follow it through the catalog, or drop the feature with ALTER TABLE ... DROP FEATURE"
+)
+
+FEATURES: dict[str, TableFeature] = {
+    f.name: f
+    for f in (
+        TableFeature("columnMapping", True, legacy_reader=2, legacy_writer=5),
+        TableFeature("deletionVectors", True),
+        TableFeature("timestampNtz", True),
+        TableFeature("typeWidening", True),
+        TableFeature("typeWidening-preview", True),
+        TableFeature("v2Checkpoint", True),
+        TableFeature("vacuumProtocolCheck", True),
+        TableFeature("variantType", True),
+        TableFeature("variantType-preview", True),
+        TableFeature("variantShredding-preview", True),
+        TableFeature("variantShredding", True),
+        TableFeature("catalogManaged", True, refusal=_CATALOG_MANAGED),
+        TableFeature("catalogOwned-preview", True, refusal=_CATALOG_MANAGED),
+        TableFeature("appendOnly", False, legacy_writer=2),
+        TableFeature("invariants", False, legacy_writer=2),
+        TableFeature("checkConstraints", False, legacy_writer=3),
+        TableFeature("changeDataFeed", False, legacy_writer=4),
+        TableFeature("generatedColumns", False, legacy_writer=4),
+        TableFeature("identityColumns", False, legacy_writer=6),
+        TableFeature("allowColumnDefaults", False),
+        TableFeature("rowTracking", False),
+        TableFeature("domainMetadata", False),
+        TableFeature("icebergCompatV1", False),
+        TableFeature("icebergCompatV2", False),
+        TableFeature("icebergCompatV3", False),
+        TableFeature("clustering", False),
+        # The protocol's text has the plural, Spark writes the singular.
+        TableFeature("inCommitTimestamp", False),
+        TableFeature("inCommitTimestamps", False),
+        TableFeature("checkpointProtection", False),
+    )
+}
+
+
+def check_readable(protocol: Protocol, metadata: Metadata) -> None:
+    """Refuse, by name, a table that asks more of its readers than we do.
+
+    Raises :class:`UnsupportedTable` ("Requirements for Readers"; format.provider is "parquet").
+    """
+    version = protocol.min_reader_version
+    if version not in (1, 2, 3):
+        raise UnsupportedTable(
+            f"the table asks for readers of protocol version {version}, and versions 1 to 3 "
+            "are known",
+            hint="install a newer delta-tailer",
+        )
+    for name in sorted(protocol.reader_features or ()) if version == 3 else ():
+        feature = FEATURES.get(name)
+        if feature is None:
+            raise UnsupportedTable(
+                f"the table asks its readers for the feature {name!r}, which is not known here",
+                hint="install a newer delta-tailer, or drop the feature from the table",
+            )
+        if feature.refusal:
+            raise UnsupportedTable(
+                f"the table has the feature {name!r}, which can't be read by path",
+                hint=feature.refusal,
+            )
+    if metadata.provider != "parquet":
+        raise UnsupportedTable(
+            f"the table's files are of format {metadata.provider!r}, and only parquet is read"
+        )
+
+
+def supports(protocol: Protocol, name: str) -> bool:
+    """Whether the protocol supports the feature: by its lists, or by a legacy version."""
+    feature = FEATURES[name]
+    if feature.for_readers:
+        if protocol.min_reader_version == 3:
+            return name in (protocol.reader_features or ())
+        return feature.legacy_reader == protocol.min_reader_version
+    if protocol.min_writer_version == 7:
+        return name in (protocol.writer_features or ())
+    since = feature.legacy_writer
+    return since is not None and since <= protocol.min_writer_version <= 6
+
+
+def _is_true(metadata: Metadata, key: str) -> bool:
+    return metadata.configuration.get(key, "").lower() == "true"
+
+
+def cdf_enabled(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether writers of this version had to write cdc files ("Writer Requirements for
+    AddCDCFile"): the property counts only where the protocol supports the feature."""
+    return supports(protocol, "changeDataFeed") and _is_true(metadata, "delta.enableChangeDataFeed")
+
+
+def row_tracking_enabled(protocol: Protocol, metadata: Metadata) -> bool:
+    """Row tracking *enabled*, not only supported ("Row Tracking")."""
+    return supports(protocol, "rowTracking") and _is_true(metadata, "delta.enableRowTracking")
+
+
+def in_commit_timestamps_enabled(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether commits carry their own timestamp ("In-Commit Timestamps")."""
+    named = supports(protocol, "inCommitTimestamp") or supports(protocol, "inCommitTimestamps")
+    return named and _is_true(metadata, "delta.enableInCommitTimestamps")
+
+
+def column_mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
+    """``none``, ``name`` or ``id`` ("Reader Requirements for Column Mapping").
+
+    Raises :class:`UnsupportedTable` for a mode that the protocol does not have.
+    """
+    if not supports(protocol, "columnMapping"):
+        return "none"
+    mode = metadata.configuration.get("delta.columnMapping.mode", "none").lower()
+    if mode not in ("none", "name", "id"):
+        raise UnsupportedTable(f"column mapping mode {mode!r} is not known here")
+    return mode

@@ -1,0 +1,184 @@
+"""A Parquet footer cut down to the columns that are wanted.
+
+Checkpoints have columns that no reader of ours needs (statistics, tags) and whose types pyarrow
+may refuse: groups without a field, annotations that it does not know. It refuses the whole file
+then, before any column is chosen. So the footer is read here as what it is, a struct in Thrift's
+compact protocol, and written again without those columns; the data pages stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+__all__ = ["pruned_footer"]
+
+#: A struct's fields: [id, wire type, value]; a list's value is (wire type of its items, items).
+_Fields: TypeAlias = list[list[Any]]
+
+_MAGIC = b"PAR1"
+_DEPTH_MAX = 32
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = (
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12
+)  # fmt: skip
+
+# Field numbers of parquet.thrift: FileMetaData, SchemaElement, RowGroup.
+_SCHEMA, _ROW_GROUPS, _KEY_VALUES, _COLUMN_ORDERS = 2, 4, 5, 7
+_TYPE, _NAME, _NUM_CHILDREN = 1, 4, 5
+_COLUMNS = 1
+
+
+def pruned_footer(footer: bytes, columns: Sequence[str]) -> bytes:
+    """A Parquet file of nothing but a footer: this one, with these columns and what is below them.
+
+    ``footer`` is the Thrift struct alone, a column is its path with dots. Key-value metadata and
+    column orders are left out. Raises ValueError if the footer is not one.
+    """
+    try:
+        fields, end = _read_struct(footer, 0, 0)
+        if end > len(footer):
+            raise ValueError("the footer is cut short")
+        file = {field: value for field, _, value in fields}
+        kept = _prune_schema(file[_SCHEMA], columns)
+        for group in file[_ROW_GROUPS][1]:
+            chunks = _value(group, _COLUMNS)
+            chunks[1][:] = [chunk for chunk, keep in zip(chunks[1], kept, strict=True) if keep]
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as e:
+        raise ValueError(f"the footer can't be read ({e})") from None
+    out = bytearray(_MAGIC)
+    _write(out, _STRUCT, [f for f in fields if f[0] not in (_KEY_VALUES, _COLUMN_ORDERS)])
+    return bytes(out) + (len(out) - len(_MAGIC)).to_bytes(4, "little") + _MAGIC
+
+
+def _value(fields: _Fields, number: int, default: Any = None) -> Any:
+    return next((value for field, _, value in fields if field == number), default)
+
+
+def _prune_schema(schema: tuple[int, list[_Fields]], columns: Sequence[str]) -> list[bool]:
+    """Drop what is not wanted from the list of schema elements; tell which leaves were kept."""
+    elements = iter(schema[1])
+    leaves: list[bool] = []
+    wanted = tuple(f"{column}." for column in columns)
+
+    def prune(path: str, depth: int) -> list[_Fields]:
+        """The next element and those below it, as far as they are wanted."""
+        element = next(elements, None)
+        if element is None or depth > _DEPTH_MAX:
+            raise ValueError("the footer's schema is not a tree")
+        name = _value(element, _NAME, b"").decode(errors="replace")
+        path = f"{path}{name}." if depth else ""
+        if _value(element, _TYPE) is not None:
+            leaves.append(path.startswith(wanted))
+            return [element] if leaves[-1] else []
+        count = _signed(_value(element, _NUM_CHILDREN, 0))
+        below = [prune(path, depth + 1) for _ in range(count)]
+        kept = [group for group in below if group]
+        number = next((f for f in element if f[0] == _NUM_CHILDREN), None)
+        if number is not None:
+            number[2] = len(kept) << 1
+        return [element, *(e for group in kept for e in group)] if kept or not depth else []
+
+    schema[1][:] = prune("", 0)
+    return leaves
+
+
+def _signed(zigzag: int) -> int:
+    return (zigzag >> 1) ^ -(zigzag & 1)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError("the footer has a number without an end")
+
+
+def _read(data: bytes, at: int, wire: int, depth: int) -> tuple[Any, int]:
+    """(value, end) of the value of a wire type at a position. Numbers stay as they are spelled."""
+    if wire in (_TRUE, _FALSE):
+        return None, at
+    if wire == _BYTE:
+        return data[at], at + 1
+    if wire in (_I16, _I32, _I64):
+        return _read_varint(data, at)
+    if wire == _DOUBLE:
+        return data[at : at + 8], at + 8
+    if wire == _BINARY:
+        size, at = _read_varint(data, at)
+        if at + size > len(data):
+            raise ValueError("the footer has a text that is longer than itself")
+        return data[at : at + size], at + size
+    if wire in (_LIST, _SET):
+        return _read_list(data, at, depth + 1)
+    if wire == _STRUCT:
+        return _read_struct(data, at, depth + 1)
+    raise ValueError(f"the footer has a value of type {wire}")
+
+
+def _read_list(data: bytes, at: int, depth: int) -> tuple[tuple[int, list[Any]], int]:
+    size, wire = data[at] >> 4, data[at] & 0x0F
+    at += 1
+    if size == 15:
+        size, at = _read_varint(data, at)
+    if size > len(data) - at:  # each item takes a byte at least
+        raise ValueError("the footer has a list that is longer than itself")
+    # In a list a flag takes a byte.
+    wire_of_items = _BYTE if wire in (_TRUE, _FALSE) else wire
+    items = []
+    for _ in range(size):
+        item, at = _read(data, at, wire_of_items, depth)
+        items.append(item)
+    return (wire, items), at
+
+
+def _read_struct(data: bytes, at: int, depth: int) -> tuple[_Fields, int]:
+    if depth > _DEPTH_MAX:
+        raise ValueError("the footer is nested too deeply")
+    fields: _Fields = []
+    number = 0
+    while (header := data[at]) != 0:
+        at += 1
+        if header >> 4:
+            number += header >> 4
+        else:
+            zigzag, at = _read_varint(data, at)
+            number = _signed(zigzag)
+        value, at = _read(data, at, header & 0x0F, depth)
+        fields.append([number, header & 0x0F, value])
+    return fields, at + 1
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _write(out: bytearray, wire: int, value: Any) -> None:
+    """Append a value as :func:`_read` has read it."""
+    if wire == _BYTE:
+        out.append(value)
+    elif wire in (_I16, _I32, _I64):
+        _write_varint(out, value)
+    elif wire == _DOUBLE:
+        out += value
+    elif wire == _BINARY:
+        _write_varint(out, len(value))
+        out += value
+    elif wire in (_LIST, _SET):
+        item_wire, items = value
+        out.append(0xF0 | item_wire)
+        _write_varint(out, len(items))
+        for item in items:
+            _write(out, _BYTE if item_wire in (_TRUE, _FALSE) else item_wire, item)
+    elif wire == _STRUCT:
+        for number, field_wire, field_value in value:
+            out.append(field_wire)
+            _write_varint(out, (number << 1) ^ (number >> 31))
+            _write(out, field_wire, field_value)
+        out.append(0)

@@ -1,0 +1,118 @@
+"""``_last_checkpoint``: where a listing of the log may begin, if its checksum says it is whole.
+
+"Last Checkpoint File", "Last Checkpoint File Schema" and "JSON checksum". It is a hint: whoever
+finds it bad lists the whole log instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Any
+from urllib.parse import quote
+
+from tailer.delta.actions import LONG_MAX
+from tailer.errors import CorruptLog
+
+__all__ = ["LastCheckpoint", "canonical_json", "parse_last_checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class LastCheckpoint:
+    """The version of the newest checkpoint, as its writer knew it; ``parts`` if it has several."""
+
+    version: int
+    parts: int | None = None
+
+
+class _Number(str):
+    """A number as it is spelled: in canonical JSON it is its own form."""
+
+    __slots__ = ()
+
+    def integer(self) -> int | None:
+        """Its value, if it is a version's or a count's."""
+        value = int(self) if len(self) <= len(str(LONG_MAX)) and self.isdigit() else None
+        return value if value is None or value <= LONG_MAX else None
+
+
+def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
+    """The content of ``_last_checkpoint``.
+
+    Raises :class:`CorruptLog` where it is no JSON object, names a key twice, lacks its version or
+    does not fit its checksum. One without a checksum is taken as it is: writers may leave it out.
+    """
+    try:
+        document = _load(data)
+        if not isinstance(document, dict):
+            raise CorruptLog("_last_checkpoint is not a JSON object")
+        checksum = document.get("checksum")
+        if checksum is not None:
+            canonical = canonical_json(document).encode()
+            if checksum != md5(canonical, usedforsecurity=False).hexdigest():
+                raise CorruptLog("_last_checkpoint does not fit its checksum (MD5)")
+    except (ValueError, RecursionError) as e:
+        raise CorruptLog(f"_last_checkpoint can't be read ({e})") from None
+    version, parts = _integer(document.get("version")), _integer(document.get("parts"))
+    if version is None:
+        raise CorruptLog("_last_checkpoint has no version")
+    return LastCheckpoint(version, parts)
+
+
+def canonical_json(document: Any) -> str:
+    """The canonical form of a document, without its top-level ``checksum``.
+
+    Its numbers are ints, floats or as the parser above spells them. Raises UnicodeEncodeError (a
+    ValueError) for a string with half a surrogate pair in it.
+    """
+    if isinstance(document, dict):
+        document = {name: value for name, value in document.items() if name != "checksum"}
+    # Every name and value is pure ASCII by now, so the order of characters is that of bytes.
+    leaves = sorted(_leaves("", document))
+    return ",".join(f"{path}={value}" for path, value in leaves)
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """(canonical path, canonical value) of all scalars in a value."""
+    named: list[tuple[str, Any]]
+    if isinstance(value, dict):
+        named = [(_quoted(name), child) for name, child in value.items()]
+    elif isinstance(value, list):
+        named = [(str(index), child) for index, child in enumerate(value)]
+    else:
+        spelled = value if isinstance(value, _Number) else None
+        yield path, spelled or (_quoted(value) if isinstance(value, str) else json.dumps(value))
+        return
+    for name, child in named:
+        yield from _leaves(f"{path}+{name}" if path else name, child)
+
+
+def _quoted(text: str) -> str:
+    return f'"{quote(text, safe="")}"'
+
+
+def _load(data: bytes) -> Any:
+    return json.loads(
+        data,
+        object_pairs_hook=_unique,
+        parse_int=_Number,
+        parse_float=_Number,
+        parse_constant=_no_constant,
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it names a key twice")
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _integer(value: Any) -> int | None:
+    return value.integer() if isinstance(value, _Number) else None

@@ -1,0 +1,115 @@
+"""Partition values: strings in the log, typed values in rows ("Partition Value Serialization").
+
+An empty string is null for every type. A timestamp without a zone is in the zone of whoever wrote
+the table, which the log does not say: it is a setting, and never the zone of this process.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import re
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from tailer.delta.char import char_length
+from tailer.delta.schema import arrow_type
+from tailer.delta.types import DataType, PrimitiveType
+from tailer.errors import CorruptLog
+
+__all__ = ["partition_scalar"]
+
+_INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_TIMESTAMP = re.compile(
+    r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
+    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?\s*(Z|[+-]\d{2}:?\d{2})?)?"
+)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def partition_scalar(
+    text: str | None, data_type: DataType, writer_timezone: str = "UTC"
+) -> pa.Scalar:
+    """The typed value of one partition column of one file.
+
+    ``text`` is what the log has, None or "" for null. ``writer_timezone`` is an IANA name, for
+    timestamps that have none. Raises :class:`CorruptLog` if the text is no such value.
+    """
+    target = arrow_type(data_type)
+    if text is None or text == "":
+        return pa.scalar(None, target)
+    if not isinstance(data_type, PrimitiveType):
+        raise CorruptLog("a partition column is of a nested type, which no writer allows")
+    try:
+        return pa.scalar(_value(text, data_type.name, target, writer_timezone), target)
+    except (ValueError, ArithmeticError, OverflowError, pa.ArrowException) as e:
+        raise CorruptLog(f"the partition value {text!r} is not a {data_type.name} ({e})") from None
+
+
+def _value(text: str, name: str, target: pa.DataType, zone: str) -> object:
+    if name == "string":
+        return text
+    length = char_length(PrimitiveType(name))
+    if length is not None:
+        return text.ljust(length)
+    if name in _INTEGERS:
+        return int(text)
+    if name in ("float", "double"):
+        return float(text)
+    if name == "boolean":
+        return _boolean(text)
+    if name == "date":
+        return _days(text)
+    if name == "timestamp":
+        return _microseconds(text, zone)
+    if name == "timestamp_ntz":
+        return _microseconds(text, None)
+    if name == "binary":
+        return text.encode()
+    if pa.types.is_decimal(target):
+        return decimal.Decimal(text).quantize(
+            decimal.Decimal(1).scaleb(-target.scale), context=decimal.Context(prec=76)
+        )
+    raise ValueError("no partition column can be of that type")
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError("neither true nor false")
+    return lowered == "true"
+
+
+def _match(text: str) -> re.Match[str]:
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("not year-month-day, with or without hour:minute:second")
+    return match
+
+
+def _days(text: str) -> dt.date:
+    match = _match(text)
+    return dt.date(int(match[1]), int(match[2]), int(match[3]))
+
+
+def _microseconds(text: str, zone: str | None) -> int:
+    """Microseconds since the epoch; a wall-clock time without offset is read in ``zone``, or as
+    if in UTC where the type has no zone."""
+    match = _match(text)
+    wall = dt.datetime(
+        int(match[1]), int(match[2]), int(match[3]),
+        int(match[4] or 0), int(match[5] or 0), int(match[6] or 0),
+        int((match[7] or "0").ljust(6, "0")[:6]), tzinfo=dt.UTC,
+    )  # fmt: skip
+    aware = wall
+    if zone is None or match[8] == "Z":
+        pass
+    elif match[8] is None:
+        aware = wall.replace(tzinfo=dt.UTC if zone == "UTC" else ZoneInfo(zone))
+    else:
+        sign = -1 if match[8][0] == "-" else 1
+        digits = match[8][1:].replace(":", "")
+        offset = dt.timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+        aware = wall.replace(tzinfo=dt.timezone(sign * offset))
+    return (aware - _EPOCH) // dt.timedelta(microseconds=1)

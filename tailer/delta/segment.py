@@ -1,0 +1,197 @@
+"""The files of ``_delta_log`` by name, and the ones that together make a version's snapshot.
+
+A listing's order is not a promise, so everything here sorts for itself. ``_last_checkpoint`` is
+not needed: it only tells where a listing may begin ("Last Checkpoint File").
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tailer.delta.actions import LONG_MAX
+from tailer.errors import DataLoss
+
+__all__ = [
+    "Checkpoint",
+    "LogFile",
+    "LogKind",
+    "LogSegment",
+    "commit_name",
+    "commits_of",
+    "log_file",
+    "segments",
+]
+
+
+class LogKind(enum.Enum):
+    """What a file of the log is, by its name."""
+
+    COMMIT = "commit"
+    CLASSIC_CHECKPOINT = "checkpoint"
+    MULTI_PART_CHECKPOINT = "multi-part checkpoint"
+    UUID_CHECKPOINT = "v2 checkpoint"
+    COMPACTED = "log compaction"
+    CHECKSUM = "version checksum"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file of the log. ``last_version`` differs from ``version`` in a compaction only.
+
+    ``size`` in bytes, ``mtime_ms`` the file's modification time in epoch ms; ``part`` and
+    ``parts`` are 1-based and belong to multi-part checkpoints.
+    """
+
+    name: str
+    kind: LogKind
+    version: int
+    last_version: int
+    size: int
+    mtime_ms: int
+    part: int = 1
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint: all its top-level files, in order of their parts."""
+
+    version: int
+    files: tuple[LogFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSegment:
+    """What has to be read for the snapshot of ``version``: a checkpoint, if there is one, and
+    the commits or compactions after it, oldest first."""
+
+    version: int
+    checkpoint: Checkpoint | None
+    deltas: tuple[LogFile, ...]
+
+
+_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_NAMES = (
+    (LogKind.COMMIT, re.compile(r"(\d{20})\.json")),
+    (LogKind.CHECKSUM, re.compile(r"(\d{20})\.crc")),
+    (LogKind.CLASSIC_CHECKPOINT, re.compile(r"(\d{20})\.checkpoint\.parquet")),
+    (LogKind.UUID_CHECKPOINT, re.compile(rf"(\d{{20}})\.checkpoint\.{_UUID}\.(?:json|parquet)")),
+    (
+        LogKind.MULTI_PART_CHECKPOINT,
+        re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet"),
+    ),
+    (LogKind.COMPACTED, re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")),
+)
+
+
+def commit_name(version: int) -> str:
+    """The commit file's name: the version, zero-padded to 20 digits."""
+    return f"{version:020d}.json"
+
+
+def log_file(name: str, size: int, mtime_ms: int) -> LogFile | None:
+    """The file of the log with that name; None if the protocol has no such name."""
+    for kind, pattern in _NAMES:
+        match = pattern.fullmatch(name)
+        if match is None:
+            continue
+        version = int(match[1])
+        if version > LONG_MAX:
+            return None
+        if kind is LogKind.COMPACTED:
+            last = int(match[2])
+            return LogFile(name, kind, version, last, size, mtime_ms) if last > version else None
+        if kind is LogKind.MULTI_PART_CHECKPOINT:
+            part, parts = int(match[2]), int(match[3])
+            if not 1 <= part <= parts:
+                return None
+            return LogFile(name, kind, version, version, size, mtime_ms, part, parts)
+        return LogFile(name, kind, version, version, size, mtime_ms)
+    return None
+
+
+def commits_of(files: Iterable[LogFile]) -> dict[int, LogFile]:
+    """The commit files by version, oldest first."""
+    commits = {f.version: f for f in files if f.kind is LogKind.COMMIT}
+    return dict(sorted(commits.items()))
+
+
+def _checkpoints(files: Iterable[LogFile]) -> list[Checkpoint]:
+    """Every complete checkpoint, newest first; a multi-part one that lacks a part is none.
+
+    Of several for one version, a v2 checkpoint comes first: its top level is small.
+    """
+    whole: list[tuple[int, int, str, Checkpoint]] = []
+    parts: defaultdict[tuple[int, int], dict[int, LogFile]] = defaultdict(dict)
+    for f in files:
+        if f.size == 0:
+            continue
+        if f.kind is LogKind.UUID_CHECKPOINT:
+            whole.append((f.version, 2, f.name, Checkpoint(f.version, (f,))))
+        elif f.kind is LogKind.CLASSIC_CHECKPOINT:
+            whole.append((f.version, 1, f.name, Checkpoint(f.version, (f,))))
+        elif f.kind is LogKind.MULTI_PART_CHECKPOINT:
+            parts[f.version, f.parts][f.part] = f
+    for (version, count), found in parts.items():
+        if len(found) == count:
+            ordered = tuple(found[i] for i in range(1, count + 1))
+            whole.append((version, 0, ordered[0].name, Checkpoint(version, ordered)))
+    return [c for *_, c in sorted(whole, key=lambda w: w[:3], reverse=True)]
+
+
+def segments(files: Iterable[LogFile], version: int) -> Iterator[LogSegment]:
+    """Every way to build the snapshot of ``version``, the cheapest first.
+
+    The later ones are for a checkpoint that turns out to be damaged. Raises :class:`DataLoss`,
+    naming the first version that is missing, when there is none left.
+    """
+    files = list(files)
+    missing: int | None = None
+    for checkpoint in [*_checkpoints(f for f in files if f.version <= version), None]:
+        first = checkpoint.version + 1 if checkpoint else 0
+        deltas, gap = _cover(files, first, version)
+        if gap is None:
+            yield LogSegment(version, checkpoint, tuple(deltas))
+        elif missing is None:
+            missing = gap
+    raise DataLoss(
+        f"the snapshot of version {version} can't be built: commit {missing or 0} is missing",
+        path=commit_name(missing or 0),
+        hint="the log was cleaned up, or the file was lost; start at a newer version",
+    )
+
+
+def _cover(files: list[LogFile], first: int, last: int) -> tuple[list[LogFile], int | None]:
+    """The fewest files that hold the versions first..last, and the first version that none has.
+
+    A compaction stands in for the commits that it holds ("Log Compaction Files"). The longest one
+    at each step would not do: where commits are missing, it may lead to a gap that a shorter one
+    leads around.
+    """
+    starting: defaultdict[int, list[LogFile]] = defaultdict(list)
+    for f in files:
+        deltas = f.kind in (LogKind.COMMIT, LogKind.COMPACTED)
+        if deltas and first <= f.version and f.last_version <= last:
+            starting[f.version].append(f)
+    # The fewest files that reach up to a version (exclusive), and the last of them.
+    reached: dict[int, tuple[int, LogFile | None]] = {first: (0, None)}
+    for version in sorted(starting):
+        if version not in reached:
+            continue
+        count = reached[version][0] + 1
+        for f in starting[version]:
+            after = f.last_version + 1
+            if after not in reached or count < reached[after][0]:
+                reached[after] = count, f
+    if last + 1 not in reached:
+        return [], max(reached)
+    chosen: list[LogFile] = []
+    _, file = reached[last + 1]
+    while file is not None:
+        chosen.append(file)
+        _, file = reached[file.version]
+    return chosen[::-1], None

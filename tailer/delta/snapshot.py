@@ -1,0 +1,188 @@
+"""The state of a table at one version, by action reconciliation ("Action Reconciliation").
+
+Replay goes from the newest file of the log to the oldest, and the first reference to anything
+wins. So only what the commits after the checkpoint mention is remembered; the checkpoint itself,
+which may hold a million files, streams past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tailer.delta.actions import (
+    Action,
+    AddFile,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    SetTransaction,
+)
+from tailer.delta.features import cdf_enabled, check_readable, column_mapping_mode
+from tailer.delta.paths import location
+from tailer.delta.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+    parse_schema,
+)
+from tailer.delta.segment import LogSegment
+from tailer.errors import CorruptLog, UnsupportedTable
+
+__all__ = ["Reconciliation", "Snapshot", "TableState", "file_key"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """Protocol and metadata at one version: all that is needed to read that version's rows.
+
+    ``mapping`` is the column mapping mode; ``schema`` the logical schema.
+    """
+
+    protocol: Protocol
+    metadata: Metadata
+    schema: StructType
+    mapping: str
+
+    @classmethod
+    def of(cls, protocol: Protocol, metadata: Metadata) -> TableState:
+        """The state, checked: raises :class:`UnsupportedTable` for what can't be read."""
+        check_readable(protocol, metadata)
+        schema = parse_schema(metadata.schema_string)
+        mapping = column_mapping_mode(protocol, metadata)
+        state = cls(protocol, metadata, schema, mapping)
+        if len(state.partition_fields()) != len(metadata.partition_columns):
+            raise CorruptLog("a partition column of the metaData action is not in its schema")
+        if mapping != "none":
+            state._check_mapped(schema)
+        return state
+
+    def _check_mapped(self, schema: StructType) -> None:
+        for f in _all_fields(schema):
+            if "delta.columnMapping.physicalName" not in f.metadata or (
+                self.mapping == "id" and f.field_id is None
+            ):
+                raise UnsupportedTable(
+                    f"column mapping is on, but the column {f.name!r} has no physical name or id"
+                )
+
+    @property
+    def table_id(self) -> str:
+        """The table's unique id."""
+        return self.metadata.id
+
+    @property
+    def cdf(self) -> bool:
+        """Whether writers had to write change data at this version."""
+        return cdf_enabled(self.protocol, self.metadata)
+
+    def physical_name(self, field: StructField) -> str:
+        """The name by which files and partition values know a top-level column."""
+        return field.name if self.mapping == "none" else field.physical_name
+
+    def partition_fields(self) -> list[StructField]:
+        """The partition columns, in the metadata's order."""
+        by_name = {f.name: f for f in self.schema}
+        return [by_name[n] for n in self.metadata.partition_columns if n in by_name]
+
+    def after(self, protocol: Protocol | None, metadata: Metadata | None) -> TableState:
+        """The state after a commit that has these actions (None: unchanged)."""
+        if protocol is None and metadata is None:
+            return self
+        return TableState.of(protocol or self.protocol, metadata or self.metadata)
+
+
+def _all_fields(data_type: DataType) -> Iterator[StructField]:
+    """The fields of all structs in a type."""
+    match data_type:
+        case StructType(fields):
+            for f in fields:
+                yield f
+                yield from _all_fields(f.type)
+        case ArrayType(element):
+            yield from _all_fields(element)
+        case MapType(key, value):
+            yield from _all_fields(key)
+            yield from _all_fields(value)
+        case PrimitiveType():
+            pass
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A version's state without its files, which :mod:`tailer.log` streams on demand.
+
+    ``segment`` is what the snapshot was read from; ``transactions`` maps application id to its
+    last transaction, ``domains`` domain name to its metadata.
+    """
+
+    version: int
+    state: TableState
+    segment: LogSegment
+    transactions: dict[str, SetTransaction]
+    domains: dict[str, DomainMetadata]
+
+
+def file_key(action: AddFile | RemoveFile) -> tuple[str, str]:
+    """The key of a logical file: its location, and its deletion vector's unique id or ""."""
+    dv = action.deletion_vector
+    return location(action.path), dv.unique_id if dv else ""
+
+
+class Reconciliation:
+    """Reconciles actions that arrive newest first.
+
+    Within one commit the order does not matter: a valid commit has no two actions that reconcile
+    with each other.
+    """
+
+    def __init__(self) -> None:
+        self.protocol: Protocol | None = None
+        self.metadata: Metadata | None = None
+        self.transactions: dict[str, SetTransaction] = {}
+        self._domains: dict[str, DomainMetadata] = {}
+        self._seen: set[tuple[str, str]] = set()
+
+    def take(self, actions: Iterable[Action]) -> None:
+        """Reconcile everything but files with what was seen before."""
+        for action in actions:
+            match action:
+                case Protocol():
+                    self.protocol = self.protocol or action
+                case Metadata():
+                    self.metadata = self.metadata or action
+                case SetTransaction():
+                    self.transactions.setdefault(action.app_id, action)
+                case DomainMetadata():
+                    self._domains.setdefault(action.domain, action)
+
+    def live(self, actions: Iterable[Action], *, remember: bool = True) -> Iterator[AddFile]:
+        """The files among these actions that are still in the table.
+
+        ``remember=False`` is for a checkpoint: nothing older follows it, and its own keys are
+        unique, so there is no need to keep a million of them.
+        """
+        for action in actions:
+            if isinstance(action, AddFile | RemoveFile):
+                key = file_key(action)
+                fresh = key not in self._seen
+                if fresh and remember:
+                    self._seen.add(key)
+                if fresh and isinstance(action, AddFile):
+                    yield action
+
+    @property
+    def domains(self) -> dict[str, DomainMetadata]:
+        """The metadata domains, without those that were removed."""
+        return {name: d for name, d in self._domains.items() if not d.removed}
+
+    def state(self) -> TableState:
+        """Protocol and metadata; raises :class:`CorruptLog` if the log has none of either."""
+        if self.protocol is None or self.metadata is None:
+            lacking = "protocol" if self.protocol is None else "metaData"
+            raise CorruptLog(f"the log has no {lacking} action")
+        return TableState.of(self.protocol, self.metadata)

@@ -1,0 +1,77 @@
+"""The data types of a schema ("Schema Serialization Format")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["ArrayType", "DataType", "MapType", "PrimitiveType", "StructField", "StructType"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrimitiveType:
+    """A primitive by its name in the log, e.g. ``long`` or ``decimal(10,2)``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """A list of ``element``."""
+
+    element: DataType
+    contains_null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A map; its keys are never null."""
+
+    key: DataType
+    value: DataType
+    value_contains_null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StructField:
+    """One column, top-level or nested.
+
+    ``physical_name`` is the name in the files under column mapping, else the logical name;
+    ``field_id`` the id there, if the schema has one.
+    """
+
+    name: str
+    type: DataType
+    nullable: bool = True
+    metadata: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+
+    @property
+    def physical_name(self) -> str:
+        """``delta.columnMapping.physicalName``, or the logical name."""
+        name = self.metadata.get("delta.columnMapping.physicalName")
+        return name if isinstance(name, str) else self.name
+
+    @property
+    def field_id(self) -> int | None:
+        """``delta.columnMapping.id``, if there is one."""
+        value = self.metadata.get("delta.columnMapping.id")
+        return value if isinstance(value, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    """The table's schema, or a nested struct."""
+
+    fields: tuple[StructField, ...]
+
+    def __iter__(self) -> Iterator[StructField]:
+        return iter(self.fields)
+
+    @property
+    def names(self) -> list[str]:
+        """The logical names, in order."""
+        return [f.name for f in self.fields]
+
+
+DataType = PrimitiveType | ArrayType | MapType | StructType

@@ -1,0 +1,320 @@
+"""The variant's binary form: how it is read, and shown as JSON.
+
+A variant is two byte strings, ``value`` and ``metadata``, the dictionary of its objects' keys
+(Parquet's "Variant Binary Encoding"). Whoever wrote the file chose them, so nothing here trusts
+them: offsets are checked, nesting is walked without recursion, and a value whose parts overlap,
+which would make it grow without bound, is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+import uuid
+from collections.abc import Iterator
+from datetime import date
+from enum import Enum, IntEnum, auto
+
+from tailer.errors import CorruptRow
+
+__all__ = [
+    "EXACT_NUMERICS",
+    "Kind",
+    "Token",
+    "damaged",
+    "digits_of",
+    "variant_json",
+    "walk",
+]
+
+# As deep as Spark's own parser goes.
+DEPTH_MAX = 1000
+# Keys stand once in the dictionary and as often as they are used in the text.
+JSON_CHARACTERS_MAX = 128 * 1024 * 1024
+
+_SHORT_STRING, _OBJECT, _ARRAY = 1, 2, 3
+_DECIMAL_DIGITS_MAX = 38
+
+_SECONDS_OF_DAY = 86_400
+_EPOCH = date(1970, 1, 1).toordinal()
+# The Gregorian calendar repeats itself after so many days, which are 400 years.
+_DAYS_OF_CYCLE = 146_097
+
+
+class Kind(IntEnum):
+    """The primitive types ("Variant primitive types"); a container or short string has none."""
+
+    NULL = 0
+    TRUE = 1
+    FALSE = 2
+    INT8 = 3
+    INT16 = 4
+    INT32 = 5
+    INT64 = 6
+    DOUBLE = 7
+    DECIMAL4 = 8
+    DECIMAL8 = 9
+    DECIMAL16 = 10
+    DATE = 11
+    TIMESTAMP = 12
+    TIMESTAMP_NTZ = 13
+    FLOAT = 14
+    BINARY = 15
+    STRING = 16
+    TIME = 17
+    TIMESTAMP_NANOS = 18
+    TIMESTAMP_NTZ_NANOS = 19
+    UUID = 20
+
+
+#: The types that are one number whatever their width and scale.
+EXACT_NUMERICS = frozenset(range(Kind.INT8, Kind.INT64 + 1)) | frozenset(
+    range(Kind.DECIMAL4, Kind.DECIMAL16 + 1)
+)
+# Bytes of each type's value without the header byte; None: four bytes of length come first.
+_WIDTHS: dict[int, int | None] = dict(
+    zip(Kind, [0, 0, 0, 1, 2, 4, 8, 8, 5, 9, 17, 4, 8, 8, 4, None, None, 8, 8, 8, 16], strict=True)
+)
+
+
+class Token(Enum):
+    """What :func:`walk` meets; a key comes before its value, END closes the innermost container."""
+
+    OBJECT = auto()
+    ARRAY = auto()
+    KEY = auto()
+    SCALAR = auto()
+    END = auto()
+
+
+def damaged(what: str) -> CorruptRow:
+    """The error for bytes that are no variant."""
+    return CorruptRow(f"a variant is damaged: {what}", hint="write the row anew")
+
+
+def _unsigned(data: bytes, at: int, width: int) -> int:
+    if at + width > len(data):
+        raise damaged("it ends too early")
+    return int.from_bytes(data[at : at + width], "little")
+
+
+class _Names:
+    """The dictionary in ``metadata``, which is looked at only where it is asked for a name."""
+
+    def __init__(self, metadata: bytes) -> None:
+        header = _unsigned(metadata, 0, 1)
+        if header & 0x0F != 1:
+            raise damaged(f"its version is {header & 0x0F}")
+        self._metadata = metadata
+        self._width = (header >> 6) + 1
+        self._count = _unsigned(metadata, 1, self._width)
+        self._bytes = 1 + (self._count + 2) * self._width
+
+    def __getitem__(self, number: int) -> bytes:
+        if number >= self._count:
+            raise damaged("a key is not in its dictionary")
+        at = 1 + (number + 1) * self._width
+        start = _unsigned(self._metadata, at, self._width)
+        end = _unsigned(self._metadata, at + self._width, self._width)
+        if not start <= end <= len(self._metadata) - self._bytes:
+            raise damaged("its dictionary ends too early")
+        return self._metadata[self._bytes + start : self._bytes + end]
+
+
+def walk(value: bytes, metadata: bytes, *, by_key: bool = False) -> Iterator[tuple[Token, bytes]]:
+    """The variant's parts in order: keys by name, scalars in their encoded form, with header.
+
+    Fields come in the order in which the object lists them, or sorted. Raises
+    :class:`CorruptRow` for bytes that are no variant.
+    """
+    names = _Names(metadata)
+    # Parts lie side by side, so together they are no longer than the whole.
+    left = len(value)
+    stack: list[Iterator[tuple[bytes | None, int]]] = [iter([(None, 0)])]
+    while stack:
+        child = next(stack[-1], None)
+        if child is None:
+            stack.pop()
+            if stack:
+                yield Token.END, b""
+            continue
+        key, at = child
+        if key is not None:
+            yield Token.KEY, key
+        header = _unsigned(value, at, 1)
+        container = header & 3 in (_OBJECT, _ARRAY)
+        size = _header_size(value, at) if container else _scalar_size(value, at)
+        left -= size
+        if left < 0 or at + size > len(value):
+            raise damaged("its parts overlap, or it ends too early")
+        if not container:
+            yield Token.SCALAR, value[at : at + size]
+            continue
+        if len(stack) > DEPTH_MAX:
+            raise damaged(f"it is nested deeper than {DEPTH_MAX} levels")
+        yield (Token.OBJECT if header & 3 == _OBJECT else Token.ARRAY), b""
+        children = _children(value, at, names)
+        stack.append(iter(sorted(children, key=_by_key) if by_key else children))
+
+
+def _by_key(child: tuple[bytes | None, int]) -> bytes:
+    return child[0] or b""  # in an array they are all one, so its order stays
+
+
+def _scalar_size(value: bytes, at: int) -> int:
+    header = value[at] >> 2
+    if value[at] & 3 == _SHORT_STRING:
+        return 1 + header
+    if header not in _WIDTHS:
+        raise damaged(f"it has the primitive type {header}, which is not known here")
+    width = _WIDTHS[header]
+    return 1 + width if width is not None else 5 + _unsigned(value, at + 1, 4)
+
+
+def _layout(value: bytes, at: int) -> tuple[int, int, int, int]:
+    """Of a container: where its lists begin, its number of elements, widths of ids and offsets."""
+    header = value[at] >> 2
+    is_object = value[at] & 3 == _OBJECT
+    large = header >> (4 if is_object else 2) & 1
+    id_width = (header >> 2 & 3) + 1 if is_object else 0
+    count_width = 4 if large else 1
+    return at + 1 + count_width, _unsigned(value, at + 1, count_width), id_width, (header & 3) + 1
+
+
+def _header_size(value: bytes, at: int) -> int:
+    start, count, id_width, offset_width = _layout(value, at)
+    return start - at + count * id_width + (count + 1) * offset_width
+
+
+def _children(value: bytes, at: int, names: _Names) -> list[tuple[bytes | None, int]]:
+    """The children's keys (None: an array's) and positions; the header is known to be whole."""
+    start, count, id_width, offset_width = _layout(value, at)
+    offsets = start + count * id_width
+    first = offsets + (count + 1) * offset_width
+    positions = [
+        first + _unsigned(value, i, offset_width)
+        for i in range(offsets, offsets + count * offset_width, offset_width)
+    ]
+    if not id_width:
+        return [(None, position) for position in positions]
+    keys = [names[_unsigned(value, i, id_width)] for i in range(start, offsets, id_width)]
+    if len(set(keys)) < count:
+        raise damaged("an object has a key twice")
+    return list(zip(keys, positions, strict=True))
+
+
+def digits_of(scalar: bytes) -> tuple[int, int]:
+    """An exact numeric as its unscaled integer and its scale."""
+    kind = scalar[0] >> 2
+    if kind <= Kind.INT64:
+        return int.from_bytes(scalar[1:], "little", signed=True), 0
+    unscaled, scale = int.from_bytes(scalar[2:], "little", signed=True), scalar[1]
+    if scale > _DECIMAL_DIGITS_MAX or len(str(abs(unscaled))) > _DECIMAL_DIGITS_MAX:
+        raise damaged("a decimal has more than 38 digits")
+    return unscaled, scale
+
+
+def variant_json(value: bytes, metadata: bytes) -> str:
+    """A variant as JSON text, which loses nothing but the widths of numbers.
+
+    Integers and decimals have all their digits; NaN and the infinities are the strings "NaN",
+    "Infinity", "-Infinity"; dates, times and timestamps are ISO 8601 strings with six digits of a
+    second (nine where it has nanoseconds) and Z where they are instants; binary is base64; a UUID
+    is its usual text; what is not UTF-8 becomes U+FFFD. Keys keep their order.
+
+    Raises :class:`CorruptRow` for bytes that are no variant.
+    """
+    parts: list[str] = []
+    ends: list[str] = []
+    separator, size = "", 0
+    for token, data in walk(value, metadata):
+        if token is Token.END:
+            text = ends.pop()
+        elif token is Token.KEY:
+            text = f"{separator}{_json_string(data)}:"
+        elif token is Token.SCALAR:
+            text = separator + _json_scalar(data)
+        else:
+            text = separator + ("{" if token is Token.OBJECT else "[")
+            ends.append("}" if token is Token.OBJECT else "]")
+        separator = "," if token in (Token.END, Token.SCALAR) else ""
+        parts.append(text)
+        size += len(text)
+        if size > JSON_CHARACTERS_MAX:
+            raise damaged(f"it has more than {JSON_CHARACTERS_MAX} characters as JSON")
+    return "".join(parts)
+
+
+def _json_string(data: bytes) -> str:
+    return json.dumps(data.decode(errors="replace"), ensure_ascii=False)
+
+
+def _json_scalar(scalar: bytes) -> str:
+    kind = scalar[0] >> 2
+    if scalar[0] & 3 == _SHORT_STRING:
+        return _json_string(scalar[1:])
+    if kind in (Kind.TRUE, Kind.FALSE):
+        return "true" if kind == Kind.TRUE else "false"
+    if kind in EXACT_NUMERICS:
+        unscaled, scale = digits_of(scalar)
+        digits = str(abs(unscaled)).rjust(scale + 1, "0")
+        at = len(digits) - scale
+        return "-" * (unscaled < 0) + digits[:at] + ("." + digits[at:] if scale else "")
+    if kind == Kind.STRING:
+        return _json_string(scalar[5:])
+    if kind in (Kind.DOUBLE, Kind.FLOAT):
+        return _json_floating(scalar)
+    return f'"{_quoted_text(kind, scalar)}"' if kind else "null"
+
+
+def _json_floating(scalar: bytes) -> str:
+    is_double = scalar[0] >> 2 == Kind.DOUBLE
+    (number,) = struct.unpack("<d" if is_double else "<f", scalar[1:])
+    if math.isnan(number):
+        return '"NaN"'
+    if math.isinf(number):
+        return '"Infinity"' if number > 0 else '"-Infinity"'
+    if is_double:
+        return repr(number)
+    # The fewest digits that make this 32-bit float again; nine always do.
+    shorter = (float(f"{number:.{digits}g}") for digits in range(1, 10))
+    return repr(next((n for n in shorter if _is_float(n, scalar[1:])), number))
+
+
+def _is_float(number: float, data: bytes) -> bool:
+    try:
+        return struct.pack("<f", number) == data
+    except OverflowError:  # rounded up, beyond the largest
+        return False
+
+
+def _quoted_text(kind: int, scalar: bytes) -> str:
+    """The text of those types that JSON writes in quotes."""
+    if kind == Kind.BINARY:
+        return base64.b64encode(scalar[5:]).decode()
+    if kind == Kind.UUID:
+        return str(uuid.UUID(bytes=scalar[1:]))
+    number = int.from_bytes(scalar[1:], "little", signed=True)
+    if kind == Kind.DATE:
+        return _day(number)
+    digits = 9 if kind in (Kind.TIMESTAMP_NANOS, Kind.TIMESTAMP_NTZ_NANOS) else 6
+    seconds, fraction = divmod(number, 10**digits)
+    days, second = divmod(seconds, _SECONDS_OF_DAY)
+    minute, second = divmod(second, 60)
+    text = f"{minute // 60:02}:{minute % 60:02}:{second:02}.{fraction:0{digits}}"
+    if kind == Kind.TIME:
+        if days:
+            raise damaged("a time is not within a day")
+        return text
+    zone = "Z" if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NANOS) else ""
+    return f"{_day(days)}T{text}{zone}"
+
+
+def _day(days: int) -> str:
+    """The date so many days after 1970-01-01, also of years that :class:`date` does not have."""
+    cycles, rest = divmod(days + _EPOCH - 1, _DAYS_OF_CYCLE)
+    day = date.fromordinal(rest + 1)
+    year = day.year + 400 * cycles
+    return f"{'-' * (year < 0)}{abs(year):04}-{day.month:02}-{day.day:02}"

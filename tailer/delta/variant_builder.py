@@ -1,0 +1,200 @@
+"""The variant's binary form: how it is written, and the one form in which equal ones are equal."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tailer.delta.variant import EXACT_NUMERICS, Kind, Token, damaged, digits_of, walk
+
+__all__ = [
+    "NULL",
+    "VariantBuilder",
+    "canonical_variant",
+    "decimal_value",
+    "integer_value",
+    "primitive_value",
+    "sized_value",
+    "text_value",
+]
+
+#: The variant null, which is a value, not a missing one.
+NULL = b"\x00"
+
+_SHORT_STRING_MAX = 63
+_INTEGERS = {1: Kind.INT8, 2: Kind.INT16, 4: Kind.INT32, 8: Kind.INT64}
+
+
+def primitive_value(kind: Kind, data: bytes = b"") -> bytes:
+    """A value of a type of fixed width, in its encoded form."""
+    return bytes([kind << 2]) + data
+
+
+def integer_value(number: int) -> bytes:
+    """An integer of at most 64 bits in the narrowest type that holds it, in its encoded form."""
+    width = next(w for w in _INTEGERS if -(1 << 8 * w - 1) <= number < 1 << 8 * w - 1)
+    return primitive_value(_INTEGERS[width], number.to_bytes(width, "little", signed=True))
+
+
+def decimal_value(unscaled: int, scale: int) -> bytes:
+    """A decimal with this scale in the narrowest type that holds it, in its encoded form."""
+    digits = max(scale, len(str(abs(unscaled))))
+    kind, width = (
+        (Kind.DECIMAL4, 4)
+        if digits <= 9
+        else (Kind.DECIMAL8, 8)
+        if digits <= 18
+        else (Kind.DECIMAL16, 16)
+    )
+    data = unscaled.to_bytes(width, "little", signed=True)
+    return primitive_value(kind, bytes([scale]) + data)
+
+
+def sized_value(kind: Kind, data: bytes) -> bytes:
+    """A value of a type that has its length before it."""
+    return primitive_value(kind, len(data).to_bytes(4, "little") + data)
+
+
+def text_value(data: bytes) -> bytes:
+    """A string in its encoded form."""
+    if len(data) > _SHORT_STRING_MAX:
+        return sized_value(Kind.STRING, data)
+    return bytes([len(data) << 2 | 1]) + data
+
+
+def canonical_variant(value: bytes, metadata: bytes) -> tuple[bytes, bytes]:
+    """The same variant in a form in which equal variants have equal bytes.
+
+    Equal is what the encoding's equivalence classes make equal: an integer of any width and a
+    decimal of any scale are one number; a timestamp is one in micro- and in nanoseconds; strings
+    are by their characters, objects by keys and values without order. A double is never a float,
+    and neither is an exact number. As in columns, NaN equals NaN and -0.0 equals 0.0.
+
+    Raises :class:`CorruptRow` for bytes that are no variant.
+    """
+    names = sorted({data for token, data in walk(value, metadata) if token is Token.KEY})
+    builder = VariantBuilder(names)
+    for token, data in walk(value, metadata, by_key=True):
+        builder.add(token, _canonical_scalar(data) if token is Token.SCALAR else data)
+    return builder.result()
+
+
+def _canonical_scalar(scalar: bytes) -> bytes:
+    kind = scalar[0] >> 2
+    if scalar[0] & 3:  # a short string
+        return scalar
+    if kind == Kind.STRING:
+        return text_value(scalar[5:])
+    if kind in EXACT_NUMERICS:
+        unscaled, scale = digits_of(scalar)
+        while scale and unscaled % 10 == 0:
+            unscaled, scale = unscaled // 10, scale - 1
+        if not scale and -(1 << 63) <= unscaled < 1 << 63:
+            return integer_value(unscaled)
+        return decimal_value(unscaled, scale)
+    if kind in (Kind.DOUBLE, Kind.FLOAT):
+        code = "<d" if kind == Kind.DOUBLE else "<f"
+        (number,) = struct.unpack(code, scalar[1:])
+        return scalar[:1] + struct.pack(code, math.nan if math.isnan(number) else number + 0.0)
+    if kind in (Kind.TIMESTAMP_NANOS, Kind.TIMESTAMP_NTZ_NANOS):
+        micros, rest = divmod(int.from_bytes(scalar[1:], "little", signed=True), 1000)
+        if not rest:
+            coarse = Kind.TIMESTAMP if kind == Kind.TIMESTAMP_NANOS else Kind.TIMESTAMP_NTZ
+            return primitive_value(coarse, micros.to_bytes(8, "little", signed=True))
+    return scalar
+
+
+@dataclass(slots=True)
+class _Container:
+    is_object: bool
+    slot: int
+    start: int
+    #: Key (empty in an array), its number in the dictionary, and the child's offset.
+    entries: list[tuple[bytes, int, int]] = field(default_factory=list)
+
+
+class VariantBuilder:
+    """Writes one variant, part by part.
+
+    Keys get their numbers in the order in which they come. ``names``, sorted and without
+    repetition, are all the keys that will come: then the dictionary is marked as sorted.
+    """
+
+    def __init__(self, names: Iterable[bytes] | None = None) -> None:
+        self._sorted = names is not None
+        self._numbers = {name: i for i, name in enumerate(names or ())}
+        # A container's header is known when it ends, and then goes into the slot kept for it.
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._open: list[_Container] = []
+
+    def add(self, token: Token, data: bytes = b"") -> None:
+        """The next part, as :func:`walk` gives them."""
+        if token is Token.KEY:
+            number = self._numbers.setdefault(data, len(self._numbers))
+            parent = self._open[-1]
+            parent.entries.append((data, number, self._size - parent.start))
+            return
+        if token is Token.END:
+            container = self._open.pop()
+            data = self._pieces[container.slot] = self._header(container)
+        else:
+            if self._open and not self._open[-1].is_object:
+                parent = self._open[-1]
+                parent.entries.append((b"", 0, self._size - parent.start))
+            if token is not Token.SCALAR:
+                slot = len(self._pieces)
+                self._open.append(_Container(token is Token.OBJECT, slot, self._size))
+            self._pieces.append(data)
+        self._size += len(data)
+
+    def copy(self, value: bytes, metadata: bytes, *, fields_only: bool = False) -> None:
+        """Another variant as the next part; with ``fields_only``, only an object's fields.
+
+        Raises :class:`CorruptRow` for bytes that are no variant, or no object.
+        """
+        depth = 0
+        for token, data in walk(value, metadata):
+            depth -= token is Token.END
+            if depth or not fields_only:
+                self.add(token, data)
+            elif token in (Token.ARRAY, Token.SCALAR):
+                raise damaged("the rest of a shredded object is no object")
+            depth += token in (Token.OBJECT, Token.ARRAY)
+
+    def _header(self, container: _Container) -> bytes:
+        entries = sorted(container.entries) if container.is_object else container.entries
+        if container.is_object and len({key for key, _, _ in entries}) < len(entries):
+            raise damaged("an object has a key twice")
+        data_size = self._size - container.start
+        large = len(entries) > 0xFF
+        offset_width = _width(data_size)
+        parts = [len(entries).to_bytes(4 if large else 1, "little")]
+        if container.is_object:
+            id_width = _width(max((number for _, number, _ in entries), default=0))
+            parts += [number.to_bytes(id_width, "little") for _, number, _ in entries]
+            header = large << 4 | id_width - 1 << 2 | offset_width - 1
+        else:
+            header = large << 2 | offset_width - 1
+        parts += [offset.to_bytes(offset_width, "little") for _, _, offset in entries]
+        parts.append(data_size.to_bytes(offset_width, "little"))
+        basic = 2 if container.is_object else 3
+        return bytes([header << 2 | basic]) + b"".join(parts)
+
+    def result(self) -> tuple[bytes, bytes]:
+        """``value`` and ``metadata`` of what was added."""
+        names = list(self._numbers)
+        width = _width(max(len(names), sum(map(len, names))))
+        header = 1 | self._sorted << 4 | width - 1 << 6
+        parts = [bytes([header]), len(names).to_bytes(width, "little")]
+        end = 0
+        for length in (0, *map(len, names)):
+            end += length
+            parts.append(end.to_bytes(width, "little"))
+        return b"".join(self._pieces), b"".join([*parts, *names])
+
+
+def _width(number: int) -> int:
+    return max(1, (number.bit_length() + 7) // 8)

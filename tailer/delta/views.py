@@ -1,0 +1,58 @@
+"""Arrow's view types, as some writers leave them in their files, in the plain types of the same
+values: pyarrow can't select rows of views, nor of anything that holds some."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["plain_type", "without_views"]
+
+
+def plain_type(data_type: pa.DataType) -> pa.DataType:
+    """The type of the same values without views: string for string_view, list for list_view."""
+    types = pa.types
+    if types.is_string_view(data_type):
+        return pa.string()
+    if types.is_binary_view(data_type):
+        return pa.binary()
+    if not types.is_nested(data_type):
+        return data_type
+    children = [data_type.field(i) for i in range(data_type.num_fields)]
+    fields = [child.with_type(plain_type(child.type)) for child in children]
+    if types.is_struct(data_type):
+        return pa.struct(fields)
+    if types.is_map(data_type):
+        entries = fields[0].type
+        return pa.map_(entries.field(0), entries.field(1))
+    if types.is_list(data_type) or types.is_list_view(data_type):
+        return pa.list_(fields[0])
+    if types.is_large_list(data_type) or types.is_large_list_view(data_type):
+        return pa.large_list(fields[0])
+    return data_type
+
+
+def without_views(array: pa.Array) -> pa.Array:
+    """The array in its :func:`plain_type`; itself if it has no views."""
+    wanted = plain_type(array.type)
+    if wanted.equals(array.type):
+        return array
+    types = pa.types
+    mask = array.is_null() if array.null_count else None
+    if types.is_struct(wanted):
+        children = [without_views(array.field(i)) for i in range(wanted.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
+    if types.is_map(wanted):
+        # A slice's offsets are those of the whole.
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        parts = (part.slice(first, last - first) for part in (array.keys, array.items))
+        keys, items = (without_views(part) for part in parts)
+        offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
+        return pa.MapArray.from_arrays(offsets, keys, items, type=wanted, mask=mask)
+    if types.is_list(wanted) or types.is_large_list(wanted):
+        # Taken apart and put together: pyarrow's cast of a list_view loses its last values.
+        ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0))
+        kind = pa.LargeListArray if types.is_large_list(wanted) else pa.ListArray
+        offsets = pa.concat_arrays([pa.array([0], ends.type), ends])
+        return kind.from_arrays(offsets, without_views(array.flatten()), type=wanted, mask=mask)
+    return array.cast(wanted)

@@ -1,0 +1,235 @@
+"""A table's log for Python programs, in the words of Delta on Spark.
+
+    from tailer.deltalog import DeltaLog
+
+    log = DeltaLog.for_table("/data/orders")
+    print(log.update().version, log.transaction_version("my-stream"))
+    for version, actions in log.get_changes(10):
+        ...
+
+It only reads. Calls are synchronous; every one runs an event loop of its own, so it must not be
+used inside another. Files and changes are streamed: a table of millions of files opens in memory
+that does not grow with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from threading import Lock
+from typing import Any, ClassVar, TypeVar
+
+import anyio
+from anyio.from_thread import start_blocking_portal
+
+from tailer import log as async_log
+from tailer.changes import Offset
+from tailer.delta.actions import Action, AddFile, DomainMetadata, Metadata, Protocol
+from tailer.delta.commit import Commit, read_actions
+from tailer.delta.partitions import partition_scalar
+from tailer.delta.properties import tombstone_retention_ms
+from tailer.delta.snapshot import Snapshot, TableState
+from tailer.errors import ConfigError, TableError
+from tailer.follow import follow
+from tailer.history import HistoryEntry, history, version_at_or_before
+from tailer.store import open_store
+
+__all__ = ["DeltaLog"]
+
+T = TypeVar("T")
+
+
+class DeltaLog:
+    """The log of one table. Get one by :meth:`for_table`, which remembers it."""
+
+    _cache: ClassVar[dict[str, DeltaLog]] = {}
+    _cache_lock: ClassVar[Lock] = Lock()
+
+    def __init__(self, table: str, clock: Callable[[], float] = time.time) -> None:
+        self.table = table
+        self._clock = clock
+        self._current: Snapshot | None = None
+        self._updated_s = float("-inf")
+
+    @classmethod
+    def for_table(cls, table: str) -> DeltaLog:
+        """The log of a table by its address; the same instance for the same address.
+
+        Raises :class:`ConfigError` for an address that no store serves.
+        """
+        address = open_store(table).root
+        with cls._cache_lock:
+            return cls._cache.setdefault(address, cls(address))
+
+    @classmethod
+    def invalidate_cache(cls, table: str) -> None:
+        """Forget the instance of one table."""
+        with cls._cache_lock:
+            cls._cache.pop(open_store(table).root, None)
+
+    @classmethod
+    def clear_cache(cls) -> None:
+        """Forget all instances."""
+        with cls._cache_lock:
+            cls._cache.clear()
+
+    def _run(self, work: Callable[[async_log.DeltaLog], Awaitable[T]]) -> T:
+        async def main() -> T:
+            store = open_store(self.table)
+            try:
+                return await work(async_log.DeltaLog(store))
+            finally:
+                await store.aclose()
+
+        return anyio.run(main)
+
+    def _stream(
+        self, items: Callable[[async_log.DeltaLog], AsyncGenerator[T, None]]
+    ) -> Iterator[T]:
+        """What an asynchronous generator gives, pulled item by item."""
+        with start_blocking_portal() as portal:
+            generator = items(async_log.DeltaLog(open_store(self.table)))
+            ended = object()
+
+            async def following() -> Any:
+                return await anext(generator, ended)
+
+            async def close() -> None:
+                async with aclosing(generator):
+                    pass
+
+            try:
+                while (item := portal.call(following)) is not ended:
+                    yield item
+            finally:
+                portal.call(close)
+
+    # State
+
+    @property
+    def table_exists(self) -> bool:
+        """Whether there is a version 0 or higher."""
+        try:
+            return self._run(lambda log: log.latest_version()) >= 0
+        except TableError:
+            return False
+
+    def update(self, staleness_acceptable_s: float = 0.0) -> Snapshot:
+        """Bring the current snapshot up to date and return it.
+
+        One that was brought up to date less than ``staleness_acceptable_s`` seconds ago is good
+        enough, and the log is not looked at.
+        """
+        age_s = self._clock() - self._updated_s
+        if self._current is None or not 0 <= age_s < staleness_acceptable_s:
+            self._current = self._run(lambda log: log.snapshot())
+            self._updated_s = self._clock()
+        return self._current
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The current snapshot, as the last :meth:`update` found it."""
+        return self._current or self.update()
+
+    def snapshot_at(
+        self, version: int | None = None, *, timestamp_ms: int | None = None
+    ) -> Snapshot:
+        """The snapshot of a version, or of the last version at or before a time in epoch ms."""
+        if (version is None) == (timestamp_ms is None):
+            raise ConfigError("snapshot_at needs either a version or a timestamp")
+
+        async def find(log: async_log.DeltaLog) -> Snapshot:
+            if timestamp_ms is not None:
+                return await log.snapshot(await version_at_or_before(log, timestamp_ms))
+            return await log.snapshot(version)
+
+        return self._run(find)
+
+    @property
+    def metadata(self) -> Metadata:
+        """The current metaData action."""
+        return self.snapshot.state.metadata
+
+    @property
+    def protocol(self) -> Protocol:
+        """The current protocol action."""
+        return self.snapshot.state.protocol
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        return dict(self.metadata.configuration)
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """The last version that an application has committed under its id; None if none."""
+        transaction = self.snapshot.transactions.get(app_id)
+        return transaction.version if transaction else None
+
+    def domain_metadata(self, domain: str) -> DomainMetadata | None:
+        """One metadata domain, None if the table has none of that name."""
+        return self.snapshot.domains.get(domain)
+
+    # Files
+
+    def files(self, snapshot: Snapshot | None = None) -> Iterator[AddFile]:
+        """The live files of a snapshot, streamed; of the current one by default."""
+        at = snapshot or self.snapshot
+        return self._stream(lambda log: log.live_files(at, statistics=True))
+
+    @staticmethod
+    def filter_file_list(
+        state: TableState,
+        files: Iterable[AddFile],
+        matches: Callable[[Mapping[str, Any]], bool],
+        writer_timezone: str = "UTC",
+    ) -> Iterator[AddFile]:
+        """Those of the files whose partition values match.
+
+        ``matches`` is given the typed values by the columns' logical names.
+        """
+        fields = state.partition_fields()
+        for file in files:
+            values = {
+                f.name: partition_scalar(
+                    file.partition_values.get(state.physical_name(f)), f.type, writer_timezone
+                ).as_py()
+                for f in fields
+            }
+            if matches(values):
+                yield file
+
+    # Changes
+
+    def get_changes(self, start: int) -> Iterator[tuple[int, list[Action]]]:
+        """(version, all its actions) of every commit from ``start`` to the newest, in order.
+
+        Raises :class:`DataLoss` where one of them is missing.
+        """
+
+        async def commits(log: async_log.DeltaLog) -> AsyncGenerator[Commit, None]:
+            last = await log.latest_version()
+            if start > last:
+                return
+            async with aclosing(follow(log, Offset(start), last)) as found:
+                async for commit in found:
+                    yield commit
+
+        for commit in self._stream(commits):
+            yield commit.version, list(read_actions(commit.name, commit.lines()))
+
+    def history(self, limit: int | None = None) -> list[HistoryEntry]:
+        """The commits that the log still has, newest first."""
+        entries = list(self._stream(history))[::-1]
+        return entries if limit is None else entries[:limit]
+
+    # Retention
+
+    @property
+    def tombstone_retention_millis(self) -> int:
+        """``delta.deletedFileRetentionDuration`` in milliseconds, a week by default."""
+        return tombstone_retention_ms(self.metadata)
+
+    def min_file_retention_timestamp(self) -> int:
+        """Epoch ms; files removed before it may be gone."""
+        return int(self._clock() * 1000) - self.tombstone_retention_millis

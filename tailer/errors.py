@@ -1,0 +1,147 @@
+"""Every error of the project, in families by who must act.
+
+* :class:`TransientError`: the machine. The feed retries from its saved offset.
+* :class:`TableError`: the table's operator. The feed stops and names table, version and file.
+* :class:`SinkRejected`: the sink's operator. The feed stops; its offset has not moved.
+* :class:`ConfigError`: whoever wrote the configuration or the command line.
+
+A message is one sentence: what was found, where, and what to do. Only ``feed.py`` retries.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "CorruptLog",
+    "CorruptRow",
+    "DataLoss",
+    "OffsetError",
+    "SinkRejected",
+    "TableError",
+    "TableReplaced",
+    "TailerError",
+    "TransientError",
+    "UnsupportedTable",
+    "first_error",
+]
+
+
+class TailerError(Exception):
+    """Root of all errors that this project raises on purpose.
+
+    ``family`` is the label under which the error is counted in ``tailer_errors_total``.
+    """
+
+    family = "internal"
+
+
+class TransientError(TailerError):
+    """May heal by itself: a time-out, a 5xx answer, a file that is not whole yet.
+
+    ``retry_after_s`` is the other side's own wish in seconds, if it had one.
+    """
+
+    family = "transient"
+
+    def __init__(self, what: str, retry_after_s: float | None = None) -> None:
+        super().__init__(what)
+        self.retry_after_s = retry_after_s
+
+
+class TableError(TailerError):
+    """The table can't be followed further until somebody acts.
+
+    The facts are attributes; ``str()`` makes the sentence. ``table`` may be filled in later, by
+    whoever knows it: pure code does not.
+    """
+
+    family = "table"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        table: str | None = None,
+        version: int | None = None,
+        path: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.table = table
+        self.version = version
+        self.path = path
+        self.hint = hint
+
+    def at(
+        self, *, table: str | None = None, version: int | None = None, path: str | None = None
+    ) -> TableError:
+        """This error, with those facts filled in that were not known where it was raised."""
+        self.table = self.table or table
+        self.version = self.version if self.version is not None else version
+        self.path = self.path or path
+        return self
+
+    def __str__(self) -> str:
+        where = [self.table] if self.table else []
+        if self.version is not None:
+            where.append(f"version {self.version}")
+        if self.path:
+            where.append(self.path)
+        sentence = ", ".join(where) + ": " + self.what if where else self.what
+        return f"{sentence}; {self.hint}" if self.hint else sentence
+
+
+class UnsupportedTable(TableError):
+    """The table asks of its readers what this project does not do (protocol, feature, format)."""
+
+    family = "unsupported"
+
+
+class CorruptLog(TableError):
+    """A file of the log, a deletion vector or a data file is not what the protocol says it is."""
+
+    family = "corrupt"
+
+
+class CorruptRow(TableError):
+    """A value of a row can't be read or cast in the schema of its version."""
+
+    family = "corrupt"
+
+
+class DataLoss(TableError):
+    """A version or a file between the offset and the end of the log is gone."""
+
+    family = "data_loss"
+
+
+class TableReplaced(TableError):
+    """The table under this path is another one now, or an older copy of itself."""
+
+    family = "replaced"
+
+
+class OffsetError(TableError):
+    """The saved offset is damaged, of another table, or held by another process."""
+
+    family = "offset"
+
+
+class SinkRejected(TailerError):
+    """The sink refused a batch for good. The offset still names the refused batch."""
+
+    family = "sink"
+
+
+class ConfigError(TailerError):
+    """A mistake in the configuration file or on the command line."""
+
+    family = "config"
+
+
+def first_error(group: BaseException) -> BaseException:
+    """The one error that ended a group of tasks."""
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group

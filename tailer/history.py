@@ -1,0 +1,187 @@
+"""The table's history: its commits in time, and the search from a timestamp to a version."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+from tailer.changes import Offset
+from tailer.delta.segment import commits_of
+from tailer.delta.snapshot import TableState
+from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_before
+from tailer.errors import ConfigError, TableError
+from tailer.log import DeltaLog
+
+__all__ = [
+    "HistoryEntry",
+    "check_start",
+    "history",
+    "parse_timestamp",
+    "start_offset",
+    "version_at_or_after",
+    "version_at_or_before",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One commit: ``timestamp_ms`` in epoch ms, ``info`` the fields of its commitInfo."""
+
+    version: int
+    timestamp_ms: int
+    info: dict[str, Any]
+    adds: int
+    removes: int
+    cdcs: int
+
+
+async def history(log: DeltaLog) -> AsyncGenerator[HistoryEntry, None]:
+    """The commits that the log still has, oldest first."""
+    await log.latest_version()
+    floor: int | None = None
+    state: TableState | None = None
+    for version in commits_of(await log.files()):
+        if state is None and version:
+            state = (await log.snapshot()).state
+        commit = await log.commit(version, state, floor)
+        state, floor = commit.after, commit.timestamp_ms
+        info = commit.header.commit_info.fields if commit.header.commit_info else {}
+        header = commit.header
+        yield HistoryEntry(
+            version, commit.timestamp_ms, info, header.adds, header.removes, header.cdcs
+        )
+
+
+def parse_timestamp(text: str) -> int:
+    """Epoch milliseconds of an ISO 8601 date or time; without an offset it is in UTC.
+
+    Raises :class:`ConfigError` if it is none.
+    """
+    try:
+        moment = dt.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigError(f"{text!r} is not a time; write it as 2026-01-31T12:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return int((moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1))
+
+
+class _Times:
+    """The timestamps of a log's commits; in-commit ones are read only where the search looks."""
+
+    def __init__(self, log: DeltaLog, state: TableState, mtimes: list[tuple[int, int]]) -> None:
+        self.log = log
+        self.state = state
+        since = enablement(state.protocol, state.metadata)
+        first = since[0] if since else None
+        self.by_mtime = [c for c in mtimes if first is None or c[0] < first]
+        self.in_commit = [v for v, _ in mtimes if first is not None and v >= first]
+
+    @classmethod
+    async def of(cls, log: DeltaLog) -> _Times:
+        state = (await log.snapshot()).state
+        rising: list[tuple[int, int]] = []
+        for version, file in commits_of(await log.files()).items():
+            floor = rising[-1][1] + 1 if rising else file.mtime_ms
+            rising.append((version, max(file.mtime_ms, floor)))
+        return cls(log, state, rising)
+
+    async def time(self, version: int) -> int:
+        return (await self.log.commit(version, self.state, None)).timestamp_ms
+
+    async def first_in_commit(self, timestamp_ms: int) -> int:
+        """How many of the commits with in-commit timestamps are before a time."""
+        low, high = 0, len(self.in_commit)
+        while low < high:
+            middle = (low + high) // 2
+            if await self.time(self.in_commit[middle]) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+async def version_at_or_after(log: DeltaLog, timestamp_ms: int) -> int:
+    """The first version at or after a time (inclusive), for a start.
+
+    Raises :class:`TableError` if the newest version is before it.
+    """
+    times = await _Times.of(log)
+    found = first_at_or_after(times.by_mtime, timestamp_ms)
+    # The two regimes do not mix: a time from the enablement on is looked for among the in-commit
+    # timestamps alone ("Recommendations for Readers").
+    if times.in_commit and (found is None or await times.time(times.in_commit[0]) <= timestamp_ms):
+        at = await times.first_in_commit(timestamp_ms)
+        found = times.in_commit[at] if at < len(times.in_commit) else None
+    if found is None:
+        raise TableError(
+            "no version is at or after that time",
+            table=log.store.root,
+            hint="start at an earlier time, or at latest",
+        )
+    return found
+
+
+async def version_at_or_before(log: DeltaLog, timestamp_ms: int) -> int:
+    """The last version at or before a time (inclusive), for an end or a snapshot.
+
+    Raises :class:`TableError` if the oldest version is after it.
+    """
+    times = await _Times.of(log)
+    found = last_at_or_before(times.by_mtime, timestamp_ms)
+    if times.in_commit and await times.time(times.in_commit[0]) <= timestamp_ms:
+        found = times.in_commit[await times.first_in_commit(timestamp_ms + 1) - 1]
+    if found is None:
+        raise TableError(
+            "no version that the log still has is at or before that time",
+            table=log.store.root,
+            hint="ask for a later time",
+        )
+    return found
+
+
+def check_start(start: str) -> None:
+    """Raises :class:`ConfigError` if no feed can start there, whatever its table."""
+    if start not in ("latest", "earliest", "snapshot") and not _is_version(start):
+        try:
+            parse_timestamp(start)
+        except ConfigError:
+            raise ConfigError(
+                f"{start!r} is none of latest, earliest, snapshot, a version and a time like "
+                "2026-01-31T12:00:00Z"
+            ) from None
+
+
+def _is_version(start: str) -> bool:
+    return start.isascii() and start.isdigit()
+
+
+async def start_offset(log: DeltaLog, start: str) -> Offset:
+    """The first offset of a feed that starts at ``latest``, ``earliest``, ``snapshot``, a version
+    or a time.
+
+    ``latest``: the next commit after the newest one. ``earliest``: the first commit whose changes
+    can be read, inclusive. ``snapshot``: all rows of the newest version, then what follows it. A
+    version or time is inclusive: the changes of that version come first.
+    """
+    check_start(start)
+    match start:
+        case "latest":
+            return Offset(await log.latest_version() + 1)
+        case "earliest":
+            return Offset(await log.earliest_version())
+        case "snapshot":
+            return Offset(await log.latest_version(), snapshot=True)
+    if _is_version(start):
+        version = int(start)
+        newest = await log.latest_version()
+        if version > newest + 1:
+            raise TableError(
+                f"the start is version {version}, and the newest is {newest}",
+                table=log.store.root,
+                hint="start at latest to wait for the next version",
+            )
+        return Offset(version)
+    return Offset(await version_at_or_after(log, parse_timestamp(start)))

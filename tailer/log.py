@@ -1,0 +1,410 @@
+"""The table's log: its listing, its snapshots and its commits one by one.
+
+How it is followed as it grows is in :mod:`tailer.follow`.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
+from itertools import islice
+
+import anyio
+import anyio.to_thread
+
+from tailer.delta.actions import Action, AddFile, Sidecar, parse_line
+from tailer.delta.checkpoint import checkpoint_actions
+from tailer.delta.checksum import VersionChecksum, parse_checksum
+from tailer.delta.commit import Commit, Lines, read_actions, read_header
+from tailer.delta.last_checkpoint import parse_last_checkpoint
+from tailer.delta.paths import location
+from tailer.delta.segment import (
+    LogFile,
+    LogKind,
+    LogSegment,
+    commit_name,
+    log_file,
+    segments,
+)
+from tailer.delta.snapshot import Reconciliation, Snapshot, TableState
+from tailer.delta.timestamps import commit_timestamp, enablement
+from tailer.errors import CorruptLog, DataLoss, TableError
+from tailer.store import LOG_DIR, FileStatus, Store
+
+__all__ = ["DeltaLog", "versions_of"]
+
+#: A commit up to this size is kept in memory while it is worked on; a larger one on disk.
+COMMIT_MEMORY_BYTES_MAX = 16 * 1024 * 1024
+#: No line of the log is longer than this; one action is a few kilobytes at most.
+LINE_BYTES_MAX = 64 * 1024 * 1024
+READ_CHUNK_BYTES = 8 * 1024 * 1024
+
+
+class DeltaLog:
+    """The ``_delta_log`` of one table.
+
+    A commit that is half-written is waited for ``torn_commit_max_s`` seconds.
+    """
+
+    def __init__(self, store: Store, *, torn_commit_max_s: float = 10.0) -> None:
+        self.store = store
+        self.torn_commit_max_s = torn_commit_max_s
+
+    def _at(self, error: TableError) -> TableError:
+        return error.at(table=self.store.root)
+
+    # Listing
+
+    async def files(self, start_after: str = "") -> list[LogFile]:
+        """The files of the log, by version; other files in the folder are none of them."""
+        found = []
+        async with aclosing(self.store.list(LOG_DIR, start_after)) as listing:
+            async for status in listing:
+                file = log_file(status.name, status.size, status.mtime_ms)
+                if file is not None:
+                    found.append(file)
+        return sorted(found, key=lambda f: (f.version, f.name))
+
+    async def _recent_files(self) -> list[LogFile]:
+        """The files from the last known checkpoint on; all of them if that is not to be had."""
+        hint = await self._last_checkpoint_version()
+        if hint is not None:
+            files = await self.files(f"{hint:020d}")
+            if any(f.version == hint and f.kind is not LogKind.COMMIT for f in files):
+                return files
+        return await self.files()
+
+    async def _last_checkpoint_version(self) -> int | None:
+        """What ``_last_checkpoint`` says: a hint, and none at all if it can't be trusted."""
+        try:
+            path = f"{LOG_DIR}/_last_checkpoint"
+            data, status = await self.store.read(path, 0, COMMIT_MEMORY_BYTES_MAX)
+            return parse_last_checkpoint(data).version if status.size <= len(data) else None
+        except (FileNotFoundError, CorruptLog):
+            return None
+
+    async def latest_version(self) -> int:
+        """The newest version. Raises :class:`TableError` if there is no table here."""
+        versions = versions_of(await self._recent_files())
+        if not versions:
+            raise TableError(
+                "no Delta table there: its _delta_log has no commit",
+                table=self.store.root,
+                hint="check the path, and that this user may read it",
+            )
+        return max(versions)
+
+    async def earliest_version(self) -> int:
+        """The first commit whose version before can still be built, so that the rows that leave
+        in it can be told."""
+        files = await self.files()
+        for version in sorted(f.version for f in files if f.kind is LogKind.COMMIT):
+            if version == 0 or _buildable(files, version - 1):
+                return version
+        await self.latest_version()  # says so if there is no table at all
+        raise DataLoss(
+            "no version's changes can be read: no commit follows a version that can be built",
+            table=self.store.root,
+            hint="start with a snapshot",
+        )
+
+    # Snapshots
+
+    async def snapshot(self, version: int | None = None) -> Snapshot:
+        """The snapshot of a version (None: the newest), without its files.
+
+        Raises :class:`DataLoss` if the version can't be built any more, :class:`CorruptLog` if the
+        log is damaged, :class:`UnsupportedTable` if it asks for more than we read.
+        """
+        files = await self._recent_files()
+        if version is None:
+            version = max(versions_of(files), default=-1)
+            if version < 0:
+                await self.latest_version()
+        if not _buildable(files, version):
+            files = await self.files()
+            await self._check_exists(files, version)
+        try:
+            try:
+                return await self._build(files, version)
+            except CorruptLog:
+                # The listing began at the checkpoint that is damaged; an older one may do.
+                return await self._build(await self.files(), version)
+        except TableError as e:
+            raise self._at(e) from None
+
+    async def _build(self, files: list[LogFile], version: int) -> Snapshot:
+        """The snapshot, from the first segment among these files that is not damaged."""
+        damage: TableError | None = None
+        try:
+            for segment in segments(files, version):
+                try:
+                    return await self._read_snapshot(segment)
+                except CorruptLog as e:
+                    if segment.checkpoint is None:
+                        raise
+                    damage = damage or e
+        except DataLoss as e:
+            raise damage or e from None
+        raise AssertionError("segments() ends with an error")
+
+    async def _check_exists(self, files: list[LogFile], version: int) -> None:
+        newest = max(versions_of(files), default=None)
+        if newest is None:
+            await self.latest_version()
+        elif version > newest:
+            raise TableError(
+                f"there is no version {version}: the newest is {newest}",
+                table=self.store.root,
+                hint="ask for a version that exists",
+            )
+
+    async def _read_snapshot(self, segment: LogSegment) -> Snapshot:
+        reconciliation = Reconciliation()
+        for file in reversed(segment.deltas):
+            if file.kind is LogKind.COMMIT and file.version == segment.version:
+                # It may be the newest of all, and its writer still at work on it.
+                lines, _ = await self._whole_lines(file.name, file.version)
+                reconciliation.take(read_actions(file.name, lines()))
+            else:
+                reconciliation.take(await self._json_actions(file.name))
+        for file in segment.checkpoint.files if segment.checkpoint else ():
+            reconciliation.take([a async for a in self._checkpoint_actions(file.name, files=False)])
+        try:
+            state = reconciliation.state()
+        except TableError as e:
+            raise e.at(version=segment.version) from None
+        return Snapshot(
+            segment.version, state, segment, reconciliation.transactions, reconciliation.domains
+        )
+
+    async def live_files(
+        self, snapshot: Snapshot, *, statistics: bool = False
+    ) -> AsyncGenerator[AddFile, None]:
+        """The snapshot's files, streamed: memory grows with the commits after the checkpoint,
+        not with the table. With ``statistics``, their record counts too."""
+        reconciliation = Reconciliation()
+        deltas, checkpoint = snapshot.segment.deltas, snapshot.segment.checkpoint
+        for file in (*reversed(deltas), *(checkpoint.files if checkpoint else ())):
+            try:
+                if file in deltas:
+                    for add in reconciliation.live(await self._json_actions(file.name)):
+                        yield add
+                    continue
+                found = self._checkpoint_files(file.name, reconciliation, statistics=statistics)
+                async for add in found:
+                    yield add
+            except TableError as e:
+                raise self._at(e).at(version=file.version, path=file.name) from None
+
+    async def checksum(self, version: int) -> VersionChecksum | None:
+        """What a version's checksum file (``.crc``) says; None without one that can be trusted."""
+        try:
+            path = f"{LOG_DIR}/{version:020d}.crc"
+            data, status = await self.store.read(path, 0, COMMIT_MEMORY_BYTES_MAX)
+            return parse_checksum(data) if status.size <= len(data) else None
+        except (FileNotFoundError, CorruptLog):
+            return None
+
+    async def timestamp(self, version: int, snapshot: Snapshot, floor_ms: int | None) -> int:
+        """The timestamp of a version whose snapshot is at hand, in epoch ms.
+
+        Its commit may be cleaned away; then what is left tells it: the checkpoint's own
+        modification time. ``floor_ms`` wins where it is given: it is what was said before.
+        """
+        if floor_ms is not None:
+            return floor_ms
+        try:
+            return (await self.commit(version, snapshot.state, None)).timestamp_ms
+        except FileNotFoundError:
+            checkpoint = snapshot.segment.checkpoint
+            return checkpoint.files[0].mtime_ms if checkpoint else 0
+
+    async def find_files(self, version: int, locations: set[str]) -> dict[str, AddFile]:
+        """Those of the snapshot's files that lie at one of the locations."""
+        if not locations:
+            return {}
+        snapshot = await self.snapshot(version)
+        async with aclosing(self.live_files(snapshot)) as files:
+            return {where: add async for add in files if (where := location(add.path)) in locations}
+
+    async def _checkpoint_files(
+        self, name: str, reconciliation: Reconciliation, *, statistics: bool
+    ) -> AsyncGenerator[AddFile, None]:
+        steering = self._checkpoint_actions(name, files=False)
+        sidecars = [_sidecar_name(a) async for a in steering if isinstance(a, Sidecar)]
+        for part in (name, *sidecars):
+            actions = self._checkpoint_actions(part, files=True, statistics=statistics)
+            async for action in actions:
+                for add in reconciliation.live([action], remember=False):
+                    yield add
+
+    async def _json_actions(self, name: str) -> Iterator[Action]:
+        lines, _ = await self._lines(name)
+        return read_actions(name, lines())
+
+    async def _checkpoint_actions(
+        self, name: str, *, files: bool, statistics: bool = False
+    ) -> AsyncGenerator[Action, None]:
+        if name.endswith(".json"):
+            for action in await self._json_actions(name):
+                if isinstance(action, AddFile) is files:
+                    yield action
+            return
+        try:
+            source = await self.store.open(f"{LOG_DIR}/{name}", None)
+        except FileNotFoundError:
+            raise CorruptLog("the checkpoint's file is missing", path=name) from None
+        with source:
+            actions = checkpoint_actions(name, source, files=files, statistics=statistics)
+            while batch := await anyio.to_thread.run_sync(_take, actions, 4096):
+                for action in batch:
+                    yield action
+
+    # Commits
+
+    async def _lines(self, name: str) -> tuple[Lines, FileStatus]:
+        """The lines of a JSON file of the log, as often as they are asked for.
+
+        A large one is kept in a temporary file, not in memory. Raises FileNotFoundError.
+        """
+        path = f"{LOG_DIR}/{name}"
+        data, status = await self.store.read(path, 0, COMMIT_MEMORY_BYTES_MAX)
+        if status.size <= len(data):
+            return lambda: _split(io.BytesIO(data), name), status
+        spool = tempfile.NamedTemporaryFile(prefix="tailer-commit-")  # noqa: SIM115  # closed when the commit is forgotten
+        at = 0
+        while True:
+            await anyio.to_thread.run_sync(spool.write, data)
+            at += len(data)
+            if at >= status.size or not data:
+                break
+            data, _ = await self.store.read(path, at, READ_CHUNK_BYTES)
+        spool.flush()
+
+        def lines() -> Iterator[bytes]:
+            with open(spool.name, "rb") as f:  # noqa: PTH123  # the closure keeps the file alive
+                yield from _split(f, name)
+
+        return lines, status
+
+    async def commit(self, version: int, before: TableState | None, floor_ms: int | None) -> Commit:
+        """One version's commit. ``floor_ms`` is the timestamp of the version before (None if not
+        known). Raises FileNotFoundError if it is not there (yet)."""
+        name = commit_name(version)
+        lines, status = await self._whole_lines(name, version)
+        try:
+            header = await anyio.to_thread.run_sync(lambda: read_header(name, lines()))
+            after = _state_after(before, header.protocol, header.metadata)
+            timestamp = commit_timestamp(
+                version,
+                status.mtime_ms,
+                floor_ms,
+                header.commit_info,
+                enablement(after.protocol, after.metadata),
+            )
+        except TableError as e:
+            raise self._at(e).at(version=version, path=name) from None
+        return Commit(
+            version, name, timestamp, status.mtime_ms, status.size, header, lines, before, after
+        )
+
+    async def _whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
+        """The lines of a commit once its last one is whole and its size has come to rest.
+
+        A writer without atomic rename may be in the middle of it. (A tear exactly at a line's end
+        can't be seen.)
+        """
+        waited = 0.0
+        lines, status = await self._lines(name)
+        while True:
+            again = await self.store.stat(f"{LOG_DIR}/{name}")
+            if again.size == status.size and await anyio.to_thread.run_sync(_ends_whole, lines):
+                return lines, status
+            if waited >= self.torn_commit_max_s:
+                raise CorruptLog(
+                    f"the commit is half-written, and was not finished for {waited:.0f} s",
+                    table=self.store.root,
+                    version=version,
+                    path=name,
+                    hint="its writer does not write atomically and has died; repair or remove it",
+                )
+            pause = min(0.05 + waited, 1.0)
+            await anyio.sleep(pause)
+            waited += pause
+            lines, status = await self._lines(name)
+
+    async def state_before(self, version: int) -> TableState | None:
+        """The state at ``version - 1``; None for version 0.
+
+        Where that snapshot can't be built any more but the one of ``version`` can, and its commit
+        changes neither protocol nor metadata, the two states are the same.
+        """
+        if version == 0:
+            return None
+        try:
+            return (await self.snapshot(version - 1)).state
+        except DataLoss as loss:
+            try:
+                at = await self.snapshot(version)
+                name = commit_name(version)
+                lines, _ = await self._lines(name)
+                header = read_header(name, lines())
+            except (TableError, FileNotFoundError):
+                raise loss from None
+            if header.protocol is None and header.metadata is None:
+                return at.state
+            raise
+
+
+def versions_of(files: Iterable[LogFile]) -> list[int]:
+    """The versions that exist: a checkpoint proves its version as well as a commit does."""
+    return [f.version for f in files if f.kind not in (LogKind.COMPACTED, LogKind.CHECKSUM)]
+
+
+def _buildable(files: list[LogFile], version: int) -> bool:
+    try:
+        next(segments(files, version))
+    except DataLoss:
+        return False
+    return version in versions_of(files)
+
+
+def _state_after(before: TableState | None, protocol: object, metadata: object) -> TableState:
+    if before is not None:
+        return before.after(protocol, metadata)  # type: ignore[arg-type]  # as in the header
+    reconciliation = Reconciliation()
+    reconciliation.take([a for a in (protocol, metadata) if a is not None])  # type: ignore[misc]  # as in the header
+    return reconciliation.state()
+
+
+def _sidecar_name(action: Sidecar) -> str:
+    """A sidecar's name in the log folder. The protocol has them all in ``_sidecars``."""
+    return "_sidecars/" + location(action.path).rsplit("/", 1)[-1]
+
+
+def _take(actions: Iterator[Action], count: int) -> list[Action]:
+    return list(islice(actions, count))
+
+
+def _split(file: io.BufferedIOBase | io.BytesIO | io.BufferedReader, name: str) -> Iterator[bytes]:
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        if len(line) > LINE_BYTES_MAX:
+            raise CorruptLog(f"a line is longer than {LINE_BYTES_MAX} bytes", path=name)
+        yield line
+
+
+def _ends_whole(lines: Lines) -> bool:
+    """Whether the last line is a whole one: ended by a newline, or JSON that can be read."""
+    last = b""
+    for line in lines():
+        last = line
+    if last.endswith(b"\n"):
+        return True
+    try:
+        parse_line(last)
+    except TableError:
+        return False
+    return bool(last.strip())

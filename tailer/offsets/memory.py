@@ -1,0 +1,32 @@
+"""Offsets of a feed that is not to be resumed: `tailer tail`."""
+
+from __future__ import annotations
+
+from tailer.changes import Offset
+
+__all__ = ["MemoryOffsetStore"]
+
+
+class MemoryOffsetStore:
+    """Remembers the offset as long as the process lives, so that a retry goes on from it."""
+
+    def __init__(self) -> None:
+        self._offset: Offset | None = None
+
+    async def acquire(self) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+
+    async def load(self) -> Offset | None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        return self._offset
+
+    async def save(self, offset: Offset) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        self._offset = offset
+
+    async def clear(self) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        self._offset = None
+
+    async def release(self) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""

@@ -1,0 +1,106 @@
+"""Bounded reads into one file: Arrow IPC, Parquet or JSON lines.
+
+The file appears under its name only when it is complete; a failed read leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pyarrow as pa
+
+from tailer.changes import ChangeBatch
+from tailer.errors import ConfigError
+from tailer.sink import Sink, load_sink
+
+__all__ = ["SUFFIXES", "open_output", "output_kind"]
+
+SUFFIXES = (".arrow", ".parquet", ".jsonl")
+_ID_FIELDS = (pa.field("_event_id", pa.string()), pa.field("_origin", pa.string()))
+
+
+def output_kind(output: str) -> str:
+    """``arrow``, ``parquet`` or ``jsonl`` (also "-"). Raises :class:`ConfigError` for another."""
+    suffix = Path(output).suffix
+    if output != "-" and suffix not in SUFFIXES:
+        raise ConfigError(f"--output {output!r} must end in {', '.join(SUFFIXES)}, or be -")
+    return "jsonl" if output == "-" else suffix[1:]
+
+
+class _ColumnarOutput:
+    """One schema for all rows; ids, if asked for, are columns at the end."""
+
+    def __init__(self, path: Path, kind: str, schema: pa.Schema, *, ids: bool) -> None:
+        self.ids = ids
+        self.schema = pa.schema([*schema, *_ID_FIELDS]) if ids else schema
+        self._writer: Any
+        if kind == "arrow":
+            self._writer = pa.ipc.new_file(str(path), self.schema)
+        else:
+            import pyarrow.parquet as pq
+
+            self._writer = pq.ParquetWriter(str(path), self.schema)
+
+    async def write(self, batch: ChangeBatch) -> None:
+        if batch.num_rows:
+            await anyio.to_thread.run_sync(self._write, batch)
+
+    def _write(self, batch: ChangeBatch) -> None:
+        rows = batch.rows
+        if self.ids and batch.file is not None:
+            origin = pa.repeat(pa.scalar(batch.file.origin), rows.num_rows)
+            columns = [*rows.columns, batch.event_ids(), origin]
+            rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        self._writer.write_batch(rows)
+
+    async def aclose(self) -> None:
+        await anyio.to_thread.run_sync(self._writer.close)
+
+
+@asynccontextmanager
+async def open_output(
+    output: str, schema: pa.Schema, *, ids: bool
+) -> AsyncIterator[_ColumnarOutput | Sink]:
+    """The output of that name, complete under it when the block ends without an error.
+
+    ``schema``: of the rows, for the columnar kinds. Raises :class:`ConfigError` if the file can't
+    be made.
+    """
+    kind = output_kind(output)
+    if output == "-":
+        sink = load_sink("jsonl").from_options({"path": "-", "ids": ids}, Path())
+        await sink.open("read")
+        yield sink
+        await sink.aclose()
+        return
+    path = Path(output)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        opened = await _open(temporary, kind, schema, ids=ids)
+        try:
+            yield opened
+        finally:
+            with anyio.CancelScope(shield=True):
+                await opened.aclose()
+        temporary.replace(path)
+    except OSError as e:
+        raise ConfigError(f"{output} can't be written ({e.strerror or e})") from e
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+async def _open(path: Path, kind: str, schema: pa.Schema, *, ids: bool) -> _ColumnarOutput | Sink:
+    if kind != "jsonl":
+        return _ColumnarOutput(path, kind, schema, ids=ids)
+    sink = load_sink("jsonl").from_options({"path": str(path), "ids": ids, "sync": False}, Path())
+    await sink.open("read")
+    return sink

@@ -1,0 +1,86 @@
+"""Where tables lie: the store contract, and the look-up of a store by a table's address.
+
+A store knows files by their location: relative to the table's root, or absolute. It maps its own
+failures to the project's errors and retries nothing; only the feed does.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tailer.errors import ConfigError
+
+__all__ = ["FileStatus", "Store", "Watch", "open_store"]
+
+LOG_DIR = "_delta_log"
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """One file of a listing. ``name`` is relative to the listed folder, ``size`` in bytes,
+    ``mtime_ms`` the modification time in epoch ms, ``tag`` changes whenever the file does."""
+
+    name: str
+    size: int
+    mtime_ms: int
+    tag: str
+
+
+class Store(typing.Protocol):
+    """A table's files. All methods raise FileNotFoundError for a file that is not there,
+    :class:`TransientError` for what may heal, :class:`TableError` for what will not."""
+
+    @property
+    def root(self) -> str:
+        """The table's address, for messages."""
+
+    def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
+        """The files in a folder whose name is greater than ``start_after``, in any order.
+
+        A folder that is not there has none.
+        """
+
+    async def stat(self, location: str) -> FileStatus:
+        """One file's status. ``mtime_ms`` is the same as :meth:`read` and :meth:`list` give."""
+
+    async def read(
+        self, location: str, offset: int = 0, length: int | None = None
+    ) -> tuple[bytes, FileStatus]:
+        """A file's bytes, or a range of them, and its status; never a mix of two states of it."""
+
+    async def open(self, location: str, size: int | None) -> pa.NativeFile:
+        """A data file for random access from worker threads; the caller closes it.
+
+        ``size`` in bytes if the log tells it.
+        """
+
+    def watch(self, folder: str) -> AbstractAsyncContextManager[Watch]:
+        """Notices changes in a folder."""
+
+    async def aclose(self) -> None:
+        """Release connections."""
+
+
+class Watch(typing.Protocol):
+    """Waits for a folder to change."""
+
+    async def wait(self, seconds: float) -> None:
+        """Return when something changed in the folder, or after so many seconds at the latest."""
+
+
+def open_store(table: str) -> Store:
+    """The store of a table's address: a path, ``file:`` or ``s3://bucket/key``.
+
+    Raises :class:`ConfigError` for an address that no store serves.
+    """
+    scheme, separator, _ = table.partition("://")
+    if not separator or scheme == "file" or table.startswith("file:"):
+        from tailer.store.local import LocalStore  # stores load on demand
+
+        return LocalStore(table)
+    raise ConfigError(f"no store for {table!r}: a local path is read, {scheme}:// is not yet")

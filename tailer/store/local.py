@@ -1,0 +1,191 @@
+"""The store of tables on the local disk.
+
+File system calls are short, so they run where they are called, except reads of unknown length,
+which go to a worker thread. A folder is watched through the operating system's own notifications,
+so that a commit is seen within milliseconds; where they are not to be had (some network file
+systems), :meth:`FolderWatch.wait` simply takes its time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import pyarrow as pa
+
+from tailer.delta.paths import location as decode_location
+from tailer.delta.paths import split_scheme
+from tailer.errors import TableError, TransientError
+from tailer.store import FileStatus
+
+if TYPE_CHECKING:
+    from asyncinotify import Inotify
+
+__all__ = ["FolderWatch", "LocalStore"]
+
+
+def _status(name: str, result: os.stat_result) -> FileStatus:
+    # The inode tells a replaced file from the one before it, even within one tick of the clock.
+    tag = f"{result.st_ino}-{result.st_mtime_ns}-{result.st_size}"
+    return FileStatus(name, result.st_size, result.st_mtime_ns // 1_000_000, tag)
+
+
+#: There is no file, and trying again will not find one: the log may name anything.
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+
+
+def _is_absent(e: OSError) -> bool:
+    return e.errno in _ABSENT
+
+
+def _check_regular(path: Path) -> None:
+    """A folder, a device or a pipe is no file of a table, and to open one may take for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+
+
+class LocalStore:
+    """A table in a local folder. ``table`` is a path or a ``file:`` URI."""
+
+    def __init__(self, table: str) -> None:
+        path = decode_location(table) if split_scheme(table)[0] == "file" else table
+        self._root = Path(path).expanduser().absolute()
+
+    @property
+    def root(self) -> str:
+        """The table's folder."""
+        return str(self._root)
+
+    def path(self, location: str) -> Path:
+        """The local path of a location. Raises :class:`TableError` for one of another store."""
+        if "://" in location:
+            raise TableError(
+                "the log names a file in another store than the table's",
+                table=self.root,
+                path=location,
+                hint="only files on the same disk are read",
+            )
+        return self._root / location
+
+    async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
+        """See :class:`tailer.store.Store`."""
+        for status in await anyio.to_thread.run_sync(self._scan, folder, start_after):
+            yield status
+
+    def _scan(self, folder: str, start_after: str) -> Sequence[FileStatus]:
+        found = []
+        try:
+            with os.scandir(self.path(folder)) as entries:
+                for entry in entries:
+                    if entry.name > start_after and entry.is_file():
+                        try:
+                            found.append(_status(entry.name, entry.stat()))
+                        except FileNotFoundError:
+                            continue  # a temporary file that was renamed meanwhile
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as e:
+            raise self._unreadable(folder, e) from e
+        return found
+
+    def _unreadable(self, location: str, e: OSError) -> Exception:
+        if isinstance(e, PermissionError):
+            return TableError(
+                "permission denied", table=self.root, path=location,
+                hint="give this user the right to read it",
+            )  # fmt: skip
+        return TransientError(f"{self.root}, {location}: {e.strerror or e}")
+
+    async def stat(self, location: str) -> FileStatus:
+        """See :class:`tailer.store.Store`."""
+        path = self.path(location)
+        try:
+            return _status(path.name, path.stat())
+        except OSError as e:
+            if _is_absent(e):
+                raise FileNotFoundError(location) from None
+            raise self._unreadable(location, e) from e
+
+    async def read(
+        self, location: str, offset: int = 0, length: int | None = None
+    ) -> tuple[bytes, FileStatus]:
+        """See :class:`tailer.store.Store`."""
+        return await anyio.to_thread.run_sync(self._read, location, offset, length)
+
+    def _read(self, location: str, offset: int, length: int | None) -> tuple[bytes, FileStatus]:
+        path = self.path(location)
+        try:
+            _check_regular(path)
+            with path.open("rb") as f:
+                status = os.fstat(f.fileno())
+                f.seek(offset)
+                # A damaged log may ask for any length; no more is asked of memory than there is.
+                there = max(0, status.st_size - offset)
+                data = f.read() if length is None else f.read(min(length, there))
+                return data, _status(path.name, status)
+        except OSError as e:
+            if _is_absent(e):
+                raise FileNotFoundError(location) from None
+            raise self._unreadable(location, e) from e
+
+    async def open(self, location: str, size: int | None) -> pa.NativeFile:  # noqa: ARG002  # the file system knows it
+        """See :class:`tailer.store.Store`."""
+        path = self.path(location)
+        try:
+            _check_regular(path)
+            return pa.OSFile(str(path), "rb")
+        except OSError as e:
+            if _is_absent(e):
+                raise FileNotFoundError(location) from None
+            raise self._unreadable(location, e) from e
+
+    @asynccontextmanager
+    async def watch(self, folder: str) -> AsyncIterator[FolderWatch]:
+        """See :class:`tailer.store.Store`."""
+        watch = FolderWatch(self.path(folder))
+        try:
+            yield watch
+        finally:
+            watch.close()
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
+
+
+class FolderWatch:
+    """Waits for a folder to change, by inotify where there is one, else for the full time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._inotify: Inotify | None = None
+        try:
+            from asyncinotify import Inotify, Mask  # Linux only, on demand
+        except (ImportError, OSError, AttributeError):
+            return
+        # A commit appears by rename, by hard link or by being written in place.
+        mask = Mask.MOVED_TO | Mask.CREATE | Mask.CLOSE_WRITE | Mask.DELETE_SELF
+        try:
+            self._inotify = Inotify()
+            self._inotify.add_watch(folder, mask)
+        except OSError:  # no such folder, or no watch left: the caller's polling sees changes too
+            self.close()
+
+    async def wait(self, seconds: float) -> None:
+        """See :class:`tailer.store.Watch`."""
+        if self._inotify is None:
+            await anyio.sleep(seconds)
+            return
+        with anyio.move_on_after(seconds):
+            await self._inotify.get()
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None

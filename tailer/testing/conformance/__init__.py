@@ -1,0 +1,34 @@
+"""What every store, offset store and sink must hold: suites to subclass, for pytest.
+
+Each suite is a class whose fixtures a subclass fills in; pytest then collects the suite's tests
+under the subclass's name. They run on asyncio through anyio's pytest plugin, which is installed
+with anyio::
+
+    from tailer.testing.conformance import SinkConformance
+
+    class TestMySink(SinkConformance):
+        @pytest.fixture
+        def make_sink(self, tmp_path): ...
+
+        @pytest.fixture
+        def read_events(self, tmp_path): ...
+"""
+
+import pytest
+
+# Before they are loaded: a failing assertion then shows its values.
+pytest.register_assert_rewrite(*(f"{__name__}.{suite}" for suite in ("offsets", "sink", "store")))
+
+from tailer.testing.conformance.offsets import (  # noqa: E402
+    OffsetStoreConformance,
+    PersistentOffsetStoreConformance,
+)
+from tailer.testing.conformance.sink import SinkConformance  # noqa: E402
+from tailer.testing.conformance.store import StoreConformance  # noqa: E402
+
+__all__ = [
+    "OffsetStoreConformance",
+    "PersistentOffsetStoreConformance",
+    "SinkConformance",
+    "StoreConformance",
+]

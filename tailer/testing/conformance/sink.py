@@ -1,0 +1,249 @@
+"""What every sink must hold (:class:`tailer.sink.Sink`)."""
+
+# ruff: noqa: D102 - a test is named for what it holds
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.sink import Sink
+from tailer.testing.batches import change_batch, empty_batch
+
+__all__ = ["Event", "MakeSink", "ReadEvents", "SinkConformance"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event as it lies in the sink's target.
+
+    ``payload`` is its raw form (bytes, text or a mapping), compared for equality only.
+    """
+
+    event_id: str
+    change_type: str
+    commit_version: int
+    payload: Any
+
+
+#: A new sink on the same target, as another process would make it.
+MakeSink = Callable[[], Sink]
+#: Everything in the target, in order.
+ReadEvents = Callable[[], Sequence[Event]]
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+WIDER = pa.schema([*SCHEMA, ("country", pa.string())])
+TYPES = pa.schema(
+    {
+        "bool": pa.bool_(),
+        "byte": pa.int8(),
+        "short": pa.int16(),
+        "integer": pa.int32(),
+        "long": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "decimal": pa.decimal128(38, 10),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "timestamp_ntz": pa.timestamp("us"),
+        "list": pa.list_(pa.field("element", pa.int32())),
+        "map": pa.map_(pa.string(), pa.int64()),
+        "struct": pa.struct({"a": pa.int64(), "b": pa.list_(pa.field("element", pa.string()))}),
+    }
+)
+VALUES: dict[str, Any] = {
+    "bool": True,
+    "byte": -128,
+    "short": -32768,
+    "integer": -(2**31),
+    "long": 2**63 - 1,
+    "float": 0.1,
+    "double": 1e308,
+    "decimal": Decimal("1234567890123456789012345678.0123456789"),
+    "string": 'quote " backslash \\ newline \n tab \t NUL \x00 größe 数 😀',
+    "binary": b"\x00\xff\n",
+    "date": dt.date(1582, 10, 4),
+    "timestamp": dt.datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=dt.UTC),
+    "timestamp_ntz": dt.datetime(1, 1, 1),  # noqa: DTZ001 - a time without a zone
+    "list": [1, None, 3],
+    "map": {"a": 1, "": None},
+    "struct": {"a": None, "b": ["x", None]},
+}
+
+
+def _rows(first: int, count: int) -> list[dict[str, Any]]:
+    return [{"id": i, "name": f"name {i}"} for i in range(first, first + count)]
+
+
+def _ids(batches: Sequence[ChangeBatch]) -> list[str]:
+    return [event for batch in batches for event in batch.event_ids().to_pylist()]
+
+
+def _without_repeats(events: Sequence[Event]) -> list[Event]:
+    """The events without those that came again; one that came again must be the same."""
+    seen: dict[str, Event] = {}
+    for event in events:
+        assert seen.setdefault(event.event_id, event) == event, "a repeated event differs"
+    return list(seen.values())
+
+
+@pytest.mark.anyio
+class SinkConformance:
+    """Subclass it and give the fixtures ``make_sink`` and ``read_events``."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        """The event loop is asyncio's."""
+        return "asyncio"
+
+    @pytest.fixture
+    def make_sink(self) -> MakeSink:
+        """Makes sinks on one target, which is empty at first."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def read_events(self) -> ReadEvents:
+        """Reads the target back."""
+        raise NotImplementedError
+
+    async def _write(self, sink: Sink, *batches: ChangeBatch) -> None:
+        await sink.open("orders")
+        for batch in batches:
+            await sink.write(batch)
+        await sink.aclose()
+
+    async def test_an_empty_target_has_no_offset(self, make_sink: MakeSink) -> None:
+        sink = make_sink()
+        assert await sink.open("orders") is None
+        await sink.aclose()
+
+    async def test_events_lie_in_the_target_in_order(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        kinds = ("insert", "update_preimage", "update_postimage", "delete")
+        rows = [{**row, "_change_type": kinds[i % 4]} for i, row in enumerate(_rows(0, 8))]
+        batches = [
+            change_batch(SCHEMA, rows[:4]),
+            change_batch(SCHEMA, rows[4:], index=4, last=True),
+            change_batch(SCHEMA, _rows(8, 2), version=2, last=True),
+        ]
+        await self._write(make_sink(), *batches)
+        events = read_events()
+        assert [e.event_id for e in events] == _ids(batches)
+        assert [e.change_type for e in events] == [*kinds, *kinds, "insert", "insert"]
+        assert [e.commit_version for e in events] == [1] * 8 + [2] * 2
+
+    async def test_a_written_batch_is_there_before_the_sink_is_closed(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        sink = make_sink()
+        await sink.open("orders")
+        for index in (0, 3):
+            batch = change_batch(SCHEMA, _rows(index, 3), index=index)
+            await sink.write(batch)
+            assert [e.event_id for e in read_events()][index:] == _ids([batch])
+        await sink.aclose()
+
+    async def test_an_empty_batch_writes_nothing(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        batch = change_batch(SCHEMA, _rows(0, 1), version=2, last=True)
+        await self._write(make_sink(), empty_batch(SCHEMA), batch, empty_batch(SCHEMA, version=3))
+        assert [e.event_id for e in read_events()] == _ids([batch])
+
+    async def test_another_sink_goes_on_behind_what_is_there(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        batches = [change_batch(SCHEMA, _rows(i, 2), version=i, last=True) for i in range(1, 5)]
+        for batch in batches:
+            await self._write(make_sink(), batch)
+        assert [e.event_id for e in read_events()] == _ids(batches)
+
+    async def test_a_sink_that_was_never_closed_has_lost_nothing(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        batches = [change_batch(SCHEMA, _rows(i, 2), version=i, last=True) for i in (1, 2)]
+        abandoned = make_sink()
+        await abandoned.open("orders")
+        await abandoned.write(batches[0])
+        await self._write(make_sink(), batches[1])
+        assert [e.event_id for e in read_events()] == _ids(batches)
+        await abandoned.aclose()
+
+    async def test_a_batch_that_comes_again_is_the_same(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        batch = change_batch(SCHEMA, _rows(0, 3), last=True)
+        following = change_batch(SCHEMA, _rows(3, 3), version=2, last=True)
+        await self._write(make_sink(), batch)
+        await self._write(make_sink(), batch, following)
+        assert [e.event_id for e in _without_repeats(read_events())] == _ids([batch, following])
+
+    async def test_a_stored_offset_is_that_of_the_last_batch(self, make_sink: MakeSink) -> None:
+        """For sinks that store progress with the data; any other has none to tell."""
+        saved: Offset | None = None
+        for batch in (
+            change_batch(SCHEMA, _rows(0, 2)),
+            change_batch(SCHEMA, _rows(2, 2), index=2, last=True),
+            empty_batch(SCHEMA, version=2),
+        ):
+            sink = make_sink()
+            found = await sink.open("orders")
+            assert found is None or saved is None or found.to_json() == saved.to_json()
+            await sink.write(batch)
+            await sink.aclose()
+            saved = batch.next_offset
+
+    async def test_the_schema_may_change_between_batches(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        batches = [
+            change_batch(SCHEMA, _rows(0, 1), last=True),
+            change_batch(WIDER, [{"id": 1, "name": "b", "country": "DE"}], version=2, last=True),
+            change_batch(SCHEMA, _rows(2, 1), version=3, last=True),
+        ]
+        await self._write(make_sink(), *batches)
+        assert [e.event_id for e in read_events()] == _ids(batches)
+
+    async def test_every_type_is_written_and_null(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        nulls = dict.fromkeys(VALUES)
+        batch = change_batch(TYPES, [VALUES, nulls, VALUES], last=True)
+        await self._write(make_sink(), batch)
+        assert [e.event_id for e in read_events()] == _ids([batch])
+
+    async def test_bytes_are_the_same_wherever_a_batch_is_cut(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        await self._write(make_sink(), change_batch(SCHEMA, _rows(0, 6), last=True))
+        halves = [change_batch(SCHEMA, _rows(i, 3), index=i, last=i > 0) for i in (0, 3)]
+        await self._write(make_sink(), *halves)
+        assert len(_without_repeats(read_events())) == 6
+
+    async def test_closing_is_harmless_at_any_time(self, make_sink: MakeSink) -> None:
+        never_open = make_sink()
+        await never_open.aclose()
+        sink = make_sink()
+        await sink.open("orders")
+        await sink.aclose()
+        await sink.aclose()
+
+    async def test_a_closed_sink_can_be_opened_again(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        """A feed that failed opens its sink anew and goes on."""
+        sink = make_sink()
+        batches = [change_batch(SCHEMA, _rows(i, 2), version=i, last=True) for i in (1, 2)]
+        await self._write(sink, batches[0])
+        await self._write(sink, batches[1])
+        assert [e.event_id for e in read_events()] == _ids(batches)

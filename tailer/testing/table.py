@@ -1,0 +1,386 @@
+"""Delta tables for tests, written action by action with pyarrow alone.
+
+A :class:`TableBuilder` writes real data files, cdc files, deletion vectors, commits and classic
+checkpoints. Actions are the log's own JSON objects, so that a test can change or leave out
+whatever it is about before it commits them::
+
+    table = TableBuilder(tmp_path, pa.schema([("id", pa.int64())]), cdf=True)
+    table.create()
+    first = table.add([{"id": 1}, {"id": 2}])
+    table.commit(first)
+    table.commit(*table.delete_rows(first, [0]), table.cdc([{"id": 1, "_change_type": "delete"}]))
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import uuid
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from tailer.delta.schema import is_arrow_variant
+
+__all__ = ["Action", "TableBuilder", "deletion_vector_bytes", "delta_schema", "z85_encode"]
+
+#: One line of the log: ``{"add": {...}}`` and its likes.
+Action = dict[str, Any]
+Row = Mapping[str, Any]
+
+_DV_MAGIC = 1681511377
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+_PRIMITIVES = {
+    pa.string(): "string",
+    pa.int64(): "long",
+    pa.int32(): "integer",
+    pa.int16(): "short",
+    pa.int8(): "byte",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.timestamp("us"): "timestamp_ntz",
+}
+
+
+def _delta_type(data_type: pa.DataType) -> Any:
+    if data_type in _PRIMITIVES:
+        return _PRIMITIVES[data_type]
+    if pa.types.is_decimal(data_type):
+        return f"decimal({data_type.precision},{data_type.scale})"
+    if is_arrow_variant(data_type):
+        return "variant"
+    if pa.types.is_struct(data_type):
+        fields = [data_type.field(i) for i in range(data_type.num_fields)]
+        return {"type": "struct", "fields": [_delta_field(f) for f in fields]}
+    if pa.types.is_list(data_type):
+        element = _delta_type(data_type.value_type)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if pa.types.is_map(data_type):
+        return {
+            "type": "map",
+            "keyType": _delta_type(data_type.key_type),
+            "valueType": _delta_type(data_type.item_type),
+            "valueContainsNull": True,
+        }
+    raise ValueError(f"Delta has no type for {data_type}")
+
+
+def _delta_field(field: pa.Field) -> dict[str, Any]:
+    metadata = {
+        key.decode(): json.loads(value)
+        for key, value in (field.metadata or {}).items()
+        if key.startswith(b"delta.")
+    }
+    return {
+        "name": field.name,
+        "type": _delta_type(field.type),
+        "nullable": field.nullable,
+        "metadata": metadata,
+    }
+
+
+def delta_schema(schema: pa.Schema) -> str:
+    """The ``schemaString`` of an Arrow schema ("Schema Serialization Format").
+
+    Metadata of top-level and nested fields whose key begins with ``delta.`` goes into the log; its
+    values are JSON. Raises ValueError for a type that Delta has not.
+    """
+    return json.dumps({"type": "struct", "fields": [_delta_field(f) for f in schema]})
+
+
+def z85_encode(data: bytes) -> str:
+    """Z85 text of some bytes, padded with zeros to a multiple of four."""
+    text = []
+    for (value,) in struct.iter_unpack(">I", data + bytes(-len(data) % 4)):
+        text += [_Z85[value // 85**power % 85] for power in (4, 3, 2, 1, 0)]
+    return "".join(text)
+
+
+def deletion_vector_bytes(rows: Iterable[int]) -> bytes:
+    """Magic and bitmap of a deletion vector ("Deletion Vector Format"), without size and CRC."""
+    return struct.pack("<i", _DV_MAGIC) + bytes(BitMap64(rows).serialize())
+
+
+class TableBuilder:
+    """Writes one table. ``folder`` is the table's root, made if need be.
+
+    ``schema`` holds all columns, also those of ``partition_by``, which are left out of the files.
+    With ``cdf`` the table has the change data feed on; ``properties`` are further entries of the
+    configuration. The builder never overwrites a commit: a version that exists is an error.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str] = (),
+        cdf: bool = False,
+        properties: Mapping[str, str] | None = None,
+        table_id: str | None = None,
+    ) -> None:
+        self.folder = folder
+        self.schema = schema
+        self.partition_by = tuple(partition_by)
+        self.properties = {
+            **({"delta.enableChangeDataFeed": "true"} if cdf else {}),
+            **(properties or {}),
+        }
+        self.table_id = table_id or str(uuid.uuid4())
+        self.log = folder / "_delta_log"
+        self.log.mkdir(parents=True, exist_ok=True)
+
+    # Actions
+
+    def protocol(self, reader: int = 1, writer: int = 4, **features: Sequence[str]) -> Action:
+        """A protocol action; ``readerFeatures`` and ``writerFeatures`` are keyword arguments."""
+        lists = {name: list(values) for name, values in features.items()}
+        return {"protocol": {"minReaderVersion": reader, "minWriterVersion": writer, **lists}}
+
+    def metadata(self, **fields: Any) -> Action:
+        """A metaData action of the builder's present schema; ``fields`` replace or add some."""
+        return {
+            "metaData": {
+                "id": self.table_id,
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": delta_schema(self.schema),
+                "partitionColumns": list(self.partition_by),
+                "configuration": dict(self.properties),
+                "createdTime": 0,
+                **fields,
+            }
+        }
+
+    def add(
+        self,
+        rows: Sequence[Row],
+        *,
+        partition: Mapping[str, str | None] | None = None,
+        path: str | None = None,
+        row_group_size: int | None = None,
+        **fields: Any,
+    ) -> Action:
+        """Write a data file, and give its add action.
+
+        ``partition`` has the partition values as the log spells them, ``path`` the file's decoded
+        path; ``fields`` replace or add some of the action's.
+        """
+        where = path or f"part-{uuid.uuid4()}.parquet"
+        size = self._write(where, rows, self._file_schema(), row_group_size)
+        return {
+            "add": {
+                "path": quote(where),
+                "partitionValues": dict(partition or {}),
+                "size": size,
+                "modificationTime": 0,
+                "dataChange": True,
+                "stats": json.dumps({"numRecords": len(rows)}),
+                **fields,
+            }
+        }
+
+    def remove(self, add: Action, **fields: Any) -> Action:
+        """The remove action for the file of an add; ``fields`` replace or add some of it."""
+        kept = ("path", "partitionValues", "size", "deletionVector", "baseRowId",
+                "defaultRowCommitVersion")  # fmt: skip
+        return {
+            "remove": {
+                **{name: add["add"][name] for name in kept if name in add["add"]},
+                "deletionTimestamp": 0,
+                "dataChange": True,
+                "extendedFileMetadata": True,
+                **fields,
+            }
+        }
+
+    def cdc(
+        self,
+        rows: Sequence[Row],
+        *,
+        partition: Mapping[str, str | None] | None = None,
+        path: str | None = None,
+        **fields: Any,
+    ) -> Action:
+        """Write a cdc file, and give its cdc action; each row has its ``_change_type``."""
+        where = path or f"_change_data/cdc-{uuid.uuid4()}.parquet"
+        schema = self._file_schema().append(pa.field("_change_type", pa.string()))
+        return {
+            "cdc": {
+                "path": quote(where),
+                "partitionValues": dict(partition or {}),
+                "size": self._write(where, rows, schema),
+                "dataChange": False,
+                **fields,
+            }
+        }
+
+    def delete_rows(
+        self, add: Action, rows: Iterable[int], storage: str = "u"
+    ) -> tuple[Action, Action]:
+        """The remove and the add that leave a file with these row positions deleted (all that are
+        to be deleted after it, not only the new ones). ``storage``: as in :meth:`vector`."""
+        after = {**add["add"], "deletionVector": self.vector(rows, storage)}
+        return self.remove(add), {"add": after}
+
+    def vector(self, rows: Iterable[int], storage: str = "u") -> dict[str, Any]:
+        """A deletion vector's descriptor; ``u`` and ``p`` write a file too, ``i`` is inline."""
+        data = deletion_vector_bytes(rows := list(rows))
+        descriptor = {"storageType": storage, "sizeInBytes": len(data), "cardinality": len(rows)}
+        if storage == "i":
+            return {**descriptor, "pathOrInlineDv": z85_encode(data)}
+        name = uuid.uuid4()
+        file = self.folder / f"deletion_vector_{name}.bin"
+        stored = struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+        file.write_bytes(b"\x01" + stored)
+        where = z85_encode(name.bytes) if storage == "u" else file.absolute().as_uri()
+        return {**descriptor, "pathOrInlineDv": where, "offset": 1}
+
+    def _file_schema(self) -> pa.Schema:
+        return pa.schema([f for f in self.schema if f.name not in self.partition_by])
+
+    def _write(
+        self, where: str, rows: Sequence[Row], schema: pa.Schema, group: int | None = None
+    ) -> int:
+        """The size in bytes of the Parquet file that holds these rows."""
+        file = self.folder / where
+        file.parent.mkdir(parents=True, exist_ok=True)
+        table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+        pq.write_table(table, file, row_group_size=group)
+        return file.stat().st_size
+
+    # The log
+
+    def commit_path(self, version: int) -> Path:
+        """The commit file of a version."""
+        return self.log / f"{version:020d}.json"
+
+    @property
+    def version(self) -> int:
+        """The newest version; -1 before the first."""
+        return max((int(f.stem) for f in self.log.glob("*.json") if f.stem.isdigit()), default=-1)
+
+    def create(self, *actions: Action, timestamp_ms: int | None = None) -> int:
+        """Commit version 0: protocol, metaData and further actions."""
+        if not any("protocol" in action for action in actions):
+            actions = (self.protocol(), *actions)
+        return self.commit(*actions, self.metadata(), version=0, timestamp_ms=timestamp_ms)
+
+    def commit(
+        self, *actions: Action, version: int | None = None, timestamp_ms: int | None = None
+    ) -> int:
+        """Commit these actions as the next version, or as ``version``; returns the version.
+        Without any it is a commit that changes nothing.
+
+        ``timestamp_ms`` becomes the commit file's modification time. The file appears whole and
+        only if there is none yet: raises FileExistsError otherwise.
+        """
+        version = self.version + 1 if version is None else version
+        temporary = self.log / f".{uuid.uuid4()}.tmp"
+        lines: Sequence[Action] = actions or [{"commitInfo": {}}]
+        temporary.write_text("".join(json.dumps(action) + "\n" for action in lines))
+        if timestamp_ms is not None:
+            os.utime(temporary, ns=(timestamp_ms * 1_000_000,) * 2)
+        try:
+            os.link(temporary, self.commit_path(version))
+        finally:
+            temporary.unlink()
+        return version
+
+    def insert(self, rows: Sequence[Row], **options: Any) -> int:
+        """Commit one new data file; ``options`` as of :meth:`add`. Returns the version."""
+        return self.commit(self.add(rows, **options))
+
+    def actions(self, last: int | None = None) -> list[Action]:
+        """All actions of the log's commits up to a version, oldest first."""
+        versions = range((self.version if last is None else last) + 1)
+        lines = (line for v in versions for line in self.commit_path(v).read_text().splitlines())
+        return [json.loads(line) for line in lines]
+
+    def checkpoint(self, version: int | None = None, *, hint: bool = True) -> Path:
+        """Write the classic checkpoint of a version, and ``_last_checkpoint`` with ``hint``.
+
+        Needs the commits from version 0 on. Returns the checkpoint's path.
+        """
+        version = self.version if version is None else version
+        single: dict[str, Action] = {}
+        files: dict[tuple[str, str], Action] = {}
+        for action in self.actions(version):
+            ((kind, values),) = action.items()
+            if kind in ("add", "remove"):
+                dv = values.get("deletionVector")
+                files[values["path"], json.dumps(dv)] = action
+            elif kind in ("protocol", "metaData"):
+                single[kind] = action
+            elif kind in ("txn", "domainMetadata"):
+                single[kind + str(values.get("appId", values.get("domain")))] = action
+        rows = [*single.values(), *files.values()]
+        path = self.log / f"{version:020d}.checkpoint.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, schema=_CHECKPOINT), path)
+        if hint:
+            last = {"version": version, "size": len(rows)}
+            (self.log / "_last_checkpoint").write_text(json.dumps(last))
+        return path
+
+
+_STRINGS = pa.map_(pa.string(), pa.string())
+_DV = pa.struct(
+    {
+        "storageType": pa.string(),
+        "pathOrInlineDv": pa.string(),
+        "offset": pa.int32(),
+        "sizeInBytes": pa.int32(),
+        "cardinality": pa.int64(),
+    }
+)
+_FILE = {
+    "path": pa.string(),
+    "partitionValues": _STRINGS,
+    "size": pa.int64(),
+    "dataChange": pa.bool_(),
+    "deletionVector": _DV,
+    "baseRowId": pa.int64(),
+    "defaultRowCommitVersion": pa.int64(),
+}
+_CHECKPOINT = pa.schema(
+    {
+        "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
+        "add": pa.struct({**_FILE, "modificationTime": pa.int64(), "stats": pa.string()}),
+        "remove": pa.struct(
+            {**_FILE, "deletionTimestamp": pa.int64(), "extendedFileMetadata": pa.bool_()}
+        ),
+        "metaData": pa.struct(
+            {
+                "id": pa.string(),
+                "name": pa.string(),
+                "format": pa.struct({"provider": pa.string(), "options": _STRINGS}),
+                "schemaString": pa.string(),
+                "partitionColumns": pa.list_(pa.string()),
+                "configuration": _STRINGS,
+                "createdTime": pa.int64(),
+            }
+        ),
+        "protocol": pa.struct(
+            {
+                "minReaderVersion": pa.int32(),
+                "minWriterVersion": pa.int32(),
+                "readerFeatures": pa.list_(pa.string()),
+                "writerFeatures": pa.list_(pa.string()),
+            }
+        ),
+        "domainMetadata": pa.struct(
+            {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}
+        ),
+    }
+)

@@ -1,0 +1,88 @@
+"""What tests need from the machine, and what becomes of them where it is missing.
+
+A user who has no Java still gets a run of everything else, with the rest named as skipped. Where
+``CI=true`` the same absence is a failure: there, nothing is skipped unseen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DELTA_PACKAGE", "java_major", "require", "start_spark"]
+
+# The Delta that goes with the pyspark of pyproject.toml; both change together.
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+
+# `java -version` says 1.8.0 for Java 8, 17.0.15 for Java 17 and 25 for the first Java 25.
+JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+def require(component: str, present: bool) -> None:  # noqa: FBT001 - reads as one sentence
+    """Skip the test that needs ``component`` where it is not ``present``; with CI=true, fail."""
+    if present:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{component} is missing, and with CI=true no test is skipped", pytrace=False)
+    pytest.skip(f"{component} is missing")
+
+
+def java_major() -> int:
+    """The major version of the Java that Spark would start; 0 where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    if java is None:
+        return 0
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = JAVA_VERSION.search(answer.stderr)
+    return int(found[1]) if found else 0
+
+
+def start_spark(folder: Path) -> SparkSession:
+    """A small local Spark with Delta, which keeps whatever it writes in ``folder``.
+
+    A machine needs the network for the first one, to get Delta's jars.
+    """
+    from pyspark.sql import SparkSession
+
+    # Workers would otherwise take the first python3 of the PATH.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.appName("delta-tailer tests")
+    for key, value in _settings(folder).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _settings(folder: Path) -> dict[str, str]:
+    delta = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    return {
+        "spark.master": "local[2]",
+        "spark.jars.packages": DELTA_PACKAGE,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": delta,
+        # Time zones of the machine must not reach what is compared.
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={folder}",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        # Nothing is reachable from outside the machine, nor depends on its name.
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Test tables are small: more partitions only cost tasks.
+        "spark.sql.shuffle.partitions": "1",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.driver.memory": "1g",
+    }

@@ -1,0 +1,273 @@
+"""A file's columns as a Delta schema's: found by name or id, widened, and refused by name."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailer.decode.columns import converter, find_field
+from tailer.delta.schema import VARIANT, DataType, StructField, StructType, arrow_type, parse_schema
+from tailer.errors import CorruptRow
+from tests.feeds import refusal
+
+
+def delta(data_type: Any, **metadata: Any) -> StructField:
+    field = {"name": "c", "type": data_type, "metadata": metadata}
+    return parse_schema(json.dumps({"type": "struct", "fields": [field]})).fields[0]
+
+
+def mapped(name: str, data_type: Any, number: int) -> dict[str, Any]:
+    names = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{name}"}
+    return {"name": name, "type": data_type, "metadata": names}
+
+
+def converted(array: pa.Array, target: Any, mapping: str = "none") -> pa.Array:
+    data_type: DataType = delta(target).type
+    found = converter(array.type, data_type, mapping, "c")(array)
+    found.validate(full=True)
+    assert found.type == arrow_type(data_type)
+    return found
+
+
+def with_id(name: str, number: int, data_type: pa.DataType | None = None) -> pa.Field:
+    metadata = {"PARQUET:field_id": str(number)}
+    return pa.field(name, data_type or pa.int64(), metadata=metadata)
+
+
+FILE_FIELDS = [with_id("a", 1), with_id("col-b", 2), with_id("C", 3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "mapping", "index"),
+    [
+        ("a", {}, "none", 0),
+        ("c", {}, "none", 2),
+        ("b", {}, "none", None),
+        ("b", {"delta.columnMapping.physicalName": "col-b"}, "none", None),
+        ("b", {"delta.columnMapping.physicalName": "col-b"}, "name", 1),
+        ("x", {"delta.columnMapping.id": 2, "delta.columnMapping.physicalName": "a"}, "id", 1),
+        ("a", {"delta.columnMapping.id": 9, "delta.columnMapping.physicalName": "a"}, "id", None),
+    ],
+)
+def test_a_column_is_found_by_name_physical_name_or_id(
+    name: str, metadata: dict[str, Any], mapping: str, index: int | None
+) -> None:
+    wanted = StructField(name, delta("long").type, metadata=metadata)
+    found = find_field(FILE_FIELDS, wanted, mapping)
+    assert (found and found[0]) == index
+
+
+def test_the_exact_name_wins_over_one_in_another_case() -> None:
+    fields = [pa.field("ID", pa.int64()), pa.field("id", pa.int64()), pa.field("Id", pa.int64())]
+    wanted = StructField("id", delta("long").type)
+    found = find_field(fields, wanted, "none")
+    assert found is not None
+    assert found[0] == 1
+    assert find_field([fields[0], fields[2]], wanted, "none") is None, "two are none"
+
+
+@pytest.mark.parametrize(
+    ("values", "source", "target", "expected"),
+    [
+        ([-128, None], pa.int8(), "short", [-128, None]),
+        ([-128, None], pa.int8(), "integer", [-128, None]),
+        ([127], pa.int16(), "integer", [127]),
+        ([1, None], pa.int32(), "long", [1, None]),
+        ([1], pa.int8(), "double", [1.0]),
+        ([2**31 - 1], pa.int32(), "double", [2147483647.0]),
+        ([0.5, None], pa.float32(), "double", [0.5, None]),
+        ([7], pa.int32(), "decimal(12,2)", [Decimal("7.00")]),
+        ([7], pa.int8(), "decimal(10,0)", [Decimal(7)]),
+        ([2**62], pa.int64(), "decimal(20,0)", [Decimal(2**62)]),
+        ([Decimal("1.50")], pa.decimal128(5, 2), "decimal(10,4)", [Decimal("1.5000")]),
+        ([dt.date(2024, 1, 2)], pa.date32(), "timestamp_ntz",
+         [dt.datetime(2024, 1, 2)]),  # noqa: DTZ001
+    ],
+)  # fmt: skip
+def test_every_widening_of_the_protocol_is_read(
+    values: list[Any], source: pa.DataType, target: str, expected: list[Any]
+) -> None:
+    assert converted(pa.array(values, source), target).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "source", "target"),
+    [
+        ([5], pa.int32(), "byte"),
+        ([5], pa.int32(), "short"),
+        (["x"], pa.large_string(), "string"),
+        ([b"x"], pa.binary(), "string"),
+        ([b"x"], pa.large_binary(), "binary"),
+        (["x"], pa.string(), "binary"),
+        ([None], pa.null(), "long"),
+    ],
+)
+def test_every_older_physical_form_is_read(
+    values: list[Any], source: pa.DataType, target: str
+) -> None:
+    found = converted(pa.array(values, source), target).to_pylist()
+    assert [v.encode() if isinstance(v, str) else v for v in found] == [
+        v.encode() if isinstance(v, str) else v for v in values
+    ]
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_timestamps_of_any_unit_are_microseconds(unit: str, zone: str | None) -> None:
+    moment = dt.datetime(2024, 1, 2, 3, 4, 5, 678_000, tzinfo=dt.UTC if zone else None)
+    array = pa.array([moment, None], pa.timestamp(unit, zone))
+    assert converted(array, "timestamp" if zone else "timestamp_ntz").to_pylist() == [moment, None]
+
+
+def test_a_timestamp_that_lost_its_utc_flag_is_in_utc() -> None:
+    array = pa.array([0], pa.timestamp("us"))
+    assert converted(array, "timestamp").to_pylist() == [dt.datetime(1970, 1, 1, tzinfo=dt.UTC)]
+
+
+def test_dictionaries_are_decoded() -> None:
+    array = pa.array(["x", "y", None, "x"]).dictionary_encode()
+    assert converted(array, "string").to_pylist() == ["x", "y", None, "x"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (pa.string(), "long"),
+        (pa.int64(), "integer"),
+        (pa.int64(), "double"),
+        (pa.float64(), "float"),
+        (pa.int32(), "string"),
+        (pa.int64(), "timestamp"),
+        (pa.bool_(), "integer"),
+        (pa.list_(pa.int64()), "long"),
+        (pa.int64(), {"type": "array", "elementType": "long"}),
+        (pa.int64(), {"type": "map", "keyType": "string", "valueType": "long"}),
+        (pa.int64(), {"type": "struct", "fields": []}),
+        (pa.int64(), "variant"),
+        (pa.list_(pa.string()), {"type": "array", "elementType": "long"}),
+    ],
+    ids=str,
+)
+def test_a_type_that_no_widening_explains_is_refused_by_column(
+    source: pa.DataType, target: Any
+) -> None:
+    message = refusal(lambda: converter(source, delta(target).type, "none", "c"), CorruptRow)
+    assert "'c" in message
+    assert "overwrite" in message
+
+
+@pytest.mark.parametrize(
+    ("values", "source", "target"),
+    [
+        ([300], pa.int32(), "byte"),
+        ([Decimal("123.45")], pa.decimal128(5, 2), "decimal(4,2)"),
+        ([Decimal("1.23")], pa.decimal128(5, 2), "decimal(5,1)"),
+        ([b"\xff"], pa.binary(), "string"),
+        ([1_000_000_001], pa.timestamp("ns", "UTC"), "timestamp"),
+        ([2**62], pa.timestamp("s", "UTC"), "timestamp"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_and_never_changed(
+    values: list[Any], source: pa.DataType, target: str
+) -> None:
+    message = refusal(lambda: converted(pa.array(values, source), target), CorruptRow)
+    assert "'c'" in message
+    assert target in message
+
+
+STRUCT = {"type": "struct", "fields": [
+    {"name": "x", "type": "long"}, {"name": "new", "type": "string"},
+    {"name": "y", "type": "double"},
+]}  # fmt: skip
+OLD = pa.struct([("y", pa.float32()), ("x", pa.int32()), ("gone", pa.string())])
+OLD_ROWS = [{"y": 0.5, "x": 1, "gone": "z"}, None, {"y": None, "x": 2, "gone": None}]
+NEW_ROWS = [{"x": 1, "new": None, "y": 0.5}, None, {"x": 2, "new": None, "y": None}]
+
+
+def nested(rows: Sequence[Any], shape: str) -> list[Any]:
+    match shape:
+        case "array":
+            return [list(rows), None, [], list(rows[1:])]
+        case "map":
+            return [[(str(i), row) for i, row in enumerate(rows)], None, []]
+    return [{"s": rows[0]}, None, {"s": rows[1]}, {"s": rows[2]}]
+
+
+def arrow_of(inner: pa.DataType, shape: str) -> pa.DataType:
+    match shape:
+        case "array":
+            return pa.list_(inner)
+        case "map":
+            return pa.map_(pa.string(), inner)
+    return pa.struct([("s", inner)])
+
+
+def delta_of(inner: Any, shape: str) -> Any:
+    match shape:
+        case "array":
+            return {"type": "array", "elementType": inner}
+        case "map":
+            return {"type": "map", "keyType": "string", "valueType": inner}
+    return {"type": "struct", "fields": [{"name": "s", "type": inner}]}
+
+
+def test_a_structs_fields_are_reordered_widened_dropped_and_filled_in() -> None:
+    assert converted(pa.array(OLD_ROWS, OLD), STRUCT).to_pylist() == NEW_ROWS
+
+
+@pytest.mark.parametrize("shape", ["array", "map", "struct"])
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_nested_structs_are_converted_in_slices_too(shape: str, start: int) -> None:
+    array = pa.array(nested(OLD_ROWS, shape), arrow_of(OLD, shape)).slice(start)
+    expected = nested(NEW_ROWS, shape)[start:]
+    assert converted(array, delta_of(STRUCT, shape)).to_pylist() == expected
+
+
+@pytest.mark.parametrize("mapping", ["name", "id"])
+def test_nested_fields_are_found_by_their_own_physical_name_or_id(mapping: str) -> None:
+    target = {"type": "struct", "fields": [mapped("x", "long", 5), mapped("y", "string", 6)]}
+    source = pa.struct([with_id("col-y", 6, pa.string()), with_id("col-x", 5, pa.int32())])
+    rows = [{"col-y": "a", "col-x": 1}, None]
+    for shape in ("array", "struct"):
+        wrapped = delta_of(target, shape)
+        if shape == "struct":
+            wrapped["fields"] = [mapped("s", target, 4)]
+            kind = pa.struct([with_id("col-s", 4, source)])
+            array = pa.array([{"col-s": row} for row in rows], kind)
+            expected: list[Any] = [{"s": {"x": 1, "y": "a"}}, {"s": None}]
+        else:
+            array = pa.array([rows], pa.list_(source))
+            expected = [[{"x": 1, "y": "a"}, None]]
+        assert converted(array, wrapped, mapping).to_pylist() == expected
+
+
+def test_a_nested_mismatch_is_named_by_its_path() -> None:
+    inner = {"type": "struct", "fields": [{"name": "x", "type": "long"}]}
+    source = pa.list_(pa.struct([("x", pa.string())]))
+    target: Any = delta(delta_of(inner, "array")).type
+    assert "'c.element.x'" in refusal(lambda: converter(source, target, "none", "c"), CorruptRow)
+
+
+def test_an_empty_struct_keeps_its_nulls() -> None:
+    array = pa.array([{"gone": 1}, None], pa.struct([("gone", pa.int64())]))
+    assert converted(array, {"type": "struct", "fields": []}).to_pylist() == [{}, None]
+
+
+def test_a_variants_parts_come_in_one_order() -> None:
+    parts = pa.struct([("metadata", pa.binary()), ("value", pa.large_binary())])
+    array = pa.array([{"metadata": b"m", "value": b"v"}, None], parts)
+    found = converted(array, "variant")
+    assert found.type == VARIANT
+    assert found.to_pylist() == [{"value": b"v", "metadata": b"m"}, None]
+
+
+def test_a_struct_of_the_right_type_is_handed_on_as_it_is() -> None:
+    array = pa.array([{"x": 1}], pa.struct([("x", pa.int64())]))
+    target = StructType((StructField("x", delta("long").type),))
+    assert converter(array.type, target, "none", "c")(array) is array

@@ -1,0 +1,172 @@
+"""Checkpoints in Parquet: their rows as actions, their odd forms, and damaged ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tailer.delta.actions import (
+    Action,
+    AddFile,
+    CheckpointMetadata,
+    Metadata,
+    Protocol,
+    SetTransaction,
+    Sidecar,
+)
+from tailer.delta.checkpoint import checkpoint_actions
+from tailer.errors import CorruptLog, TableError
+from tailer.testing.table import TableBuilder
+from tests.feeds import ID, refusal
+
+NAME = "00000000000000000002.checkpoint.parquet"
+VECTOR = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 2,
+          "cardinality": 3}  # fmt: skip
+ADD = {"path": "a", "partitionValues": [("p", "1")], "size": 1, "modificationTime": 2,
+       "dataChange": True}  # fmt: skip
+STRINGS = pa.map_(pa.string(), pa.string())
+DV = pa.struct(
+    [("storageType", pa.string()), ("pathOrInlineDv", pa.string()), ("offset", pa.int32()),
+     ("sizeInBytes", pa.int32()), ("cardinality", pa.int64())]
+)  # fmt: skip
+ADD_FIELDS: list[tuple[str, pa.DataType]] = [
+    ("path", pa.string()), ("partitionValues", STRINGS), ("size", pa.int64()),
+    ("modificationTime", pa.int64()), ("dataChange", pa.bool_()),
+]  # fmt: skip
+
+
+def parquet(columns: dict[str, pa.Array], **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink, **options)
+    return bytes(sink.getvalue())
+
+
+def actions(data: bytes, *, files: bool, statistics: bool = False) -> list[Action]:
+    source = pa.BufferReader(data)
+    return list(checkpoint_actions(NAME, source, files=files, statistics=statistics))
+
+
+def adds(rows: Sequence[Any], *more: tuple[str, pa.DataType]) -> bytes:
+    return parquet({"add": pa.array(rows, pa.struct([*ADD_FIELDS, *more]))})
+
+
+@pytest.fixture
+def written(tmp_path: Any) -> bytes:
+    """The classic checkpoint of a small table."""
+    table = TableBuilder(tmp_path, ID, properties={"k": "v"})
+    table.create()
+    first = table.add([{"id": 1}, {"id": 2}])
+    table.commit(first, {"txn": {"appId": "app", "version": 3, "lastUpdated": 4}})
+    table.commit(*table.delete_rows(first, [0]), table.add([{"id": 3}], path="b c.parquet"))
+    data: bytes = table.checkpoint().read_bytes()
+    return data
+
+
+def test_the_adds_come_with_all_that_their_rows_need(written: bytes) -> None:
+    found = actions(written, files=True)
+    vectors = {a.path: a.deletion_vector for a in found if isinstance(a, AddFile)}
+    assert len(found) == 2
+    assert [v.cardinality for v in vectors.values() if v] == [1]
+    assert "b%20c.parquet" in vectors
+
+
+def test_everything_but_files_comes_without_them(written: bytes) -> None:
+    found = actions(written, files=False)
+    assert {type(a) for a in found} == {Protocol, Metadata, SetTransaction}
+    (meta,) = [a for a in found if isinstance(a, Metadata)]
+    assert meta.configuration == {"k": "v"}
+    assert SetTransaction("app", 3, 4) in found
+
+
+def test_record_counts_are_read_only_when_asked_for(written: bytes) -> None:
+    with_counts = actions(written, files=True, statistics=True)
+    assert {a.num_records for a in with_counts if isinstance(a, AddFile)} == {2, 1}
+    without = actions(written, files=True)
+    assert {a.num_records for a in without if isinstance(a, AddFile)} == {None}
+
+
+def test_record_counts_in_parsed_statistics_are_read_too() -> None:
+    parsed = pa.struct([("numRecords", pa.int64()), ("minValues", pa.struct([("a", pa.int64())]))])
+    data = adds([{**ADD, "stats_parsed": {"numRecords": 5}}], ("stats_parsed", parsed))
+    (add,) = actions(data, files=True, statistics=True)
+    assert isinstance(add, AddFile)
+    assert add.num_records == 5
+
+
+def test_a_sidecars_manifest_is_read() -> None:
+    data = parquet(
+        {
+            "checkpointMetadata": pa.array(
+                [{"version": 2}, None], pa.struct({"version": pa.int64()})
+            ),
+            "sidecar": pa.array(
+                [None, {"path": "s.parquet", "sizeInBytes": 9, "modificationTime": 1}]
+            ),
+        }
+    )
+    assert set(actions(data, files=False)) == {CheckpointMetadata(2), Sidecar("s.parquet", 9, 1)}
+    assert actions(data, files=True) == []
+
+
+def test_a_struct_of_nulls_is_no_action() -> None:
+    nothing = dict.fromkeys(ADD)
+    assert actions(adds([nothing, None, ADD]), files=True) == actions(adds([ADD]), files=True)
+
+
+def test_a_vector_of_nulls_is_no_vector() -> None:
+    more = ("deletionVector", DV)
+    data = adds(
+        [{**ADD, "deletionVector": dict.fromkeys(VECTOR)}, {**ADD, "deletionVector": VECTOR}], more
+    )
+    without, with_one = actions(data, files=True)
+    assert isinstance(without, AddFile)
+    assert isinstance(with_one, AddFile)
+    assert without.deletion_vector is None
+    assert with_one.deletion_vector is not None
+
+
+def test_unknown_columns_are_passed_over() -> None:
+    data = parquet({"add": pa.array([ADD], pa.struct([*ADD_FIELDS, ("tags", STRINGS)])),
+                    "newAction": pa.array([5])})  # fmt: skip
+    assert actions(data, files=True) == actions(adds([ADD]), files=True)
+    assert actions(data, files=False) == []
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"protocol": pa.array([5])},
+        {"metaData": pa.array(["x"])},
+        {"protocol": pa.array([{"minReaderVersion": "1", "minWriterVersion": 2}])},
+        {"metaData": pa.array([{"id": "1", "schemaString": 5}])},
+        {"txn": pa.array([{"appId": "a"}])},
+    ],
+    ids=lambda columns: str(next(iter(columns))),
+)
+def test_columns_of_another_kind_are_refused_with_the_files_name(columns: Any) -> None:
+    assert NAME in refusal(lambda: actions(parquet(columns), files=False), CorruptLog)
+
+
+@pytest.mark.parametrize("length", [0, 3, 4, 11, 100, 1000, -1, -4, -8])
+def test_a_truncated_checkpoint_is_refused_with_the_files_name(written: bytes, length: int) -> None:
+    message = refusal(lambda: actions(written[:length], files=True), CorruptLog)
+    assert message.startswith(f"{NAME}: the checkpoint can't be read")
+
+
+def test_a_damaged_checkpoint_is_refused_or_read_and_never_crashes(written: bytes) -> None:
+    source, refused = random.Random(7), 0
+    for _ in range(300):
+        data = bytearray(written)
+        for _ in range(source.randint(1, 4)):
+            data[source.randrange(len(data))] ^= 1 << source.randrange(8)
+        for files in (True, False):
+            try:
+                actions(bytes(data), files=files)
+            except TableError:
+                refused += 1
+    assert refused > 0

@@ -1,0 +1,263 @@
+"""One commit: two passes whatever the order of its actions, and the ones that are refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailer.delta.actions import AddFile, Protocol, RemoveFile
+from tailer.delta.commit import read_actions, read_header
+from tailer.errors import CorruptLog, TableError, UnsupportedTable
+from tests.feeds import commit_of, log_lines, refusal, state
+
+NAME = "00000000000000000001.json"
+PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+METADATA = {"metaData": {"id": "1", "format": {"provider": "parquet"}, "schemaString": "{}",
+                         "partitionColumns": [], "configuration": {}}}  # fmt: skip
+
+
+def vector(name: str = "a", offset: int | None = 1) -> dict[str, Any]:
+    descriptor = {"storageType": "p", "pathOrInlineDv": name, "sizeInBytes": 40, "cardinality": 1}
+    return descriptor if offset is None else {**descriptor, "offset": offset}
+
+
+def add(path: str = "f", **fields: Any) -> dict[str, Any]:
+    return {"add": {"path": path, "partitionValues": {}, "size": 10, "modificationTime": 0,
+                    "dataChange": True, **fields}}  # fmt: skip
+
+
+def remove(path: str = "f", **fields: Any) -> dict[str, Any]:
+    return {"remove": {"path": path, "dataChange": True, **fields}}
+
+
+def cdc(path: str = "c", **partition: str) -> dict[str, Any]:
+    return {"cdc": {"path": path, "partitionValues": partition, "size": 5, "dataChange": False}}
+
+
+def refused(*actions: dict[str, Any]) -> str:
+    return refusal(lambda: read_header(NAME, log_lines(*actions)), CorruptLog)
+
+
+def test_the_actions_of_a_commit_have_no_order() -> None:
+    actions = [
+        add("a"),
+        cdc("c"),
+        METADATA,
+        remove("r"),
+        PROTOCOL,
+        {"txn": {"appId": "app", "version": 1}},
+        {"commitInfo": {"operation": "MERGE"}},
+        {"domainMetadata": {"domain": "d", "configuration": "", "removed": False}},
+    ]
+    forward = read_header(NAME, log_lines(*actions))
+    assert forward == read_header(NAME, log_lines(*reversed(actions)))
+    assert (forward.adds, forward.removes, forward.cdcs) == (1, 1, 1)
+    assert forward.metadata is not None
+    assert forward.protocol == Protocol(1, 2)
+    assert [t.app_id for t in forward.transactions] == ["app"]
+    assert [d.domain for d in forward.domains] == ["d"]
+
+
+def test_data_change_is_counted_for_each_file_and_never_for_cdc() -> None:
+    header = read_header(
+        NAME, log_lines(add("a"), add("b", dataChange=False), remove("r", dataChange=False), cdc())
+    )
+    assert header.data_changes == 1
+
+
+def test_the_bytes_of_all_files_are_summed_and_an_unknown_size_is_none() -> None:
+    header = read_header(NAME, log_lines(add("a"), remove("r"), remove("s", size=7), cdc()))
+    assert header.file_bytes == 10 + 7 + 5
+
+
+def test_one_path_removed_and_added_with_another_vector_is_a_pair() -> None:
+    commit = commit_of(
+        remove("x%20y"), add("x%20y", deletionVector=vector()), add("z"), remove("w")
+    )
+    assert commit.is_paired("x%20y")
+    assert not commit.is_paired("z")
+    assert not commit.is_paired("w")
+
+
+def test_a_pair_is_known_by_where_it_lies_and_not_by_how_it_is_spelled() -> None:
+    commit = commit_of(remove("p=%61/f"), add("p=a/f", deletionVector=vector()))
+    assert commit.is_paired("p=a/f")
+
+
+def test_the_file_actions_come_in_the_files_order_as_often_as_asked() -> None:
+    commit = commit_of(add("a"), PROTOCOL, remove("r"), {"unknown": {}}, cdc("c"))
+    for _ in range(2):
+        assert [a.path for a in commit.file_actions()] == ["a", "r", "c"]
+
+
+def test_cdc_partitions_are_told_apart_whatever_the_order_of_their_keys() -> None:
+    first = {"cdc": {"path": "c", "partitionValues": {"p": "1", "q": "2"}, "size": 1}}
+    second = {"cdc": {"path": "d", "partitionValues": {"q": "2", "p": "1"}, "size": 1}}
+    assert read_header(NAME, log_lines(first, second)).cdc_partitions == 1
+    assert read_header(NAME, log_lines(cdc("c", p="1"), cdc("d", p="2"))).cdc_partitions == 2
+
+
+def test_two_metadata_actions_are_refused() -> None:
+    assert "two metaData actions" in refused(METADATA, add(), METADATA)
+
+
+def test_two_protocol_actions_are_refused() -> None:
+    assert "two protocol actions" in refused(PROTOCOL, PROTOCOL)
+
+
+@pytest.mark.parametrize("other", [None, vector("b")])
+def test_one_path_twice_among_adds_is_refused_whatever_its_vectors(other: Any) -> None:
+    again = add("f") if other is None else add("f", deletionVector=other)
+    assert "added twice: f" in refused(add("f"), add("g"), again)
+
+
+def test_one_path_twice_among_removes_is_refused() -> None:
+    assert "removed twice: f" in refused(remove("f"), remove("f", deletionVector=vector()))
+
+
+def test_one_path_twice_in_two_spellings_is_refused() -> None:
+    assert "added twice" in refused(add("a b"), add("a%20b"))
+
+
+@pytest.mark.parametrize("dv", [{}, {"deletionVector": vector()}])
+def test_the_same_file_and_vector_removed_and_added_is_refused(dv: dict[str, Any]) -> None:
+    assert "same deletion vector" in refused(add("f", **dv), remove("f", **dv))
+
+
+@pytest.mark.parametrize("other", [vector("b"), vector("a", 50), vector("a", None)])
+def test_another_vector_or_offset_makes_another_file(other: dict[str, Any]) -> None:
+    read_header(
+        NAME, log_lines(remove("f", deletionVector=vector()), add("f", deletionVector=other))
+    )
+
+
+@pytest.mark.parametrize(
+    "action",
+    [{"sidecar": {"path": "s", "sizeInBytes": 1, "modificationTime": 0}},
+     {"checkpointMetadata": {"version": 1}}],
+)  # fmt: skip
+def test_actions_of_v2_checkpoints_are_refused_in_a_commit(action: dict[str, Any]) -> None:
+    assert "only checkpoints may have" in refused(add(), action)
+
+
+def test_a_format_other_than_parquet_is_refused_by_name() -> None:
+    odd = {"metaData": {**METADATA["metaData"], "format": {"provider": "orc"}}}
+    header = read_header(NAME, log_lines(odd))
+    message = refusal(lambda: state().after(header.protocol, header.metadata), UnsupportedTable)
+    assert "'orc'" in message
+
+
+def test_an_error_names_the_file_and_the_line() -> None:
+    lines = [*log_lines(PROTOCOL, add()), b'{"add": {"path"']
+    message = refusal(lambda: read_header(NAME, lines), CorruptLog)
+    assert message.startswith(f"{NAME}: line 3: ")
+
+
+@pytest.mark.parametrize("path", ["../../etc/passwd", "%2e%2e/f", "", "%ff"])
+@pytest.mark.parametrize("action", [add, remove])
+def test_a_file_outside_of_the_table_is_refused_before_anything_is_read(
+    action: Any, path: str
+) -> None:
+    read_header(NAME, log_lines(action("f")))
+    refused(action(path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"add": {"path": "f", "size": 1, "dataChange": true, "partitionValues": [7]}}',
+        b'{"remove": {"path": "\\udfff", "dataChange": true}}',
+        b'{"commitInfo": ' + b"[" * 100_000,
+        b'{"txn": {"appId": "a", "version": ' + b"1" * 5000 + b"}}",
+        b'{"domainMetadata": {"domain": 1}}',
+        b"\x00\x01\x02",
+        b"{}{}",
+    ],
+    ids=lambda line: repr(line[:40]),
+)
+def test_a_hostile_line_is_an_error_of_the_table(line: bytes) -> None:
+    with pytest.raises(TableError, match="line 2"):
+        read_header(NAME, [*log_lines(PROTOCOL), line])
+
+
+def test_a_commit_of_nothing_is_a_commit() -> None:
+    assert read_header(NAME, []) == read_header(NAME, [b"\n", b"\n"])
+
+
+def test_actions_stream_and_are_not_gathered_first() -> None:
+    def lines() -> Iterator[bytes]:
+        yield from log_lines(add("a"), remove("b"))
+        raise AssertionError("read further than was asked for")
+
+    actions = read_actions(NAME, lines())
+    assert isinstance(next(actions), AddFile)
+    assert isinstance(next(actions), RemoveFile)
+
+
+# What is measured runs in a process of its own: peak memory never goes down again. The memory that
+# the libraries take is measured by the same program upon a small commit.
+MEASURE = """
+import sys
+from tailer.decode.plan import incomplete_removes, plan_changes
+from tests.feeds import state
+from tailer.delta.commit import Commit, read_header
+
+path = sys.argv[1]
+lines = lambda: open(path, "rb")
+header = read_header("00000000000000000001.json", lines())
+commit = Commit(1, "00000000000000000001.json", 0, 0, 0, header, lines, state(), state())
+assert incomplete_removes(commit) == set()
+orders = sum(1 for _ in plan_changes(commit))
+# Not ru_maxrss: that begins with the size of whoever started this process.
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(orders, int(status["VmHWM"].split()[0]) // 1024)
+"""
+
+
+def planned(path: Path) -> tuple[int, int]:
+    """(work orders, peak memory in MiB) of planning a commit file in a process of its own."""
+    root = Path(__file__).resolve().parents[2]
+    program = [sys.executable, "-W", "ignore", "-c", MEASURE, str(path)]
+    done = subprocess.run(program, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    orders, peak = map(int, done.stdout.split())
+    return orders, peak
+
+
+def write_commit(path: Path, size: int) -> int:
+    """Adds and removes by turns, one in ten of them a pair; returns how many there are."""
+    stats = {"numRecords": 9, "minValues": {f"c{i}": i for i in range(20)},
+             "maxValues": {f"c{i}": i for i in range(20)}}  # fmt: skip
+    count = 0
+    with path.open("wb") as f:
+        while f.tell() < size:
+            new = add(f"part-{count:08d}-{'x' * 60}.parquet", stats=json.dumps(stats))
+            if count % 20:
+                old = remove(f"old-{count:08d}-{'y' * 60}.parquet", size=1, stats=json.dumps(stats))
+            else:
+                new["add"]["deletionVector"] = vector(f"{count:020d}")
+                old = remove(new["add"]["path"], size=1, stats=json.dumps(stats))
+            f.writelines(log_lines(new, old))
+            count += 2
+        f.writelines(log_lines({"commitInfo": {"operation": "WRITE"}}))
+    return count
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_commit_of_200_megabytes_is_planned_in_bounded_memory(tmp_path: Path) -> None:
+    small, large = tmp_path / "small.json", tmp_path / "large.json"
+    write_commit(small, 1)
+    files = write_commit(large, 200_000_000)
+    assert files > 200_000
+    _, baseline = planned(small)
+    orders, peak = planned(large)
+    assert orders == files - files // 20, "a file that got its first vector is deletes alone"
+    # Kept are digests of the paths, to find what the protocol forbids, and the actions of pairs.
+    assert peak - baseline < 100, f"{peak} MiB for {files} files, {baseline} MiB for none"

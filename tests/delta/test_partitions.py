@@ -1,0 +1,169 @@
+"""Partition values: every type's text, null, the writer's time zone, and what is none."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tailer.delta.partitions import partition_scalar
+from tailer.delta.schema import ArrayType, PrimitiveType, arrow_type
+from tailer.errors import CorruptLog
+from tests.feeds import refusal
+
+TYPES = [
+    "string", "byte", "short", "integer", "long", "float", "double", "boolean", "binary", "date",
+    "timestamp", "timestamp_ntz", "decimal(10,2)",
+]  # fmt: skip
+
+
+def value(text: str | None, name: str, zone: str = "UTC") -> Any:
+    return partition_scalar(text, PrimitiveType(name), zone).as_py()
+
+
+@pytest.fixture(params=["UTC", "America/New_York", "Asia/Kathmandu"])
+def process_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("string", "a=b/ü ", "a=b/ü "),
+        ("string", "null", "null"),
+        ("byte", "-128", -128),
+        ("short", "32767", 32767),
+        ("integer", "-2147483648", -(2**31)),
+        ("long", "9223372036854775807", 2**63 - 1),
+        ("float", "0.5", 0.5),
+        ("double", "1.7976931348623157E308", 1.7976931348623157e308),
+        ("double", "-Infinity", -math.inf),
+        ("boolean", "true", True),
+        ("boolean", "False", False),
+        ("binary", "\u0001\u0002\u0003", b"\x01\x02\x03"),
+        ("date", "1970-01-01", dt.date(1970, 1, 1)),
+        ("date", "0001-12-31", dt.date(1, 12, 31)),
+        ("decimal(10,2)", "12345678.9", Decimal("12345678.90")),
+        ("decimal(38,38)", "1E-38", Decimal("1E-38")),
+        ("timestamp_ntz", "1970-01-01 00:00:00", dt.datetime(1970, 1, 1)),  # noqa: DTZ001
+        ("timestamp_ntz", "2024-02-29 23:59:59.000001",
+         dt.datetime(2024, 2, 29, 23, 59, 59, 1)),  # noqa: DTZ001
+    ],
+)  # fmt: skip
+def test_each_type_has_its_text(name: str, text: str, expected: object) -> None:
+    assert value(text, name) == expected
+
+
+def test_nan_is_a_value_and_not_null() -> None:
+    assert math.isnan(value("NaN", "double"))
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("text", [None, ""])
+def test_null_and_the_empty_string_are_null_of_every_type(name: str, text: str | None) -> None:
+    scalar = partition_scalar(text, PrimitiveType(name))
+    assert scalar.as_py() is None
+    assert scalar.type == arrow_type(PrimitiveType(name))
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "expected"),
+    [
+        ("2024-07-01 12:00:00", "UTC", "2024-07-01T12:00:00+00:00"),
+        ("2024-07-01 12:00:00", "Europe/Berlin", "2024-07-01T10:00:00+00:00"),
+        ("2024-01-01 12:00:00.25", "Europe/Berlin", "2024-01-01T11:00:00.250000+00:00"),
+        ("2024-07-01", "Asia/Tokyo", "2024-06-30T15:00:00+00:00"),
+        ("1969-12-31 16:00:00", "America/Los_Angeles", "1970-01-01T00:00:00+00:00"),
+    ],
+)
+def test_a_timestamp_without_zone_is_in_the_writers_zone_and_never_in_the_process_own(
+    process_zone: str, text: str, zone: str, expected: str
+) -> None:
+    assert process_zone
+    assert value(text, "timestamp", zone) == dt.datetime.fromisoformat(expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1970-01-01T00:00:00.123456Z",
+        "1970-01-01T02:00:00.123456+02:00",
+        "1969-12-31 18:30:00.123456 -0530",
+        "1970-01-01T00:00:00.123456789Z",
+    ],
+)
+def test_a_timestamp_with_a_zone_of_its_own_ignores_the_writers(
+    process_zone: str, text: str
+) -> None:
+    assert process_zone
+    expected = dt.datetime(1970, 1, 1, 0, 0, 0, 123456, tzinfo=dt.UTC)
+    assert value(text, "timestamp", "Asia/Tokyo") == expected
+
+
+def test_a_timestamp_without_time_zone_has_none_whatever_the_writer_has(process_zone: str) -> None:
+    assert process_zone
+    expected = dt.datetime(2024, 3, 31, 2, 30)  # noqa: DTZ001 - in Berlin, there is no such time
+    assert value("2024-03-31 02:30:00", "timestamp_ntz", "Europe/Berlin") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2024-03-31 02:30:00", "2024-03-31T01:30:00+00:00"),  # skipped: an hour later, 03:30
+        ("2024-10-27 02:30:00", "2024-10-27T00:30:00+00:00"),  # twice: the earlier one
+    ],
+)
+def test_a_time_that_clocks_skip_or_show_twice_is_read_as_java_reads_it(
+    text: str, expected: str
+) -> None:
+    assert value(text, "timestamp", "Europe/Berlin") == dt.datetime.fromisoformat(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("byte", "128"),
+        ("short", "40000"),
+        ("integer", "2147483648"),
+        ("long", "9223372036854775808"),
+        ("long", "1.0"),
+        ("long", "9" * 10_000),
+        ("integer", "one"),
+        ("double", "1,5"),
+        ("boolean", "1"),
+        ("boolean", "yes"),
+        ("date", "1970-13-01"),
+        ("date", "1970-02-30"),
+        ("date", "10000000-01-01"),
+        ("date", "today"),
+        ("timestamp", "1970-01-01 25:00:00"),
+        ("timestamp", "1970-01-01 00:00:00+99:00"),
+        ("timestamp", "0"),
+        ("timestamp_ntz", "12:00"),
+        ("decimal(4,2)", "100.00"),
+        ("decimal(4,2)", "NaN"),
+        ("decimal(4,2)", "1E999999999"),
+        ("decimal(4,2)", "x"),
+        ("string", "\ud800"),
+        ("void", "1"),
+        ("variant", "1"),
+    ],
+)
+def test_a_text_that_is_no_such_value_is_refused_with_text_and_type(name: str, text: str) -> None:
+    message = refusal(lambda: value(text, name), CorruptLog)
+    assert repr(text) in message
+    assert name in message
+
+
+def test_a_nested_partition_column_is_refused() -> None:
+    nested = ArrayType(PrimitiveType("long"), contains_null=True)
+    assert "nested" in refusal(lambda: partition_scalar("1", nested), CorruptLog)

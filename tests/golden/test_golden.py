@@ -1,0 +1,273 @@
+"""The tables of data/, read by `tailer read`, against what Spark said of each. See README.md."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailer.cli import main
+from tests.golden.compare import (
+    CHANGE_COLUMNS,
+    comparable,
+    difference,
+    read_folder,
+    replay,
+    replayable,
+    unchanged,
+)
+
+HERE = Path(__file__).parent
+
+# Changes from the feed that the writer kept, or from its data files where it kept none.
+CORE = (
+    "cdf_dv",
+    "cdf_dv_large_file",
+    "cdf_ict",
+    "cdf_ict_midway",
+    "cdf_large_cdc_file",
+    "cdf_log_cleaned",
+    "cdf_log_cleaned_no_base",
+    "cdf_overwrite_schema",
+    "cdf_partition_strings",
+    "cdf_partition_types",
+    "cdf_partitioned",
+    "cdf_replaced",
+    "cdf_restore_dv",
+    "cdf_schema_evolution",
+    "cdf_times_backwards",
+    "cdf_toggled",
+    "cdf_types",
+    "cdf_write_shapes",
+)
+
+# Changes of every other table, derived where no feed was kept.
+EVERY_TABLE = (
+    "ancient_dates",
+    "ancient_dates_legacy",
+    "clustered",
+    "codecs",
+    "duplicates",
+    "iceberg_compat",
+    "legacy_format",
+    "log_compaction",
+    "log_compaction_stand_in",
+    "mapping_id",
+    "mapping_id_cdf",
+    "mapping_name",
+    "mapping_name_cdf",
+    "mapping_upgraded",
+    "multi_part_checkpoint",
+    "overwrite_schema",
+    "plain",
+    "plain_dv",
+    "random_prefixes",
+    "reorg_purge",
+    "replace_where",
+    "rowtracking",
+    "rowtracking_backfilled",
+    "rowtracking_cdf",
+    "rowtracking_dv",
+    "rowtracking_mapping",
+    "special_columns",
+    "struct_stats_checkpoint",
+    "toggled",
+    "transactions",
+    "truncated",
+    "type_widening",
+    "type_widening_cdf",
+    "types",
+    "v2_checkpoint_json",
+    "v2_checkpoint_parquet",
+    "variant",
+    "variant_shredded",
+    "void_column",
+)
+
+CASES = (*CORE, *EVERY_TABLE)
+# Every table once more with its change data files left aside.
+DERIVED_CASES = CASES
+
+
+# Operations after which the rows are as before.
+REWRITES = ("OPTIMIZE", "REORG")
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One unpacked case."""
+
+    table: Path
+    expected: Path
+    summary: dict[str, Any]
+
+    def changes(self) -> pa.Table:
+        """Spark's change feed from `changes.startingVersion` to the last version."""
+        return read_folder(self.expected / "changes")
+
+    def snapshots(self) -> dict[int, pa.Table]:
+        """Spark's rows at each version that it can still build."""
+        counts = self.summary["snapshots"].items()
+        versions = [int(version) for version, rows in counts if isinstance(rows, int)]
+        return {v: read_folder(self.expected / "snapshots" / str(v)) for v in versions}
+
+    def steps(self) -> dict[int, tuple[pa.Table, pa.Table]]:
+        """By version, the snapshots before and after it, where both have the same columns."""
+        snapshots = self.snapshots()
+        told_wrong = self.summary.get("writer_inconsistent", [])
+        return {
+            version: (snapshots[version - 1], after)
+            for version, after in snapshots.items()
+            if version - 1 in snapshots
+            and version not in told_wrong
+            and replayable(snapshots[version - 1], after)
+        }
+
+
+GoldenCase = Callable[[str], Golden]
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> GoldenCase:
+    """A case by its name, unpacked once: reading a table leaves no trace in it."""
+    folder = tmp_path_factory.mktemp("golden")
+    unpacked: dict[str, Golden] = {}
+
+    def case(name: str) -> Golden:
+        if name not in unpacked:
+            with tarfile.open(HERE / "data" / f"{name}.tar.gz") as archive:
+                archive.extractall(folder, filter="tar")
+            expected = folder / name / "expected"
+            summary = json.loads((expected / "summary.json").read_text(encoding="utf-8"))
+            unpacked[name] = Golden(folder / name / "table", expected, summary)
+        return unpacked[name]
+
+    return case
+
+
+class Reader:
+    """`tailer read` and `tailer snapshot` into an Arrow file below a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.output = folder / "rows.arrow"
+
+    def changes(self, table: Path, first: int, last: int, source: str) -> pa.Table:
+        """The changes of versions `first` to `last`; the status must be 0."""
+        assert self.read_status(table, first, last, source) == 0
+        return self._rows()
+
+    def read_status(self, table: Path, first: int, last: int, source: str) -> int:
+        """The exit status of reading the changes."""
+        versions = ["--starting-version", str(first), "--ending-version", str(last)]
+        output = ["--change-source", source, "--output", str(self.output)]
+        return main(["read", str(table), *versions, *output])
+
+    def snapshot(self, table: Path, version: int) -> pa.Table:
+        """The rows at a version; the status must be 0."""
+        output = ["--output", str(self.output)]
+        assert main(["snapshot", str(table), "--version", str(version), *output]) == 0
+        return self._rows()
+
+    def _rows(self) -> pa.Table:
+        with pa.OSFile(str(self.output)) as file:
+            rows = pa.ipc.open_file(file).read_all()
+        self.output.unlink()
+        return rows
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    """Where this test reads to."""
+    return Reader(tmp_path)
+
+
+def replayed(case: Golden, reader: Reader, source: str) -> list[str]:
+    """What is wrong with the changes of each version, told together."""
+    lines = []
+    for version, (before, after) in case.steps().items():
+        changes = reader.changes(case.table, version, version, source)
+        wrong = replay(before, changes, after)
+        names = comparable(after.schema)
+        derived = source == "derived" or "changes" not in case.summary
+        if derived and names == after.schema.names:  # rows may differ in a variant alone
+            wrong += unchanged(changes, names)
+        lines += [f"version {version}: {line}" for line in wrong]
+    return lines
+
+
+def hold(differences: list[str]) -> None:
+    """Fail with one line for each difference."""
+    assert not differences, "\n".join(["", *differences])
+
+
+def test_every_archive_is_tested_and_described() -> None:
+    packed = {path.name.removesuffix(".tar.gz") for path in (HERE / "data").glob("*.tar.gz")}
+    assert packed == {*CORE, *EVERY_TABLE}
+    catalogue = (HERE / "README.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(packed) if f"| `{name}` |" not in catalogue] == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_change_feed_is_sparks(name: str, golden: GoldenCase, reader: Reader) -> None:
+    case = golden(name)
+    first, last = case.summary["versions"]
+    if "changes" not in case.summary:  # Spark refuses every start; the test of refusals goes on
+        assert [*case.summary["cdf_errors"]] == [str(v) for v in range(first, last + 1)]
+        return
+    start = case.summary["changes"]["startingVersion"]
+    got = reader.changes(case.table, start, last, "auto")
+    hold(difference(case.changes(), got))
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [(name, "auto") for name in CASES] + [(name, "derived") for name in DERIVED_CASES],
+)
+def test_changes_lead_from_snapshot_to_snapshot(
+    name: str, source: str, golden: GoldenCase, reader: Reader
+) -> None:
+    hold(replayed(golden(name), reader, source))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_snapshot_has_sparks_rows(name: str, golden: GoldenCase, reader: Reader) -> None:
+    case = golden(name)
+    lines = []
+    for version, rows in case.snapshots().items():
+        got = reader.snapshot(case.table, version)
+        assert {*got.column("_change_type").to_pylist()} <= {"insert"}
+        assert {*got.column("_commit_version").to_pylist()} <= {version}
+        wrong = difference(rows, got.drop_columns([*CHANGE_COLUMNS]))
+        lines += [f"version {version}: {line}" for line in wrong]
+    hold(lines)
+
+
+def test_a_read_crosses_a_replaced_table_and_a_feed_does_not(
+    golden: GoldenCase, reader: Reader
+) -> None:
+    table = golden("cdf_replaced").table
+    assert reader.changes(table, 0, 2, "auto").num_rows == 5
+    for first, last in ((2, 3), (4, 5), (4, 6)):
+        assert reader.read_status(table, first, last, "auto") == 0
+    assert main(["tail", str(table), "--from", "0", "--to", "6"]) == 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_feed_that_spark_lacks_is_refused(name: str, golden: GoldenCase, reader: Reader) -> None:
+    case = golden(name)
+    last = case.summary["versions"][1]
+    # Spark refuses by the property alone. Where no row changes, nothing is missing either.
+    told = {int(v) for v, operation in case.summary["ops"].items() if operation not in REWRITES}
+    missing = [
+        int(start)
+        for start, words in case.summary.get("cdf_errors", {}).items()
+        if "DELTA_MISSING_CHANGE_DATA" in words and int(start) <= max(told)
+    ]
+    statuses = {start: reader.read_status(case.table, start, last, "cdf") for start in missing}
+    assert statuses == dict.fromkeys(missing, 1)

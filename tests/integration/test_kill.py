@@ -1,0 +1,270 @@
+"""The daemon is killed again and again, at any moment, while a real writer commits; in the end its
+output is Spark's change feed: nothing lost, and what came twice is the same to the byte.
+
+``TAILER_TORTURE_ROUNDS`` is how many times (50); ``--randomly-seed`` repeats the moments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from tailer.changes import Offset
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "50"))
+# A version of some 400 events has some 20 batches, so that most kills land between two of them.
+BATCH_ROWS = 20
+VERSION_ROWS = 200
+TABLE_ROWS = 2_000
+BACKLOG_VERSIONS_MAX = 6
+AWKWARD = ("größe", 'a "b"', "x\\y", "new\nline")
+PATIENCE_S = 60.0
+
+CONFIG = f"""
+[daemon]
+http = ""
+[feeds.orders]
+table = "orders"
+from = "earliest"
+batch_rows_max = {BATCH_ROWS}
+[feeds.orders.sink]
+type = "jsonl"
+path = "orders.jsonl"
+"""
+
+
+class Writer(threading.Thread):
+    """Appends, updates, deletes and merges, each a commit, never far ahead of the daemon."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__()
+        self.path = str(folder / "orders")
+        self.random = random.Random(seed)
+        self.next_id = 0
+        self.read_version = 0  # set from outside: how far the daemon has come
+        self.ending = threading.Event()
+        self.error: BaseException | None = None
+        schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64())])
+        self.table = deltalake.DeltaTable.create(
+            self.path, schema, configuration={"delta.enableChangeDataFeed": "true"}
+        )
+
+    def run(self) -> None:
+        try:
+            while not self.ending.is_set():
+                if self.table.version() - self.read_version > BACKLOG_VERSIONS_MAX:
+                    self.ending.wait(0.01)
+                else:
+                    self.commit()
+        except BaseException as e:  # noqa: BLE001 - the test raises it
+            self.error = e
+
+    def commit(self) -> None:
+        part = self.random.randrange(10)
+        work = self.random.choice([self.append, self.update, self.delete, self.merge])
+        if self.next_id - TABLE_ROWS > 0 and work in (self.append, self.merge):
+            self.table.delete(f"id < {self.next_id - TABLE_ROWS}")
+        work(part)
+        self.table.update_incremental()
+
+    def rows(self, first: int, count: int) -> pa.Table:
+        ids = list(range(first, first + count))
+        names = [f"{self.random.choice(AWKWARD)} {i}" for i in ids]
+        amounts = [self.random.uniform(-1, 1) for _ in ids]
+        return pa.table({"id": ids, "name": names, "amount": amounts})
+
+    def append(self, _: int) -> None:
+        deltalake.write_deltalake(self.table, self.rows(self.next_id, VERSION_ROWS), mode="append")
+        self.next_id += VERSION_ROWS
+
+    def update(self, part: int) -> None:
+        self.table.update(predicate=f"id % 10 = {part}", updates={"amount": "amount + 1.0"})
+
+    def delete(self, part: int) -> None:
+        self.table.delete(f"id % 20 = {part}")
+
+    def merge(self, _: int) -> None:
+        first = max(0, self.next_id - VERSION_ROWS // 2)
+        merger = self.table.merge(
+            self.rows(first, VERSION_ROWS), "t.id = s.id", source_alias="s", target_alias="t"
+        )
+        merger.when_matched_update_all().when_not_matched_insert_all().execute()
+        self.next_id = first + VERSION_ROWS
+
+
+class Daemon:
+    """`tailer run`, to be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.output = folder / "orders.jsonl"
+        self.config = folder / "tailer.toml"
+        self.config.write_text(CONFIG)
+        self.errors = folder / "stderr.txt"
+
+    def offset(self) -> Offset:
+        """What the offset file says; it must be whole whenever it is looked at."""
+        try:
+            text = (self.folder / "state" / "orders.offset.json").read_text()
+        except FileNotFoundError:
+            return Offset(0)
+        return Offset.from_json(json.loads(text)["offset"])
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        with self.errors.open("ab") as errors:
+            command = [sys.executable, "-m", "tailer", "run", str(self.config)]
+            with subprocess.Popen(command, stderr=errors) as process:
+                try:
+                    yield process
+                finally:
+                    process.kill()
+
+    def starts(self) -> int:
+        """How often the daemon has begun to follow the table."""
+        return self.errors.read_text().count("following") if self.errors.exists() else 0
+
+    def check_alive(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.poll() is None, self.errors.read_text()[-2000:]
+
+    def wait_for_saves(self, process: subprocess.Popen[bytes], saves: int, writer: Writer) -> None:
+        """Until the offset has moved so many times, or rests because there is no more to read."""
+        last, moved = self.offset(), time.monotonic()
+        while saves > 0 and time.monotonic() - moved < 5.0:
+            self.check_alive(process)
+            now = self.offset()
+            writer.read_version = now.version  # also what was saved just before the last kill
+            if now != last:
+                last, moved, saves = now, time.monotonic(), saves - 1
+            time.sleep(0.0005)
+
+    def wait_for_output(self) -> None:
+        """Until a batch is written, and before its offset is saved: the batch comes again."""
+        size, deadline = self.output.stat().st_size, time.monotonic() + 0.5
+        while self.output.stat().st_size == size and time.monotonic() < deadline:
+            pass
+
+    def finish(self, writer: Writer) -> None:
+        """Read to the table's end, undisturbed, and end on SIGTERM."""
+        end = Offset(writer.table.version() + 1)
+        starts = self.starts()
+        with self.running() as process:
+            deadline = time.monotonic() + PATIENCE_S
+            while self.starts() == starts:  # it may have been at the end already
+                self.check_alive(process)
+                assert time.monotonic() < deadline, "the daemon did not start"
+                time.sleep(0.01)
+            while self.offset() < end:
+                self.check_alive(process)
+                assert time.monotonic() < deadline, f"{self.offset()} is not {end}"
+                time.sleep(0.01)
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0
+        assert self.offset() == end
+
+
+def torture(daemon: Daemon, writer: Writer, moments: random.Random) -> dict[str, int]:
+    """Kill the daemon ROUNDS times; what was seen."""
+    seen = Counter[str]()
+    for _ in range(ROUNDS):
+        before = daemon.offset()
+        with daemon.running() as process:
+            if moments.random() < 0.15:
+                time.sleep(moments.uniform(0.0, 1.0))  # while it starts
+                daemon.check_alive(process)
+            else:
+                daemon.wait_for_saves(process, moments.randint(1, 50), writer)
+                if moments.random() < 0.4:
+                    daemon.wait_for_output()
+                else:
+                    time.sleep(moments.uniform(0.0, 0.008))
+            process.kill()
+        assert writer.error is None, writer.error
+        after = daemon.offset()
+        assert after >= before, "the offset never goes back"
+        seen["kills"] += 1
+        seen["kills that resume inside a version"] += after.index > 0
+        seen["kills before anything was saved"] += after == before
+    return seen
+
+
+def spark_changes(spark: SparkSession, table: str) -> Counter[tuple[Any, ...]]:
+    frame = (
+        spark.read.format("delta")
+        .option("readChangeFeed", "true")
+        .option("startingVersion", 0)
+        .load(table)
+        .selectExpr(
+            "id", "name", "amount", "_change_type", "_commit_version",
+            "date_format(_commit_timestamp, \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")",
+        )
+    )  # fmt: skip
+    return Counter(tuple(row) for row in frame.collect())
+
+
+def test_a_unique_event_is_told_from_a_changed_one() -> None:
+    """The check itself is tried: it must see what it is there to see."""
+    assert without_repeats([b'{"_event_id":"a","id":1}'] * 2) == [{"_event_id": "a", "id": 1}]
+    with pytest.raises(AssertionError, match="came again and was another"):
+        without_repeats([b'{"_event_id":"a","id":1}', b'{"_event_id":"a","id":2}'])
+
+
+def without_repeats(lines: list[bytes]) -> list[dict[str, Any]]:
+    """The events in the order of their first appearance; a repeated line is the same line."""
+    first: dict[str, bytes] = {}
+    for line in lines:
+        event_id = json.loads(line)["_event_id"]
+        assert first.setdefault(event_id, line) == line, f"{event_id} came again and was another"
+    return [json.loads(line) for line in first.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 + 10 * ROUNDS)
+def test_nothing_is_lost_when_the_daemon_is_killed(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = random.randrange(2**32)
+    writer = Writer(tmp_path, seed)
+    daemon = Daemon(tmp_path)
+    writer.start()
+    try:
+        seen = torture(daemon, writer, random.Random(seed))
+    finally:
+        writer.ending.set()
+        writer.join()
+    assert writer.error is None, writer.error
+    daemon.finish(writer)
+
+    lines = daemon.output.read_bytes().splitlines()
+    events = without_repeats(lines)
+    with capsys.disabled():
+        print(
+            f"\nseed {seed}: {dict(seen)}, {writer.table.version() + 1} versions, "
+            f"{len(events)} events, {len(lines) - len(events)} written again"
+        )
+    versions = [event["_commit_version"] for event in events]
+    assert versions == sorted(versions), "events are in commit order"
+    assert len(lines) - len(events) <= seen["kills"] * BATCH_ROWS, (
+        "only a batch in hand comes again"
+    )
+    names = ("id", "name", "amount", "_change_type", "_commit_version", "_commit_timestamp")
+    found = Counter(tuple(event[name] for name in names) for event in events)
+    assert found == spark_changes(spark, writer.path)
+    assert seen["kills that resume inside a version"] >= ROUNDS // 5

@@ -1,0 +1,138 @@
+"""What the local offset file holds beyond the suite of all offset stores."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tailer.changes import Offset
+from tailer.errors import OffsetError, TransientError
+from tailer.offsets.local import LocalOffsetStore
+
+pytestmark = pytest.mark.anyio
+
+OFFSET = Offset(7, 12, table_id="an-id", timestamp_floor_ms=1_767_225_600_123)
+
+
+async def saved(folder: Path) -> LocalOffsetStore:
+    offsets = LocalOffsetStore(folder, "orders")
+    await offsets.acquire()
+    await offsets.save(OFFSET)
+    await offsets.release()
+    return offsets
+
+
+async def test_any_changed_byte_is_damage(tmp_path: Path) -> None:
+    offsets = await saved(tmp_path)
+    whole = offsets.path.read_bytes()
+    document = json.loads(whole)
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        offsets.path.write_bytes(damaged)
+        try:
+            same = json.loads(damaged) == document
+        except ValueError:
+            same = False
+        if same:  # white space, which means nothing
+            continue
+        with pytest.raises(OffsetError, match="orders") as caught:
+            await offsets.load()
+        assert str(offsets.path) in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 20, -2])
+async def test_a_file_that_was_cut_is_damage(tmp_path: Path, kept: int) -> None:
+    offsets = await saved(tmp_path)
+    offsets.path.write_bytes(offsets.path.read_bytes()[:kept])
+    with pytest.raises(OffsetError, match="damaged"):
+        await offsets.load()
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "{}", '"x"', "12", '{"checksum": 1}', "[" * 5000])
+async def test_a_file_of_something_else_is_damage(tmp_path: Path, text: str) -> None:
+    offsets = await saved(tmp_path)
+    offsets.path.write_text(text)
+    await offsets.acquire()
+    with pytest.raises(OffsetError, match="damaged"):
+        await offsets.load()
+    await offsets.save(OFFSET)
+    assert await offsets.load() == OFFSET, "its owner may set it anew"
+    await offsets.release()
+
+
+async def test_the_file_of_another_feed_is_damage(tmp_path: Path) -> None:
+    offsets = await saved(tmp_path)
+    other = LocalOffsetStore(tmp_path, "customers")
+    offsets.path.rename(other.path)
+    with pytest.raises(OffsetError, match="belongs to feed 'orders'"):
+        await other.load()
+
+
+async def test_a_crash_while_saving_leaves_the_old_offset(tmp_path: Path) -> None:
+    offsets = await saved(tmp_path)
+    offsets.path.with_suffix(".tmp").write_bytes(b'{"half')
+    assert await offsets.load() == OFFSET
+    await offsets.acquire()
+    await offsets.save(Offset(8))
+    assert await offsets.load() == Offset(8)
+    await offsets.release()
+
+
+async def test_every_owner_has_an_epoch_of_its_own(tmp_path: Path) -> None:
+    epochs = []
+    for _ in range(3):
+        offsets = await saved(tmp_path)
+        epochs.append(json.loads(offsets.path.read_bytes())["epoch"])
+    assert epochs == [1, 2, 3]
+
+
+async def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file is no folder")
+    with pytest.raises(OffsetError, match="can't be kept there") as caught:
+        await LocalOffsetStore(tmp_path / "state" / "deep", "orders").acquire()
+    assert str(tmp_path / "state" / "deep") in str(caught.value)
+
+
+async def test_a_disk_that_does_not_save_may_heal(tmp_path: Path) -> None:
+    offsets = LocalOffsetStore(tmp_path, "orders")
+    offsets.path.with_suffix(".tmp").mkdir()
+    with pytest.raises(TransientError, match="orders"):
+        await offsets.save(OFFSET)
+
+
+HOLDER = """
+import sys, anyio
+from pathlib import Path
+from tailer.offsets.local import LocalOffsetStore
+
+async def hold():
+    await LocalOffsetStore(Path(sys.argv[1]), "orders").acquire()
+    print("held", flush=True)
+    sys.stdin.read()
+
+anyio.run(hold)
+"""
+
+
+def test_another_process_is_kept_out_until_the_owner_dies(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        offsets = LocalOffsetStore(tmp_path, "orders")
+        with pytest.raises(OffsetError, match="another process"):
+            anyio.run(offsets.acquire)
+        os.kill(holder.pid, 9)  # it has no time to clean up
+    anyio.run(offsets.acquire)
+    anyio.run(offsets.release)

@@ -1,0 +1,119 @@
+"""The command line in processes of its own, as users and service managers run it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Program", "run_tailer", "started"]
+
+# A test that would wait longer has failed. No assertion is about time.
+PATIENCE_S = 50.0
+
+
+def run_tailer(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `tailer` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "tailer", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+        cwd=cwd,
+    )
+
+
+class Program:
+    """A running `tailer`, its output gathered line by line as it comes."""
+
+    def __init__(self, *arguments: str | Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-X", "dev", "-m", "tailer", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self._changed = threading.Condition()
+        self._readers = [
+            threading.Thread(target=self._gather, args=(stream, lines))
+            for stream, lines in (
+                (self.process.stdout, self.lines),
+                (self.process.stderr, self.errors),
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _gather(self, stream: Any, lines: list[str]) -> None:
+        with stream:
+            for line in stream:
+                with self._changed:
+                    lines.append(line.rstrip("\n"))
+                    self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The lines of standard output, which are events."""
+        return [json.loads(line) for line in list(self.lines)]
+
+    def wait_until(self, what: Callable[[], bool]) -> None:
+        """Wait for something to be seen in the output; fail if the program ends before."""
+        with self._changed:
+            seen = self._changed.wait_for(
+                lambda: what() or self.process.poll() is not None, PATIENCE_S
+            )
+            assert seen, f"not seen in {PATIENCE_S} s\n{self}"
+        assert what() or self._ended_with(what), f"the program ended\n{self}"
+
+    def _ended_with(self, what: Callable[[], bool]) -> bool:
+        for reader in self._readers:
+            reader.join(PATIENCE_S)
+        return what()
+
+    def wait_for_events(self, count: int) -> list[dict[str, Any]]:
+        """Wait for so many lines of standard output; returns all that there are."""
+        self.wait_until(lambda: len(self.lines) >= count)
+        return self.events
+
+    def wait_a_moment(self, seconds: float = 0.2) -> None:
+        """Let the program work for a while, or until it says something."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def wait(self) -> int:
+        """Wait for the program's own end; returns its exit status."""
+        status = self.process.wait(PATIENCE_S)
+        for reader in self._readers:
+            reader.join(PATIENCE_S)
+        return status
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; returns the exit status."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def __str__(self) -> str:
+        return "\n".join(["stdout:", *self.lines[-20:], "stderr:", *self.errors[-20:]])
+
+
+@contextmanager
+def started(*arguments: str | Path) -> Iterator[Program]:
+    """A program that is ended, at the latest, with the block."""
+    program = Program(*arguments)
+    try:
+        yield program
+    finally:
+        if program.process.poll() is None:
+            program.process.kill()
+        program.wait()

@@ -1,0 +1,166 @@
+"""What the local store holds beyond the suite of all stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from tailer.errors import ConfigError, TableError, TransientError
+from tailer.store import open_store
+from tailer.store.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+HOUR = 3600.0
+
+
+async def test_a_path_and_a_file_uri_are_one_table(tmp_path: Path) -> None:
+    table = tmp_path / "a table%20"
+    assert open_store(str(table)).root == str(table)
+    assert open_store(table.as_uri()).root == str(table)
+    assert open_store("file:" + table.as_uri().removeprefix("file://")).root == str(table)
+
+
+async def test_a_relative_path_is_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_store("orders").root == str(tmp_path / "orders")
+
+
+async def test_an_address_of_no_store_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ftp://"):
+        open_store("ftp://host/table")
+
+
+async def test_an_absolute_location_is_outside_the_table(tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere.parquet"
+    other.write_bytes(b"bytes")
+    store = LocalStore(str(tmp_path / "table"))
+    assert (await store.read(str(other)))[0] == b"bytes"
+
+
+async def test_a_location_in_another_store_is_refused_by_name(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    with pytest.raises(TableError, match=r"s3://bucket/part\.parquet.*another store"):
+        await store.open("s3://bucket/part.parquet", 10)
+
+
+async def test_a_file_in_the_place_of_a_folder_is_nothing_there(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").write_bytes(b"")
+    store = LocalStore(str(tmp_path))
+    assert [s async for s in store.list("_delta_log")] == []
+    with pytest.raises(FileNotFoundError):
+        await store.stat("_delta_log/1.json")
+
+
+async def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileNotFoundError):
+        await LocalStore(str(tmp_path)).read("folder")
+
+
+async def test_a_disk_error_may_heal(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    store = LocalStore(str(tmp_path))
+    with pytest.raises(TransientError, match="loop"):
+        await store.stat("loop")
+    with pytest.raises(TransientError, match="loop"):
+        await store.read("loop")
+
+
+async def test_a_new_file_of_the_same_size_and_time_has_another_tag(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    file, other = tmp_path / "1.json", tmp_path / "other"
+    file.write_bytes(b"old")
+    before = await store.stat("1.json")
+    other.write_bytes(b"new")
+    os.utime(other, ns=(file.stat().st_mtime_ns,) * 2)
+    other.rename(file)
+    after = await store.stat("1.json")
+    assert (after.size, after.mtime_ms) == (before.size, before.mtime_ms)
+    assert after.tag != before.tag
+
+
+def _rename(folder: Path) -> None:
+    (folder.parent / "made").rename(folder / "1.json")
+
+
+def _link(folder: Path) -> None:
+    os.link(folder.parent / "made", folder / "1.json")
+
+
+def _write(folder: Path) -> None:
+    (folder / "1.json").write_bytes(b"{}")
+
+
+def _finish(folder: Path) -> None:
+    with (folder / "begun.json").open("ab") as f:
+        f.write(b"}")
+
+
+@pytest.mark.parametrize("commit", [_rename, _link, _write, _finish])
+async def test_a_watch_sees_every_way_in_which_a_commit_appears(
+    tmp_path: Path, commit: object
+) -> None:
+    (tmp_path / "made").write_bytes(b"{}")
+    folder = tmp_path / "_delta_log"
+    folder.mkdir()
+    (folder / "begun.json").write_bytes(b"{")
+    assert callable(commit)
+    async with LocalStore(str(tmp_path)).watch("_delta_log") as watch:
+        with anyio.fail_after(30):  # the wait itself would take an hour
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(watch.wait, HOUR)
+                await anyio.lowlevel.checkpoint()
+                commit(folder)
+
+
+async def test_what_happened_before_the_wait_is_seen_too(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    async with LocalStore(str(tmp_path)).watch("_delta_log") as watch:
+        _write(tmp_path / "_delta_log")
+        with anyio.fail_after(30):
+            await watch.wait(HOUR)
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Root may read everything, so it is another user for a while."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if user == 0:
+            os.seteuid(user)
+
+
+async def test_what_may_not_be_read_is_named(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"")
+    secret.chmod(0)
+    store = LocalStore(str(tmp_path))
+    with without_privileges(), pytest.raises(TableError, match=r"secret.*permission denied"):
+        await store.read("secret")
+
+
+@pytest.mark.parametrize("location", [".", "folder", "pipe", "x" * 300, "/", "/dev/zero", "a/b"])
+async def test_what_is_no_file_is_not_found_and_never_waited_for(
+    tmp_path: Path, location: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a").write_bytes(b"")
+    store = LocalStore(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        await store.open(location, None)
+    with pytest.raises(FileNotFoundError):
+        await store.read(location, 0, 10)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from tailer.delta.actions import AddFile, RemoveFile
+from tailer.deltalog import DeltaLog
+from tailer.errors import ConfigError, TableError
+
+
+@pytest.fixture(autouse=True)
+def _no_cache() -> Iterator[None]:
+    DeltaLog.clear_cache()
+    yield
+    DeltaLog.clear_cache()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    path = str(tmp_path / "orders")
+    rows = pa.table({"id": [1, 2, 3], "part": ["a", "b", None]})
+    write_deltalake(path, rows, partition_by=["part"])
+    done = CommitProperties(app_transactions=[Transaction("my-stream", 7)])
+    write_deltalake(path, rows, mode="append", commit_properties=done)
+    DeltaTable(path).delete("part = 'a'")
+    return path
+
+
+def test_one_table_has_one_log_until_it_is_forgotten(table: str) -> None:
+    log = DeltaLog.for_table(table)
+    assert DeltaLog.for_table(f"file://{table}") is log
+    DeltaLog.invalidate_cache(table)
+    assert DeltaLog.for_table(table) is not log
+
+
+def test_a_folder_without_commits_is_no_table(table: str, tmp_path: Path) -> None:
+    assert DeltaLog.for_table(table).table_exists
+    assert not DeltaLog.for_table(str(tmp_path / "nothing")).table_exists
+
+
+def test_update_looks_again_only_when_the_snapshot_is_too_old(table: str) -> None:
+    now_s = [1000.0]
+    log = DeltaLog(table, clock=lambda: now_s[0])
+    assert log.update().version == 2
+    write_deltalake(table, pa.table({"id": [4], "part": ["c"]}), mode="append")
+    now_s[0] += 5
+    assert log.update(staleness_acceptable_s=10).version == 2
+    assert log.snapshot.version == 2
+    assert log.update(staleness_acceptable_s=5).version == 3
+    assert log.update().version == 3
+
+
+def test_a_clock_that_goes_back_does_not_make_a_snapshot_fresh(table: str) -> None:
+    now_s = [1000.0]
+    log = DeltaLog(table, clock=lambda: now_s[0])
+    log.update()
+    write_deltalake(table, pa.table({"id": [4], "part": ["c"]}), mode="append")
+    now_s[0] -= 500
+    assert log.update(staleness_acceptable_s=10).version == 3
+
+
+def test_a_snapshot_is_found_by_version_and_by_time(table: str) -> None:
+    log = DeltaLog.for_table(table)
+    first = log.history()[-1]
+    assert log.snapshot_at(0).version == 0
+    assert log.snapshot_at(timestamp_ms=first.timestamp_ms).version == 0
+    with pytest.raises(TableError, match="at or before"):
+        log.snapshot_at(timestamp_ms=first.timestamp_ms - 1)
+    with pytest.raises(ConfigError):
+        log.snapshot_at()
+
+
+def test_state_is_told_in_deltas_words(table: str) -> None:
+    log = DeltaLog.for_table(table)
+    assert log.metadata.partition_columns == ("part",)
+    assert log.protocol.min_reader_version == 1
+    assert log.properties == {}
+    assert log.transaction_version("my-stream") == 7
+    assert log.transaction_version("another") is None
+    assert log.domain_metadata("delta.rowTracking") is None
+
+
+def test_files_are_filtered_by_typed_partition_values(table: str) -> None:
+    log = DeltaLog.for_table(table)
+    files = list(log.files())
+    assert sorted(str(f.partition_values["part"]) for f in files) == ["None", "None", "b", "b"]
+    state = log.snapshot.state
+    nulls = log.filter_file_list(state, files, lambda values: values["part"] is None)
+    assert [f.partition_values for f in nulls] == [{"part": None}] * 2
+    assert sum(f.num_records or 0 for f in files) == 4
+
+
+def test_files_can_be_left_before_the_last_one(table: str) -> None:
+    assert len(list(islice(DeltaLog.for_table(table).files(), 1))) == 1
+
+
+def test_changes_are_all_actions_of_each_version_in_order(table: str) -> None:
+    log = DeltaLog.for_table(table)
+    changes = dict(log.get_changes(1))
+    assert list(changes) == [1, 2]
+    assert sum(isinstance(a, AddFile) for a in changes[1]) == 3
+    assert sum(isinstance(a, RemoveFile) for a in changes[2]) == 2
+    assert list(log.get_changes(3)) == []
+
+
+def test_history_is_newest_first(table: str) -> None:
+    log = DeltaLog.for_table(table)
+    assert [entry.version for entry in log.history()] == [2, 1, 0]
+    assert [entry.info["operation"] for entry in log.history(limit=1)] == ["DELETE"]
+
+
+def test_retention_follows_the_tables_property(table: str) -> None:
+    log = DeltaLog(table, clock=lambda: 1_000_000.0)
+    assert log.tombstone_retention_millis == 7 * 86_400_000
+    assert log.min_file_retention_timestamp() == 1_000_000_000 - 7 * 86_400_000
+    DeltaTable(table).alter.set_table_properties(
+        {"delta.deletedFileRetentionDuration": "interval 2 days"}
+    )
+    log.update()
+    assert log.tombstone_retention_millis == 2 * 86_400_000

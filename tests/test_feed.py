@@ -1,0 +1,420 @@
+"""One table to one sink: order, offsets, retries, and what is left when it is interrupted."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.decode.rows import DecodeOptions
+from tailer.errors import DataLoss, OffsetError, SinkRejected, TableError, TransientError
+from tailer.feed import Feed, FeedOptions, RetryOptions, pipe, run_feed
+from tailer.history import start_offset
+from tailer.log import DeltaLog
+from tailer.metrics import FeedMetrics
+from tailer.offsets.local import LocalOffsetStore
+from tailer.sink import load_sink
+from tailer.store.local import LocalStore
+from tailer.testing.batches import change_batch
+from tailer.testing.faulty import FaultyOffsetStore, FaultySink, FaultyStore, Script
+from tailer.testing.table import TableBuilder
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = pa.schema([("id", pa.int64())])
+Start = Callable[[DeltaLog], Awaitable[Offset]]
+
+
+def start_at(where: str) -> Start:
+    async def start(log: DeltaLog) -> Offset:
+        return await start_offset(log, where)
+
+    return start
+
+
+class Rig:
+    """A table, a feed from it to a JSON lines file, and faults in between."""
+
+    def __init__(self, folder: Path) -> None:
+        self.table = TableBuilder(folder / "orders", SCHEMA, cdf=True)
+        self.table.create()
+        self.output = folder / "out.jsonl"
+        self.offsets = LocalOffsetStore(folder / "state", "orders")
+        self.metrics = FeedMetrics("orders", lambda: 0.0)
+
+    def feed(
+        self,
+        *,
+        script: Script | None = None,
+        start: str = "0",
+        last: int | None = None,
+        batch_rows_max: int = 2,
+    ) -> Feed:
+        script = script or Script({})
+        store = FaultyStore(LocalStore(str(self.table.folder)), script)
+        sink = load_sink("jsonl").from_options({"path": str(self.output)}, Path())
+        return Feed(
+            name="orders",
+            log=DeltaLog(store, torn_commit_max_s=0.1),
+            sink=FaultySink(sink, script),
+            offsets=FaultyOffsetStore(self.offsets, script),
+            start=start_at(start),
+            metrics=self.metrics,
+            jitter=lambda: 0.0,
+            options=FeedOptions(
+                decode=DecodeOptions(batch_rows_max=batch_rows_max),
+                retry=RetryOptions(pause_min_s=0.001, pause_max_s=0.001),
+            ),
+            last=self.table.version if last is None else last,
+        )
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.output.read_text().splitlines()]
+
+    @property
+    def ids(self) -> list[int]:
+        return [event["id"] for event in self.events]
+
+    async def offset(self) -> Offset:
+        found = await self.offsets.load()
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    """Version 1: five rows in two files; version 2: nothing; version 3: a delete and an update."""
+    rig = Rig(tmp_path)
+    table = rig.table
+    table.commit(
+        table.add([{"id": 1}, {"id": 2}, {"id": 3}], row_group_size=2),
+        table.add([{"id": 4}, {"id": 5}]),
+    )
+    table.commit()
+    changes = [(1, "delete"), (2, "update_preimage"), (20, "update_postimage")]
+    table.commit(table.cdc([{"id": i, "_change_type": kind} for i, kind in changes]))
+    return rig
+
+
+EVERYTHING = [1, 2, 3, 4, 5, 1, 2, 20]
+
+
+async def test_every_event_comes_once_and_in_order(rig: Rig) -> None:
+    await run_feed(rig.feed())
+    assert rig.ids == EVERYTHING
+    assert [e["_commit_version"] for e in rig.events] == [1] * 5 + [3] * 3
+    assert len({e["_event_id"] for e in rig.events}) == 8
+    assert await rig.offset() == Offset(4)
+    assert (rig.metrics.versions_delivered, rig.metrics.events_delivered) == (4, 8)
+
+
+async def test_the_offset_is_saved_behind_each_batch_and_only_then(rig: Rig) -> None:
+    script = Script({})
+    await run_feed(rig.feed(script=script))
+    steps = [(name, what) for name, what in script.calls if name in ("write", "written", "save")]
+    assert [name for name, _ in steps] == ["write", "written", "save"] * (len(steps) // 3)
+    written = [json.loads(what) for name, what in steps if name == "written"]
+    saved = [json.loads(what) for name, what in steps if name == "save"]
+    # Each batch begins where the offset saved before it points to.
+    assert [(o["version"], o["index"]) for o in written[1:]] == [
+        (o["version"], o["index"]) for o in saved[:-1]
+    ]
+    assert {o["table_id"] for o in saved} == {rig.table.table_id}
+
+
+async def test_a_version_without_changes_moves_the_offset(rig: Rig) -> None:
+    await run_feed(rig.feed(last=2))
+    assert await rig.offset() == Offset(3)
+    assert rig.ids == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("method", ["list", "stat", "read", "open", "write", "load"])
+@pytest.mark.parametrize("place", [0, 1, 3])
+async def test_what_may_heal_is_tried_again_and_nothing_comes_twice(
+    rig: Rig, method: str, place: int
+) -> None:
+    error = TransientError("reset")
+    script = Script({method: [None] * place + [error, error]})
+    await run_feed(rig.feed(script=script))
+    assert rig.ids == EVERYTHING
+    assert await rig.offset() == Offset(4)
+
+
+@pytest.mark.parametrize("method", ["written", "save"])
+async def test_a_lost_acknowledgement_repeats_a_batch_byte_for_byte(rig: Rig, method: str) -> None:
+    await run_feed(rig.feed(script=Script({method: [None, None, TransientError("reset")]})))
+    lines = rig.output.read_text().splitlines()
+    assert len(lines) > len(EVERYTHING)
+    unique = list(dict.fromkeys(lines))
+    assert [json.loads(line)["id"] for line in unique] == EVERYTHING
+    assert len({json.loads(line)["_event_id"] for line in lines}) == len(EVERYTHING)
+
+
+async def test_progress_that_is_stored_with_the_data_wins(rig: Rig) -> None:
+    await run_feed(rig.feed(last=1))
+    feed = rig.feed()
+    inner = feed.sink
+
+    class Transactional:
+        """Knows that the version's last two events never arrived."""
+
+        async def open(self, name: str) -> Offset | None:
+            await inner.open(name)
+            return Offset(1, 3, table_id=rig.table.table_id)
+
+        async def write(self, batch: ChangeBatch) -> None:
+            await inner.write(batch)
+
+        async def aclose(self) -> None:
+            await inner.aclose()
+
+    feed.sink = Transactional()
+    await run_feed(feed)
+    assert rig.ids == [1, 2, 3, 4, 5, *EVERYTHING[3:]]
+
+
+async def test_the_sink_is_opened_anew_after_a_failure(rig: Rig) -> None:
+    script = Script({"write": [None, TransientError("reset")]})
+    await run_feed(rig.feed(script=script))
+    steps = [name for name, _ in script.calls if name in ("open", "aclose") or name == "acquire"]
+    sink = [n for n, what in script.calls if (n, what) == ("open", "orders") or n == "aclose"]
+    assert sink == ["open", "aclose", "open", "aclose"]
+    assert steps.count("acquire") == 1, "the feed stays its own owner meanwhile"
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("write", SinkRejected("no")),
+        ("open", DataLoss("gone")),
+        ("load", OffsetError("damaged")),
+    ],
+)
+async def test_what_will_not_heal_ends_the_feed_with_its_offset_unmoved(
+    rig: Rig, method: str, error: Exception
+) -> None:
+    await run_feed(rig.feed(last=0))
+    before = await rig.offset()
+    script = Script({method: [error] if method != "open" else [None, error]})
+    with pytest.raises(type(error)):
+        await run_feed(rig.feed(script=script))
+    assert await rig.offset() == before
+    assert rig.metrics.error is error
+    await run_feed(rig.feed())
+    assert rig.ids == EVERYTHING
+
+
+@contextmanager
+def full_disk(file_bytes_max: int) -> Iterator[None]:
+    """No file of this process grows beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_full_disk_is_waited_for(rig: Rig) -> None:
+    rig.table.insert([{"id": 1000 + i} for i in range(3000)])
+    async with anyio.create_task_group() as tasks:
+        with full_disk(100_000):
+            tasks.start_soon(run_feed, rig.feed(batch_rows_max=1000))
+            while rig.metrics.error is None:  # noqa: ASYNC110 - the metrics have no event for it
+                await anyio.sleep(0.001)
+            assert isinstance(rig.metrics.error, TransientError)
+            await anyio.sleep(0.05)
+    unique = {event["_event_id"]: event["id"] for event in rig.events}
+    assert list(unique.values()) == [*EVERYTHING, *range(1000, 4000)]
+    assert await rig.offset() == Offset(5)
+
+
+async def test_a_bug_is_not_taken_for_weather(rig: Rig) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await run_feed(rig.feed(script=Script({"write": [None, ZeroDivisionError()]})))
+    await run_feed(rig.feed())
+    assert rig.ids == EVERYTHING
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 100])
+async def test_a_feed_goes_on_inside_a_version(rig: Rig, rows: int) -> None:
+    """Stopped by an error after every single batch, and started anew."""
+    starts = []
+    while True:
+        script = Script({"write": [None, SinkRejected("enough")]})
+        try:
+            await run_feed(rig.feed(script=script, batch_rows_max=rows))
+            break
+        except SinkRejected:
+            starts.append(await rig.offset())
+    assert rig.ids == EVERYTHING
+    assert len({e["_event_id"] for e in rig.events}) == len(EVERYTHING)
+    assert any(offset.index > 0 for offset in starts)
+
+
+async def test_ids_do_not_depend_on_where_batches_are_cut(rig: Rig, tmp_path: Path) -> None:
+    lines = []
+    for rows in (1, 2, 100):
+        rig.output = tmp_path / f"{rows}.jsonl"
+        await rig.offsets.clear()
+        await run_feed(rig.feed(batch_rows_max=rows))
+        lines.append(rig.output.read_bytes())
+    assert lines[0] == lines[1] == lines[2]
+
+
+# The initial snapshot
+
+
+async def test_the_snapshot_s_rows_come_first_then_the_changes(rig: Rig) -> None:
+    await run_feed(rig.feed(start="snapshot", last=3))
+    assert sorted(rig.ids) == [1, 2, 3, 4, 5], "the table's builder has not rewritten its files"
+    assert {(e["_change_type"], e["_commit_version"]) for e in rig.events} == {("insert", 3)}
+    rig.table.insert([{"id": 6}])
+    await run_feed(rig.feed(start="snapshot"))
+    assert sorted(rig.ids) == [1, 2, 3, 4, 5, 6]
+    assert await rig.offset() == Offset(5)
+
+
+async def test_a_snapshot_is_resumed_as_of_its_own_version(rig: Rig) -> None:
+    script = Script({"write": [None, SinkRejected("enough")]})
+    with pytest.raises(SinkRejected):
+        await run_feed(rig.feed(script=script, start="snapshot"))
+    saved = await rig.offset()
+    assert (saved.version, saved.snapshot, saved.index) == (3, True, 2)
+    rig.table.insert([{"id": 6}])
+    await run_feed(rig.feed(start="snapshot"))
+    assert sorted(rig.ids) == [1, 2, 3, 4, 5, 6]
+    assert [e["_commit_version"] for e in rig.events] == [3] * 5 + [4]
+    assert len({e["_event_id"] for e in rig.events}) == 6
+
+
+async def test_the_snapshot_of_an_empty_table_is_passed(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await run_feed(rig.feed(start="snapshot"))
+    assert (await rig.offset()).to_json()["snapshot"] is False
+    assert await rig.offset() == Offset(1)
+    rig.table.insert([{"id": 1}])
+    await run_feed(rig.feed(start="snapshot"))
+    assert rig.ids == [1]
+
+
+async def test_a_snapshot_leaves_out_what_deletion_vectors_delete(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    add = rig.table.add([{"id": i} for i in range(6)], row_group_size=2)
+    rig.table.commit(rig.table.protocol(3, 7, **features), add)
+    rig.table.commit(*rig.table.delete_rows(add, [1, 2, 3]))
+    await run_feed(rig.feed(start="snapshot", batch_rows_max=1))
+    assert rig.ids == [0, 4, 5]
+
+
+# The schema
+
+
+async def test_the_schema_may_change_in_mid_stream(rig: Rig) -> None:
+    table = rig.table
+    table.schema = pa.schema([*SCHEMA, ("country", pa.string())])
+    table.commit(table.metadata(), table.add([{"id": 6, "country": "DE"}]))
+    table.insert([{"id": 7}])
+    await run_feed(rig.feed())
+    assert [e.get("country", "none") for e in rig.events] == ["none"] * 8 + ["DE", None]
+
+
+# Ending
+
+
+async def test_a_cancelled_feed_finishes_its_batch_and_saves_it(rig: Rig) -> None:
+    feed = rig.feed()
+    scope = anyio.CancelScope()
+    inner = feed.sink
+
+    class CancellingSink:
+        """Asks the feed to end while a batch is being written."""
+
+        async def open(self, name: str) -> Offset | None:
+            return await inner.open(name)
+
+        async def write(self, batch: ChangeBatch) -> None:
+            if batch.offset == Offset(1, 2):
+                scope.cancel()
+                await anyio.sleep(0.01)  # a cancellation would come through here
+            await inner.write(batch)
+
+        async def aclose(self) -> None:
+            await inner.aclose()
+
+    feed.sink = CancellingSink()
+    with scope:
+        await run_feed(feed)
+    assert scope.cancelled_caught
+    assert rig.ids == [1, 2, 3]
+    assert await rig.offset() == Offset(1, 3)
+    await run_feed(rig.feed())
+    assert rig.ids == EVERYTHING
+
+
+async def test_an_offset_beyond_the_version_s_changes_is_refused(rig: Rig) -> None:
+    await rig.offsets.save(Offset(1, 99, table_id=rig.table.table_id))
+    with pytest.raises(TableError, match=r"version 1.*99"):
+        await run_feed(rig.feed())
+
+
+# The two tasks
+
+
+async def _batches(made: list[int]) -> AsyncGenerator[ChangeBatch, None]:
+    for index in range(10):
+        made.append(index)
+        yield change_batch(SCHEMA, [{"id": index}], index=index)
+
+
+async def test_two_batches_are_alive_one_written_and_one_ready() -> None:
+    made: list[int] = []
+    go_on = anyio.Event()
+    published: list[ChangeBatch] = []
+
+    async def publish(batch: ChangeBatch) -> None:
+        await go_on.wait()
+        published.append(batch)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pipe, _batches(made), publish)
+        await anyio.wait_all_tasks_blocked()
+        assert made == [0, 1]
+        go_on.set()
+    assert [batch.offset.index for batch in published] == list(range(10))
+
+
+async def test_the_publisher_s_error_comes_out_as_it_is() -> None:
+    async def publish(batch: ChangeBatch) -> None:
+        if batch.offset.index == 3:
+            raise SinkRejected("no")
+
+    with pytest.raises(SinkRejected, match="no"):
+        await pipe(_batches([]), publish)
+
+
+async def test_the_reader_s_error_comes_out_behind_what_was_read_before() -> None:
+    published: list[int] = []
+
+    async def broken() -> AsyncGenerator[ChangeBatch, None]:
+        yield change_batch(SCHEMA, [{"id": 1}])
+        yield change_batch(SCHEMA, [{"id": 2}], index=1)
+        raise DataLoss("gone")
+
+    async def publish(batch: ChangeBatch) -> None:
+        await anyio.sleep(0.01)
+        published.append(batch.offset.index)
+
+    with pytest.raises(DataLoss, match="gone"):
+        await pipe(broken(), publish)
+    assert published == [0, 1]
