@@ -17,11 +17,15 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.errors import CorruptLog
+from tailer.errors import CorruptLog, UnsupportedTable
 
-__all__ = ["COMING", "LEAVING", "REF_FIELDS", "DiffOptions", "Engine", "RowStream"]
+__all__ = ["COMING", "LEAVING", "MAP_DEPTH_MAX", "REF_FIELDS", "DiffOptions", "Engine", "RowStream"]
 
 LEAVING, COMING = 0, 1
+
+#: How deep maps may be nested, counting the lists around them: what the engine needs to prepare a
+#: query doubles with every level, and is a gigabyte at 15.
+MAP_DEPTH_MAX = 8
 
 #: What every row of a stream begins with: its side, and its reference on that side.
 REF_FIELDS = (pa.field("#side", pa.int8()), pa.field("#ref", pa.int64()))
@@ -49,7 +53,15 @@ class RowStream:
     error: BaseException | None = None
 
     def key(self) -> str:
-        """SQL for all values of a row, such that equal values are equal there."""
+        """SQL for all values of a row, such that equal values are equal there.
+
+        Raises :class:`UnsupportedTable` for maps that are nested too deep to be compared.
+        """
+        if any(_map_depth(f.type) > MAP_DEPTH_MAX for f in self.schema):
+            raise UnsupportedTable(
+                f"its rows can't be compared: maps are nested more than {MAP_DEPTH_MAX} deep",
+                hint="follow it with its change data feed on",
+            )
         return ", ".join(_canonical(f.name, f.type) for f in list(self.schema)[len(REF_FIELDS) :])
 
     def reader(self) -> pa.RecordBatchReader:
@@ -261,6 +273,14 @@ def _canonical(name: str, data_type: pa.DataType) -> str:
 def _member(name: str, field_name: str) -> str:
     quoted = field_name.replace('"', '""')
     return f'{name}."{quoted}"'
+
+
+def _map_depth(data_type: pa.DataType) -> int:
+    """How many maps and lists lie around each other, down to the innermost map."""
+    if not _has_map(data_type):
+        return 0
+    inside = max(_map_depth(data_type.field(i).type) for i in range(data_type.num_fields))
+    return inside + (not pa.types.is_struct(data_type))
 
 
 def _has_map(data_type: pa.DataType) -> bool:
