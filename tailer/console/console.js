@@ -30,6 +30,7 @@ const ACTIONS = {
 const ALLOWED = {
   paused: ["resume", "stop"],
   failed: ["start", "skip"],
+  standby: ["stop"],
   stopped: ["start"],
 };
 const RUNNING = ["pause", "resnapshot", "skip", "stop"];
@@ -98,7 +99,7 @@ function show(feed) {
       ? `${lag.versions} version${lag.versions === 1 ? "" : "s"}, ${duration(lag.seconds)}` +
         (lag.bytes === null ? "" : `, ${bytes(lag.bytes)}`)
       : "none",
-    lag.seconds > 300,
+    lag.versions > 0 && lag.seconds > 300,
   );
   put(node, "offset", offset ? `v${offset.version}${offset.index ? ` +${offset.index}` : ""}` +
     (offset.snapshot ? " snapshot" : "") : "–");
