@@ -8,8 +8,9 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,22 @@ class Page:
 @asynccontextmanager
 async def open_page(url: str) -> AsyncIterator[Page]:
     """A page in a browser of its own, which ends with the block."""
+    with _browser() as port:
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+                targets = await answer.json()
+            address = next(t["webSocketDebuggerUrl"] for t in targets if t["type"] == "page")
+            async with session.ws_connect(address, max_msg_size=0) as socket:
+                page = Page(socket)
+                for domain in ("Page", "Runtime", "Log"):
+                    await page.call(f"{domain}.enable")
+                await page.call("Page.navigate", url=url)
+                yield page
+
+
+@contextmanager
+def _browser() -> Iterator[int]:
+    """A browser; the port that it takes commands on."""
     program = browser_program()
     assert program is not None
     with tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True) as profile:
@@ -93,26 +110,18 @@ async def open_page(url: str) -> AsyncIterator[Page]:
             "--no-first-run", "--remote-debugging-port=0", f"--user-data-dir={profile}",
             "about:blank",
         ]  # fmt: skip
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            port = await _debugging_port(Path(profile) / "DevToolsActivePort")
-            async with aiohttp.ClientSession() as session:
-                async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                    targets = await answer.json()
-                address = next(t["webSocketDebuggerUrl"] for t in targets if t["type"] == "page")
-                async with session.ws_connect(address, max_msg_size=0) as socket:
-                    page = Page(socket)
-                    for domain in ("Page", "Runtime", "Log"):
-                        await page.call(f"{domain}.enable")
-                    await page.call("Page.navigate", url=url)
-                    yield page
-        finally:
-            process.kill()
-            process.wait()
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                yield _debugging_port(Path(profile) / "DevToolsActivePort")
+            finally:
+                process.kill()
 
 
-async def _debugging_port(file: Path) -> int:
-    with anyio.fail_after(30):
-        while not (file.exists() and file.read_text().strip()):
-            await anyio.sleep(0.05)
-    return int(file.read_text().splitlines()[0])
+def _debugging_port(file: Path) -> int:
+    for _ in range(600):
+        if file.exists() and (text := file.read_text()).strip():
+            return int(text.splitlines()[0])
+        time.sleep(0.05)
+    raise AssertionError("the browser did not start within 30 seconds")
