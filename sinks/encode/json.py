@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from tailer.changes import is_arrow_variant, variant_json
 
-__all__ = ["json_lines", "json_values"]
+__all__ = ["json_lines", "json_members", "json_objects", "json_values", "text_of"]
 
 _NULL = pa.scalar("null")
 _DAY_US = 86_400_000_000
@@ -36,17 +36,38 @@ _CONTROL_ESCAPES = [(chr(c), json.dumps(chr(c))[1:-1]) for c in range(0x20)]
 
 def json_lines(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Buffer:
     """Rows as JSON lines, each ended by a newline, in one contiguous buffer of UTF-8."""
+    return text_of(json_objects(names, columns, end="}\n"))
+
+
+def json_objects(
+    names: Sequence[str], columns: Sequence[pa.Array], end: str = "}"
+) -> pa.StringArray:
+    """Rows as JSON objects, one string each, none of them null. There is at least one column."""
+    return _join(*_members(names, [json_values(column) for column in columns]), pa.scalar(end))
+
+
+def json_members(names: Sequence[str], texts: Sequence[pa.Array | pa.Scalar]) -> pa.StringArray:
+    """JSON objects of members that are JSON text already: arrays, or one scalar for all rows."""
+    return _join(*_members(names, texts), pa.scalar("}"))
+
+
+def _members(
+    names: Sequence[str], texts: Sequence[pa.Array | pa.Scalar]
+) -> list[pa.Array | pa.Scalar]:
     parts: list[pa.Array | pa.Scalar] = []
-    for i, (name, column) in enumerate(zip(names, columns, strict=True)):
-        parts += [pa.scalar(("{" if i == 0 else ",") + json.dumps(name) + ":"), json_values(column)]
-    parts.append(pa.scalar("}\n"))
-    lines = _join(*parts)
-    if not len(lines):
+    for i, (name, text) in enumerate(zip(names, texts, strict=True)):
+        parts += [pa.scalar(("{" if i == 0 else ",") + json.dumps(name) + ":"), text]
+    return parts
+
+
+def text_of(texts: pa.StringArray | pa.BinaryArray) -> pa.Buffer:
+    """The values of an array without nulls, one behind the other, as they lie in memory."""
+    if not len(texts):
         return pa.py_buffer(b"")
-    offsets = lines.buffers()[1]
-    ends = pa.Array.from_buffers(pa.int32(), len(lines) + 1, [None, offsets], offset=lines.offset)
-    first, last = ends[0].as_py(), ends[len(lines)].as_py()
-    return lines.buffers()[2].slice(first, last - first)
+    offsets = texts.buffers()[1]
+    ends = pa.Array.from_buffers(pa.int32(), len(texts) + 1, [None, offsets], offset=texts.offset)
+    first, last = ends[0].as_py(), ends[len(texts)].as_py()
+    return texts.buffers()[2].slice(first, last - first)
 
 
 def _join(*parts: pa.Array | pa.Scalar) -> pa.StringArray:
