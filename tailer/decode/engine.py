@@ -252,7 +252,7 @@ class Engine:
         """The references of partners: ``l`` of the one that leaves, ``c`` of the one that comes,
         sorted by one of them, in batches. Only one such iteration may be going on."""
         found = self._connection.sql(f"SELECT l, c FROM partners ORDER BY {order}")
-        yield from found.to_arrow_reader()
+        yield from pa.RecordBatchReader.from_stream(found)
 
 
 def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
