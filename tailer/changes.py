@@ -171,6 +171,11 @@ class ChangeBatch:
     ``positions`` (int64) the rows' positions in the file. Both are empty in a batch that only
     carries the offset over a version without changes. ``offset`` is that of the first row,
     ``next_offset`` the one to save when the batch is written.
+
+    Where a feed pairs updates (:mod:`tailer.pair`), ``before`` (struct of the data columns) has
+    each update's preimage beside its postimage, null in every other row; such a preimage is no row
+    of its own then, and ``indices`` (int64) are the rows' places in the version. An image without
+    a partner stays a row of its own.
     """
 
     rows: pa.RecordBatch
@@ -180,6 +185,8 @@ class ChangeBatch:
     timestamp_ms: int
     offset: Offset
     next_offset: Offset
+    before: pa.StructArray | None = None
+    indices: pa.Int64Array | None = None
 
     @property
     def version(self) -> int:
@@ -190,6 +197,13 @@ class ChangeBatch:
     def num_rows(self) -> int:
         """How many change events there are in it."""
         return int(self.rows.num_rows)
+
+    def row_indices(self) -> pa.Int64Array:
+        """Each row's place in its version, from 0 (int64): what the offset's index counts."""
+        if self.indices is not None:
+            return self.indices
+        first = self.offset.index
+        return pa.arange(first, first + self.num_rows)
 
     def event_ids(self) -> pa.StringArray:
         """One id per row: the same on every run, machine and way of reading the same log files.

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -48,6 +49,7 @@ from tailer.follow import FollowOptions, follow
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, Observer
 from tailer.offsets import OffsetStore
+from tailer.pair import pair_updates, paired_batches
 from tailer.sink import Sink
 
 __all__ = ["Feed", "FeedOptions", "RetryOptions", "pipe", "read_changes", "run_feed"]
@@ -68,6 +70,9 @@ class FeedOptions:
     """How changes are found and decoded, and how failures are retried.
 
     ``key`` names the columns by which derived changes without row ids are paired into updates.
+    ``paired`` gives each update as one row with its preimage in ``ChangeBatch.before``; a feed
+    whose sink has a true attribute ``paired`` does so by itself, under the sink's ``key_columns``
+    where it has none of its own.
     """
 
     change_source: ChangeSource = "auto"
@@ -76,6 +81,14 @@ class FeedOptions:
     decode: DecodeOptions = field(default_factory=DecodeOptions)
     follow: FollowOptions = field(default_factory=FollowOptions)
     retry: RetryOptions = field(default_factory=RetryOptions)
+    paired: bool = False
+
+    def for_sink(self, sink: Sink) -> FeedOptions:
+        """The same, with updates paired where the sink wants that."""
+        if not getattr(sink, "paired", False):
+            return self
+        key = self.key or tuple(getattr(sink, "key_columns", ()))
+        return replace(self, paired=True, key=key)
 
 
 @dataclass(slots=True)
@@ -136,7 +149,8 @@ async def _run_once(feed: Feed) -> None:
             await feed.offsets.save(batch.next_offset)
             feed.metrics.delivered(batch)
 
-        changes = read_changes(feed.log, offset, feed.last, feed.options, feed.metrics)
+        options = feed.options.for_sink(feed.sink)
+        changes = read_changes(feed.log, offset, feed.last, options, feed.metrics)
         await pipe(changes, publish, feed.metrics.read)
     finally:
         with anyio.CancelScope(shield=True):
@@ -206,8 +220,13 @@ async def _commit_batches(
     try:
         files = await _plan(log, commit, options, observer)
         first = replace(start, table_id=commit.after.table_id)
-        context = _Context(log, options.decode, commit)
-        async with aclosing(_decode_all(context, files, first)) as batches:
+        read = partial(_decode_all, _Context(log, options.decode, commit))
+        pairing = None
+        if options.paired:
+            planned = (log.store, commit, files, options.decode, options.diff, options.key)
+            files, pairing = await pair_updates(*planned)
+        found = paired_batches(pairing, files, first, read) if pairing else read(files, first)
+        async with aclosing(found) as batches:
             async for batch in batches:
                 yield batch
     except TableError as e:

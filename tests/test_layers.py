@@ -24,7 +24,7 @@ LAYERS = (
     ("deltalog",),
     ("config", "history", "output", "signals", "verify", "web"),
     ("feed",),
-    ("follow", "derive"),
+    ("follow", "derive", "pair"),
     ("log", "fetch", "offsets", "sink"),
     ("store", "decode", "metrics"),
     ("__init__",),  # loaded before all others: what it imports, everyone does

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -237,6 +237,22 @@ class Engine:
         )
         self._connection.unregister("pairs")
         return found["row_id"].combine_chunks()
+
+    def find_partners(self, rows: RowStream) -> None:
+        """Pair the rows of equal values, where there is one on each side and no other, for
+        :meth:`partners` to list."""
+        left, came = (f'min("#ref") FILTER ("#side" = {side})' for side in (LEAVING, COMING))
+        with self._over(rows):
+            self._connection.execute(
+                f"CREATE TEMP TABLE partners AS SELECT {left} AS l, {came} AS c FROM rows "
+                f"GROUP BY {rows.key()} HAVING count(*) = 2 AND l IS NOT NULL AND c IS NOT NULL"
+            )
+
+    def partners(self, order: Literal["l", "c"]) -> Iterator[pa.RecordBatch]:
+        """The references of partners: ``l`` of the one that leaves, ``c`` of the one that comes,
+        sorted by one of them, in batches. Only one such iteration may be going on."""
+        found = self._connection.sql(f"SELECT l, c FROM partners ORDER BY {order}")
+        yield from pa.RecordBatchReader.from_stream(found)
 
 
 def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
