@@ -5,8 +5,8 @@ A rewritten file holds mostly rows that were there before. Two ways tell them ap
 * **Row ids** (:func:`by_row_ids`): a row whose id and row commit version both leave and come was
   only copied; one whose commit version differs was updated. Only the two tracking columns are read.
 * **Cancel-out** (:func:`by_value`): rows that leave and rows that come are cancelled as multisets,
-  over all columns. NaN equals NaN, -0.0 equals 0.0, null equals null, maps have no order. Values
-  are compared, never only hashes.
+  over all columns. NaN equals NaN, -0.0 equals 0.0, null equals null, maps have no order. What is
+  compared is 128 bits of hash, or values where hashes would not tell all of them apart.
 
 Either way the result is a set of row positions for each file, so the changed rows are then decoded
 as any others are; there is no second decoder. Among equal rows the one in the lowest file and
