@@ -39,11 +39,13 @@ REF_FIELDS = (pa.field("#side", pa.int8()), pa.field("#ref", pa.int64()))
 @dataclass(frozen=True, slots=True)
 class DiffOptions:
     """Bounds of the comparison. ``memory_bytes_max`` is the engine's; ``spill_folder`` None: the
-    system's temporary folder."""
+    system's temporary folder. ``keep_bytes_max`` bounds the decoded rows that are kept for output,
+    so that a file need not be read a second time."""
 
     memory_bytes_max: int = 512 * 1024 * 1024
     spill_folder: str | None = None
     threads: int = 2
+    keep_bytes_max: int = 96 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -246,23 +248,23 @@ class Engine:
         """The ids of the updated rows whose two images are equal."""
         pairs = pa.table(
             {
-                "side": pa.concat_arrays(
+                "#side": pa.concat_arrays(
                     [
                         pa.repeat(pa.scalar(side, pa.int8()), updated.num_rows)
                         for side in (LEAVING, COMING)
                     ]
                 ),
-                "ref": pa.chunked_array([*updated["left"].chunks, *updated["came"].chunks]),
+                "#ref": pa.chunked_array([*updated["left"].chunks, *updated["came"].chunks]),
                 "row_id": pa.chunked_array([*updated["row_id"].chunks] * 2),
             }
         )
         images = rows()
-        key = images.key()
+        columns = images.fingerprint()
         self._connection.register("pairs", pairs)
         found = self._query(
             images,
-            f'SELECT row_id FROM rows JOIN pairs ON "#side" = side AND "#ref" = ref '
-            f"GROUP BY row_id, {key} HAVING count(*) = 2",
+            f'SELECT row_id FROM {_selected(columns)} JOIN pairs USING ("#side", "#ref") '
+            f"GROUP BY row_id, {', '.join(columns)} HAVING count(*) = 2",
         )
         self._connection.unregister("pairs")
         return found["row_id"].combine_chunks()

@@ -38,7 +38,7 @@ def unmatched(data_type: pa.DataType, left: list[Any], came: list[Any]) -> tuple
 
 
 def engine_hash(sql: str) -> int:
-    return int(duckdb.sql(f"SELECT hash({sql})").fetchall()[0][0])
+    return int(duckdb.execute(f"SELECT hash({sql})").fetchall()[0][0])
 
 
 def integer_of_hash(hashed: int) -> int:
