@@ -78,14 +78,18 @@ def decode_file(
     selection: RowSelection,
     options: DecodeOptions,
     skip: Skip,
+    part: tuple[int, int] | None = None,
 ) -> Iterator[Rows]:
     """The changed rows of one file, less those that ``skip`` passes over.
+
+    ``part`` narrows it down to the row groups whose middle lies in that half-open range of bytes,
+    so that several readers can share a file without having read its footer before.
 
     Raises :class:`TableError`, naming version and file, where the file is not what the log says.
     """
     try:
         with _open(source, file, options) as parquet:
-            yield from _Decoder(parquet, file, selection, options).batches(skip)
+            yield from _Decoder(parquet, file, selection, options).batches(skip, part)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
     except UNREADABLE as e:
@@ -213,10 +217,13 @@ class _Decoder:
         convert = converter(source, field.type, target.mapping, field.name, calendar)
         return name, convert
 
-    def batches(self, skip: Skip) -> Iterator[Rows]:
+    def batches(self, skip: Skip, part: tuple[int, int] | None) -> Iterator[Rows]:
         first = 0
         for group in range(self.parquet.metadata.num_row_groups):
             rows = self.parquet.metadata.row_group(group).num_rows
+            if part is not None and not part[0] <= self._middle(group) < part[1]:
+                first += rows
+                continue
             wanted = self.selection.count(first, first + rows)
             if self.file.kinds is None and wanted <= skip.remaining:
                 skip.remaining -= wanted
@@ -227,6 +234,13 @@ class _Decoder:
                     if passed < found.batch.num_rows:
                         yield found.slice(passed)
             first += rows
+
+    def _middle(self, group: int) -> int:
+        """The byte of the file in the middle of a row group."""
+        meta = self.parquet.metadata.row_group(group)
+        columns = [meta.column(i) for i in range(meta.num_columns)]
+        starts = (c.dictionary_page_offset or c.data_page_offset for c in columns)
+        return int(min(starts)) + sum(int(c.total_compressed_size) for c in columns) // 2
 
     def _row_group(self, group: int, first: int) -> Iterator[Rows]:
         """One row group's selected rows; ``first`` is the position of its first row."""
