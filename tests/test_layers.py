@@ -29,7 +29,7 @@ LAYERS = (
     ("store", "decode", "metrics"),
     # A shared table is a store, so the client lies below it; the server stands on the feed's parts.
     ("sharing.client",),
-    ("sharing.answers", "sharing.auth"),
+    ("sharing.answers", "sharing.auth", "sharing.http"),
     ("sharing.profile", "sharing.model"),
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),
