@@ -16,7 +16,7 @@ import pyarrow as pa
 from tailer.changes import ChangeBatch, Offset
 from tailer.offsets import OffsetStore
 from tailer.sink import Sink
-from tailer.store import FileStatus, Store, Watch
+from tailer.store import FileStatus, Store, StoreTraits, Watch, traits_of
 
 __all__ = ["FaultyOffsetStore", "FaultySink", "FaultyStore", "Script"]
 
@@ -49,6 +49,11 @@ class FaultyStore:
     def root(self) -> str:
         """See :class:`tailer.store.Store`."""
         return self._inner.root
+
+    @property
+    def traits(self) -> StoreTraits:
+        """The inner store's."""
+        return traits_of(self._inner)
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`."""
