@@ -112,7 +112,7 @@ class FaultySink:
         await self._inner.aclose()
 
 
-class FaultyOffsetStore:
+class FaultyOffsetStore(OffsetStore):
     """An offset store whose calls fail as the script says: acquire, load, save, clear."""
 
     def __init__(self, inner: OffsetStore, script: Script) -> None:
@@ -123,6 +123,15 @@ class FaultyOffsetStore:
         """See :class:`tailer.offsets.OffsetStore`."""
         self.script("acquire")
         await self._inner.acquire()
+
+    async def check(self) -> None:
+        """See :class:`tailer.offsets.OffsetStore`; not in the script."""
+        await self._inner.check()
+
+    @property
+    def waiting_for(self) -> str | None:
+        """The inner store's."""
+        return self._inner.waiting_for
 
     async def load(self) -> Offset | None:
         """See :class:`tailer.offsets.OffsetStore`."""
