@@ -41,6 +41,14 @@ def _read_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--batch-rows-max", type=int, default=65_536, metavar="N")
 
 
+def _table(p: argparse.ArgumentParser) -> None:
+    p.add_argument("table", metavar="TABLE", help="a path, or s3://bucket/key")
+    p.add_argument(
+        "--store-option", action="append", default=[], metavar="KEY=VALUE", dest="store_options",
+        help="how the table is reached, such as endpoint_url=http://host; may be repeated",
+    )  # fmt: skip
+
+
 def parser() -> argparse.ArgumentParser:
     """The argument parser of all commands."""
     top = argparse.ArgumentParser(
@@ -51,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
     p = commands.add_parser("tail", help="follow one table, its events as JSON lines")
-    p.add_argument("table", metavar="TABLE")
+    _table(p)
     p.add_argument(
         "--from", dest="start", default="latest", metavar="WHERE",
         help="latest (default), earliest, snapshot, a version or a time; inclusive",
@@ -60,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     _read_options(p)
 
     p = commands.add_parser("read", help="the changes of a range of versions, into a file")
-    p.add_argument("table", metavar="TABLE")
+    _table(p)
     start = p.add_mutually_exclusive_group(required=True)
     start.add_argument("--starting-version", type=int, metavar="A")
     start.add_argument("--starting-timestamp", metavar="TIME")
@@ -78,13 +86,13 @@ def parser() -> argparse.ArgumentParser:
         p.add_argument("config", metavar="CONFIG.toml")
 
     p = commands.add_parser("verify", help="prove that the events lead from snapshot to snapshot")
-    p.add_argument("table", metavar="TABLE")
+    _table(p)
     p.add_argument("--from", dest="first", type=int, metavar="A", help="default: the earliest")
     p.add_argument("--to", dest="last", type=int, metavar="B", help="default: the newest")
     _read_options(p)
 
     p = commands.add_parser("snapshot", help="what a table is at a version")
-    p.add_argument("table", metavar="TABLE")
+    _table(p)
     at = p.add_mutually_exclusive_group()
     at.add_argument("--version", dest="at_version", type=int, metavar="N")
     at.add_argument("--timestamp", metavar="TIME")
@@ -92,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--writer-timezone", default="UTC", metavar="ZONE")
 
     p = commands.add_parser("history", help="a table's commits, newest first")
-    p.add_argument("table", metavar="TABLE")
+    _table(p)
     p.add_argument("--limit", type=int, metavar="N")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
 

@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -84,8 +85,25 @@ def _check_columns(columns: list[str] | None, state: TableState, table: str) -> 
             )
 
 
-async def _tail(arguments: argparse.Namespace) -> int:
-    log = DeltaLog(open_store(arguments.table))
+def _on_table(
+    command: Callable[[argparse.Namespace, DeltaLog], Awaitable[int]],
+) -> Callable[[argparse.Namespace], Awaitable[int]]:
+    """The command with the log of its table, whose connections it leaves closed."""
+
+    async def run_on_table(arguments: argparse.Namespace) -> int:
+        options = {}
+        for option in arguments.store_options:
+            key, separator, value = option.partition("=")
+            if not separator:
+                raise ConfigError(f"--store-option {option!r} must be KEY=VALUE")
+            options[key] = value
+        async with aclosing(open_store(arguments.table, options)) as store:
+            return await command(arguments, DeltaLog(store))
+
+    return run_on_table
+
+
+async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
     offset = await start_offset(log, arguments.start)
     if arguments.columns:
         _check_columns(arguments.columns, (await log.snapshot()).state, log.store.root)
@@ -129,9 +147,8 @@ async def _range(arguments: argparse.Namespace, log: DeltaLog) -> tuple[int, int
     return first, last
 
 
-async def _read(arguments: argparse.Namespace) -> int:
+async def _read(arguments: argparse.Namespace, log: DeltaLog) -> int:
     kind = output_kind(arguments.output)
-    log = DeltaLog(open_store(arguments.table))
     first, last = await _range(arguments, log)
     end = (await log.snapshot(last)).state
     _check_columns(arguments.columns, end, log.store.root)
@@ -146,8 +163,7 @@ async def _read(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _snapshot(arguments: argparse.Namespace) -> int:
-    log = DeltaLog(open_store(arguments.table))
+async def _snapshot(arguments: argparse.Namespace, log: DeltaLog) -> int:
     version = arguments.at_version
     if arguments.timestamp is not None:
         version = await version_at_or_before(log, parse_timestamp(arguments.timestamp))
@@ -190,8 +206,7 @@ def _describe(version: int, state: TableState, files: int, size: int, rows: int)
     }
 
 
-async def _history(arguments: argparse.Namespace) -> int:
-    log = DeltaLog(open_store(arguments.table))
+async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:
     entries = [entry async for entry in history(log)]
     for entry in entries[::-1][: arguments.limit]:
         moment = dt.datetime.fromtimestamp(entry.timestamp_ms / 1000, dt.UTC)
@@ -206,10 +221,9 @@ async def _history(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _verify(arguments: argparse.Namespace) -> int:
+async def _verify(arguments: argparse.Namespace, log: DeltaLog) -> int:
     from tailer.verify import verify
 
-    log = DeltaLog(open_store(arguments.table))
     first = await log.earliest_version() if arguments.first is None else arguments.first
     last = await log.latest_version() if arguments.last is None else arguments.last
     if not 0 <= first <= last:
@@ -273,12 +287,12 @@ async def _offsets(arguments: argparse.Namespace) -> int:
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
-    "tail": _tail,
-    "read": _read,
+    "tail": _on_table(_tail),
+    "read": _on_table(_read),
     "run": _run,
     "check": _check,
-    "snapshot": _snapshot,
-    "history": _history,
+    "snapshot": _on_table(_snapshot),
+    "history": _on_table(_history),
     "offsets": _offsets,
-    "verify": _verify,
+    "verify": _on_table(_verify),
 }

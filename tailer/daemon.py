@@ -123,6 +123,9 @@ async def _run(one: _Running) -> None:
     except TailerError as e:
         one.ended = e
         logger.error("feed %s stopped: %s", one.feed.name, e)  # noqa: TRY400  # the sentence says it
+    finally:
+        with anyio.CancelScope(shield=True):
+            await one.feed.log.store.aclose()
 
 
 @asynccontextmanager
@@ -163,6 +166,7 @@ async def check_feeds(config: Config) -> int:
             saved = await offset_store(config, name).load()
             offset = saved or await start_offset(log, feed.start)
             state = (await log.snapshot()).state
+            await log.store.aclose()
             sink = _sink(config, feed)
             await sink.open(name)
             await sink.aclose()

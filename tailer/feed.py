@@ -146,6 +146,7 @@ async def _run_once(feed: Feed) -> None:
         feed.metrics.started(offset)
 
         async def publish(batch: ChangeBatch) -> None:
+            await feed.offsets.check()
             await feed.sink.write(batch)
             await feed.offsets.save(batch.next_offset)
             feed.metrics.delivered(batch)

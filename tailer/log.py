@@ -30,8 +30,8 @@ from tailer.delta.segment import (
 )
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState
 from tailer.delta.timestamps import commit_timestamp, enablement
-from tailer.errors import CorruptLog, DataLoss, TableError
-from tailer.store import LOG_DIR, FileStatus, Store
+from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
+from tailer.store import LOG_DIR, FileStatus, Store, traits_of
 
 __all__ = ["DeltaLog", "versions_of"]
 
@@ -51,6 +51,7 @@ class DeltaLog:
     def __init__(self, store: Store, *, torn_commit_max_s: float = 10.0) -> None:
         self.store = store
         self.torn_commit_max_s = torn_commit_max_s
+        self._atomic = traits_of(store).atomic
 
     def _at(self, error: TableError) -> TableError:
         return error.at(table=self.store.root)
@@ -155,11 +156,26 @@ class DeltaLog:
         if newest is None:
             await self.latest_version()
         elif version > newest:
+            if await self.has_commit(version):  # the listing is older than the commit
+                raise TransientError(
+                    f"{self.store.root}: the log's listing ends before version {version}, which is "
+                    "there"
+                )
             raise TableError(
                 f"there is no version {version}: the newest is {newest}",
                 table=self.store.root,
                 hint="ask for a version that exists",
             )
+
+    async def has_commit(self, version: int) -> bool:
+        """Whether the commit is there: asked for by itself, for a listing may be older."""
+        if version < 0:
+            return False
+        try:
+            await self.store.stat(f"{LOG_DIR}/{commit_name(version)}")
+        except FileNotFoundError:
+            return False
+        return True
 
     async def _read_snapshot(self, segment: LogSegment) -> Snapshot:
         reconciliation = Reconciliation()
@@ -281,7 +297,9 @@ class DeltaLog:
             at += len(data)
             if at >= status.size or not data:
                 break
-            data, _ = await self.store.read(path, at, READ_CHUNK_BYTES)
+            data, again = await self.store.read(path, at, READ_CHUNK_BYTES)
+            if self._atomic and again.tag != status.tag:
+                raise TransientError(f"{self.store.root}, {path} was replaced while it was read")
         spool.flush()
 
         def lines() -> Iterator[bytes]:
@@ -308,8 +326,9 @@ class DeltaLog:
         except TableError as e:
             raise self._at(e).at(version=version, path=name) from None
         return Commit(
-            version, name, timestamp, status.mtime_ms, status.size, header, lines, before, after
-        )
+            version, name, timestamp, status.mtime_ms, status.size, header, lines, before, after,
+            status.tag,
+        )  # fmt: skip
 
     async def _whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
         """The lines of a commit once its last one is whole and its size has come to rest.
@@ -320,8 +339,9 @@ class DeltaLog:
         waited = 0.0
         lines, status = await self._lines(name)
         while True:
-            again = await self.store.stat(f"{LOG_DIR}/{name}")
-            if again.size == status.size and await anyio.to_thread.run_sync(_ends_whole, lines):
+            if (
+                self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size
+            ) and await anyio.to_thread.run_sync(_ends_whole, lines):
                 return lines, status
             if waited >= self.torn_commit_max_s:
                 raise CorruptLog(

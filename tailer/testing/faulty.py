@@ -16,7 +16,7 @@ import pyarrow as pa
 from tailer.changes import ChangeBatch, Offset
 from tailer.offsets import OffsetStore
 from tailer.sink import Sink
-from tailer.store import FileStatus, Store, Watch
+from tailer.store import FileStatus, Store, StoreTraits, Watch, traits_of
 
 __all__ = ["FaultyOffsetStore", "FaultySink", "FaultyStore", "Script"]
 
@@ -49,6 +49,11 @@ class FaultyStore:
     def root(self) -> str:
         """See :class:`tailer.store.Store`."""
         return self._inner.root
+
+    @property
+    def traits(self) -> StoreTraits:
+        """The inner store's."""
+        return traits_of(self._inner)
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`."""
@@ -107,7 +112,7 @@ class FaultySink:
         await self._inner.aclose()
 
 
-class FaultyOffsetStore:
+class FaultyOffsetStore(OffsetStore):
     """An offset store whose calls fail as the script says: acquire, load, save, clear."""
 
     def __init__(self, inner: OffsetStore, script: Script) -> None:
@@ -118,6 +123,15 @@ class FaultyOffsetStore:
         """See :class:`tailer.offsets.OffsetStore`."""
         self.script("acquire")
         await self._inner.acquire()
+
+    async def check(self) -> None:
+        """See :class:`tailer.offsets.OffsetStore`; not in the script."""
+        await self._inner.check()
+
+    @property
+    def waiting_for(self) -> str | None:
+        """The inner store's."""
+        return self._inner.waiting_for
 
     async def load(self) -> Offset | None:
         """See :class:`tailer.offsets.OffsetStore`."""
