@@ -49,6 +49,13 @@ def _table(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _waiting_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--torn-commit-max-s", type=float, default=10.0, metavar="S",
+        help="wait so long for a half-written commit (default 10)",
+    )  # fmt: skip
+
+
 def parser() -> argparse.ArgumentParser:
     """The argument parser of all commands."""
     top = argparse.ArgumentParser(
@@ -65,6 +72,10 @@ def parser() -> argparse.ArgumentParser:
         help="latest (default), earliest, snapshot, a version or a time; inclusive",
     )  # fmt: skip
     p.add_argument("--to", dest="last", type=int, metavar="VERSION", help="end after this version")
+    p.add_argument(
+        "--with-notices", action="store_true", help="also print schema changes and the like"
+    )
+    _waiting_option(p)
     _read_options(p)
 
     p = commands.add_parser("read", help="the changes of a range of versions, into a file")
@@ -75,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
     end = p.add_mutually_exclusive_group()
     end.add_argument("--ending-version", type=int, metavar="B")
     end.add_argument("--ending-timestamp", metavar="TIME")
+    _waiting_option(p)
     _read_options(p)
     p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
 

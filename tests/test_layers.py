@@ -24,9 +24,11 @@ LAYERS = (
     ("deltalog",),
     ("config", "history", "output", "signals", "verify", "web"),
     ("feed",),
-    ("follow", "derive"),
+    ("publish", "snapshotting"),
+    ("batches",),
+    ("policy", "derive", "follow"),
     ("log", "fetch", "offsets", "sink"),
-    ("store", "decode", "metrics"),
+    ("store", "decode", "metrics", "select"),
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),
     ("delta",),
