@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
 from tailer.errors import ConfigError, TailerError
 
@@ -116,6 +117,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--limit", type=int, metavar="N")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
 
+    _offsets_parser(commands)
+    return top
+
+
+def _offsets_parser(commands: Any) -> None:
     p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
     p.add_argument("action", choices=("show", "set", "reset"))
     p.add_argument("config", metavar="CONFIG.toml")
@@ -130,7 +136,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--index", type=int, default=0, metavar="I", help="with set: the next change in it"
     )
-    return top
 
 
 def _refuse_foreign_owner() -> None:
