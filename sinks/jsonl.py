@@ -8,6 +8,7 @@ once, with ids by which what was written twice can be told.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ import anyio.to_thread
 import pyarrow as pa
 
 from sinks.encode.json import json_lines
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TableError, TransientError
 from tailer.sink import take_options
 
@@ -43,20 +44,23 @@ def batch_lines(batch: ChangeBatch, *, ids: bool) -> pa.Buffer:
 class JsonlSink:
     """Writes to ``path``, or to standard output where that is "-"."""
 
-    def __init__(self, path: Path | None, *, ids: bool = True, sync: bool = True) -> None:
+    def __init__(
+        self, path: Path | None, *, ids: bool = True, sync: bool = True, notices: bool = True
+    ) -> None:
         self.path = path
         self.ids = ids
+        self.notices = notices
         self.sync = sync
         self._file: BinaryIO | FileIO | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
-        """Options: ``path`` (required), ``ids`` (default true), ``sync`` (default true)."""
-        taken = take_options(
-            "jsonl", options, {"path": (str, ...), "ids": (bool, True), "sync": (bool, True)}
-        )
-        path = None if taken["path"] == "-" else folder / taken["path"]
-        return cls(path, ids=taken["ids"], sync=taken["sync"])
+        """Options: ``path`` (required), ``ids``, ``sync`` and ``notices`` (default true)."""
+        allowed: dict[str, tuple[type, Any]] = {"path": (str, ...)}
+        allowed |= dict.fromkeys(("ids", "sync", "notices"), (bool, True))
+        taken = take_options("jsonl", options, allowed)
+        path = None if taken.pop("path") == "-" else folder / options["path"]
+        return cls(path, **taken)
 
     async def open(self, feed: str) -> Offset | None:  # noqa: ARG002  # the file is this feed's alone
         """See :class:`tailer.sink.Sink`."""
@@ -78,14 +82,20 @@ class JsonlSink:
     async def write(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Sink`."""
         if batch.num_rows:
-            await anyio.to_thread.run_sync(self._write, batch)
+            await anyio.to_thread.run_sync(lambda: self._write(batch_lines(batch, ids=self.ids)))
 
-    def _write(self, batch: ChangeBatch) -> None:
+    async def announce(self, notice: Notice) -> None:
+        """See :class:`tailer.sink.Announces`: one line, known by its field ``_notice``."""
+        if self.notices:
+            text = json.dumps(notice.to_json(), ensure_ascii=False, separators=(",", ":"))
+            await anyio.to_thread.run_sync(self._write, text.encode() + b"\n")
+
+    def _write(self, lines: pa.Buffer | bytes) -> None:
         file = self._file
         if file is None:
             raise SinkRejected("the sink is not open")
         try:
-            left = memoryview(batch_lines(batch, ids=self.ids))
+            left = memoryview(lines)
             while left:
                 left = left[file.write(left) :]
             file.flush()

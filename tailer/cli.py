@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
 from tailer.errors import ConfigError, TailerError
 
@@ -49,6 +50,13 @@ def _table(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _waiting_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--torn-commit-max-s", type=float, default=10.0, metavar="S",
+        help="wait so long for a half-written commit (default 10)",
+    )  # fmt: skip
+
+
 def parser() -> argparse.ArgumentParser:
     """The argument parser of all commands."""
     top = argparse.ArgumentParser(
@@ -65,6 +73,10 @@ def parser() -> argparse.ArgumentParser:
         help="latest (default), earliest, snapshot, a version or a time; inclusive",
     )  # fmt: skip
     p.add_argument("--to", dest="last", type=int, metavar="VERSION", help="end after this version")
+    p.add_argument(
+        "--with-notices", action="store_true", help="also print schema changes and the like"
+    )
+    _waiting_option(p)
     _read_options(p)
 
     p = commands.add_parser("read", help="the changes of a range of versions, into a file")
@@ -75,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
     end = p.add_mutually_exclusive_group()
     end.add_argument("--ending-version", type=int, metavar="B")
     end.add_argument("--ending-timestamp", metavar="TIME")
+    _waiting_option(p)
     _read_options(p)
     p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
 
@@ -104,6 +117,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--limit", type=int, metavar="N")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
 
+    _offsets_parser(commands)
+    return top
+
+
+def _offsets_parser(commands: Any) -> None:
     p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
     p.add_argument("action", choices=("show", "set", "reset"))
     p.add_argument("config", metavar="CONFIG.toml")
@@ -118,7 +136,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--index", type=int, default=0, metavar="I", help="with set: the next change in it"
     )
-    return top
 
 
 def _refuse_foreign_owner() -> None:

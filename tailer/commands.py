@@ -98,7 +98,10 @@ def _on_table(
                 raise ConfigError(f"--store-option {option!r} must be KEY=VALUE")
             options[key] = value
         async with aclosing(open_store(arguments.table, options)) as store:
-            return await command(arguments, DeltaLog(store))
+            torn = getattr(arguments, "torn_commit_max_s", 10.0)
+            if torn <= 0:
+                raise ConfigError("--torn-commit-max-s must be greater than 0")
+            return await command(arguments, DeltaLog(store, torn_commit_max_s=torn))
 
     return run_on_table
 
@@ -114,7 +117,9 @@ async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
     feed = Feed(
         name="tail",
         log=log,
-        sink=load_sink("jsonl").from_options({"path": "-", "ids": arguments.with_ids}, Path()),
+        sink=load_sink("jsonl").from_options(
+            {"path": "-", "ids": arguments.with_ids, "notices": arguments.with_notices}, Path()
+        ),
         offsets=MemoryOffsetStore(),
         start=start,
         metrics=FeedMetrics("tail", time.time),

@@ -17,7 +17,7 @@ from tailer.decode.vectors import (
 )
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location
-from tailer.errors import DataLoss, TableError
+from tailer.errors import FileGone, TableError
 from tailer.store import Store
 
 __all__ = ["Fetched", "fetch"]
@@ -35,7 +35,7 @@ class Fetched:
 async def fetch(store: Store, file: ChangeFile) -> Fetched:
     """Open a work order's data file and read its deletion vectors.
 
-    Raises :class:`DataLoss` for a file that is gone, :class:`CorruptLog` for a deletion vector
+    Raises :class:`FileGone` for a file that is not there, :class:`CorruptLog` for a deletion vector
     that does not pass its checks; both name version and file.
     """
     selection = ALL_ROWS
@@ -71,8 +71,8 @@ async def _rows_of(
         raise e.at(table=store.root, version=file.version, path=where or file.path) from None
 
 
-def _gone(store: Store, file: ChangeFile, path: str, kind: str) -> DataLoss:
-    return DataLoss(
+def _gone(store: Store, file: ChangeFile, path: str, kind: str) -> FileGone:
+    error = FileGone(
         f"the {kind} file is gone",
         table=store.root,
         version=file.version,
@@ -80,3 +80,5 @@ def _gone(store: Store, file: ChangeFile, path: str, kind: str) -> DataLoss:
         hint="VACUUM or a lifecycle rule removed it before it was read; start after this version, "
         "or with a snapshot",
     )
+    error.file = file.path
+    return error

@@ -111,6 +111,14 @@ class DeltaLog:
             hint="start with a snapshot",
         )
 
+    async def readable_after(self, version: int) -> int:
+        """The first version after this one whose changes can be read; at least the next to come."""
+        files = await self.files()
+        for later in sorted(f.version for f in files if f.kind is LogKind.COMMIT):
+            if later > version and _buildable(files, later - 1):
+                return later
+        return max([version, *versions_of(files)]) + 1
+
     # Snapshots
 
     async def snapshot(self, version: int | None = None) -> Snapshot:

@@ -12,10 +12,19 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError
 
-__all__ = ["GROUP", "Sink", "SinkFactory", "load_sink", "take_options"]
+__all__ = [
+    "GROUP",
+    "Announces",
+    "SilentNotices",
+    "Sink",
+    "SinkFactory",
+    "announce",
+    "load_sink",
+    "take_options",
+]
 
 GROUP = "tailer.sinks"
 
@@ -40,6 +49,31 @@ class Sink(typing.Protocol):
 
     async def aclose(self) -> None:
         """Release everything; what was written stays."""
+
+
+@typing.runtime_checkable
+class Announces(typing.Protocol):
+    """A sink that takes notices too. Those that do not are passed by."""
+
+    async def announce(self, notice: Notice) -> None:
+        """Write a notice between the batches; return only when it is as durable as they are.
+
+        The same errors as of :meth:`Sink.write`. A notice may come again, with the same id and
+        bytes; a sink that stores progress with the data stores ``notice.next_offset`` with it.
+        """
+
+
+class SilentNotices:
+    """For sinks whose target has no place for notices: they are passed by."""
+
+    async def announce(self, notice: Notice) -> None:
+        """See :class:`Announces`."""
+
+
+async def announce(sink: object, notice: Notice) -> None:
+    """Give a sink a notice, if it takes any."""
+    if isinstance(sink, Announces):
+        await sink.announce(notice)
 
 
 class SinkFactory(typing.Protocol):

@@ -13,9 +13,9 @@ from contextlib import AbstractAsyncContextManager
 
 import pyarrow as pa
 
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.offsets import OffsetStore
-from tailer.sink import Sink
+from tailer.sink import Sink, announce
 from tailer.store import FileStatus, Store, StoreTraits, Watch, traits_of
 
 __all__ = ["FaultyOffsetStore", "FaultySink", "FaultyStore", "Script"]
@@ -88,8 +88,8 @@ class FaultyStore:
 
 
 class FaultySink:
-    """A sink whose calls fail as the script says: open, write; ``written`` fails *after* the real
-    write, as an acknowledgement that was lost."""
+    """A sink whose calls fail as the script says: open, write, announce; ``written`` fails *after*
+    the real write, as an acknowledgement that was lost."""
 
     def __init__(self, inner: Sink, script: Script) -> None:
         self._inner = inner
@@ -105,6 +105,11 @@ class FaultySink:
         self.script("write", batch.offset)
         await self._inner.write(batch)
         self.script("written", batch.offset)
+
+    async def announce(self, notice: Notice) -> None:
+        """See :class:`tailer.sink.Announces`."""
+        self.script("announce", notice.kind)
+        await announce(self._inner, notice)
 
     async def aclose(self) -> None:
         """See :class:`tailer.sink.Sink`."""
