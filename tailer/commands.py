@@ -32,7 +32,7 @@ from tailer.history import (
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.output import open_output, output_kind
+from tailer.output import jsonl_options, open_output, output_kind
 from tailer.signals import until_stopped
 from tailer.sink import load_sink
 from tailer.store import open_store
@@ -55,6 +55,7 @@ def _decode_options(arguments: argparse.Namespace, target: TableState | None) ->
         writer_timezone=arguments.writer_timezone,
         target=target,
         columns=tuple(arguments.columns) if arguments.columns else None,
+        row_ids=arguments.with_ids,
     )
 
 
@@ -96,7 +97,7 @@ async def _tail(arguments: argparse.Namespace) -> int:
     feed = Feed(
         name="tail",
         log=log,
-        sink=load_sink("jsonl").from_options({"path": "-", "ids": arguments.with_ids}, Path()),
+        sink=load_sink("jsonl").from_options(jsonl_options("-", ids=arguments.with_ids), Path()),
         offsets=MemoryOffsetStore(),
         start=start,
         metrics=FeedMetrics("tail", time.time),

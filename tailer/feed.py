@@ -51,7 +51,7 @@ from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, Observer
 from tailer.offsets import OffsetStore
 from tailer.pair import pair_updates, paired_batches
-from tailer.sink import Sink
+from tailer.sink import Sink, wants_row_ids
 
 __all__ = ["Feed", "FeedOptions", "RetryOptions", "pipe", "read_changes", "run_feed"]
 
@@ -85,11 +85,14 @@ class FeedOptions:
     paired: bool = False
 
     def for_sink(self, sink: Sink) -> FeedOptions:
-        """The same, with updates paired where the sink wants that."""
+        """The same, with row ids and with updates paired where the sink wants that."""
+        options = self
+        if wants_row_ids(sink):
+            options = replace(self, decode=replace(self.decode, row_ids=True))
         if not getattr(sink, "paired", False):
-            return self
+            return options
         key = self.key or tuple(getattr(sink, "key_columns", ()))
-        return replace(self, paired=True, key=key)
+        return replace(options, paired=True, key=key)
 
 
 @dataclass(slots=True)
@@ -200,6 +203,7 @@ async def read_changes(
     A version without changes gives one empty batch, which carries the offset on.
     """
     observer = observer or Observer()
+    options = replace(options, decode=replace(options.decode, on_read=observer.read_bytes))
     if start.snapshot:
         async with aclosing(_snapshot_batches(log, start, options)) as batches:
             async for batch in batches:

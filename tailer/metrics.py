@@ -56,6 +56,10 @@ class MetricFamilies:
             "tailer_noop_updates", "Updates dropped because both images are equal.", feed,
             registry=registry,
         )  # fmt: skip
+        self.read_bytes = Counter(
+            "tailer_read_bytes", "Bytes of data and cdc files read, as they are stored.", feed,
+            registry=registry,
+        )  # fmt: skip
         self.errors = Counter(
             "tailer_errors", "Errors by the family that says who must act.", ["feed", "family"],
             registry=registry,
@@ -77,6 +81,9 @@ class Observer:
 
     def noops(self, rows: int) -> None:
         """So many rows were rewritten as updates with equal values, and dropped."""
+
+    def read_bytes(self, count: int) -> None:
+        """So many bytes of data and cdc files were read. Called from worker threads."""
 
 
 class FeedMetrics(Observer):
@@ -119,6 +126,11 @@ class FeedMetrics(Observer):
         """So many rows were rewritten as updates with equal values, and dropped."""
         if self.families is not None:
             self.families.noops.labels(self.feed).inc(rows)
+
+    def read_bytes(self, count: int) -> None:
+        """So many bytes of data and cdc files were read. Called from worker threads."""
+        if self.families is not None:
+            self.families.read_bytes.labels(self.feed).inc(count)
 
     def delivered(self, batch: ChangeBatch) -> None:
         """A batch is written and its offset saved."""

@@ -15,13 +15,17 @@ from typing import Any
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError
 
-__all__ = ["GROUP", "Sink", "SinkFactory", "load_sink", "take_options"]
+__all__ = ["GROUP", "Sink", "SinkFactory", "load_sink", "take_options", "wants_row_ids"]
 
 GROUP = "tailer.sinks"
 
 
 class Sink(typing.Protocol):
-    """Where change batches go. One feed uses one sink; calls never overlap."""
+    """Where change batches go. One feed uses one sink; calls never overlap.
+
+    A sink that writes stable row ids has an attribute ``row_ids`` that is true: then the batches
+    carry them (:attr:`ChangeBatch.row_ids`), which costs a column more to read.
+    """
 
     async def open(self, feed: str) -> Offset | None:
         """Get ready to write for the feed of that name.
@@ -40,6 +44,11 @@ class Sink(typing.Protocol):
 
     async def aclose(self) -> None:
         """Release everything; what was written stays."""
+
+
+def wants_row_ids(sink: Sink) -> bool:
+    """Whether a sink asks for stable row ids."""
+    return bool(getattr(sink, "row_ids", False))
 
 
 class SinkFactory(typing.Protocol):
