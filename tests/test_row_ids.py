@@ -46,7 +46,7 @@ def ids_by_event(rows: list[dict[str, Any]]) -> list[tuple[int, str, int, int | 
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_rule_21_a_row_keeps_its_id_through_update_and_delete(
-    tmp_path: Path, vectors: bool
+    tmp_path: Path, *, vectors: bool
 ) -> None:
     writer = written(tmp_path, vectors=vectors)
     output = tmp_path / "out.arrow"
