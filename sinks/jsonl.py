@@ -29,12 +29,24 @@ __all__ = ["JsonlSink", "batch_lines"]
 _TAIL_BYTES = 64 * 1024
 
 
-def batch_lines(batch: ChangeBatch, *, ids: bool) -> pa.Buffer:
-    """A batch as JSON lines; with ``ids``, the field ``_event_id`` comes last."""
+def batch_lines(
+    batch: ChangeBatch, *, ids: bool, origin: bool = False, row_ids: bool = False
+) -> pa.Buffer:
+    """A batch as JSON lines; the fields ``_event_id``, ``_origin`` and ``_row_id`` come last.
+
+    A row id that is not known is null.
+    """
     names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
     if ids:
         names.append("_event_id")
         columns.append(batch.event_ids())
+    if origin and batch.file is not None:
+        names.append("_origin")
+        columns.append(pa.repeat(pa.scalar(batch.file.origin), batch.num_rows))
+    if row_ids:
+        names.append("_row_id")
+        unknown = pa.nulls(batch.num_rows, pa.int64())
+        columns.append(unknown if batch.row_ids is None else batch.row_ids)
     try:
         return json_lines(names, columns)
     except TableError as e:  # a variant whose bytes are none
@@ -45,22 +57,33 @@ class JsonlSink:
     """Writes to ``path``, or to standard output where that is "-"."""
 
     def __init__(
-        self, path: Path | None, *, ids: bool = True, sync: bool = True, notices: bool = True
+        self,
+        path: Path | None,
+        *,
+        ids: bool = True,
+        sync: bool = True,
+        notices: bool = True,
+        origin: bool = False,
+        row_ids: bool = False,
     ) -> None:
         self.path = path
         self.ids = ids
         self.notices = notices
         self.sync = sync
+        self.origin = origin
+        self.row_ids = row_ids
         self._file: BinaryIO | FileIO | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
-        """Options: ``path`` (required), ``ids``, ``sync`` and ``notices`` (default true)."""
+        """Options: ``path`` (required); ``ids``, ``sync`` and ``notices`` (default true); ``origin``
+        and ``row_ids`` (default false)."""
         allowed: dict[str, tuple[type, Any]] = {"path": (str, ...)}
         allowed |= dict.fromkeys(("ids", "sync", "notices"), (bool, True))
+        allowed |= dict.fromkeys(("origin", "row_ids"), (bool, False))
         taken = take_options("jsonl", options, allowed)
-        path = None if taken.pop("path") == "-" else folder / options["path"]
-        return cls(path, **taken)
+        named = taken.pop("path")
+        return cls(None if named == "-" else folder / named, **taken)
 
     async def open(self, feed: str) -> Offset | None:  # noqa: ARG002  # the file is this feed's alone
         """See :class:`tailer.sink.Sink`."""
@@ -82,7 +105,11 @@ class JsonlSink:
     async def write(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Sink`."""
         if batch.num_rows:
-            await anyio.to_thread.run_sync(lambda: self._write(batch_lines(batch, ids=self.ids)))
+            await anyio.to_thread.run_sync(
+                lambda: self._write(
+                    batch_lines(batch, ids=self.ids, origin=self.origin, row_ids=self.row_ids)
+                )
+            )
 
     async def announce(self, notice: Notice) -> None:
         """See :class:`tailer.sink.Announces`: one line, known by its field ``_notice``."""

@@ -34,7 +34,7 @@ def _read_options(p: argparse.ArgumentParser) -> None:
         help="columns that pair derived deletes and inserts into updates",
     )  # fmt: skip
     p.add_argument("--columns", nargs="+", metavar="COL", help="only these data columns")
-    p.add_argument("--with-ids", action="store_true", help="add _event_id and its likes")
+    p.add_argument("--with-ids", action="store_true", help="add _event_id, _origin and _row_id")
     p.add_argument(
         "--writer-timezone", default="UTC", metavar="ZONE",
         help="the zone of partition timestamps that have none (default UTC)",

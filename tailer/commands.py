@@ -33,7 +33,7 @@ from tailer.history import (
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.output import open_output, output_kind
+from tailer.output import jsonl_options, open_output, output_kind
 from tailer.signals import until_stopped
 from tailer.sink import load_sink
 from tailer.store import open_store
@@ -56,6 +56,7 @@ def _decode_options(arguments: argparse.Namespace, target: TableState | None) ->
         writer_timezone=arguments.writer_timezone,
         target=target,
         columns=tuple(arguments.columns) if arguments.columns else None,
+        row_ids=arguments.with_ids,
     )
 
 
@@ -118,7 +119,8 @@ async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
         name="tail",
         log=log,
         sink=load_sink("jsonl").from_options(
-            {"path": "-", "ids": arguments.with_ids, "notices": arguments.with_notices}, Path()
+            {**jsonl_options("-", ids=arguments.with_ids), "notices": arguments.with_notices},
+            Path(),
         ),
         offsets=MemoryOffsetStore(),
         start=start,

@@ -61,7 +61,7 @@ from tailer.policy import (
 )
 from tailer.publish import Publisher, PublishOptions
 from tailer.select import Selection, Selector
-from tailer.sink import Sink
+from tailer.sink import Sink, wants_row_ids
 from tailer.snapshotting import Resnapshot, initial_snapshot
 
 __all__ = [
@@ -111,11 +111,14 @@ class FeedOptions:
     paired: bool = False
 
     def for_sink(self, sink: Sink) -> FeedOptions:
-        """The same, with updates paired where the sink wants that."""
+        """The same, with row ids and with updates paired where the sink wants that."""
+        options = self
+        if wants_row_ids(sink):
+            options = replace(self, decode=replace(self.decode, row_ids=True))
         if not getattr(sink, "paired", False):
-            return self
+            return options
         key = self.key or tuple(getattr(sink, "key_columns", ()))
-        return replace(self, paired=True, key=key)
+        return replace(options, paired=True, key=key)
 
     def plan_id(self) -> str:
         """Names the options by which the changes of a version are counted: 12 hex digits."""
@@ -292,7 +295,8 @@ def _reading(
     log: DeltaLog, options: FeedOptions, observer: Observer, requests: Requests
 ) -> Reading:
     selector = Selector(options.selection, options.decode.writer_timezone)
-    decode = replace(options.decode, columns=options.selection.columns or options.decode.columns)
+    columns = options.selection.columns or options.decode.columns
+    decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
     spill = options.diff.spill_folder
     return Reading(log, decode, selector, requests, observer, options.plan_id(), spill)
 
@@ -403,7 +407,7 @@ async def _plan(reading: Reading, commit: Commit, options: FeedOptions) -> Itera
     )
     try:
         return await derive(
-            log.store, commit, rewrite, options.decode, options.diff, options.key, noops
+            log.store, commit, rewrite, reading.decode, options.diff, options.key, noops
         )
     except FileGone as e:
         # Without one of its files the others' rows can't be told apart: the whole version is lost.

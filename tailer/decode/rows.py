@@ -18,7 +18,13 @@ from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, METADATA_FIELDS, ChangeFil
 from tailer.decode.calendar import Calendar, calendar_of
 from tailer.decode.columns import Convert, converter, find_field
 from tailer.decode.damage import UNREADABLE, unreadable
-from tailer.decode.tracking import column_bytes, row_id_column, row_ids, tells_row_ids
+from tailer.decode.tracking import (
+    column_bytes,
+    footer_bytes,
+    row_id_column,
+    row_ids,
+    tells_row_ids,
+)
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import StructField, arrow_schema, arrow_type
@@ -167,6 +173,8 @@ class _Decoder:
                 f"the deletion vector names row {selection.end() - 1} of a file that has "
                 f"{parquet.metadata.num_rows}"
             )
+        if options.on_read is not None:
+            options.on_read(footer_bytes(parquet))
         self.schema = output_schema(options.target or file.state, options.columns)
         self.parts, self.names = self._project()
         if file.change_type is None:

@@ -21,6 +21,7 @@ from tailer.errors import CorruptLog
 __all__ = [
     "TRACKED",
     "column_bytes",
+    "footer_bytes",
     "has_row_ids",
     "row_id_column",
     "row_ids",
@@ -65,6 +66,11 @@ def row_ids(
     return default if materialised is None else pc.coalesce(materialised.cast(pa.int64()), default)
 
 
+def footer_bytes(parquet: pq.ParquetFile) -> int:
+    """How many bytes at a file's end tell what it holds, with their length and the magic."""
+    return int(parquet.metadata.serialized_size) + 8
+
+
 def column_bytes(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
     """How many bytes of a row group these top-level columns take, as they are stored."""
     meta, wanted, found = parquet.metadata.row_group(group), set(names), 0
@@ -107,7 +113,8 @@ def _tracked(
         ]
         if on_read is not None:
             groups = range(parquet.metadata.num_row_groups)
-            on_read(sum(column_bytes(parquet, group, present) for group in groups))
+            columns_read = sum(column_bytes(parquet, group, present) for group in groups)
+            on_read(footer_bytes(parquet) + columns_read)
         for first, columns, count in _column_batches(parquet, present):
             positions = pa.arange(first, first + count)
             versions = pa.repeat(pa.scalar(file.default_row_commit_version, pa.int64()), count)
