@@ -16,8 +16,17 @@ __all__ = ["connected", "failure", "raised_as_failures"]
 
 T = TypeVar("T")
 
-_FENCED = ("ProducerFenced", "InvalidProducerEpoch", "_FENCED", "PRODUCER_FENCED")
-_FENCED_CODES = ("INVALID_PRODUCER_EPOCH",)
+#: So the two libraries name an older producer's fate; the last three are librdkafka's for the
+#: records of a producer that has failed for good.
+_FENCED = (
+    "ProducerFenced",
+    "InvalidProducerEpoch",
+    "_FENCED",
+    "INVALID_PRODUCER_EPOCH",
+    "_FATAL",
+    "_PURGE_QUEUE",
+    "_PURGE_INFLIGHT",
+)
 
 #: What no retry heals, by a part of the error's name or text, and what its operator can do.
 _REFUSED = (
@@ -64,7 +73,7 @@ def failure(error: BaseException, doing: str) -> TailerError:
         return error
     name, text = type(error).__name__, str(error)
     both = f"{name} {text}"
-    if any(mark in both for mark in (*_FENCED, *_FENCED_CODES)):
+    if any(mark in both for mark in _FENCED):
         return Fenced(f"Kafka ended the transaction while {doing}: {_short(name, text)}")
     for mark, remedy in (*_REFUSED, *_UNWELCOME):
         if mark in both:
