@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.encode.json import json_objects
+from sinks.encode.json import JsonText, json_objects, json_values
 from sinks.encode.parts import (
     as_binary,
     data_columns,
@@ -29,9 +31,12 @@ def row_objects(batch: ChangeBatch, *, ids: bool, end: str = "}") -> pa.StringAr
     :class:`TableError`, naming version and file, for a value that can't be written.
     """
     names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
+    if batch.num_rows:  # the same for all rows of a batch
+        for number in (-2, -1):
+            columns[number] = JsonText(json_values(columns[number].slice(0, 1))[0].as_py())
     if ids and batch.file is not None:
         names += ["_event_id", "_origin"]
-        columns += [batch.event_ids(), pa.repeat(pa.scalar(batch.file.origin), batch.num_rows)]
+        columns += [batch.event_ids(), JsonText(json.dumps(batch.file.origin))]
         row_ids = getattr(batch, "row_ids", None)
         if row_ids is not None:
             names.append("_row_id")
