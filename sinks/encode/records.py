@@ -92,6 +92,9 @@ _COMMON: dict[str, tuple[type, Any]] = {
 }
 _OWN: dict[str, dict[str, tuple[type, Any]]] = {
     "rows": {"ids": (bool, False)},
+    "debezium": {"schema": (bool, False)},
+    "cloudevents": {"mode": (str, "structured")},
+    "arrow": {"ids": (bool, False), "record_bytes_max": (int, 900_000)},
 }
 
 
@@ -106,18 +109,49 @@ def encoder_options(format: str) -> dict[str, tuple[type, Any]]:  # noqa: A002  
 def load_encoder(
     format: str,  # noqa: A002  # the option's name
     options: Mapping[str, Any],
-    registry: Registry | None = None,  # noqa: ARG001
+    registry: Registry | None = None,
 ) -> Encoder:
     """The encoder of a format with its options (:func:`encoder_options`).
 
     Raises :class:`ConfigError` naming the format or the option that is wrong.
     """
     taken = take_options(format, options, encoder_options(format), what="format")
-    key = taken["key"] = tuple(taken["key"])
+    key = tuple(taken["key"])
     if not all(isinstance(name, str) for name in key):
         raise ConfigError(f"option 'key' of format {format!r} is not a list of column names")
     if taken["tombstones"] and not key:
         raise ConfigError("tombstones need a key: name its columns in the option 'key'")
+    return _made(format, key, taken, registry)
+
+
+def _made(
+    format: str,  # noqa: A002
+    key: tuple[str, ...],
+    taken: Mapping[str, Any],
+    registry: Registry | None,  # noqa: ARG001
+) -> Encoder:
+    common = {"tombstones": taken["tombstones"]}
+    if format == "debezium":
+        from sinks.encode.debezium import DebeziumEncoder
+
+        names = {name: taken[name] for name in ("schema", "name", "table")}
+        return DebeziumEncoder(key, **names, **common)
+    if format == "cloudevents":
+        from sinks.encode.cloudevents import CloudEventsEncoder
+
+        if taken["mode"] not in ("structured", "binary"):
+            raise ConfigError(
+                f"option 'mode' of format 'cloudevents' is {taken['mode']!r}; it is structured or "
+                "binary"
+            )
+        binary = taken["mode"] == "binary"
+        return CloudEventsEncoder(key, binary=binary, table=taken["table"], **common)
+    if format == "arrow":
+        from sinks.encode.arrow import ArrowEncoder
+
+        if key:
+            raise ConfigError("format 'arrow' has no keys: rows of many keys are in one record")
+        return ArrowEncoder(ids=taken["ids"], record_bytes_max=taken["record_bytes_max"])
     from sinks.encode.rows import RowsEncoder
 
-    return RowsEncoder(key, ids=taken["ids"], tombstones=taken["tombstones"])
+    return RowsEncoder(key, ids=taken["ids"], **common)
