@@ -94,6 +94,11 @@ _OWN: dict[str, dict[str, tuple[type, Any]]] = {
     "rows": {"ids": (bool, False)},
     "debezium": {"schema": (bool, False)},
     "cloudevents": {"mode": (str, "structured")},
+    "avro": {
+        "registry": (dict, {}),
+        "subjects": (str, "topic"),
+        "envelope": (str, "rows"),
+    },
     "arrow": {"ids": (bool, False), "record_bytes_max": (int, 900_000)},
 }
 
@@ -128,7 +133,7 @@ def _made(
     format: str,  # noqa: A002
     key: tuple[str, ...],
     taken: Mapping[str, Any],
-    registry: Registry | None,  # noqa: ARG001
+    registry: Registry | None,
 ) -> Encoder:
     common = {"tombstones": taken["tombstones"]}
     if format == "debezium":
@@ -139,13 +144,10 @@ def _made(
     if format == "cloudevents":
         from sinks.encode.cloudevents import CloudEventsEncoder
 
-        if taken["mode"] not in ("structured", "binary"):
-            raise ConfigError(
-                f"option 'mode' of format 'cloudevents' is {taken['mode']!r}; it is structured or "
-                "binary"
-            )
-        binary = taken["mode"] == "binary"
+        binary = _choice(format, "mode", taken, ("structured", "binary")) == "binary"
         return CloudEventsEncoder(key, binary=binary, table=taken["table"], **common)
+    if format == "avro":
+        return _avro(key, taken, registry)
     if format == "arrow":
         from sinks.encode.arrow import ArrowEncoder
 
@@ -155,3 +157,40 @@ def _made(
     from sinks.encode.rows import RowsEncoder
 
     return RowsEncoder(key, ids=taken["ids"], **common)
+
+
+def _avro(key: tuple[str, ...], taken: Mapping[str, Any], registry: Registry | None) -> Encoder:
+    from sinks.encode.avro import AvroEncoder
+    from sinks.encode.registry import load_registry
+
+    subjects = _choice("avro", "subjects", taken, ("topic", "record", "topic_record"))
+    debezium = _choice("avro", "envelope", taken, ("rows", "debezium")) == "debezium"
+    if subjects != "record" and not taken["topic"]:
+        raise ConfigError("format 'avro' names its subjects after a topic, and there is none")
+    if registry is None:
+        registry = load_registry(taken["registry"])
+    return AvroEncoder(
+        registry,
+        key,
+        topic=taken["topic"],
+        subjects=subjects,  # type: ignore[arg-type]  # one of the choices
+        debezium=debezium,
+        tombstones=taken["tombstones"],
+        name=taken["name"],
+        table=taken["table"],
+    )
+
+
+def _choice(
+    format: str,  # noqa: A002
+    option: str,
+    taken: Mapping[str, Any],
+    choices: tuple[str, ...],
+) -> str:
+    value = taken[option]
+    if value not in choices:
+        raise ConfigError(
+            f"option {option!r} of format {format!r} is {value!r}; it is one of: "
+            f"{', '.join(choices)}"
+        )
+    return str(value)
