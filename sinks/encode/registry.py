@@ -100,7 +100,7 @@ class RegistryClient:
             ) from None
         except (OSError, http.client.HTTPException) as e:
             raise TransientError(
-                f"the schema registry at {self.url} does not answer ({e or type(e).__name__})"
+                f"the schema registry at {self.url} does not answer ({str(e) or type(e).__name__})"
             ) from e
         finally:
             connection.close()
