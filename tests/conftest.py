@@ -14,6 +14,8 @@ from tests.components import java_major, require, start_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.kafka.broker import Broker
+
 # The first test that uses Spark also waits for its jars, once a machine, and for its start.
 SPARK_TIMEOUT_S = 300
 
@@ -49,3 +51,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_spark(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Broker]:
+    """One real broker for all tests that do not stop it; each uses topics of its own."""
+    from tests.kafka.broker import Broker
+
+    with Broker() as broker:
+        yield broker
