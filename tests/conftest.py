@@ -16,6 +16,10 @@ from tests.s3.fixture import ACCESS, SECRET, Bucket, S3Server, run_server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.kafka.broker import Broker
+
+# The first test that uses Kafka also waits for its jars, once a machine.
+KAFKA_TIMEOUT_S = 300
 # The first test that uses S3 also waits for its server to be built, once a machine.
 S3_TIMEOUT_S = 600
 # The first test that uses Spark also waits for its jars, once a machine, and for its start.
@@ -33,16 +37,14 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "user")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses Spark, and give it time for its start."""
+    first_use = {"spark": SPARK_TIMEOUT_S, "s3_server": S3_TIMEOUT_S, "kafka": KAFKA_TIMEOUT_S}
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        used = getattr(item, "fixturenames", ())
+        if "spark" in used:
             item.add_marker(pytest.mark.spark)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
-        elif (
-            "s3_server" in getattr(item, "fixturenames", ())
-            and item.get_closest_marker("timeout") is None
-        ):
-            item.add_marker(pytest.mark.timeout(S3_TIMEOUT_S))
+        waits = [seconds for name, seconds in first_use.items() if name in used]
+        if waits and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(max(waits)))
 
 
 @pytest.fixture
@@ -58,6 +60,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_spark(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Broker]:
+    """One real broker for all tests that do not stop it; each uses topics of its own."""
+    from tests.kafka.broker import Broker
+
+    with Broker() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")
