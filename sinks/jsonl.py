@@ -76,8 +76,8 @@ class JsonlSink:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
-        """Options: ``path`` (required); ``ids``, ``sync`` and ``notices`` (default true); ``origin``
-        and ``row_ids`` (default false)."""
+        """Options: ``path`` (required); ``ids``, ``sync`` and ``notices`` (default true);
+        ``origin`` and ``row_ids`` (default false)."""
         allowed: dict[str, tuple[type, Any]] = {"path": (str, ...)}
         allowed |= dict.fromkeys(("ids", "sync", "notices"), (bool, True))
         allowed |= dict.fromkeys(("origin", "row_ids"), (bool, False))
