@@ -19,7 +19,7 @@ from sinks.encode.parts import (
 )
 from sinks.encode.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.errors import TableError
+from tailer.errors import CorruptRow
 
 __all__ = ["RowsEncoder", "row_objects"]
 
@@ -43,7 +43,7 @@ def row_objects(batch: ChangeBatch, *, ids: bool, end: str = "}") -> pa.StringAr
             columns.append(row_ids)
     try:
         return json_objects(names, columns, end)
-    except TableError as e:  # a variant whose bytes are none
+    except CorruptRow as e:  # a variant whose bytes are none
         raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
 
 

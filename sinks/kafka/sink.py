@@ -27,7 +27,9 @@ class KafkaSink:
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         #: Whether the feed is to pair updates: see :class:`sinks.encode.records.Encoder`.
-        self.paired = load_encoder(options.format, options.encoder).paired
+        encoder = load_encoder(options.format, options.encoder)
+        self.paired = encoder.paired
+        self.key_columns = encoder.key_columns
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._claimed = 0
         self._session: Session | None = None
