@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.kafka.broker import Broker
+    from tests.registry import Registry
 
 # The first test that uses Spark also waits for its jars, once a machine, and for its start.
 SPARK_TIMEOUT_S = 300
@@ -57,6 +58,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def kafka() -> Iterator[Broker]:
     """One real broker for all tests that do not stop it; each uses topics of its own."""
     from tests.kafka.broker import Broker
+    from tests.registry import Registry
 
     with Broker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[Registry]:
+    """One real schema registry for all tests; each uses subjects of its own."""
+    from tests.registry import Registry
+
+    with Registry() as running:
+        yield running
