@@ -41,6 +41,23 @@ def _read_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--batch-rows-max", type=int, default=65_536, metavar="N")
 
 
+def _verify_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("table", metavar="TABLE")
+    p.add_argument("--from", dest="first", type=int, metavar="A", help="default: the earliest")
+    p.add_argument("--to", dest="last", type=int, metavar="B", help="default: the newest")
+    _read_options(p)
+    p.add_argument(
+        "--topic", metavar="NAME",
+        help="prove that a Kafka topic's events do; without --from it has them from the beginning",
+    )  # fmt: skip
+    p.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="the brokers of --topic")
+    p.add_argument(
+        "--consumer-config",
+        metavar="FILE",
+        help="JSON: further settings of kafka-python's consumer",
+    )
+
+
 def parser() -> argparse.ArgumentParser:
     """The argument parser of all commands."""
     top = argparse.ArgumentParser(
@@ -77,11 +94,9 @@ def parser() -> argparse.ArgumentParser:
         p = commands.add_parser(name, help=text)
         p.add_argument("config", metavar="CONFIG.toml")
 
-    p = commands.add_parser("verify", help="prove that the events lead from snapshot to snapshot")
-    p.add_argument("table", metavar="TABLE")
-    p.add_argument("--from", dest="first", type=int, metavar="A", help="default: the earliest")
-    p.add_argument("--to", dest="last", type=int, metavar="B", help="default: the newest")
-    _read_options(p)
+    _verify_options(
+        commands.add_parser("verify", help="prove that the events lead from snapshot to snapshot")
+    )
 
     p = commands.add_parser("snapshot", help="what a table is at a version")
     p.add_argument("table", metavar="TABLE")

@@ -21,7 +21,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.components import java_major, require
 from tests.source import ROOT
@@ -71,7 +71,7 @@ class Registry:
         self._folder = tempfile.TemporaryDirectory(prefix="registry-")
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Registry:
+    def __enter__(self) -> Self:
         [jar] = registry_home().rglob("apicurio-registry-app-*-runner.jar")
         environment = {
             **os.environ,
@@ -169,7 +169,7 @@ class Gateway:
         self.url = f"{scheme}://127.0.0.1:{self._server.server_port}/apis/ccompat/v7"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
-    def __enter__(self) -> Gateway:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -21,11 +21,11 @@ LAYERS = (
     ("commands",),
     ("daemon",),
     ("spark", "sharing"),
-    ("deltalog",),
+    ("deltalog", "verify_topic"),
     ("config", "history", "output", "signals", "verify", "web"),
     ("feed",),
     ("follow", "derive", "pair"),
-    ("log", "fetch", "offsets", "sink"),
+    ("log", "fetch", "offsets", "sink", "topic"),
     ("store", "decode", "metrics"),
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),

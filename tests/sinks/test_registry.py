@@ -58,7 +58,7 @@ def test_an_incompatible_schema_is_refused_by_name(registry: Registry) -> None:
 
 def test_what_is_no_schema_is_refused_by_name(registry: Registry) -> None:
     with pytest.raises(SinkRejected, match="refuses the schema of subject 'x'"):
-        RegistryClient(registry.url).register("x", '{"type":"recrod"}')
+        RegistryClient(registry.url).register("x", '{"type":"none such"}')
 
 
 def test_without_auto_register_a_schema_is_only_looked_up(registry: Registry) -> None:
