@@ -22,8 +22,9 @@ import anyio
 import anyio.to_thread
 import pyarrow as pa
 
-from tailer.changes import ChangeBatch, ChangeFile, Offset
+from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
 from tailer.decode.engine import DiffOptions
+from tailer.decode.kept import kept_rows
 from tailer.decode.plan import (
     ChangeSource,
     incomplete_removes,
@@ -280,13 +281,14 @@ class _Context:
         self.state = version.after if isinstance(version, Commit) else version.state
         self.timestamp_ms = version.timestamp_ms if isinstance(version, Commit) else timestamp_ms
 
-    def batch(
-        self, file: ChangeFile | None, rows: pa.RecordBatch, positions: pa.Array, at: Offset
-    ) -> ChangeBatch:
+    def batch(self, file: ChangeFile | None, rows: Rows, at: Offset) -> ChangeBatch:
         timestamp = self.timestamp_ms or 0
-        following = replace(at, index=at.index + rows.num_rows)
+        following = replace(at, index=at.index + rows.batch.num_rows)
         state = self.state if file is None else file.state
-        return ChangeBatch(rows, positions, state, file, timestamp, at, following)
+        if file is not None and file.kept is not None:  # what is written need not be kept too
+            file = replace(file, kept=())
+        batch, positions = rows.batch, rows.positions
+        return ChangeBatch(batch, positions, state, file, timestamp, at, following, rows.row_ids)
 
     def last(self, batch: ChangeBatch) -> ChangeBatch:
         """The version's last batch: behind it comes the next version."""
@@ -295,7 +297,7 @@ class _Context:
     def empty(self, at: Offset) -> ChangeBatch:
         schema = output_schema(self.options.target or self.state, self.options.columns)
         rows = pa.RecordBatch.from_pylist([], schema=schema)
-        return self.batch(None, rows, pa.array([], pa.int64()), at)
+        return self.batch(None, Rows(rows, pa.array([], pa.int64())), at)
 
 
 async def _decode_all(
@@ -307,10 +309,10 @@ async def _decode_all(
     async with aclosing(_in_thread(iter(files))) as planned:
         async for file in planned:
             async with aclosing(_decode(context, file, skip)) as decoded:
-                async for rows, positions in decoded:
+                async for rows in decoded:
                     if held is not None:
                         yield held
-                    held = context.batch(file, rows, positions, at)
+                    held = context.batch(file, rows, at)
                     at = held.next_offset
     if skip.remaining:
         raise OffsetError(
@@ -322,15 +324,17 @@ async def _decode_all(
     yield context.last(held or context.empty(at))
 
 
-async def _decode(
-    context: _Context, file: ChangeFile, skip: Skip
-) -> AsyncGenerator[tuple[pa.RecordBatch, pa.Array], None]:
+async def _decode(context: _Context, file: ChangeFile, skip: Skip) -> AsyncGenerator[Rows, None]:
+    if file.kept is not None:  # finding the changes has decoded them
+        for rows in kept_rows(file, skip):
+            yield rows
+        return
     fetched = await fetch(context.log.store, file)
     with fetched.source:
         decoded = decode_file(fetched.source, file, fetched.selection, context.options, skip)
         async with aclosing(_in_thread(decoded)) as found:
             async for rows in found:
-                yield rows.batch, rows.positions
+                yield rows
 
 
 async def _in_thread(iterator: Iterator[T]) -> AsyncGenerator[T, None]:

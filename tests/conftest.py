@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.components import java_major, require, start_spark
+from tests.s3.fixture import ACCESS, SECRET, Bucket, S3Server, run_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from tests.kafka.broker import Broker
     from tests.registry import Registry
 
+# The first test that uses S3 also waits for its server to be built, once a machine.
+S3_TIMEOUT_S = 600
 # The first test that uses Spark also waits for its jars, once a machine, and for its start.
 SPARK_TIMEOUT_S = 300
 
@@ -37,6 +41,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
+        elif (
+            "s3_server" in getattr(item, "fixturenames", ())
+            and item.get_closest_marker("timeout") is None
+        ):
+            item.add_marker(pytest.mark.timeout(S3_TIMEOUT_S))
 
 
 @pytest.fixture
@@ -58,7 +67,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def kafka() -> Iterator[Broker]:
     """One real broker for all tests that do not stop it; each uses topics of its own."""
     from tests.kafka.broker import Broker
-    from tests.registry import Registry
 
     with Broker() as broker:
         yield broker
@@ -71,3 +79,21 @@ def registry() -> Iterator[Registry]:
 
     with Registry() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One real S3 server for all tests."""
+    with run_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty bucket; its account is in the environment, as it is for users."""
+    for name in [n for n in os.environ if n.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return s3_server.bucket(f"b-{uuid.uuid4()}")

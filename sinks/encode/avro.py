@@ -196,7 +196,7 @@ class AvroEncoder:
         return schema, parts
 
     def _source(self, batch: ChangeBatch, images: Images) -> list[Part]:
-        row_ids = getattr(batch, "row_ids", None)
+        row_ids = batch.row_ids
         return [
             string_bytes(VERSION) + string_bytes(CONNECTOR) + string_bytes(self.name),
             long_bytes(batch.timestamp_ms),

@@ -94,7 +94,7 @@ class CloudEventsEncoder:
         }
         if batch.file is not None:
             attributes["deltaorigin"] = batch.file.origin
-        row_ids = getattr(batch, "row_ids", None)
+        row_ids = batch.row_ids
         if row_ids is not None:
             attributes["deltarowid"] = row_ids.cast(pa.string())
         return attributes

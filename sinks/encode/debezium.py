@@ -151,7 +151,7 @@ class DebeziumEncoder:
             "commit_version": batch.version,
             "origin": batch.file.origin if batch.file else None,
         }
-        row_ids = getattr(batch, "row_ids", None)
+        row_ids = batch.row_ids
         members: dict[str, pa.Array | JsonText] = {
             name: JsonText(json.dumps(value)) for name, value in constants.items()
         }

@@ -37,7 +37,7 @@ def row_objects(batch: ChangeBatch, *, ids: bool, end: str = "}") -> pa.StringAr
     if ids and batch.file is not None:
         names += ["_event_id", "_origin"]
         columns += [batch.event_ids(), JsonText(json.dumps(batch.file.origin))]
-        row_ids = getattr(batch, "row_ids", None)
+        row_ids = batch.row_ids
         if row_ids is not None:
             names.append("_row_id")
             columns.append(row_ids)

@@ -226,7 +226,12 @@ def _taken(batch: ChangeBatch, kept: pa.Int64Array | None) -> ChangeBatch:
     """The batch with only these of its rows; None: with all."""
     if kept is None:
         return batch
-    return replace(batch, rows=batch.rows.take(kept), positions=batch.positions.take(kept))
+    return replace(
+        batch,
+        rows=batch.rows.take(kept),
+        positions=batch.positions.take(kept),
+        row_ids=None if batch.row_ids is None else batch.row_ids.take(kept),
+    )
 
 
 def _data_fields(schema: pa.Schema) -> list[pa.Field]:
