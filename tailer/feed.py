@@ -85,11 +85,12 @@ class FeedOptions:
     paired: bool = False
 
     def for_sink(self, sink: Sink) -> FeedOptions:
-        """The same, with updates paired where the sink wants that."""
+        """The same, with updates paired, and row ids beside them, where the sink wants that."""
         if not getattr(sink, "paired", False):
             return self
         key = self.key or tuple(getattr(sink, "key_columns", ()))
-        return replace(self, paired=True, key=key)
+        decode = replace(self.decode, row_ids=True)
+        return replace(self, paired=True, key=key, decode=decode)
 
 
 @dataclass(slots=True)
