@@ -18,17 +18,27 @@ from typing import Any, BinaryIO
 
 import anyio.to_thread
 import pyarrow as pa
+import pyarrow.compute as pc
 
+<<<<<<< HEAD
 from sinks.encode.json import json_lines
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TableError, TransientError
+=======
+from sinks.encode.json import text_of
+from sinks.encode.records import Encoder, encoder_options, load_encoder
+from sinks.encode.rows import row_objects
+from tailer.changes import ChangeBatch, Offset
+from tailer.errors import ConfigError, SinkRejected, TransientError
+>>>>>>> formats
 from tailer.sink import take_options
 
-__all__ = ["JsonlSink", "batch_lines"]
+__all__ = ["FORMATS", "JsonlSink", "batch_lines", "encoded_lines"]
 
 _TAIL_BYTES = 64 * 1024
 
 
+<<<<<<< HEAD
 def batch_lines(
     batch: ChangeBatch, *, ids: bool, origin: bool = False, row_ids: bool = False
 ) -> pa.Buffer:
@@ -51,31 +61,75 @@ def batch_lines(
         return json_lines(names, columns)
     except TableError as e:  # a variant whose bytes are none
         raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
+=======
+#: The formats whose values are JSON, one line each.
+FORMATS = ("rows", "debezium", "cloudevents")
+#: The options of encoders that only a message broker has a place for.
+_NOT_HERE = ("ids", "mode", "name", "schema", "tombstones", "topic")
+
+
+def batch_lines(batch: ChangeBatch, *, ids: bool) -> pa.Buffer:
+    """A batch as JSON lines; with ``ids``, the fields ``_event_id`` and its likes come last."""
+    if not batch.num_rows:
+        return pa.py_buffer(b"")
+    return text_of(row_objects(batch, ids=ids, end="}\n"))
+
+
+def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
+    """The values of a batch's records as lines."""
+    values = encoder.encode(batch).values.drop_null()
+    if not len(values):
+        return pa.py_buffer(b"")
+    newline = pa.scalar(b"\n")
+    return text_of(pc.binary_join_element_wise(values, newline, pa.scalar(b"")))
+>>>>>>> formats
 
 
 class JsonlSink:
-    """Writes to ``path``, or to standard output where that is "-"."""
+    """Writes to ``path``, or to standard output where that is "-".
 
+<<<<<<< HEAD
+=======
+    ``format`` and its ``options`` are of :func:`sinks.encode.records.load_encoder`; ``ids`` is for
+    the format ``rows``.
+    """
+
+>>>>>>> formats
     def __init__(
         self,
         path: Path | None,
         *,
         ids: bool = True,
         sync: bool = True,
+<<<<<<< HEAD
         notices: bool = True,
         origin: bool = False,
         row_ids: bool = False,
+=======
+        format: str = "rows",  # noqa: A002  # the option's name
+        options: Mapping[str, Any] | None = None,
+>>>>>>> formats
     ) -> None:
         self.path = path
         self.ids = ids
         self.notices = notices
         self.sync = sync
+<<<<<<< HEAD
         self.origin = origin
         self.row_ids = row_ids
+=======
+        self.format = format
+        self.options = dict(options or {})
+        encoder = load_encoder(format, self.options)
+        #: What the feed pairs updates by: see :class:`sinks.encode.records.Encoder`.
+        self.paired, self.key_columns = encoder.paired, encoder.key_columns
+        self._encoder = encoder
+>>>>>>> formats
         self._file: BinaryIO | FileIO | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
+<<<<<<< HEAD
         """Options: ``path`` (required); ``ids``, ``sync`` and ``notices`` (default true);
         ``origin`` and ``row_ids`` (default false)."""
         allowed: dict[str, tuple[type, Any]] = {"path": (str, ...)}
@@ -84,9 +138,27 @@ class JsonlSink:
         taken = take_options("jsonl", options, allowed)
         named = taken.pop("path")
         return cls(None if named == "-" else folder / named, **taken)
+=======
+        """Options: ``path`` (required), ``ids`` (default true), ``sync`` (default true),
+        ``format`` (rows, debezium or cloudevents; default rows) and those of the format."""
+        own: dict[str, tuple[type, Any]] = {
+            "path": (str, ...), "ids": (bool, True), "sync": (bool, True), "format": (str, "rows"),
+        }  # fmt: skip
+        wanted = options.get("format", "rows")
+        if wanted not in FORMATS:
+            raise ConfigError(
+                f"option 'format' of sink 'jsonl' is {wanted!r}; it is one of: {', '.join(FORMATS)}"
+            )
+        of_format = {k: v for k, v in encoder_options(wanted).items() if k not in _NOT_HERE}
+        taken = take_options("jsonl", options, {**own, **of_format})
+        path = None if taken["path"] == "-" else folder / taken["path"]
+        chosen = {k: taken[k] for k in of_format}
+        return cls(path, ids=taken["ids"], sync=taken["sync"], format=wanted, options=chosen)
+>>>>>>> formats
 
-    async def open(self, feed: str) -> Offset | None:  # noqa: ARG002  # the file is this feed's alone
+    async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""
+        self._encoder = load_encoder(self.format, {**self.options, "name": feed})
         try:
             self._file = await anyio.to_thread.run_sync(self._open)
         except OSError as e:
@@ -122,7 +194,11 @@ class JsonlSink:
         if file is None:
             raise SinkRejected("the sink is not open")
         try:
+<<<<<<< HEAD
             left = memoryview(lines)
+=======
+            left = memoryview(self._lines(batch))
+>>>>>>> formats
             while left:
                 left = left[file.write(left) :]
             file.flush()
@@ -132,6 +208,11 @@ class JsonlSink:
             raise SinkRejected("the reader of standard output has gone") from e
         except OSError as e:
             raise TransientError(f"{self.path or 'standard output'}: {e.strerror}") from e
+
+    def _lines(self, batch: ChangeBatch) -> pa.Buffer:
+        if self.format == "rows":
+            return batch_lines(batch, ids=self.ids)
+        return encoded_lines(batch, self._encoder)
 
     async def aclose(self) -> None:
         """See :class:`tailer.sink.Sink`."""

@@ -42,6 +42,7 @@ def _read_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--batch-rows-max", type=int, default=65_536, metavar="N")
 
 
+<<<<<<< HEAD
 def _table(p: argparse.ArgumentParser) -> None:
     p.add_argument("table", metavar="TABLE", help="a path, or s3://bucket/key")
     p.add_argument(
@@ -55,6 +56,23 @@ def _waiting_option(p: argparse.ArgumentParser) -> None:
         "--torn-commit-max-s", type=float, default=10.0, metavar="S",
         help="wait so long for a half-written commit (default 10)",
     )  # fmt: skip
+=======
+def _verify_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("table", metavar="TABLE")
+    p.add_argument("--from", dest="first", type=int, metavar="A", help="default: the earliest")
+    p.add_argument("--to", dest="last", type=int, metavar="B", help="default: the newest")
+    _read_options(p)
+    p.add_argument(
+        "--topic", metavar="NAME",
+        help="prove that a Kafka topic's events do; without --from it has them from the beginning",
+    )  # fmt: skip
+    p.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="the brokers of --topic")
+    p.add_argument(
+        "--consumer-config",
+        metavar="FILE",
+        help="JSON: further settings of kafka-python's consumer",
+    )
+>>>>>>> formats
 
 
 def parser() -> argparse.ArgumentParser:
@@ -98,11 +116,17 @@ def parser() -> argparse.ArgumentParser:
         p = commands.add_parser(name, help=text)
         p.add_argument("config", metavar="CONFIG.toml")
 
+<<<<<<< HEAD
     p = commands.add_parser("verify", help="prove that the events lead from snapshot to snapshot")
     _table(p)
     p.add_argument("--from", dest="first", type=int, metavar="A", help="default: the earliest")
     p.add_argument("--to", dest="last", type=int, metavar="B", help="default: the newest")
     _read_options(p)
+=======
+    _verify_options(
+        commands.add_parser("verify", help="prove that the events lead from snapshot to snapshot")
+    )
+>>>>>>> formats
 
     p = commands.add_parser("snapshot", help="what a table is at a version")
     _table(p)

@@ -37,6 +37,7 @@ from tailer.output import jsonl_options, open_output, output_kind
 from tailer.signals import until_stopped
 from tailer.sink import load_sink
 from tailer.store import open_store
+from tailer.verify import Verdict, verify
 
 __all__ = ["run"]
 
@@ -228,25 +229,62 @@ async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:
     return 0
 
 
+<<<<<<< HEAD
 async def _verify(arguments: argparse.Namespace, log: DeltaLog) -> int:
     from tailer.verify import verify
 
+=======
+async def _verify(arguments: argparse.Namespace) -> int:
+    log = DeltaLog(open_store(arguments.table))
+    if arguments.topic is not None:
+        return _show(await _verify_topic(arguments, log))
+>>>>>>> formats
     first = await log.earliest_version() if arguments.first is None else arguments.first
     last = await log.latest_version() if arguments.last is None else arguments.last
     if not 0 <= first <= last:
         raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
     status = 0
     async for verdict in verify(log, first, last, _feed_options(arguments, None)):
-        where = f"versions {verdict.first} to {verdict.last}, {verdict.events} events"
-        if verdict.exact:
-            print(f"{where}: exact")
-            continue
-        status = 1
-        print(f"{where}: {verdict.missing} rows missing, {verdict.surplus} rows too many")
-        for row in verdict.examples.to_pylist() if verdict.examples is not None else ():
-            surplus = row.pop("surplus")
-            print(f"  {surplus:+d} {json.dumps(row, default=str)}")
+        status = max(status, _show(verdict))
     return status
+
+
+async def _verify_topic(arguments: argparse.Namespace, log: DeltaLog) -> Verdict:
+    from tailer.verify_topic import Topic, verify_topic
+
+    if arguments.bootstrap_servers is None:
+        raise ConfigError("--topic needs --bootstrap-servers")
+    topic = Topic(arguments.topic, arguments.bootstrap_servers, _settings(arguments))
+    last = await log.latest_version() if arguments.last is None else arguments.last
+    options = _feed_options(arguments, None)
+    return await verify_topic(log, topic, arguments.first, last, options)
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The consumer's settings in the file that the arguments name."""
+    file = arguments.consumer_config
+    if file is None:
+        return {}
+    try:
+        settings = json.loads(Path(file).read_text())
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"{file} can't be read ({e})") from None
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{file} is not a JSON object")
+    return settings
+
+
+def _show(verdict: Verdict) -> int:
+    """Print a verdict; its exit status."""
+    where = f"versions {verdict.first} to {verdict.last}, {verdict.events} events"
+    if verdict.exact:
+        print(f"{where}: exact")
+        return 0
+    print(f"{where}: {verdict.missing} rows missing, {verdict.surplus} rows too many")
+    for row in verdict.examples.to_pylist() if verdict.examples is not None else ():
+        surplus = row.pop("surplus")
+        print(f"  {surplus:+d} {json.dumps(row, default=str)}")
+    return 1
 
 
 async def _run(arguments: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ from sinks.encode.parts import (
 )
 from sinks.encode.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.errors import TableError
+from tailer.errors import CorruptRow
 
 __all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images"]
 
@@ -97,7 +97,7 @@ class DebeziumEncoder:
         try:
             payload = self._payload(batch, images, table)
             keys = self._keys(batch, images, table)
-        except TableError as e:  # a variant whose bytes are none
+        except CorruptRow as e:  # a variant whose bytes are none
             path = batch.file.path if batch.file else None
             raise e.at(version=batch.version, path=path) from None
         records = Records(keys, payload, event_headers(batch), batch.timestamp_ms)
@@ -151,7 +151,7 @@ class DebeziumEncoder:
             "commit_version": batch.version,
             "origin": batch.file.origin if batch.file else None,
         }
-        row_ids = getattr(batch, "row_ids", None)
+        row_ids = batch.row_ids
         members: dict[str, pa.Array | JsonText] = {
             name: JsonText(json.dumps(value)) for name, value in constants.items()
         }

@@ -25,6 +25,7 @@ from tailer.changes import is_arrow_variant, variant_json
 __all__ = [
     "JsonText",
     "base64_text",
+    "children",
     "json_lines",
     "json_objects",
     "json_values",
@@ -263,7 +264,14 @@ def _struct(array: pa.StructArray) -> pa.StringArray:
     fields = [array.type.field(i).name for i in range(array.type.num_fields)]
     if not fields:
         return _mask(pa.repeat(pa.scalar("{}"), len(array)), array)
-    return _mask(json_objects(fields, [array.field(i) for i in range(len(fields))]), array)
+    return _mask(json_objects(fields, children(array)), array)
+
+
+def children(array: pa.StructArray) -> list[pa.Array]:
+    """The fields of a struct, null where it is: what lies beneath a null may be anything."""
+    if array.null_count:
+        return list(array.flatten())
+    return [array.field(i) for i in range(array.type.num_fields)]
 
 
 def variant_text(array: pa.StructArray) -> pa.StringArray:

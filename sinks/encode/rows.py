@@ -19,7 +19,7 @@ from sinks.encode.parts import (
 )
 from sinks.encode.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.errors import TableError
+from tailer.errors import CorruptRow
 
 __all__ = ["RowsEncoder", "row_objects"]
 
@@ -37,13 +37,13 @@ def row_objects(batch: ChangeBatch, *, ids: bool, end: str = "}") -> pa.StringAr
     if ids and batch.file is not None:
         names += ["_event_id", "_origin"]
         columns += [batch.event_ids(), JsonText(json.dumps(batch.file.origin))]
-        row_ids = getattr(batch, "row_ids", None)
+        row_ids = batch.row_ids
         if row_ids is not None:
             names.append("_row_id")
             columns.append(row_ids)
     try:
         return json_objects(names, columns, end)
-    except TableError as e:  # a variant whose bytes are none
+    except CorruptRow as e:  # a variant whose bytes are none
         raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
 
 
