@@ -160,15 +160,14 @@ class DeltaLog:
         raise AssertionError("segments() ends with an error")
 
     async def _check_exists(self, files: list[LogFile], version: int) -> None:
-        newest = max(versions_of(files), default=None)
-        if newest is None:
-            await self.latest_version()
-        elif version > newest:
+        newest = max(versions_of(files), default=-1)
+        if version > newest:
             if await self.has_commit(version):  # the listing is older than the commit
                 raise TransientError(
                     f"{self.store.root}: the log's listing ends before version {version}, which is "
                     "there"
                 )
+            await self.latest_version()  # says so if there is no table at all
             raise TableError(
                 f"there is no version {version}: the newest is {newest}",
                 table=self.store.root,
