@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
 from tailer.errors import ConfigError, TailerError
 
@@ -39,6 +40,34 @@ def _read_options(p: argparse.ArgumentParser) -> None:
         help="the zone of partition timestamps that have none (default UTC)",
     )  # fmt: skip
     p.add_argument("--batch-rows-max", type=int, default=65_536, metavar="N")
+
+
+def _shares_parser(commands: Any) -> None:
+    p = commands.add_parser("shares", help="what a Delta Sharing profile gives access to")
+    p.add_argument("profile", metavar="PROFILE", help="a profile file, as the provider gave it")
+    p.add_argument("--share", metavar="NAME", help="only this share")
+    p.add_argument("--schema", metavar="NAME", help="only this schema, of the share named")
+    p.add_argument("--page-size", type=int, metavar="N", help="ask for so many at a time")
+    p.add_argument("--json", action="store_true", help="one JSON object a line")
+    p.add_argument("--ca-bundle", metavar="FILE", help="authorities of TLS certificates, as PEM")
+    p.add_argument("--allow-http", action="store_true", help="send the token without TLS, too")
+
+
+def _offsets_parser(commands: Any) -> None:
+    p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
+    p.add_argument("action", choices=("show", "set", "reset"))
+    p.add_argument("config", metavar="CONFIG.toml")
+    p.add_argument("feed", metavar="FEED")
+    p.add_argument(
+        "--at-version",
+        dest="at_version",
+        type=int,
+        metavar="N",
+        help="with set: the next version to read",
+    )
+    p.add_argument(
+        "--index", type=int, default=0, metavar="I", help="with set: the next change in it"
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,20 +125,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--limit", type=int, metavar="N")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
 
-    p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
-    p.add_argument("action", choices=("show", "set", "reset"))
-    p.add_argument("config", metavar="CONFIG.toml")
-    p.add_argument("feed", metavar="FEED")
-    p.add_argument(
-        "--at-version",
-        dest="at_version",
-        type=int,
-        metavar="N",
-        help="with set: the next version to read",
-    )
-    p.add_argument(
-        "--index", type=int, default=0, metavar="I", help="with set: the next change in it"
-    )
+    _shares_parser(commands)
+    _offsets_parser(commands)
     return top
 
 

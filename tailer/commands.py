@@ -8,7 +8,8 @@ import json
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -35,15 +36,26 @@ from tailer.offsets.memory import MemoryOffsetStore
 from tailer.output import open_output, output_kind
 from tailer.signals import until_stopped
 from tailer.sink import load_sink
-from tailer.store import open_store
+from tailer.store import open_store, source_options
 
 __all__ = ["run"]
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command that the arguments name."""
-    command = _COMMANDS[arguments.command]
-    return anyio.run(command, arguments)
+    return anyio.run(_COMMANDS[arguments.command], arguments)
+
+
+def _on_table(
+    command: Callable[[argparse.Namespace, DeltaLog], Awaitable[int]],
+) -> Callable[[argparse.Namespace], Awaitable[int]]:
+    """A command that is given the log of its table."""
+
+    async def opened(arguments: argparse.Namespace) -> int:
+        async with _table_log(arguments) as log:
+            return await command(arguments, log)
+
+    return opened
 
 
 def _decode_options(arguments: argparse.Namespace, target: TableState | None) -> DecodeOptions:
@@ -84,8 +96,19 @@ def _check_columns(columns: list[str] | None, state: TableState, table: str) -> 
             )
 
 
-async def _tail(arguments: argparse.Namespace) -> int:
-    log = DeltaLog(open_store(arguments.table))
+@asynccontextmanager
+async def _table_log(arguments: argparse.Namespace) -> AsyncIterator[DeltaLog]:
+    """The log of the command's table; its connections are closed behind it."""
+    source = getattr(arguments, "change_source", "auto")
+    store = open_store(arguments.table, source_options(arguments.table, source))
+    try:
+        yield DeltaLog(store)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.aclose()
+
+
+async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
     offset = await start_offset(log, arguments.start)
     if arguments.columns:
         _check_columns(arguments.columns, (await log.snapshot()).state, log.store.root)
@@ -129,9 +152,8 @@ async def _range(arguments: argparse.Namespace, log: DeltaLog) -> tuple[int, int
     return first, last
 
 
-async def _read(arguments: argparse.Namespace) -> int:
+async def _read(arguments: argparse.Namespace, log: DeltaLog) -> int:
     kind = output_kind(arguments.output)
-    log = DeltaLog(open_store(arguments.table))
     first, last = await _range(arguments, log)
     end = (await log.snapshot(last)).state
     _check_columns(arguments.columns, end, log.store.root)
@@ -146,8 +168,7 @@ async def _read(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _snapshot(arguments: argparse.Namespace) -> int:
-    log = DeltaLog(open_store(arguments.table))
+async def _snapshot(arguments: argparse.Namespace, log: DeltaLog) -> int:
     version = arguments.at_version
     if arguments.timestamp is not None:
         version = await version_at_or_before(log, parse_timestamp(arguments.timestamp))
@@ -190,8 +211,7 @@ def _describe(version: int, state: TableState, files: int, size: int, rows: int)
     }
 
 
-async def _history(arguments: argparse.Namespace) -> int:
-    log = DeltaLog(open_store(arguments.table))
+async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:
     entries = [entry async for entry in history(log)]
     for entry in entries[::-1][: arguments.limit]:
         moment = dt.datetime.fromtimestamp(entry.timestamp_ms / 1000, dt.UTC)
@@ -206,10 +226,9 @@ async def _history(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _verify(arguments: argparse.Namespace) -> int:
+async def _verify(arguments: argparse.Namespace, log: DeltaLog) -> int:
     from tailer.verify import verify
 
-    log = DeltaLog(open_store(arguments.table))
     first = await log.earliest_version() if arguments.first is None else arguments.first
     last = await log.latest_version() if arguments.last is None else arguments.last
     if not 0 <= first <= last:
@@ -226,6 +245,12 @@ async def _verify(arguments: argparse.Namespace) -> int:
             surplus = row.pop("surplus")
             print(f"  {surplus:+d} {json.dumps(row, default=str)}")
     return status
+
+
+async def _shares(arguments: argparse.Namespace) -> int:
+    from tailer.shares import list_shares
+
+    return await list_shares(arguments)
 
 
 async def _run(arguments: argparse.Namespace) -> int:
@@ -273,12 +298,13 @@ async def _offsets(arguments: argparse.Namespace) -> int:
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
-    "tail": _tail,
-    "read": _read,
+    "tail": _on_table(_tail),
+    "read": _on_table(_read),
     "run": _run,
     "check": _check,
-    "snapshot": _snapshot,
-    "history": _history,
+    "snapshot": _on_table(_snapshot),
+    "history": _on_table(_history),
     "offsets": _offsets,
-    "verify": _verify,
+    "verify": _on_table(_verify),
+    "shares": _shares,
 }

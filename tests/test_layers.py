@@ -22,7 +22,7 @@ LAYERS = (
     ("daemon",),
     ("spark", "sharing"),
     ("deltalog",),
-    ("config", "history", "output", "signals", "verify", "web"),
+    ("config", "history", "output", "shares", "signals", "verify", "web"),
     ("feed",),
     ("follow", "derive"),
     ("log", "fetch", "offsets", "sink"),

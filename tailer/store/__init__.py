@@ -7,15 +7,16 @@ failures to the project's errors and retries nothing; only the feed does.
 from __future__ import annotations
 
 import typing
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from tailer.errors import ConfigError
 
-__all__ = ["FileStatus", "Store", "Watch", "open_store"]
+__all__ = ["FileStatus", "Store", "TimeTravel", "Watch", "open_store", "source_options"]
 
 LOG_DIR = "_delta_log"
 
@@ -73,14 +74,42 @@ class Watch(typing.Protocol):
         """Return when something changed in the folder, or after so many seconds at the latest."""
 
 
-def open_store(table: str) -> Store:
-    """The store of a table's address: a path, ``file:`` or ``s3://bucket/key``.
+@typing.runtime_checkable
+class TimeTravel(typing.Protocol):
+    """A store whose other side looks versions up by time, where a log's commits would be listed."""
 
-    Raises :class:`ConfigError` for an address that no store serves.
+    async def version_at_or_after(self, timestamp_ms: int) -> int | None:
+        """The first version at or after a time in epoch ms; None if all are before it."""
+
+
+def open_store(table: str, options: Mapping[str, Any] | None = None) -> Store:
+    """The store of a table's address: a path, ``file:``, ``s3://bucket/key`` or a shared table's
+    ``profile.share#share.schema.table``.
+
+    ``options`` are the store's own. Raises :class:`ConfigError` for an address that no store
+    serves.
     """
+    if "#" in table:
+        from tailer.sharing.profile import is_shared
+
+        if is_shared(table):
+            from tailer.store.sharing import SharingOptions, SharingStore
+
+            return SharingStore(table, SharingOptions.parse(options or {}))
     scheme, separator, _ = table.partition("://")
     if not separator or scheme == "file" or table.startswith("file:"):
         from tailer.store.local import LocalStore  # stores load on demand
 
         return LocalStore(table)
     raise ConfigError(f"no store for {table!r}: a local path is read, {scheme}:// is not yet")
+
+
+def source_options(table: str, change_source: str) -> dict[str, Any]:
+    """The options of a table's store that follow from how its changes are found.
+
+    A sharing server gives a change data feed or data files, by two requests; other stores have
+    the files that both ways need.
+    """
+    from tailer.sharing.profile import is_shared
+
+    return {"change_source": change_source} if is_shared(table) else {}
