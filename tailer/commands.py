@@ -8,10 +8,10 @@ import json
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import anyio
@@ -36,16 +36,29 @@ from tailer.offsets.memory import MemoryOffsetStore
 from tailer.output import jsonl_options, open_output, output_kind
 from tailer.signals import until_stopped
 from tailer.sink import load_sink
-from tailer.store import open_store
-from tailer.verify import Verdict, verify
+from tailer.store import open_store, source_options
+
+if TYPE_CHECKING:
+    from tailer.verify import Verdict
 
 __all__ = ["run"]
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command that the arguments name."""
-    command = _COMMANDS[arguments.command]
-    return anyio.run(command, arguments)
+    return anyio.run(_COMMANDS[arguments.command], arguments)
+
+
+def _on_table(
+    command: Callable[[argparse.Namespace, DeltaLog], Awaitable[int]],
+) -> Callable[[argparse.Namespace], Awaitable[int]]:
+    """A command that is given the log of its table."""
+
+    async def opened(arguments: argparse.Namespace) -> int:
+        async with _table_log(arguments) as log:
+            return await command(arguments, log)
+
+    return opened
 
 
 def _decode_options(arguments: argparse.Namespace, target: TableState | None) -> DecodeOptions:
@@ -87,25 +100,24 @@ def _check_columns(columns: list[str] | None, state: TableState, table: str) -> 
             )
 
 
-def _on_table(
-    command: Callable[[argparse.Namespace, DeltaLog], Awaitable[int]],
-) -> Callable[[argparse.Namespace], Awaitable[int]]:
-    """The command with the log of its table, whose connections it leaves closed."""
-
-    async def run_on_table(arguments: argparse.Namespace) -> int:
-        options = {}
-        for option in arguments.store_options:
-            key, separator, value = option.partition("=")
-            if not separator:
-                raise ConfigError(f"--store-option {option!r} must be KEY=VALUE")
-            options[key] = value
-        async with aclosing(open_store(arguments.table, options)) as store:
-            torn = getattr(arguments, "torn_commit_max_s", 10.0)
-            if torn <= 0:
-                raise ConfigError("--torn-commit-max-s must be greater than 0")
-            return await command(arguments, DeltaLog(store, torn_commit_max_s=torn))
-
-    return run_on_table
+@asynccontextmanager
+async def _table_log(arguments: argparse.Namespace) -> AsyncIterator[DeltaLog]:
+    """The log of the command's table; its connections are closed behind it."""
+    options = source_options(arguments.table, getattr(arguments, "change_source", "auto"))
+    for option in arguments.store_options:
+        key, separator, value = option.partition("=")
+        if not separator:
+            raise ConfigError(f"--store-option {option!r} must be KEY=VALUE")
+        options[key] = value
+    torn = getattr(arguments, "torn_commit_max_s", 10.0)
+    if torn <= 0:
+        raise ConfigError("--torn-commit-max-s must be greater than 0")
+    store = open_store(arguments.table, options)
+    try:
+        yield DeltaLog(store, torn_commit_max_s=torn)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.aclose()
 
 
 async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
@@ -229,16 +241,11 @@ async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:
     return 0
 
 
-<<<<<<< HEAD
 async def _verify(arguments: argparse.Namespace, log: DeltaLog) -> int:
     from tailer.verify import verify
 
-=======
-async def _verify(arguments: argparse.Namespace) -> int:
-    log = DeltaLog(open_store(arguments.table))
     if arguments.topic is not None:
         return _show(await _verify_topic(arguments, log))
->>>>>>> formats
     first = await log.earliest_version() if arguments.first is None else arguments.first
     last = await log.latest_version() if arguments.last is None else arguments.last
     if not 0 <= first <= last:
@@ -285,6 +292,12 @@ def _show(verdict: Verdict) -> int:
         surplus = row.pop("surplus")
         print(f"  {surplus:+d} {json.dumps(row, default=str)}")
     return 1
+
+
+async def _shares(arguments: argparse.Namespace) -> int:
+    from tailer.shares import list_shares
+
+    return await list_shares(arguments)
 
 
 async def _run(arguments: argparse.Namespace) -> int:
@@ -340,4 +353,5 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
     "history": _on_table(_history),
     "offsets": _offsets,
     "verify": _on_table(_verify),
+    "shares": _shares,
 }

@@ -111,18 +111,14 @@ class FeedOptions:
     paired: bool = False
 
     def for_sink(self, sink: Sink) -> FeedOptions:
-<<<<<<< HEAD
         """The same, with row ids and with updates paired where the sink wants that."""
+        paired = bool(getattr(sink, "paired", False))
         options = self
-        if wants_row_ids(sink):
-            options = replace(self, decode=replace(self.decode, row_ids=True))
-=======
-        """The same, with updates paired, and row ids beside them, where the sink wants that."""
->>>>>>> formats
-        if not getattr(sink, "paired", False):
+        if paired or wants_row_ids(sink):
+            options = replace(options, decode=replace(self.decode, row_ids=True))
+        if not paired:
             return options
         key = self.key or tuple(getattr(sink, "key_columns", ()))
-<<<<<<< HEAD
         return replace(options, paired=True, key=key)
 
     def plan_id(self) -> str:
@@ -131,10 +127,6 @@ class FeedOptions:
         passing = [self.policies.ignore_deletes, self.policies.skip_change_commits]
         text = json.dumps([self.change_source, self.key, where, *passing])
         return blake2b(text.encode(), digest_size=6).hexdigest()
-=======
-        decode = replace(self.decode, row_ids=True)
-        return replace(self, paired=True, key=key, decode=decode)
->>>>>>> formats
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from tailer.delta.snapshot import TableState
 from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_before
 from tailer.errors import ConfigError, TableError
 from tailer.log import DeltaLog
+from tailer.store import TimeTravel
 
 __all__ = [
     "HistoryEntry",
@@ -108,6 +109,9 @@ async def version_at_or_after(log: DeltaLog, timestamp_ms: int) -> int:
 
     Raises :class:`TableError` if the newest version is before it.
     """
+    if isinstance(log.store, TimeTravel):
+        found = await log.store.version_at_or_after(timestamp_ms)
+        return _found(log, found)
     times = await _Times.of(log)
     found = first_at_or_after(times.by_mtime, timestamp_ms)
     # The two regimes do not mix: a time from the enablement on is looked for among the in-commit
@@ -115,6 +119,10 @@ async def version_at_or_after(log: DeltaLog, timestamp_ms: int) -> int:
     if times.in_commit and (found is None or await times.time(times.in_commit[0]) <= timestamp_ms):
         at = await times.first_in_commit(timestamp_ms)
         found = times.in_commit[at] if at < len(times.in_commit) else None
+    return _found(log, found)
+
+
+def _found(log: DeltaLog, found: int | None) -> int:
     if found is None:
         raise TableError(
             "no version is at or after that time",
@@ -129,10 +137,16 @@ async def version_at_or_before(log: DeltaLog, timestamp_ms: int) -> int:
 
     Raises :class:`TableError` if the oldest version is after it.
     """
-    times = await _Times.of(log)
-    found = last_at_or_before(times.by_mtime, timestamp_ms)
-    if times.in_commit and await times.time(times.in_commit[0]) <= timestamp_ms:
-        found = times.in_commit[await times.first_in_commit(timestamp_ms + 1) - 1]
+    if isinstance(log.store, TimeTravel):
+        after = await log.store.version_at_or_after(timestamp_ms + 1)
+        if after is None:
+            return await log.latest_version()
+        found = after - 1 if after else None
+    else:
+        times = await _Times.of(log)
+        found = last_at_or_before(times.by_mtime, timestamp_ms)
+        if times.in_commit and await times.time(times.in_commit[0]) <= timestamp_ms:
+            found = times.in_commit[await times.first_in_commit(timestamp_ms + 1) - 1]
     if found is None:
         raise TableError(
             "no version that the log still has is at or before that time",

@@ -241,9 +241,11 @@ class DeltaLog:
             return floor_ms
         try:
             return (await self.commit(version, snapshot.state, None)).timestamp_ms
-        except FileNotFoundError:
+        except (FileNotFoundError, DataLoss):  # a shared table's server may not give it
             checkpoint = snapshot.segment.checkpoint
-            return checkpoint.files[0].mtime_ms if checkpoint else 0
+            if checkpoint is None:
+                return 0
+            return (await self.store.stat(f"{LOG_DIR}/{checkpoint.files[0].name}")).mtime_ms
 
     async def find_files(self, version: int, locations: set[str]) -> dict[str, AddFile]:
         """Those of the snapshot's files that lie at one of the locations."""

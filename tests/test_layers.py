@@ -23,7 +23,7 @@ LAYERS = (
     ("spark", "sharing"),
     ("deltalog", "verify_topic"),
     ("config", "discovery"),
-    ("history", "output", "settings", "signals", "verify", "web"),
+    ("history", "output", "settings", "shares", "signals", "verify", "web"),
     ("feed",),
     ("publish", "snapshotting"),
     ("batches", "pair"),
