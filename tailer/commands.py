@@ -272,6 +272,12 @@ async def _offsets(arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def _share(arguments: argparse.Namespace) -> int:
+    from tailer.sharing.server.serve import share
+
+    return await share(arguments)
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
     "tail": _tail,
     "read": _read,
@@ -280,5 +286,6 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
     "snapshot": _snapshot,
     "history": _history,
     "offsets": _offsets,
+    "share": _share,
     "verify": _verify,
 }
