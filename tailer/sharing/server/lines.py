@@ -25,6 +25,11 @@ __all__ = ["LineWriter", "choose_format", "needs_delta"]
 
 #: What the log's own reading asks for does not reach who is given files.
 _SERVER_SIDE = {"v2checkpoint", "vacuumprotocolcheck"}
+_IN_COMMIT = {
+    "delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+}
 _PARQUET_TYPES = {
     "string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date",
     "timestamp",
@@ -172,6 +177,9 @@ class LineWriter:
 
 
 def _metadata(metadata: Metadata) -> dict[str, Any]:
+    # Commits do not travel, and so neither do the timestamps in them: whoever builds a log of what
+    # we send would miss them. A line's own `timestamp` is the one that counts.
+    configuration = {k: v for k, v in metadata.configuration.items() if k not in _IN_COMMIT}
     values: dict[str, Any] = {
         "id": metadata.id,
         "name": metadata.name,
@@ -179,7 +187,7 @@ def _metadata(metadata: Metadata) -> dict[str, Any]:
         "format": {"provider": metadata.provider, "options": {}},
         "schemaString": metadata.schema_string,
         "partitionColumns": list(metadata.partition_columns),
-        "configuration": metadata.configuration,
+        "configuration": configuration,
         "createdTime": metadata.created_time,
     }
     return {key: value for key, value in values.items() if value is not None}
