@@ -20,17 +20,11 @@ import anyio.to_thread
 import pyarrow as pa
 import pyarrow.compute as pc
 
-<<<<<<< HEAD
-from sinks.encode.json import json_lines
-from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected, TableError, TransientError
-=======
 from sinks.encode.json import text_of
 from sinks.encode.records import Encoder, encoder_options, load_encoder
 from sinks.encode.rows import row_objects
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
->>>>>>> formats
 from tailer.sink import take_options
 
 __all__ = ["FORMATS", "JsonlSink", "batch_lines", "encoded_lines"]
@@ -38,30 +32,6 @@ __all__ = ["FORMATS", "JsonlSink", "batch_lines", "encoded_lines"]
 _TAIL_BYTES = 64 * 1024
 
 
-<<<<<<< HEAD
-def batch_lines(
-    batch: ChangeBatch, *, ids: bool, origin: bool = False, row_ids: bool = False
-) -> pa.Buffer:
-    """A batch as JSON lines; the fields ``_event_id``, ``_origin`` and ``_row_id`` come last.
-
-    A row id that is not known is null.
-    """
-    names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
-    if ids:
-        names.append("_event_id")
-        columns.append(batch.event_ids())
-    if origin and batch.file is not None:
-        names.append("_origin")
-        columns.append(pa.repeat(pa.scalar(batch.file.origin), batch.num_rows))
-    if row_ids:
-        names.append("_row_id")
-        unknown = pa.nulls(batch.num_rows, pa.int64())
-        columns.append(unknown if batch.row_ids is None else batch.row_ids)
-    try:
-        return json_lines(names, columns)
-    except TableError as e:  # a variant whose bytes are none
-        raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
-=======
 #: The formats whose values are JSON, one line each.
 FORMATS = ("rows", "debezium", "cloudevents")
 #: The options of encoders that only a message broker has a place for.
@@ -82,68 +52,49 @@ def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
         return pa.py_buffer(b"")
     newline = pa.scalar(b"\n")
     return text_of(pc.binary_join_element_wise(values, newline, pa.scalar(b"")))
->>>>>>> formats
 
 
 class JsonlSink:
     """Writes to ``path``, or to standard output where that is "-".
 
-<<<<<<< HEAD
-=======
-    ``format`` and its ``options`` are of :func:`sinks.encode.records.load_encoder`; ``ids`` is for
-    the format ``rows``.
+    ``format`` and its ``options`` are of :func:`sinks.encode.records.load_encoder`; ``ids``,
+    ``origin`` and ``row_ids`` are for the format ``rows``.
     """
 
->>>>>>> formats
     def __init__(
         self,
         path: Path | None,
         *,
         ids: bool = True,
         sync: bool = True,
-<<<<<<< HEAD
         notices: bool = True,
         origin: bool = False,
         row_ids: bool = False,
-=======
         format: str = "rows",  # noqa: A002  # the option's name
         options: Mapping[str, Any] | None = None,
->>>>>>> formats
     ) -> None:
         self.path = path
         self.ids = ids
         self.notices = notices
         self.sync = sync
-<<<<<<< HEAD
         self.origin = origin
         self.row_ids = row_ids
-=======
         self.format = format
         self.options = dict(options or {})
         encoder = load_encoder(format, self.options)
         #: What the feed pairs updates by: see :class:`sinks.encode.records.Encoder`.
         self.paired, self.key_columns = encoder.paired, encoder.key_columns
         self._encoder = encoder
->>>>>>> formats
         self._file: BinaryIO | FileIO | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
-<<<<<<< HEAD
         """Options: ``path`` (required); ``ids``, ``sync`` and ``notices`` (default true);
-        ``origin`` and ``row_ids`` (default false)."""
-        allowed: dict[str, tuple[type, Any]] = {"path": (str, ...)}
-        allowed |= dict.fromkeys(("ids", "sync", "notices"), (bool, True))
-        allowed |= dict.fromkeys(("origin", "row_ids"), (bool, False))
-        taken = take_options("jsonl", options, allowed)
-        named = taken.pop("path")
-        return cls(None if named == "-" else folder / named, **taken)
-=======
-        """Options: ``path`` (required), ``ids`` (default true), ``sync`` (default true),
-        ``format`` (rows, debezium or cloudevents; default rows) and those of the format."""
-        own: dict[str, tuple[type, Any]] = {
-            "path": (str, ...), "ids": (bool, True), "sync": (bool, True), "format": (str, "rows"),
-        }  # fmt: skip
+        ``origin`` and ``row_ids`` (default false); ``format`` (rows, debezium or cloudevents;
+        default rows) and those of the format."""
+        own: dict[str, tuple[type, Any]] = {"path": (str, ...), "format": (str, "rows")}
+        own |= dict.fromkeys(("ids", "sync", "notices"), (bool, True))
+        own |= dict.fromkeys(("origin", "row_ids"), (bool, False))
         wanted = options.get("format", "rows")
         if wanted not in FORMATS:
             raise ConfigError(
@@ -151,10 +102,9 @@ class JsonlSink:
             )
         of_format = {k: v for k, v in encoder_options(wanted).items() if k not in _NOT_HERE}
         taken = take_options("jsonl", options, {**own, **of_format})
-        path = None if taken["path"] == "-" else folder / taken["path"]
-        chosen = {k: taken[k] for k in of_format}
-        return cls(path, ids=taken["ids"], sync=taken["sync"], format=wanted, options=chosen)
->>>>>>> formats
+        chosen = {k: taken.pop(k) for k in of_format}
+        named = taken.pop("path")
+        return cls(None if named == "-" else folder / named, **taken, options=chosen)
 
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""
@@ -177,11 +127,7 @@ class JsonlSink:
     async def write(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Sink`."""
         if batch.num_rows:
-            await anyio.to_thread.run_sync(
-                lambda: self._write(
-                    batch_lines(batch, ids=self.ids, origin=self.origin, row_ids=self.row_ids)
-                )
-            )
+            await anyio.to_thread.run_sync(lambda: self._write(self._lines(batch)))
 
     async def announce(self, notice: Notice) -> None:
         """See :class:`tailer.sink.Announces`: one line, known by its field ``_notice``."""
@@ -194,11 +140,7 @@ class JsonlSink:
         if file is None:
             raise SinkRejected("the sink is not open")
         try:
-<<<<<<< HEAD
             left = memoryview(lines)
-=======
-            left = memoryview(self._lines(batch))
->>>>>>> formats
             while left:
                 left = left[file.write(left) :]
             file.flush()
@@ -211,7 +153,7 @@ class JsonlSink:
 
     def _lines(self, batch: ChangeBatch) -> pa.Buffer:
         if self.format == "rows":
-            return batch_lines(batch, ids=self.ids)
+            return batch_lines(batch, ids=self.ids, origin=self.origin, row_ids=self.row_ids)
         return encoded_lines(batch, self._encoder)
 
     async def aclose(self) -> None:

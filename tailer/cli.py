@@ -87,6 +87,19 @@ def _shares_parser(commands: Any) -> None:
     p.add_argument("--allow-http", action="store_true", help="send the token without TLS, too")
 
 
+def _share_parser(commands: Any) -> None:
+    p = commands.add_parser(
+        "share", help="share tables over Delta Sharing, or manage its recipients' tokens",
+        usage="tailer share CONFIG.toml\n"
+        "       tailer share token new CONFIG.toml RECIPIENT [--expires-in 90d]\n"
+        "       tailer share token revoke CONFIG.toml RECIPIENT [--id ID]\n"
+        "       tailer share token list CONFIG.toml [RECIPIENT]",
+    )  # fmt: skip
+    p.add_argument("words", nargs="+", metavar="CONFIG.toml | token ACTION CONFIG.toml RECIPIENT")
+    p.add_argument("--expires-in", default="90d", metavar="TIME", help="90d, 12h, ... or never")
+    p.add_argument("--id", metavar="ID", help="with revoke: this token alone")
+
+
 def _offsets_parser(commands: Any) -> None:
     p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
     p.add_argument("action", choices=("show", "set", "reset"))
@@ -163,6 +176,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--json", action="store_true", help="one JSON object a line")
 
     _shares_parser(commands)
+    _share_parser(commands)
     _offsets_parser(commands)
     return top
 
@@ -210,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command is None:
             parser().print_help(sys.stderr)
             return EXIT_USAGE
-        if arguments.command in ("tail", "run"):
+        if arguments.command in ("tail", "run", "share"):
             _end_on_signals()
         from tailer import commands
 

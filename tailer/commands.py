@@ -344,6 +344,12 @@ async def _offsets(arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def _share(arguments: argparse.Namespace) -> int:
+    from tailer.sharing.server.serve import share
+
+    return await share(arguments)
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
     "tail": _on_table(_tail),
     "read": _on_table(_read),
@@ -353,5 +359,6 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
     "history": _on_table(_history),
     "offsets": _offsets,
     "verify": _on_table(_verify),
+    "share": _share,
     "shares": _shares,
 }

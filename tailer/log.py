@@ -255,12 +255,22 @@ class DeltaLog:
         async with aclosing(self.live_files(snapshot)) as files:
             return {where: add async for add in files if (where := location(add.path)) in locations}
 
+    async def lines(self, name: str) -> Lines:
+        """The lines of a commit, compaction or JSON checkpoint, as often as they are asked for.
+
+        For whoever hands actions on as they are. Raises FileNotFoundError.
+        """
+        return (await self._lines(name))[0]
+
+    async def sidecars(self, name: str) -> list[str]:
+        """The names of a checkpoint's sidecars, in the log's folder; none for most checkpoints."""
+        steering = self._checkpoint_actions(name, files=False)
+        return [_sidecar_name(a) async for a in steering if isinstance(a, Sidecar)]
+
     async def _checkpoint_files(
         self, name: str, reconciliation: Reconciliation, *, statistics: bool
     ) -> AsyncGenerator[AddFile, None]:
-        steering = self._checkpoint_actions(name, files=False)
-        sidecars = [_sidecar_name(a) async for a in steering if isinstance(a, Sidecar)]
-        for part in (name, *sidecars):
+        for part in (name, *await self.sidecars(name)):
             actions = self._checkpoint_actions(part, files=True, statistics=statistics)
             async for action in actions:
                 for add in reconciliation.live([action], remember=False):
