@@ -333,7 +333,7 @@ async def _decode(context: _Context, file: ChangeFile, skip: Skip) -> AsyncGener
         for rows in kept_rows(file, skip):
             yield rows
         return
-    fetched = await fetch(context.log.store, file)
+    fetched = await fetch(context.log.store, file, context.options.on_read)
     with fetched.source:
         decoded = decode_file(fetched.source, file, fetched.selection, context.options, skip)
         async with aclosing(_in_thread(decoded)) as found:
