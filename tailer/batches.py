@@ -104,7 +104,7 @@ class VersionReader:
                 yield rows
             return
         try:
-            fetched = await fetch(self.reading.log.store, file)
+            fetched = await fetch(self.reading.log.store, file, self.decode.on_read)
         except FileGone as e:
             e.rows = rows_of(file)
             raise

@@ -24,6 +24,7 @@ from tailer.errors import ConfigError, TableError
 from tailer.feed import Feed, FeedOptions, pipe, read_changes, run_feed
 from tailer.follow import FollowOptions
 from tailer.history import (
+    checksum_errors,
     history,
     parse_timestamp,
     start_offset,
@@ -202,7 +203,8 @@ async def _snapshot(arguments: argparse.Namespace, log: DeltaLog) -> int:
         files, size = files + 1, size + add.size
         deleted = add.deletion_vector.cardinality if add.deletion_vector else 0
         records += (add.num_records or 0) - deleted
-    print(json.dumps(_describe(snapshot.version, snapshot.state, files, size, records), indent=2))
+    found = _describe(snapshot.version, snapshot.state, files, size, records)
+    print(json.dumps({**found, "checksum_errors": await checksum_errors(log, snapshot)}, indent=2))
     return 0
 
 

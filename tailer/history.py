@@ -1,4 +1,5 @@
-"""The table's history: its commits in time, and the search from a timestamp to a version."""
+"""The table's history: its commits in time, the search from a timestamp to a version, and what a
+version's checksum file tells or hides."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailer.changes import Offset
+from tailer.delta.checksum import VersionChecksum
 from tailer.delta.segment import commits_of
-from tailer.delta.snapshot import TableState
+from tailer.delta.snapshot import Snapshot, TableState
 from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_before
 from tailer.errors import ConfigError, TableError
 from tailer.log import DeltaLog
@@ -17,9 +19,12 @@ from tailer.store import TimeTravel
 
 __all__ = [
     "HistoryEntry",
+    "Sums",
     "check_start",
+    "checksum_errors",
     "history",
     "parse_timestamp",
+    "snapshot_sums",
     "start_offset",
     "version_at_or_after",
     "version_at_or_before",
@@ -102,6 +107,67 @@ class _Times:
             else:
                 high = middle
         return low
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """How many live files a snapshot has, and their size in bytes."""
+
+    files: int
+    size_bytes: int
+
+
+async def snapshot_sums(log: DeltaLog, snapshot: Snapshot) -> Sums:
+    """A snapshot's sums: from the version's checksum file if that is of this very snapshot, which
+    spares reading the list of files; counted otherwise."""
+    checksum = await log.checksum(snapshot.version)
+    if checksum is not None and not await _contradictions(log, snapshot, checksum):
+        return Sums(checksum.num_files, checksum.table_size_bytes)
+    return await _counted(log, snapshot)
+
+
+async def checksum_errors(log: DeltaLog, snapshot: Snapshot) -> tuple[str, ...] | None:
+    """What the version's checksum file says and the log does not, by the names of its fields.
+
+    None without a checksum file that can be read. Counts the live files.
+    """
+    checksum = await log.checksum(snapshot.version)
+    if checksum is None:
+        return None
+    wrong = await _contradictions(log, snapshot, checksum)
+    found = await _counted(log, snapshot)
+    if found.files != checksum.num_files:
+        wrong.append("numFiles")
+    if found.size_bytes != checksum.table_size_bytes:
+        wrong.append("tableSizeBytes")
+    return tuple(wrong)
+
+
+async def _contradictions(
+    log: DeltaLog, snapshot: Snapshot, checksum: VersionChecksum
+) -> list[str]:
+    """Where a checksum is not of this snapshot, as far as its file list need not be read."""
+    state, wrong = snapshot.state, []
+    if checksum.protocol != state.protocol:
+        wrong.append("protocol")
+    if checksum.metadata != state.metadata:
+        wrong.append("metadata")
+    if checksum.transaction_id is not None:
+        try:
+            info = (await log.commit(snapshot.version, state, None)).header.commit_info
+        except FileNotFoundError:  # cleaned up behind a checkpoint
+            return wrong
+        known = info.fields.get("txnId") if info else None
+        if known is not None and known != checksum.transaction_id:
+            wrong.append("txnId")
+    return wrong
+
+
+async def _counted(log: DeltaLog, snapshot: Snapshot) -> Sums:
+    files = size = 0
+    async for add in log.live_files(snapshot):
+        files, size = files + 1, size + add.size
+    return Sums(files, size)
 
 
 async def version_at_or_after(log: DeltaLog, timestamp_ms: int) -> int:

@@ -17,14 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.kafka.broker import Broker
-<<<<<<< HEAD
+    from tests.registry import Registry
 
 # The first test that uses Kafka also waits for its jars, once a machine.
 KAFKA_TIMEOUT_S = 300
-=======
-    from tests.registry import Registry
-
->>>>>>> formats
 # The first test that uses S3 also waits for its server to be built, once a machine.
 S3_TIMEOUT_S = 600
 # The first test that uses Spark also waits for its jars, once a machine, and for its start.
@@ -77,8 +73,6 @@ def kafka() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
-<<<<<<< HEAD
-=======
 def registry() -> Iterator[Registry]:
     """One real schema registry for all tests; each uses subjects of its own."""
     from tests.registry import Registry
@@ -88,7 +82,6 @@ def registry() -> Iterator[Registry]:
 
 
 @pytest.fixture(scope="session")
->>>>>>> formats
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One real S3 server for all tests."""
     with run_server(tmp_path_factory.mktemp("s3")) as server:

@@ -193,9 +193,7 @@ class ExactlyOnce(Session):
         return self.progress.offset
 
     def _read(self, *, stable: bool = False) -> Progress | None:
-        record = self.cluster.last_record(
-            self._progress_topic, self.feed.encode(), stable=stable
-        )
+        record = self.cluster.last_record(self._progress_topic, self.feed.encode(), stable=stable)
         return read_progress(record, self._progress_topic, self.feed)
 
     def _check_claims(self, found: Progress | None) -> None:

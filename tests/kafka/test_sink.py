@@ -57,7 +57,9 @@ async def test_records_arrive_whole(
     found = read_topic(kafka.bootstrap, topic)
     values = [event.row for event in found if event.value is not None]
     values.sort(key=lambda row: int(row["id"]))
-    assert [(row["id"], row["name"]) for row in values] == [(row["id"], row["name"]) for row in rows]
+    assert [(row["id"], row["name"]) for row in values] == [
+        (row["id"], row["name"]) for row in rows
+    ]
     assert {event.id for event in found if event.value} == set(changes.event_ids().to_pylist())
     (tombstone,) = (event for event in found if event.value is None)
     assert tombstone.key == b'{"id":7}'
@@ -116,7 +118,9 @@ async def test_a_replay_is_the_same_to_the_byte(kafka: Broker, driver: str) -> N
         async with opened(kafka.bootstrap, topic, **options) as (sink, offset):
             assert offset is None
             await sink.write(batch(1, range(20)))
-    found = [(e.key, e.value, sorted(e.headers.items())) for e in read_topic(kafka.bootstrap, topic)]
+    found = [
+        (e.key, e.value, sorted(e.headers.items())) for e in read_topic(kafka.bootstrap, topic)
+    ]
     assert len(found) == 40
     assert found[:20] == found[20:]
 
@@ -386,4 +390,3 @@ def test_secrets_do_not_show(tmp_path: Path) -> None:
     shown = repr(sink.options) + str(sink.options) + json.dumps(str(sink.__dict__))
     assert "alice" in shown
     assert "hush" not in shown
-
