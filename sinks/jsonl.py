@@ -38,11 +38,16 @@ FORMATS = ("rows", "debezium", "cloudevents")
 _NOT_HERE = ("ids", "mode", "name", "schema", "tombstones", "topic")
 
 
-def batch_lines(batch: ChangeBatch, *, ids: bool) -> pa.Buffer:
-    """A batch as JSON lines; with ``ids``, the fields ``_event_id`` and its likes come last."""
+def batch_lines(
+    batch: ChangeBatch, *, ids: bool, origin: bool = False, row_ids: bool = False
+) -> pa.Buffer:
+    """A batch as JSON lines; the fields ``_event_id``, ``_origin`` and ``_row_id`` come last.
+
+    A row id that is not known is null.
+    """
     if not batch.num_rows:
         return pa.py_buffer(b"")
-    return text_of(row_objects(batch, ids=ids, end="}\n"))
+    return text_of(row_objects(batch, ids=ids, origin=origin, row_ids=row_ids, end="}\n"))
 
 
 def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:

@@ -75,8 +75,8 @@ class RowsEncoder:
         keys = None
         if self.key_columns:
             keys = json_keys(key_array(batch, self.key_columns, data_columns(batch)))
-        told = self.ids
-        values = as_binary(row_objects(batch, ids=told, origin=told, row_ids=told))
+        told, known = self.ids, self.ids and batch.row_ids is not None
+        values = as_binary(row_objects(batch, ids=told, origin=told, row_ids=known))
         records = Records(keys, values, event_headers(batch), batch.timestamp_ms)
         if self.tombstones:
             deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")
