@@ -73,10 +73,8 @@ async def _local(folder: str) -> list[str]:
 
 def _store_folders(scheme: str, options: Mapping[str, Any]) -> Folders:
     if scheme in ("s3", "s3a", "s3n"):
-        try:
-            from tailer.store import s3  # type: ignore[attr-defined,unused-ignore]  # on demand
-        except ImportError:
-            s3 = None
+        from tailer.store import s3  # on demand
+
         lister = getattr(s3, "list_folders", None)
         if lister is not None:
 

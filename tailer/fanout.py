@@ -42,12 +42,10 @@ class Branch:
         return (0, at.version) if at.snapshot else (1, 0)
 
 
-class FanOut:
+class FanOut(OffsetStore):
     """A sink made of sinks, and the offset store made of theirs."""
 
-    def __init__(
-        self, branches: list[Branch], start: Callable[[], Awaitable[Offset]]
-    ) -> None:
+    def __init__(self, branches: list[Branch], start: Callable[[], Awaitable[Offset]]) -> None:
         self.branches = branches
         self._start = start
         self._active: list[Branch] = []
@@ -117,6 +115,16 @@ class FanOut:
             raise Rejoin("the sinks that waited for a snapshot join in")
 
     # As an offset store
+
+    @property
+    def waiting_for(self) -> str | None:
+        """Who holds one of them."""
+        return next((o for b in self.branches if (o := b.offsets.waiting_for)), None)
+
+    async def check(self) -> None:
+        """Make sure that all are still this process's own."""
+        for branch in self._active:
+            await branch.offsets.check()
 
     async def acquire(self) -> None:
         """Become the owner of all; or, if one is held, of none."""

@@ -148,7 +148,8 @@ async def run_feed(feed: Feed) -> None:
             try:
                 return await _run_once(feed)
             except TransientError as e:
-                feed.metrics.retried(e)
+                if e.family != "rejoin":
+                    feed.metrics.retried(e)
                 if feed.metrics.versions_delivered > written:
                     pause = feed.options.retry.pause_min_s
                 await anyio.sleep(e.retry_after_s or pause * (0.5 + feed.jitter() / 2))

@@ -108,9 +108,7 @@ class Outlook:
         }
         self._tell({v: seen.size for v, seen in self._seen.items()}, log, data)
 
-    def _tell(
-        self, sizes: dict[int, int], log: dict[int, float], data: dict[int, float]
-    ) -> None:
+    def _tell(self, sizes: dict[int, int], log: dict[int, float], data: dict[int, float]) -> None:
         self.metrics.sizes |= sizes
         self.metrics.deadlines["log"], self.metrics.deadlines["data"] = log, data
 
@@ -125,5 +123,3 @@ def _unread(commit: Commit) -> _Unread:
             if isinstance(action, RemoveFile)
         ]
     return _Unread(commit.header.file_bytes, committed, min(threats, default=None))
-
-

@@ -106,10 +106,19 @@ MISTAKES = {
         feed_with('change_source = "magic"'),
         "feeds.orders.change_source is 'magic', and must be one of auto, cdf, derived",
     ),
-    "rows below one": (feed_with("batch_rows_max = 0"), "batch_rows_max is 0, and must be a whole number, greater than 0"),
-    "rows as text": (feed_with('batch_rows_max = "9"'), "batch_rows_max is '9', and must be a whole number"),
+    "rows below one": (
+        feed_with("batch_rows_max = 0"),
+        "batch_rows_max is 0, and must be a whole number, greater than 0",
+    ),
+    "rows as text": (
+        feed_with('batch_rows_max = "9"'),
+        "batch_rows_max is '9', and must be a whole number",
+    ),
     "rows as a flag": (feed_with("batch_rows_max = true"), "batch_rows_max is True, and must be"),
-    "negative seconds": (feed_with("poll_max_s = -1"), "poll_max_s is -1, and must be a number, greater than 0"),
+    "negative seconds": (
+        feed_with("poll_max_s = -1"),
+        "poll_max_s is -1, and must be a number, greater than 0",
+    ),
     "no such zone": (
         feed_with('writer_timezone = "Mars/Base"'),
         "feeds.orders.writer_timezone is 'Mars/Base', not a time zone's name",
