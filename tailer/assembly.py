@@ -110,6 +110,15 @@ def assemble(
             Branch(name, one, offset_store(config, f"{feed.name}/{name}", standby=True))
             for name, one in sinks.items()
         ]
+        wishes = {
+            (getattr(b.sink, "paired", False), tuple(getattr(b.sink, "key_columns", ())))
+            for b in branches
+        }
+        if len(wishes) > 1:
+            raise ConfigError(
+                f"{config.path}: feeds.{feed.name}.sinks differ in their key, or in whether an "
+                "update is one event; what differs so must be a feed of its own"
+            )
         sink = offsets = FanOut(branches, lambda: start(log))
     return Feed(
         name=feed.name,

@@ -13,8 +13,9 @@ from typing import TypeVar
 import anyio.to_thread
 import pyarrow as pa
 
-from tailer.changes import CHANGE_TYPE, ChangeBatch, ChangeFile, Offset
-from tailer.decode.rows import DecodeOptions, Rows, Skip, decode_file, output_schema
+from tailer.changes import CHANGE_TYPE, ChangeBatch, ChangeFile, Offset, Rows
+from tailer.decode.kept import kept_rows
+from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
 from tailer.delta.commit import Commit
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import FileGone, OffsetError
@@ -98,6 +99,10 @@ class VersionReader:
         return 0 if lost else None
 
     async def _file(self, file: ChangeFile, skip: Skip) -> AsyncGenerator[Rows, None]:
+        if file.kept is not None:  # finding the changes has decoded them
+            for rows in kept_rows(file, skip):
+                yield rows
+            return
         try:
             fetched = await fetch(self.reading.log.store, file)
         except FileGone as e:
@@ -107,24 +112,21 @@ class VersionReader:
             decoded = decode_file(fetched.source, file, fetched.selection, self.decode, skip)
             if file.change_type is None and file.kinds is None:
                 decoded = whole_pairs(decoded)
-            async with aclosing(in_thread(self._masked(decoded))) as found:
+            async with aclosing(in_thread(decoded)) as found:
                 async for rows in found:
                     yield rows
 
-    def _masked(self, decoded: Iterable[Rows]) -> Iterator[Rows]:
-        for rows in decoded:
-            yield Rows(self.selector.rows(rows.batch), rows.positions)
-
     def _batch(self, file: ChangeFile | None, rows: Rows, at: Offset) -> ChangeBatch:
         following = replace(at, index=at.index + rows.batch.num_rows, plan=self.reading.plan)
-        state = self.selector.state(self.state if file is None else file.state)
-        return ChangeBatch(
-            rows.batch, rows.positions, state, file, self.timestamp_ms, at, following
-        )
+        state = self.state if file is None else file.state
+        if file is not None and file.kept is not None:  # what is written need not be kept too
+            file = replace(file, kept=())
+        batch, positions, timestamp = rows.batch, rows.positions, self.timestamp_ms
+        return ChangeBatch(batch, positions, state, file, timestamp, at, following, rows.row_ids)
 
     def _empty(self, at: Offset) -> ChangeBatch:
         schema = output_schema(self.decode.target or self.state, self.decode.columns)
-        rows = self.selector.rows(pa.RecordBatch.from_pylist([], schema=schema))
+        rows = pa.RecordBatch.from_pylist([], schema=schema)
         return self._batch(None, Rows(rows, pa.array([], pa.int64())), at)
 
 
@@ -134,19 +136,29 @@ def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:
     held: Rows | None = None
     for rows in decoded:
         if held is not None:
-            rows = Rows(  # noqa: PLW2901  # it begins with what was held back
-                pa.concat_batches([held.batch, rows.batch]),
-                pa.concat_arrays([held.positions, rows.positions]),
-            )
+            rows = _joined(held, rows)  # noqa: PLW2901  # it begins with what was held back
             held = None
         count = rows.batch.num_rows
         if count and rows.batch.column(CHANGE_TYPE)[-1].as_py() == "update_preimage":
-            held = Rows(rows.batch.slice(count - 1), rows.positions.slice(count - 1))
-            rows = Rows(rows.batch.slice(0, count - 1), rows.positions.slice(0, count - 1))  # noqa: PLW2901
+            held = rows.slice(count - 1)
+            ids = None if rows.row_ids is None else rows.row_ids.slice(0, count - 1)
+            before = (rows.batch.slice(0, count - 1), rows.positions.slice(0, count - 1), ids)
+            rows = Rows(*before)  # noqa: PLW2901
         if rows.batch.num_rows:
             yield rows
     if held is not None:
         yield held
+
+
+def _joined(first: Rows, second: Rows) -> Rows:
+    ids = None
+    if first.row_ids is not None and second.row_ids is not None:
+        ids = pa.concat_arrays([first.row_ids, second.row_ids])
+    return Rows(
+        pa.concat_batches([first.batch, second.batch]),
+        pa.concat_arrays([first.positions, second.positions]),
+        ids,
+    )
 
 
 async def in_thread(iterator: Iterator[T]) -> AsyncGenerator[T, None]:

@@ -58,7 +58,7 @@ class Supervisor:
             kinds,
             paused=feed.paused,
             logger=self._logger,
-            on_failure=lambda: self._failed.set(),
+            on_failure=lambda: self._failed.set(),  # noqa: PLW0108  # there is a new one each time
         )
 
     # Its life

@@ -49,6 +49,9 @@ class FanOut(OffsetStore):
         self.branches = branches
         self._start = start
         self._active: list[Branch] = []
+        #: What all of them want of the reader: see :meth:`tailer.feed.FeedOptions.for_sink`.
+        self.paired = any(getattr(branch.sink, "paired", False) for branch in branches)
+        self.key_columns = getattr(branches[0].sink, "key_columns", ())
 
     # As a sink
 
@@ -161,8 +164,5 @@ def _rest(batch: ChangeBatch, at: Offset | None) -> ChangeBatch | None:
         # Rows of a snapshot in mid-stream do not move the offset, and are for everyone at it.
         again = batch.offset.snapshot and at == batch.next_offset
         return batch if again else None
-    places = getattr(batch, "indices", None)
-    first = at.index - batch.offset.index
-    if places is not None:
-        first = pc.sum(pc.less(places, at.index)).as_py() or 0
-    return batch.slice(min(first, batch.num_rows), batch.num_rows)
+    first = pc.sum(pc.less(batch.row_indices(), at.index)).as_py() or 0
+    return batch.slice(first, batch.num_rows)

@@ -21,6 +21,7 @@ from hashlib import blake2b
 from typing import TypeAlias, TypeVar
 
 import anyio
+import anyio.to_thread
 
 from tailer.batches import Reading, VersionReader
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
@@ -49,6 +50,7 @@ from tailer.follow import FollowOptions, follow
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, Observer
 from tailer.offsets import OffsetStore
+from tailer.pair import pair_updates, paired_batches
 from tailer.policy import (
     Policies,
     Requests,
@@ -93,6 +95,9 @@ class FeedOptions:
     """How changes are found and decoded, what of them leaves, and what happens when they can't.
 
     ``key`` names the columns by which derived changes without row ids are paired into updates.
+    ``paired`` gives each update as one row with its preimage in ``ChangeBatch.before``; a feed
+    whose sink has a true attribute ``paired`` does so by itself, under the sink's ``key_columns``
+    where it has none of its own.
     """
 
     change_source: ChangeSource = "auto"
@@ -104,6 +109,14 @@ class FeedOptions:
     selection: Selection = field(default_factory=Selection)
     policies: Policies = field(default_factory=Policies)
     publish: PublishOptions = field(default_factory=PublishOptions)
+    paired: bool = False
+
+    def for_sink(self, sink: Sink) -> FeedOptions:
+        """The same, with updates paired where the sink wants that."""
+        if not getattr(sink, "paired", False):
+            return self
+        key = self.key or tuple(getattr(sink, "key_columns", ()))
+        return replace(self, paired=True, key=key)
 
     def plan_id(self) -> str:
         """Names the options by which the changes of a version are counted: 12 hex digits."""
@@ -168,13 +181,14 @@ async def _run_once(feed: Feed) -> None:
         if offset is None:
             offset = await feed.start(feed.log)
         feed.metrics.started(offset)
+        options = feed.options.for_sink(feed.sink)
         publisher = Publisher(feed.sink, feed.park, feed.offsets, feed.metrics, feed.requests)
         items = publisher.paced(
-            read_items(feed.log, offset, feed.last, feed.options, feed.metrics, feed.requests),
-            feed.options.publish.rows_per_s_max,
+            read_items(feed.log, offset, feed.last, options, feed.metrics, feed.requests),
+            options.publish.rows_per_s_max,
         )
         idle: tuple[float, Callable[[], Item]] = (
-            feed.options.publish.heartbeat_s or math.inf,
+            options.publish.heartbeat_s or math.inf,
             publisher.heartbeat,
         )
         await pipe(items, publisher.publish, feed.metrics.read, idle)
@@ -288,6 +302,18 @@ def _reading(
 async def _read(
     reading: Reading, start: Offset, last: int | None, options: FeedOptions, *, notices: bool
 ) -> AsyncGenerator[Item, None]:
+    """All there is to tell from an offset on, as it may leave."""
+    async with aclosing(_read_whole(reading, start, last, options, notices=notices)) as items:
+        async for item in items:
+            if reading.selector.changes and isinstance(item, ChangeBatch):
+                yield await anyio.to_thread.run_sync(reading.selector.batch, item)
+            else:
+                yield item
+
+
+async def _read_whole(
+    reading: Reading, start: Offset, last: int | None, options: FeedOptions, *, notices: bool
+) -> AsyncGenerator[Item, None]:
     if start.snapshot:
         async with aclosing(initial_snapshot(reading, start, notices=notices)) as items:
             async for item in items:
@@ -356,37 +382,58 @@ async def _commit_items(
                     yield changed
                 stop_for_schema(changed, policy)
         reading.observer.planned(commit)
-        reader = VersionReader(reading, commit, commit.timestamp_ms)
+        read = VersionReader(reading, commit, commit.timestamp_ms).batches
         files = await _plan(reading, commit, options)
-        async with aclosing(reader.batches(files, first)) as batches:
+        found = read(files, first)
+        if options.paired:
+            decode = (reading.decode, options.diff, options.key)
+            files, pairing = await pair_updates(reading.log.store, commit, files, *decode)
+            found = paired_batches(pairing, files, first, read) if pairing else read(files, first)
+        async with aclosing(found) as batches:
             async for batch in batches:
                 yield batch
+    except FileGone as e:
+        if options.paired:
+            e.rows = None  # a pair's other image may be elsewhere: its places can't be counted
+        raise e.at(table=reading.log.store.root, version=commit.version) from None
     except TableError as e:
         raise e.at(table=reading.log.store.root, version=commit.version) from None
 
 
 async def _plan(reading: Reading, commit: Commit, options: FeedOptions) -> Iterable[ChangeFile]:
     if is_passed(commit, options.policies):
-        return ()
-    log = reading.log
+        return []
+    log, wants = reading.log, reading.selector.wants
     derived = source_of(commit, options.change_source) == "derived"
     lacking = incomplete_removes(commit, derived=derived)
     again = possible_readds(commit) if derived else set()
     known = await log.find_files(commit.version - 1, lacking | again)
     if not derived:
-        return plan_changes(commit, known)
+        files = (file for file in plan_changes(commit, known) if wants(file))
+        if not options.paired:
+            return files
+        lost = reading.requests.lost
+        return (file for file in files if (file.version, file.path) not in lost)
     live = {file_key(add) for where, add in known.items() if where in again}
     rewrite = plan_rewrite(commit, known, live)
-    wants, noops = reading.selector.wants, reading.observer.noops
     rewrite = replace(
         rewrite,
         leaving=[file for file in rewrite.leaving if wants(file)],
         coming=[file for file in rewrite.coming if wants(file)],
     )
     try:
-        return await derive(
-            log.store, commit, rewrite, options.decode, options.diff, options.key, noops
+        found = await derive(
+            log.store,
+            commit,
+            rewrite,
+            reading.decode,
+            options.diff,
+            options.key,
+            reading.observer.noops,
         )
     except FileGone as e:
         # Without one of its files the others' rows can't be told apart: the whole version is lost.
         raise DataLoss(e.what, version=commit.version, path=e.path, hint=e.hint) from None
+    if options.paired:
+        found = [f for f in found if (f.version, f.path) not in reading.requests.lost]
+    return found
