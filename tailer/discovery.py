@@ -34,7 +34,7 @@ async def discover(pattern: str, options: Mapping[str, Any]) -> dict[str, str]:
     :class:`TransientError` where the store does not answer.
     """
     scheme, separator, rest = pattern.rpartition("://")
-    root = scheme + separator if separator else ("/" if rest.startswith("/") else "")
+    root = scheme + separator + ("/" if rest.startswith("/") else "")
     parts = [part for part in rest.split("/") if part]
     folders = _store_folders(scheme, options) if separator and scheme != "file" else _local
     found: dict[str, str] = {}
