@@ -95,6 +95,14 @@ def until(program: Program, what: Callable[[], bool]) -> None:
         program.wait_a_moment(0.02)
 
 
+def wait_for_state(program: Program, setting: Setting, state: str) -> None:
+    until(program, lambda: setting.status("orders")["state"] == state)
+
+
+def wait_for_count(program: Program, setting: Setting, count: int) -> None:
+    until(program, lambda: len(setting.ids("orders")) == count)
+
+
 @pytest.fixture
 def setting(tmp_path: Path) -> Setting:
     return Setting(tmp_path)
@@ -107,7 +115,7 @@ def test_a_feed_is_paused_resumed_stopped_and_started(setting: Setting) -> None:
         until(program, lambda: setting.ids("orders") == [0, 1, 2])
         for order, state, lease in (("pause", "paused", "held"), ("stop", "stopped", "none")):
             assert setting.order("orders", order) == (202, {"feed": "orders", "order": order})
-            until(program, lambda s=state: setting.status("orders")["state"] == s)
+            wait_for_state(program, setting, state)
             assert setting.status("orders")["lease"] == lease
             before = setting.ids("orders")
             table.insert([{"id": 10}])
@@ -115,7 +123,7 @@ def test_a_feed_is_paused_resumed_stopped_and_started(setting: Setting) -> None:
             assert setting.ids("orders") == before
             assert setting.ask("GET", "/readyz")[0] == 200, "it rests because it is to"
             setting.order("orders", "resume" if order == "pause" else "start")
-            until(program, lambda b=before: len(setting.ids("orders")) == len(b) + 1)
+            wait_for_count(program, setting, len(before) + 1)
         status = setting.status("orders")
         assert (status["state"], status["lease"], status["events"]) == ("following", "held", 5)
         assert status["offset"]["version"] == 4
@@ -322,3 +330,35 @@ def test_what_is_paused_from_the_start_waits(setting: Setting) -> None:
         setting.order("orders", "resume")
         until(program, lambda: setting.ids("orders") == [0, 1, 2])
         assert program.stop() == 0
+
+
+CHECKS = {
+    'columns = ["idd"]': "feeds.orders.columns names 'idd', and the table's columns are: id",
+    'key = ["nr"]': "feeds.orders.key names 'nr', and the table's columns are: id",
+    'mask = {mail = "drop"}': "feeds.orders.mask names 'mail', and the table's columns are: id",
+    "where = 'id = 1'": "feeds.orders.where names 'id', and the table's partition columns are: none",
+}
+
+
+@pytest.mark.parametrize("line", CHECKS)
+def test_check_finds_names_that_the_table_does_not_have(setting: Setting, line: str) -> None:
+    setting.table("orders")
+    setting.feed("orders", line)
+    done = run_tailer("check", setting.config)
+    assert done.returncode == 2
+    assert CHECKS[line] in done.stderr
+
+
+def test_check_says_where_each_sink_would_start(setting: Setting) -> None:
+    setting.table("orders")
+    setting.feeds["orders"] = (
+        '[feeds.orders]\ntable = "orders"\nfrom = "earliest"\n'
+        '[feeds.orders.sinks.a]\ntype = "jsonl"\npath = "a.jsonl"\n'
+        '[feeds.orders.sinks.b]\ntype = "jsonl"\npath = "b.jsonl"\n'
+    )
+    setting.write()
+    assert run_tailer(
+        "offsets", "set", setting.config, "orders/b", "--at-version", "2"
+    ).returncode == 0  # fmt: skip
+    done = run_tailer("check", setting.config)
+    assert "a from version 0, index 0 (earliest), b from version 2, index 0 (saved" in done.stdout
