@@ -252,7 +252,7 @@ def test_every_default_is_allowed(tmp_path: Path) -> None:
     for settings in (DAEMON, FEED):
         for key, setting in settings.items():
             assert setting.default is None or not setting.fault(setting.default), key
-    assert load(tmp_path, SMALLEST)
+    load(tmp_path, SMALLEST)
 
 
 MORE_MISTAKES = {

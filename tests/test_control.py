@@ -336,7 +336,7 @@ CHECKS = {
     'columns = ["idd"]': "feeds.orders.columns names 'idd', and the table's columns are: id",
     'key = ["nr"]': "feeds.orders.key names 'nr', and the table's columns are: id",
     'mask = {mail = "drop"}': "feeds.orders.mask names 'mail', and the table's columns are: id",
-    "where = 'id = 1'": "feeds.orders.where names 'id', and the table's partition columns are: none",
+    "where = 'id = 1'": "orders.where names 'id', and the table's partition columns are: none",
 }
 
 

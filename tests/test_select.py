@@ -197,10 +197,7 @@ async def test_preimages_beside_their_rows_are_masked_too(tmp_path: Path) -> Non
     table.commit(table.cdc(rows))
     found: list[ChangeBatch] = []
 
-    class Pairing:
-        paired = True
-        key_columns = ("id",)
-
+    class Gathering:
         async def open(self, feed: str) -> None:
             pass
 
@@ -210,7 +207,10 @@ async def test_preimages_beside_their_rows_are_masked_too(tmp_path: Path) -> Non
         async def aclose(self) -> None:
             pass
 
-    await run_feed(rig.feed(sink=Pairing(), selection=masked(name="hash", phone="drop")))
+    selection = masked(name="hash", phone="drop")
+    more: dict[str, Any] = {"paired": True, "key": ("id",), "batch_rows_max": 9}
+    feed = rig.feed(sink=Gathering(), selection=selection, **more)
+    await run_feed(feed)
     (batch,) = (b for b in found if b.num_rows)
     assert batch.before is not None
     digests = [blake2b(n.encode(), key=KEY, digest_size=16).hexdigest() for _, n in images]
