@@ -100,11 +100,11 @@ class VersionReader:
 
     async def _file(self, file: ChangeFile, skip: Skip) -> AsyncGenerator[Rows, None]:
         if file.kept is not None:  # finding the changes has decoded them
-            for rows in kept_rows(file, skip):
+            for rows in self._masked(kept_rows(file, skip)):
                 yield rows
             return
         try:
-            fetched = await fetch(self.reading.log.store, file)
+            fetched = await fetch(self.reading.log.store, file, self.decode.on_read)
         except FileGone as e:
             e.rows = rows_of(file)
             raise
@@ -112,21 +112,28 @@ class VersionReader:
             decoded = decode_file(fetched.source, file, fetched.selection, self.decode, skip)
             if file.change_type is None and file.kinds is None:
                 decoded = whole_pairs(decoded)
-            async with aclosing(in_thread(decoded)) as found:
+            async with aclosing(in_thread(self._masked(decoded))) as found:
                 async for rows in found:
                     yield rows
 
+    def _masked(self, decoded: Iterable[Rows]) -> Iterator[Rows]:
+        for rows in decoded:
+            yield replace(rows, batch=self.selector.rows(rows.batch))
+
     def _batch(self, file: ChangeFile | None, rows: Rows, at: Offset) -> ChangeBatch:
         following = replace(at, index=at.index + rows.batch.num_rows, plan=self.reading.plan)
-        state = self.state if file is None else file.state
-        if file is not None and file.kept is not None:  # what is written need not be kept too
-            file = replace(file, kept=())
-        batch, positions, timestamp = rows.batch, rows.positions, self.timestamp_ms
-        return ChangeBatch(batch, positions, state, file, timestamp, at, following, rows.row_ids)
+        state = self.selector.state(self.state if file is None else file.state)
+        if file is not None:
+            file = self.selector.file(file)
+            if file.kept is not None:  # what is written need not be kept too
+                file = replace(file, kept=())
+        batch, positions = rows.batch, rows.positions
+        stamp = self.timestamp_ms
+        return ChangeBatch(batch, positions, state, file, stamp, at, following, rows.row_ids)
 
     def _empty(self, at: Offset) -> ChangeBatch:
         schema = output_schema(self.decode.target or self.state, self.decode.columns)
-        rows = pa.RecordBatch.from_pylist([], schema=schema)
+        rows = self.selector.rows(pa.RecordBatch.from_pylist([], schema=schema))
         return self._batch(None, Rows(rows, pa.array([], pa.int64())), at)
 
 

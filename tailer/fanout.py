@@ -51,6 +51,7 @@ class FanOut(OffsetStore):
         self._active: list[Branch] = []
         #: What all of them want of the reader: see :meth:`tailer.feed.FeedOptions.for_sink`.
         self.paired = any(getattr(branch.sink, "paired", False) for branch in branches)
+        self.row_ids = any(getattr(branch.sink, "row_ids", False) for branch in branches)
         self.key_columns = getattr(branches[0].sink, "key_columns", ())
 
     # As a sink

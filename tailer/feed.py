@@ -62,7 +62,7 @@ from tailer.policy import (
 )
 from tailer.publish import Publisher, PublishOptions
 from tailer.select import Selection, Selector
-from tailer.sink import Sink
+from tailer.sink import Sink, wants_row_ids
 from tailer.snapshotting import Resnapshot, initial_snapshot
 
 __all__ = [
@@ -112,11 +112,15 @@ class FeedOptions:
     paired: bool = False
 
     def for_sink(self, sink: Sink) -> FeedOptions:
-        """The same, with updates paired where the sink wants that."""
-        if not getattr(sink, "paired", False):
-            return self
+        """The same, with row ids and with updates paired where the sink wants that."""
+        paired = bool(getattr(sink, "paired", False))
+        options = self
+        if paired or wants_row_ids(sink):
+            options = replace(options, decode=replace(self.decode, row_ids=True))
+        if not paired:
+            return options
         key = self.key or tuple(getattr(sink, "key_columns", ()))
-        return replace(self, paired=True, key=key)
+        return replace(options, paired=True, key=key)
 
     def plan_id(self) -> str:
         """Names the options by which the changes of a version are counted: 12 hex digits."""
@@ -294,24 +298,13 @@ def _reading(
     log: DeltaLog, options: FeedOptions, observer: Observer, requests: Requests
 ) -> Reading:
     selector = Selector(options.selection, options.decode.writer_timezone)
-    decode = replace(options.decode, columns=options.selection.columns or options.decode.columns)
+    columns = options.selection.columns or options.decode.columns
+    decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
     spill = options.diff.spill_folder
     return Reading(log, decode, selector, requests, observer, options.plan_id(), spill)
 
 
 async def _read(
-    reading: Reading, start: Offset, last: int | None, options: FeedOptions, *, notices: bool
-) -> AsyncGenerator[Item, None]:
-    """All there is to tell from an offset on, as it may leave."""
-    async with aclosing(_read_whole(reading, start, last, options, notices=notices)) as items:
-        async for item in items:
-            if reading.selector.changes and isinstance(item, ChangeBatch):
-                yield await anyio.to_thread.run_sync(reading.selector.batch, item)
-            else:
-                yield item
-
-
-async def _read_whole(
     reading: Reading, start: Offset, last: int | None, options: FeedOptions, *, notices: bool
 ) -> AsyncGenerator[Item, None]:
     if start.snapshot:
@@ -386,8 +379,8 @@ async def _commit_items(
         files = await _plan(reading, commit, options)
         found = read(files, first)
         if options.paired:
-            decode = (reading.decode, options.diff, options.key)
-            files, pairing = await pair_updates(reading.log.store, commit, files, *decode)
+            planned = (reading, commit, files, options.diff, options.key)
+            files, pairing = await pair_updates(*planned)
             found = paired_batches(pairing, files, first, read) if pairing else read(files, first)
         async with aclosing(found) as batches:
             async for batch in batches:

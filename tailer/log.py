@@ -160,15 +160,14 @@ class DeltaLog:
         raise AssertionError("segments() ends with an error")
 
     async def _check_exists(self, files: list[LogFile], version: int) -> None:
-        newest = max(versions_of(files), default=None)
-        if newest is None:
-            await self.latest_version()
-        elif version > newest:
+        newest = max(versions_of(files), default=-1)
+        if version > newest:
             if await self.has_commit(version):  # the listing is older than the commit
                 raise TransientError(
                     f"{self.store.root}: the log's listing ends before version {version}, which is "
                     "there"
                 )
+            await self.latest_version()  # says so if there is no table at all
             raise TableError(
                 f"there is no version {version}: the newest is {newest}",
                 table=self.store.root,
@@ -242,9 +241,11 @@ class DeltaLog:
             return floor_ms
         try:
             return (await self.commit(version, snapshot.state, None)).timestamp_ms
-        except FileNotFoundError:
+        except (FileNotFoundError, DataLoss):  # a shared table's server may not give it
             checkpoint = snapshot.segment.checkpoint
-            return checkpoint.files[0].mtime_ms if checkpoint else 0
+            if checkpoint is None:
+                return 0
+            return (await self.store.stat(f"{LOG_DIR}/{checkpoint.files[0].name}")).mtime_ms
 
     async def find_files(self, version: int, locations: set[str]) -> dict[str, AddFile]:
         """Those of the snapshot's files that lie at one of the locations."""
@@ -254,12 +255,22 @@ class DeltaLog:
         async with aclosing(self.live_files(snapshot)) as files:
             return {where: add async for add in files if (where := location(add.path)) in locations}
 
+    async def lines(self, name: str) -> Lines:
+        """The lines of a commit, compaction or JSON checkpoint, as often as they are asked for.
+
+        For whoever hands actions on as they are. Raises FileNotFoundError.
+        """
+        return (await self._lines(name))[0]
+
+    async def sidecars(self, name: str) -> list[str]:
+        """The names of a checkpoint's sidecars, in the log's folder; none for most checkpoints."""
+        steering = self._checkpoint_actions(name, files=False)
+        return [_sidecar_name(a) async for a in steering if isinstance(a, Sidecar)]
+
     async def _checkpoint_files(
         self, name: str, reconciliation: Reconciliation, *, statistics: bool
     ) -> AsyncGenerator[AddFile, None]:
-        steering = self._checkpoint_actions(name, files=False)
-        sidecars = [_sidecar_name(a) async for a in steering if isinstance(a, Sidecar)]
-        for part in (name, *sidecars):
+        for part in (name, *await self.sidecars(name)):
             actions = self._checkpoint_actions(part, files=True, statistics=statistics)
             async for action in actions:
                 for add in reconciliation.live([action], remember=False):

@@ -51,7 +51,9 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     ),
     "parked": ("counter", "tailer_parked_events", (), "Events refused by the sink and parked."),
     "files": ("counter", "tailer_files_read", (), "Data and change files read to their end."),
-    "file_bytes": ("counter", "tailer_file_bytes", (), "Sizes of the files read to their end."),
+    "read_bytes": (
+        "counter", "tailer_read_bytes", (), "Bytes of data and cdc files read, as they are stored.",
+    ),
     "version": ("gauge", "tailer_offset_version", (), "The version of the saved offset."),
     "lag_versions": (
         "gauge", "tailer_lag_versions", (), "Versions of the table that are not delivered yet.",
@@ -125,6 +127,9 @@ class Observer:
 
     def lost(self, notice: Notice) -> None:
         """Something is gone for good, and is passed over."""
+
+    def read_bytes(self, count: int) -> None:
+        """So many bytes of data and cdc files were read. Called from worker threads."""
 
 
 class FeedMetrics(Observer):
@@ -218,7 +223,6 @@ class FeedMetrics(Observer):
         self._fetched_bytes += size
         if self.families is not None:
             self._of("files").inc()
-            self._of("file_bytes").inc(size)
 
     def lost(self, notice: Notice) -> None:
         """Something is gone for good, and is passed over."""
@@ -248,6 +252,11 @@ class FeedMetrics(Observer):
             self._moved(notice.next_offset, notice.timestamp_ms, whole=whole)
         if self.families is not None:
             self._of("notices", notice.kind).inc()
+
+    def read_bytes(self, count: int) -> None:
+        """So many bytes of data and cdc files were read. Called from worker threads."""
+        if self.families is not None:
+            self._of("read_bytes").inc(count)
 
     def delivered(self, batch: ChangeBatch) -> None:
         """A batch is written and its offset saved."""

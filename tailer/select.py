@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.changes import METADATA_FIELDS, ChangeBatch, ChangeFile
+from tailer.changes import METADATA_FIELDS, ChangeFile
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import parse_schema
 from tailer.delta.snapshot import TableState
@@ -246,31 +246,18 @@ class Selector:
         mask = self._mask(document["name"])
         return {**document, "type": "string"} if mask == "hash" else document
 
-    @property
-    def changes(self) -> bool:
-        """Whether batches have to pass through :meth:`batch` at all."""
-        return bool(self._masks) or self.selection.columns is not None
+    def file(self, file: ChangeFile) -> ChangeFile:
+        """The file as sinks may know it: without values that its rows do not have."""
+        if not self._masks and self.selection.columns is None:
+            return file
+        known = {} if self._masks else file.partition_values
+        return replace(file, state=self.state(file.state), partition_values=known)
 
-    def batch(self, batch: ChangeBatch) -> ChangeBatch:
-        """The batch as sinks may see it: rows, preimages beside them, states and partition values.
-
-        Raises :class:`TableError` for what can't be hashed.
-        """
-        before, file = batch.before, batch.file
-        if before is not None and self._masks:
-            values = pa.RecordBatch.from_struct_array(before.filter(before.is_valid()))
-            masked = self._masked(values, values.num_columns)
-            places = pc.subtract(pc.cumulative_sum(before.is_valid().cast(pa.int64())), 1)
-            places = pc.if_else(before.is_valid(), places, pa.scalar(None, pa.int64()))
-            before = masked.to_struct_array().take(places)
-        if file is not None:
-            values_left = {} if self._masks else file.partition_values
-            file = replace(file, state=self.state(file.state), partition_values=values_left)
-        data = batch.rows.num_columns - len(METADATA_FIELDS)
-        rows = self._masked(batch.rows, data) if self._masks else batch.rows
-        return replace(batch, rows=rows, before=before, file=file, state=self.state(batch.state))
-
-    def _masked(self, rows: pa.RecordBatch, end: int) -> pa.RecordBatch:
+    def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as sinks may see them. Raises :class:`TableError` for what can't be hashed."""
+        if not self._masks:
+            return rows
+        end = rows.num_columns - len(METADATA_FIELDS)
         names, columns = [], []
         for at, (name, column) in enumerate(zip(rows.schema.names, rows.columns, strict=True)):
             mask = self._mask(name) if at < end else None

@@ -24,13 +24,18 @@ __all__ = [
     "announce",
     "load_sink",
     "take_options",
+    "wants_row_ids",
 ]
 
 GROUP = "tailer.sinks"
 
 
 class Sink(typing.Protocol):
-    """Where change batches go. One feed uses one sink; calls never overlap."""
+    """Where change batches go. One feed uses one sink; calls never overlap.
+
+    A sink that writes stable row ids has an attribute ``row_ids`` that is true: then the batches
+    carry them (:attr:`ChangeBatch.row_ids`), which costs a column more to read.
+    """
 
     async def open(self, feed: str) -> Offset | None:
         """Get ready to write for the feed of that name.
@@ -74,6 +79,11 @@ async def announce(sink: object, notice: Notice) -> None:
     """Give a sink a notice, if it takes any."""
     if isinstance(sink, Announces):
         await sink.announce(notice)
+
+
+def wants_row_ids(sink: Sink) -> bool:
+    """Whether a sink asks for stable row ids."""
+    return bool(getattr(sink, "row_ids", False))
 
 
 class SinkFactory(typing.Protocol):

@@ -4,7 +4,8 @@ One object a feed holds its offset, its owner and an epoch that counts owners. N
 but on condition that the object is the one seen last: of two processes that both take themselves
 for the owner, one is refused, and stops. The owner writes at least every third of the lease; who
 waits takes the feed over when the object has not changed for a whole lease by the server's clock or
-its own, so that the clocks of the two need not agree; at once, where it sees that the owner is dead.
+its own, so that the clocks of the two need not agree; at once, where it sees that the owner has
+died.
 """
 
 from __future__ import annotations

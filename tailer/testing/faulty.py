@@ -94,6 +94,8 @@ class FaultySink:
     def __init__(self, inner: Sink, script: Script) -> None:
         self._inner = inner
         self.script = script
+        self.paired: bool = getattr(inner, "paired", False)
+        self.key_columns: tuple[str, ...] = getattr(inner, "key_columns", ())
 
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""

@@ -102,7 +102,7 @@ def idle(folder: Path, count: int) -> bool:
         child.terminate()
         child.wait()
     print(f"{count} feeds at rest: {share:.1%} of a core, {mib:.0f} MiB, {threads} threads")
-    return share <= IDLE_CPU_SHARE_MAX and mib <= IDLE_MIB_MAX
+    return bool(share <= IDLE_CPU_SHARE_MAX and mib <= IDLE_MIB_MAX)
 
 
 def latency(folder: Path, commits: int) -> bool:

@@ -15,7 +15,7 @@ import asyncio
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -25,6 +25,7 @@ from aiohttp import web
 from yarl import URL
 
 from tests.s3.fixture import Bucket, free_port
+from tests.s3.objects import Objects
 
 __all__ = ["FAULTS", "Fault", "Front", "run_front"]
 
@@ -142,6 +143,10 @@ class Front:
     met: Counter[str] = field(default_factory=Counter)
     requests: Counter[str] = field(default_factory=Counter)
     first_lists: dict[str, Answer] = field(default_factory=dict)
+    last_headers: Mapping[str, str] = field(default_factory=dict)
+    at_a_time_max: int = 0
+    ignore_conditions: bool = False
+    _at_a_time: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, *faults: Fault) -> None:
@@ -170,6 +175,15 @@ class Front:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """One request, handed on and answered, perhaps wrongly."""
+        self.last_headers = request.headers
+        self._at_a_time += 1
+        self.at_a_time_max = max(self.at_a_time_max, self._at_a_time)
+        try:
+            return await self._handle(request)
+        finally:
+            self._at_a_time -= 1
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
         operation = request.method.lower()
         if operation == "get" and "list-type" in request.query:
             operation = "list"
@@ -190,7 +204,9 @@ class Front:
     async def _behind(self, request: web.Request, *, whole: bool) -> Answer:
         url = URL(self.behind + request.raw_path, encoded=True)
         # The signature covers the host that the client asked, and the range.
-        headers = {k: v for k, v in request.headers.items() if k.lower() not in ("connection",)}
+        headers = {k: v for k, v in request.headers.items() if k.lower() != "connection"}
+        if self.ignore_conditions:  # the signature is over them, and so must be made anew
+            return await self._unconditional(request)
         body = await request.read()
         async with (
             aiohttp.ClientSession(auto_decompress=False) as session,
@@ -202,12 +218,21 @@ class Front:
         if not whole or answer.status != 206:
             return answer
         path = request.path.removeprefix(f"/{self.bucket.name}/")
-        from tests.s3.objects import Objects
-
         async with Objects(replace(self.bucket, url=self.behind)) as objects:
             data = await objects.get(path)
         kept = {k: v for k, v in answer.headers.items() if k.lower() != "content-range"}
         return Answer(200, kept, data)
+
+    async def _unconditional(self, request: web.Request) -> Answer:
+        """What a server does that takes no notice of If-Match and If-None-Match."""
+        key = request.path.removeprefix(f"/{self.bucket.name}/")
+        async with Objects(replace(self.bucket, url=self.behind)) as objects:
+            if request.method == "PUT":
+                await objects.put(key, await request.read())
+                return Answer(200, {"Etag": '"any"'}, b"")
+            if key in await objects.keys(key):
+                return Answer(200, {"Etag": '"any"'}, await objects.get(key))
+        return Answer(404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
 
     async def _break_off(
         self, request: web.Request, answer: Answer, kind: str
