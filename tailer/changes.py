@@ -254,11 +254,10 @@ class ChangeBatch:
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), pa.Array | pa.RecordBatch)
         }
-        # Where images were paired, rows know their own places; else they are counted.
-        places = self.indices
 
         def at(row: int) -> Offset:
-            index = self.offset.index + row if places is None else places[row].as_py()
+            # Where images were paired, rows know their own places; else they are counted.
+            index = self.row_indices()[row].as_py()
             return replace(self.offset, index=index, plan=self.next_offset.plan)
 
         return replace(

@@ -318,11 +318,18 @@ async def _check(arguments: argparse.Namespace) -> int:
 
 async def _offsets(arguments: argparse.Namespace) -> int:
     from tailer.config import load_config
-    from tailer.daemon import offset_store, table_log
+    from tailer.daemon import feed_configs, offset_store, table_log
 
     config = load_config(Path(arguments.config))
-    if arguments.feed not in config.feeds:
-        known = ", ".join(sorted(config.feeds))
+    feeds = await feed_configs(config)
+    # Of a feed with several sinks, each has an offset of its own.
+    names = {
+        f"{name}/{sink}" if sink else name: feed
+        for name, feed in feeds.items()
+        for sink in feed.sinks
+    }
+    if arguments.feed not in names:
+        known = ", ".join(sorted(names)) or "none"
         raise ConfigError(f"{arguments.config} has no feed {arguments.feed!r}; it has {known}")
     store = offset_store(config, arguments.feed)
     if arguments.action == "show":
@@ -336,8 +343,11 @@ async def _offsets(arguments: argparse.Namespace) -> int:
         if arguments.action == "reset":
             await store.clear()
         else:
-            log = table_log(config, config.feeds[arguments.feed])
-            before = await log.state_before(arguments.at_version)
+            log = table_log(config, names[arguments.feed])
+            try:
+                before = await log.state_before(arguments.at_version)
+            finally:
+                await log.store.aclose()
             table_id = before.table_id if before else None
             await store.save(Offset(arguments.at_version, arguments.index, table_id=table_id))
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -46,7 +45,7 @@ async def made(count: int) -> AsyncGenerator[AddFile, None]:
 async def test_files_are_sorted_out_of_core(tmp_path: Path, run_files: int) -> None:
     found = list(await sorted_files(made(100), str(tmp_path), run_files))
     assert found == sorted([add async for add in made(100)], key=lambda add: add.path)
-    assert os.listdir(tmp_path) == [], "nothing is left behind"
+    assert [name async for name in anyio.Path(tmp_path).iterdir()] == [], "nothing is left behind"
 
 
 # Resuming

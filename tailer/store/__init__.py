@@ -26,6 +26,7 @@ __all__ = [
     "TimeTravel",
     "Watch",
     "open_store",
+    "rest_mark",
     "source_options",
     "traits_of",
 ]
@@ -112,6 +113,15 @@ class TimeTravel(typing.Protocol):
 
     async def version_at_or_after(self, timestamp_ms: int) -> int | None:
         """The first version at or after a time in epoch ms; None if all are before it."""
+
+
+def rest_mark(store: Store, folder: str) -> str | None:
+    """A mark of a folder that has been at rest for a while, None if that is not cheap to tell.
+
+    While it stays the same no file has come into the folder, gone from it or been renamed there.
+    """
+    mark = getattr(store, "rest_mark", None)
+    return mark(folder) if callable(mark) else None
 
 
 def open_store(
