@@ -24,7 +24,7 @@ from tailer.errors import TableError, TransientError
 from tailer.store import FileStatus
 from tailer.store.folders import FolderWatch
 
-__all__ = ["LocalStore"]
+__all__ = ["FolderWatch", "LocalStore"]
 
 
 def _status(name: str, result: os.stat_result) -> FileStatus:

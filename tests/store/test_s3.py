@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import ssl
 import tarfile
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing
@@ -30,6 +32,7 @@ from tailer.store.s3_options import S3Options, parse_s3_address
 from tailer.store.s3_reader import RangedReader
 from tailer.store.traffic import StoreMetrics, Traffic
 from tailer.testing.table import TableBuilder
+from tests.components import require
 from tests.s3.fixture import REGION, Bucket, S3Server
 from tests.s3.front import Fault, run_front
 from tests.s3.objects import Objects
@@ -191,6 +194,30 @@ async def test_a_server_that_is_not_there_may_come_back(bucket: Bucket) -> None:
     options = {**bucket.options, "endpoint_url": "http://127.0.0.1:1", "max_attempts": 2}
     async with aclosing(S3Store("s3://bucket/orders", options)) as store:
         with pytest.raises(TransientError, match=r"s3://bucket/orders/x: get failed"):
+            await store.read("x")
+
+
+async def test_a_certificate_is_trusted_by_its_authority_alone(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    require("openssl", shutil.which("openssl") is not None)
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    made += ["-nodes", "-subj", "/CN=s3", "-addext", "subjectAltName=IP:127.0.0.1"]
+    await anyio.run_process([*made, "-keyout", str(key), "-out", str(certificate)])
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"found")
+    with run_front(bucket, tls) as front:
+        async with aclosing(store_of(front.bucket)) as store:
+            with pytest.raises(TableError, match=r"certificate is not trusted.*as ca_bundle"):
+                await store.read("x")
+        options = {**front.bucket.options, "ca_bundle": str(certificate)}
+        async with aclosing(S3Store(bucket.address("orders"), options)) as store:
+            assert (await store.read("x"))[0] == b"found"
+    async with aclosing(S3Store("s3://b/x", {"ca_bundle": str(tmp_path / "none")})) as store:
+        with pytest.raises(ConfigError, match="can't be used as it is configured"):
             await store.read("x")
 
 
