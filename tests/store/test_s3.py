@@ -263,7 +263,7 @@ def test_a_table_is_followed_with_the_environment_alone(
     table.insert([{"id": 1}, {"id": 2}])
     anyio.run(upload, table.folder, bucket, "orders")
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.url)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    monkeypatch.setenv("AWS_REGION", REGION)
     monkeypatch.setenv("PYTHONWARNINGS", "default::ResourceWarning")
     address = bucket.address("orders")
     ended = run_tailer("tail", address, "--from", "earliest", "--to", "1")
