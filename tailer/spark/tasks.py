@@ -28,7 +28,7 @@ __all__ = ["decoded", "open_table", "spark_batches", "store_portal"]
 def open_table(options: SourceOptions) -> Store:
     """The store of the query's table, with the options that it was given."""
     if options.store:
-        return open_store(options.table, options.store)  # type: ignore[call-arg]
+        return open_store(options.table, options.store)
     return open_store(options.table)
 
 

@@ -25,7 +25,7 @@ from tailer.errors import TableError, TransientError
 from tailer.store import FileStatus
 from tailer.store.folders import FolderWatch
 
-__all__ = ["LocalStore"]
+__all__ = ["FolderWatch", "LocalStore"]
 
 
 def _status(name: str, result: os.stat_result) -> FileStatus:
@@ -131,6 +131,11 @@ class LocalStore:
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
         """See :class:`tailer.store.Store`."""
+        try:
+            self.path(location).stat()
+        except OSError as e:
+            if _is_absent(e):  # the answer to most polls, and not worth a thread
+                raise FileNotFoundError(location) from None
         return await anyio.to_thread.run_sync(self._read, location, offset, length)
 
     def _read(self, location: str, offset: int, length: int | None) -> tuple[bytes, FileStatus]:

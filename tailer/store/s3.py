@@ -38,7 +38,7 @@ _PART_BYTES = 4 * 1024 * 1024
 #: A server that gives a whole object for a range of it is put up with, up to this size.
 _WHOLE_BYTES_MAX = 32 * 1024 * 1024
 #: How often a folder that says nothing is looked at for gaps and other tables, in seconds.
-_CHECK_S = 60.0
+_CHECK_S = 120.0
 
 
 class SharedClients:

@@ -9,6 +9,7 @@ processor for that.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import ssl
 from collections.abc import Callable, Mapping
@@ -103,9 +104,10 @@ class S3Client:
 
     async def _open_session(self) -> None:
         session = AioSession(profile=self.options.profile)
-        self._region = (
-            self.options.region or session.get_config_variable("region") or _DEFAULT_REGION
-        )
+        # The name that other AWS tools read, and botocore does not.
+        also = os.environ.get("AWS_REGION")
+        known = self.options.region or session.get_config_variable("region") or also
+        self._region = known or _DEFAULT_REGION
         self._session = session
         endpoint = await self._endpoint(self._region)
         if not self.options.anonymous:
