@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import anyio.to_thread
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
-from tailer.changes import ChangeFile
+from tailer.changes import ChangeFile, Origin
 from tailer.decode.diff import OpenFile, by_row_ids, by_value
 from tailer.decode.engine import DiffOptions
 from tailer.decode.plan import Rewrite, changed_files, row_ids_hold
@@ -77,18 +78,19 @@ def _changes(
     apart = (set[int](), set[int]()) if key else proved_apart(rewrite, before, after)
     rest = _without(rewrite, apart)
     rest = _without(rest, proved_same(rest, before, after, open_file))
-    if not rest.needs_diff:
-        changed = [*rest.leaving, *rest.coming]
-    else:
+    changed = [*rest.leaving, *rest.coming]
+    origin: Origin = "cancel_out"
+    if rest.needs_diff:
         sides = (rest.leaving, rest.coming, after, open_file, decode, options)
         try:
-            changed = changed_files(rest, by_value(*sides, key=key), "cancel_out")
+            changed = changed_files(rest, by_value(*sides, key=key), origin)
         except CorruptRow:
             if commit.before == after:
                 raise
             # The rows that leave can't even be read in the new schema, so none of them is equal.
-            changed = [*rest.leaving, *rest.coming]
-    return _in_order(rewrite, apart, changed), 0
+            origin = "files"
+    files = _in_order(rewrite, apart, changed)
+    return [replace(file, origin=origin) for file in files], 0
 
 
 def _without(rewrite: Rewrite, numbers: tuple[set[int], set[int]]) -> Rewrite:
