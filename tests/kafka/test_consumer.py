@@ -39,7 +39,12 @@ def delivered(
     table, topic = history_table(folder, duplicates=duplicates), fresh()
     options = {"key": ["id"]} if keyed else {}
     sink = made(
-        kafka.bootstrap, topic, format=name.split()[0], partitions=3, **options, **FORMATS[name]
+        kafka.bootstrap,
+        topic,
+        format=name.split(maxsplit=1)[0],
+        partitions=3,
+        **options,
+        **FORMATS[name],
     )
     anyio.run(deliver, table, sink)
     return table, topic
