@@ -8,6 +8,7 @@ once, with ids by which what was written twice can be told.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 from sinks.encode.json import text_of
 from sinks.encode.records import Encoder, encoder_options, load_encoder
 from sinks.encode.rows import row_objects
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import take_options
 
@@ -37,11 +38,16 @@ FORMATS = ("rows", "debezium", "cloudevents")
 _NOT_HERE = ("ids", "mode", "name", "schema", "tombstones", "topic")
 
 
-def batch_lines(batch: ChangeBatch, *, ids: bool) -> pa.Buffer:
-    """A batch as JSON lines; with ``ids``, the fields ``_event_id`` and its likes come last."""
+def batch_lines(
+    batch: ChangeBatch, *, ids: bool, origin: bool = False, row_ids: bool = False
+) -> pa.Buffer:
+    """A batch as JSON lines; the fields ``_event_id``, ``_origin`` and ``_row_id`` come last.
+
+    A row id that is not known is null.
+    """
     if not batch.num_rows:
         return pa.py_buffer(b"")
-    return text_of(row_objects(batch, ids=ids, end="}\n"))
+    return text_of(row_objects(batch, ids=ids, origin=origin, row_ids=row_ids, end="}\n"))
 
 
 def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
@@ -56,8 +62,8 @@ def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
 class JsonlSink:
     """Writes to ``path``, or to standard output where that is "-".
 
-    ``format`` and its ``options`` are of :func:`sinks.encode.records.load_encoder`; ``ids`` is for
-    the format ``rows``.
+    ``format`` and its ``options`` are of :func:`sinks.encode.records.load_encoder`; ``ids``,
+    ``origin`` and ``row_ids`` are for the format ``rows``.
     """
 
     def __init__(
@@ -66,12 +72,18 @@ class JsonlSink:
         *,
         ids: bool = True,
         sync: bool = True,
+        notices: bool = True,
+        origin: bool = False,
+        row_ids: bool = False,
         format: str = "rows",  # noqa: A002  # the option's name
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = path
         self.ids = ids
+        self.notices = notices
         self.sync = sync
+        self.origin = origin
+        self.row_ids = row_ids
         self.format = format
         self.options = dict(options or {})
         encoder = load_encoder(format, self.options)
@@ -82,11 +94,12 @@ class JsonlSink:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
-        """Options: ``path`` (required), ``ids`` (default true), ``sync`` (default true),
-        ``format`` (rows, debezium or cloudevents; default rows) and those of the format."""
-        own: dict[str, tuple[type, Any]] = {
-            "path": (str, ...), "ids": (bool, True), "sync": (bool, True), "format": (str, "rows"),
-        }  # fmt: skip
+        """Options: ``path`` (required); ``ids``, ``sync`` and ``notices`` (default true);
+        ``origin`` and ``row_ids`` (default false); ``format`` (rows, debezium or cloudevents;
+        default rows) and those of the format."""
+        own: dict[str, tuple[type, Any]] = {"path": (str, ...), "format": (str, "rows")}
+        own |= dict.fromkeys(("ids", "sync", "notices"), (bool, True))
+        own |= dict.fromkeys(("origin", "row_ids"), (bool, False))
         wanted = options.get("format", "rows")
         if wanted not in FORMATS:
             raise ConfigError(
@@ -94,9 +107,9 @@ class JsonlSink:
             )
         of_format = {k: v for k, v in encoder_options(wanted).items() if k not in _NOT_HERE}
         taken = take_options("jsonl", options, {**own, **of_format})
-        path = None if taken["path"] == "-" else folder / taken["path"]
-        chosen = {k: taken[k] for k in of_format}
-        return cls(path, ids=taken["ids"], sync=taken["sync"], format=wanted, options=chosen)
+        chosen = {k: taken.pop(k) for k in of_format}
+        named = taken.pop("path")
+        return cls(None if named == "-" else folder / named, **taken, options=chosen)
 
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""
@@ -119,14 +132,20 @@ class JsonlSink:
     async def write(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Sink`."""
         if batch.num_rows:
-            await anyio.to_thread.run_sync(self._write, batch)
+            await anyio.to_thread.run_sync(lambda: self._write(self._lines(batch)))
 
-    def _write(self, batch: ChangeBatch) -> None:
+    async def announce(self, notice: Notice) -> None:
+        """See :class:`tailer.sink.Announces`: one line, known by its field ``_notice``."""
+        if self.notices:
+            text = json.dumps(notice.to_json(), ensure_ascii=False, separators=(",", ":"))
+            await anyio.to_thread.run_sync(self._write, text.encode() + b"\n")
+
+    def _write(self, lines: pa.Buffer | bytes) -> None:
         file = self._file
         if file is None:
             raise SinkRejected("the sink is not open")
         try:
-            left = memoryview(self._lines(batch))
+            left = memoryview(lines)
             while left:
                 left = left[file.write(left) :]
             file.flush()
@@ -139,7 +158,7 @@ class JsonlSink:
 
     def _lines(self, batch: ChangeBatch) -> pa.Buffer:
         if self.format == "rows":
-            return batch_lines(batch, ids=self.ids)
+            return batch_lines(batch, ids=self.ids, origin=self.origin, row_ids=self.row_ids)
         return encoded_lines(batch, self._encoder)
 
     async def aclose(self) -> None:

@@ -18,6 +18,7 @@ __all__ = ["Cluster", "LastRecord", "Topic", "client_settings"]
 #: The broker's default, for clusters whose configuration may not be read.
 _MESSAGE_BYTES = 1_048_588
 _EARLIEST, _LATEST = -2, -1
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 #: Records are looked for from a topic's end, in steps that grow by this factor.
 _FIRST_STEP, _STEP_FACTOR = 256, 16
 _POLL_MS = 200
@@ -90,7 +91,7 @@ class Cluster:
         self._options = options
         self._settings = client_settings(options)
         self._admin: Any = connected(
-            lambda ms: KafkaAdminClient(**self._settings, bootstrap_timeout_ms=ms), options
+            lambda **how: KafkaAdminClient(**self._settings, **how), options
         )
 
     def close(self) -> None:
@@ -156,29 +157,32 @@ class Cluster:
         """The offset behind the last record of each partition, committed or not."""
         return [self._offset(topic.name, p, _LATEST) for p in range(topic.partitions)]
 
-    def _offset(self, topic: str, partition: int, which: int) -> int:
+    def _offset(self, topic: str, partition: int, which: int, *, stable: bool = False) -> int:
         from kafka import TopicPartition
 
         place = TopicPartition(topic, partition)
+        isolation = _READ_COMMITTED if stable else _READ_UNCOMMITTED
         with raised_as_failures(f"asking for the offsets of the topic {topic}"):
-            return int(self._admin.list_partition_offsets({place: which})[place].offset)
+            found = self._admin.list_partition_offsets({place: which}, isolation)
+            return int(found[place].offset)
 
-    def last_record(self, topic: str, key: bytes) -> LastRecord | None:
+    def last_record(self, topic: str, key: bytes, *, stable: bool = False) -> LastRecord | None:
         """The last committed record with that key in a topic of one partition.
 
         Everything up to the topic's present end counts. Where other producers have open
         transactions before it, they are waited for, and it is a :class:`TransientError` if one
-        stays open longer than a transaction of ours may.
+        stays open longer than a transaction of ours may. With ``stable``, only what lies before
+        every open transaction counts, and nothing is waited for.
         """
         from kafka import KafkaConsumer, TopicPartition
 
-        end = self._offset(topic, 0, _LATEST)
+        end = self._offset(topic, 0, _LATEST, stable=stable)
         beginning = self._offset(topic, 0, _EARLIEST)
         place = TopicPartition(topic, 0)
         consumer: Any = connected(
-            lambda ms: KafkaConsumer(
+            lambda **how: KafkaConsumer(
                 **self._settings,
-                bootstrap_timeout_ms=ms,
+                **how,
                 group_id=None,
                 enable_auto_commit=False,
                 isolation_level="read_committed",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sinks.kafka.driver import Fenced
 from sinks.kafka.options import KafkaOptions
@@ -16,8 +15,17 @@ __all__ = ["connected", "failure", "raised_as_failures"]
 
 T = TypeVar("T")
 
-_FENCED = ("ProducerFenced", "InvalidProducerEpoch", "_FENCED", "PRODUCER_FENCED")
-_FENCED_CODES = ("INVALID_PRODUCER_EPOCH",)
+#: So the two libraries name an older producer's fate; the last three are librdkafka's for the
+#: records of a producer that has failed for good.
+_FENCED = (
+    "ProducerFenced",
+    "InvalidProducerEpoch",
+    "_FENCED",
+    "INVALID_PRODUCER_EPOCH",
+    "_FATAL",
+    "_PURGE_QUEUE",
+    "_PURGE_INFLIGHT",
+)
 
 #: What no retry heals, by a part of the error's name or text, and what its operator can do.
 _REFUSED = (
@@ -56,6 +64,7 @@ _UNWELCOME = (
     ("no token from", "check the options sasl_oauthbearer_..."),
 )
 _LOGGED_MAX = 20
+_FIRST_SPELL_MS = 1_000
 
 
 def failure(error: BaseException, doing: str) -> TailerError:
@@ -64,7 +73,7 @@ def failure(error: BaseException, doing: str) -> TailerError:
         return error
     name, text = type(error).__name__, str(error)
     both = f"{name} {text}"
-    if any(mark in both for mark in (*_FENCED, *_FENCED_CODES)):
+    if any(mark in both for mark in _FENCED):
         return Fenced(f"Kafka ended the transaction while {doing}: {_short(name, text)}")
     for mark, remedy in (*_REFUSED, *_UNWELCOME):
         if mark in both:
@@ -94,11 +103,15 @@ class _Heard(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.lines: list[str] = []
-        self.changed = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
             self.lines = [*self.lines, record.getMessage()][-_LOGGED_MAX:]
+
+    def last_cause(self) -> str | None:
+        """Why the last connection failed, or the last line that there is."""
+        causes = [line for line in self.lines if line.startswith("Connection failed")]
+        return (causes or self.lines or [None])[-1]
 
     def unwelcome(self) -> tuple[str, str] | None:
         """A line that says that this client will never be let in, and what to do about it."""
@@ -109,25 +122,41 @@ class _Heard(logging.Handler):
         return None
 
 
-def connected(make: Callable[[int], T], options: KafkaOptions) -> T:
-    """What ``make`` returns, given the milliseconds that it may take to connect.
+def connected(make: Callable[..., T], options: KafkaOptions) -> T:
+    """What ``make`` returns, given settings of kafka-python that say how long it may take.
 
     kafka-python goes on trying with a wrong password as it does with a broker that is away, and
     in the end says only that time is up. So it is given short spells, and its log is read after
     each: what no retry heals is raised at once, and all else with its cause when time is up.
     """
-    left, spell = options.bootstrap_timeout_ms, 1_000
-    heard = _Heard()
-    logger = logging.getLogger("kafka")
-    logger.addHandler(heard)
-    try:
+    from kafka.net.compat import KafkaNetClient
+
+    left, spell = options.bootstrap_timeout_ms, _FIRST_SPELL_MS
+    clients: list[Any] = []
+
+    def client(**settings: Any) -> Any:
+        clients.append(KafkaNetClient(**settings))
+        return clients[-1]
+
+    with _listening() as heard:
         while True:
             spell = min(spell * 2, left)
             left -= spell
             try:
-                return make(spell)
+                return make(bootstrap_timeout_ms=spell, kafka_client=client)
             except Exception as e:
+                # Whoever fails in its constructor leaves its thread and its sockets behind.
+                while clients:
+                    clients.pop().close()
                 _give_up(e, heard, options, last=left <= 0)
+
+
+@contextmanager
+def _listening() -> Iterator[_Heard]:
+    heard, logger = _Heard(), logging.getLogger("kafka")
+    logger.addHandler(heard)
+    try:
+        yield heard
     finally:
         logger.removeHandler(heard)
 
@@ -143,7 +172,7 @@ def _give_up(error: Exception, heard: _Heard, options: KafkaOptions, *, last: bo
         raise SinkRejected(f"Kafka at {servers} does not let us in: {line}; {remedy}") from error
     if not last:
         return
-    why = heard.lines[-1] if heard.lines else str(error)
+    why = heard.last_cause() or str(error)
     seconds = options.bootstrap_timeout_ms / 1000
     raise TransientError(
         f"no Kafka broker at {servers} has answered for {seconds:g} s: {why}"

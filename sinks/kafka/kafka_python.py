@@ -59,9 +59,7 @@ class KafkaPythonDriver:
         if transactional_id is not None:
             settings["transactional_id"] = transactional_id
             settings["transaction_timeout_ms"] = options.transaction_timeout_ms
-        self._producer: Any = connected(
-            lambda ms: KafkaProducer(**settings, bootstrap_timeout_ms=ms), options
-        )
+        self._producer: Any = connected(lambda **how: KafkaProducer(**settings, **how), options)
         self.by_batches = accumulator.usable(self._producer)
         self._sent: deque[_Sent] = deque()
         self._sent_bytes = 0

@@ -52,6 +52,7 @@ class Session:
         self.cluster = Cluster(options)
         self.driver: Driver | None = None
         self._publishers: dict[str, Publisher] = {}
+        self._batch_bytes = options.batch_bytes
 
     def open(self) -> Offset | None:
         """Get ready; the offset to resume from, where Kafka keeps it."""
@@ -87,8 +88,21 @@ class Session:
         park = ""
         if self.options.on_oversize == "park":
             park = self._made(topic_name(self.options.park_topic, self.feed), 1, {}).name
-        batch_bytes = min(self.options.batch_bytes, topic.max_message_bytes)
-        return Publisher(self.driver, self._encoder(topic.name), topic, batch_bytes, park)
+        if topic.max_message_bytes < self._batch_bytes:
+            raise SinkRejected(
+                f"the topic {topic.name} takes batches of {topic.max_message_bytes} bytes at most "
+                f"(max.message.bytes), and batch_bytes is {self._batch_bytes}; lower it"
+            )
+        return Publisher(self.driver, self._encoder(topic.name), topic, self._batch_bytes, park)
+
+    def _open_driver(self, transactional_id: str | None) -> Driver:
+        """A driver whose batches are such as the data topic takes, where that is known by now."""
+        name = self._topic_at_once()
+        topic = None if name is None else self.cluster.topic(name)
+        if topic is not None:
+            self._batch_bytes = min(self._batch_bytes, topic.max_message_bytes)
+        options = replace(self.options, batch_bytes=self._batch_bytes)
+        return open_driver(options, transactional_id)
 
     def _encoder(self, topic: str) -> Encoder:
         own = {**self.options.encoder, "name": self.feed, "topic": topic}
@@ -117,7 +131,7 @@ class AtLeastOnce(Session):
 
     def open(self) -> Offset | None:
         """See :class:`Session`."""
-        self.driver = open_driver(self.options, None)
+        self.driver = self._open_driver(None)
         name = self._topic_at_once()
         if name is not None:
             self._publishers[name] = self._new_publisher(self._admitted(name))
@@ -157,10 +171,9 @@ class ExactlyOnce(Session):
                 "progress is lost"
             )
         if self.claimed:
-            self._check_claims(self._read())
-        self.driver = open_driver(
-            self.options, topic_name(self.options.transactional_id, self.feed)
-        )
+            # Our own last transaction may still be open: it is settled below, not waited for.
+            self._check_claims(self._read(stable=True))
+        self.driver = self._open_driver(topic_name(self.options.transactional_id, self.feed))
         with self._dropped_on_error():
             # First fence, then read: nobody can write progress behind the record found now.
             self.driver.init_transactions()
@@ -179,8 +192,8 @@ class ExactlyOnce(Session):
             self.claimed = self.progress.epoch
         return self.progress.offset
 
-    def _read(self) -> Progress | None:
-        record = self.cluster.last_record(self._progress_topic, self.feed.encode())
+    def _read(self, *, stable: bool = False) -> Progress | None:
+        record = self.cluster.last_record(self._progress_topic, self.feed.encode(), stable=stable)
         return read_progress(record, self._progress_topic, self.feed)
 
     def _check_claims(self, found: Progress | None) -> None:
@@ -310,7 +323,7 @@ class ExactlyOnce(Session):
         give_up = time.monotonic() + _CLAIM_S
         while time.monotonic() < give_up:
             with suppress(TransientError):
-                self._check_claims(self._read())
+                self._check_claims(self._read(stable=True))
             time.sleep(_CLAIM_POLL_S)
 
     def close(self) -> None:

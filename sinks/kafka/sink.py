@@ -26,8 +26,9 @@ class KafkaSink:
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
-        #: Whether the feed is to pair updates: see :class:`sinks.encode.records.Encoder`.
         encoder = load_encoder(options.format, options.encoder)
+        #: Whether the feed is to pair updates, and by which columns: see
+        #: :class:`sinks.encode.records.Encoder`.
         self.paired = encoder.paired
         self.key_columns = encoder.key_columns
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"

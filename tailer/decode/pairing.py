@@ -35,9 +35,9 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 
 __all__ = [
+    "Images",
     "OpenFile",
     "Pairing",
-    "Reading",
     "find_pairs",
     "from_index",
     "may_have_images",
@@ -53,14 +53,22 @@ _ROW_ID = pa.field("row_id", pa.int64())
 _RUN_ROWS = 65_536
 
 
+def _as_it_is(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows
+
+
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How the files of one version are read: all that both readings share."""
+class Images:
+    """How the files of one version are read: all that both readings share.
+
+    ``select`` is what a row goes through before it may leave: a preimage, too.
+    """
 
     files: Sequence[ChangeFile]
     after: TableState
     open_file: OpenFile
     decode: DecodeOptions
+    select: Callable[[pa.RecordBatch], pa.RecordBatch] = _as_it_is
 
     def rows(self, options: DecodeOptions) -> Iterator[tuple[ChangeFile, int, Any]]:
         """File, place of the first row in the plain sequence, and rows, of everything."""
@@ -147,7 +155,7 @@ class Pairing:
             self.early |= bool(pc.any(pc.greater(left, batch.column("c"))).as_py())
         self._pairs = pairs("c")
 
-    def fill(self, reading: Reading) -> None:
+    def fill(self, reading: Images) -> None:
         """Put all paired preimages aside at once: some come behind their postimage, or have to be
         read in the schema that the version leads to."""
         self.early = True
@@ -157,24 +165,21 @@ class Pairing:
             places = positions_within(self.paired, at, at + rows.batch.num_rows)
             if len(places):
                 taken = pc.subtract(places, pa.scalar(at, pa.int64()))
-                self._waiting.add(places, _data(rows.batch.take(taken)))
+                self._waiting.add(places, _data(reading.select(rows.batch.take(taken))))
 
 
 def find_pairs(
-    files: Sequence[ChangeFile],
+    reading: Images,
     before: TableState | None,
-    after: TableState,
-    open_file: OpenFile,
-    decode: DecodeOptions,
     options: DiffOptions,
     key: tuple[str, ...] = (),
 ) -> Pairing | None:
     """The pairs of a version with these files; None if it has no update.
 
-    ``before`` and ``after`` are the table's states around the version.
+    ``before`` is the table's state before the version.
     """
+    files, after = reading.files, reading.after
     _check_key(key, after)
-    reading = Reading(files, after, open_file, decode)
     pairing = Pairing(options)
     try:
         if any(file.origin == "row_ids" for file in files) or key:
@@ -248,7 +253,7 @@ def _data(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(rows.columns[: len(fields)], schema=pa.schema(fields))
 
 
-def _images(reading: Reading, key: tuple[str, ...]) -> RowStream:
+def _images(reading: Images, key: tuple[str, ...]) -> RowStream:
     """All images of updates: side, place, then row id (where there are some) and key columns."""
     by_id = any(file.origin == "row_ids" for file in reading.files)
     fields = list(output_schema(reading.after, key))[: -len(METADATA_FIELDS)]
@@ -291,7 +296,7 @@ def _sided(
 _Run = tuple[int, int, int, int]
 
 
-def _runs(reading: Reading) -> list[_Run]:
+def _runs(reading: Images) -> list[_Run]:
     """The cdc files that are strictly preimage, postimage, from the first row to the last."""
     options = replace(reading.decode, columns=(), target=None, row_ids=False)
     whole = replace(reading, files=[replace(f, kinds=None) for f in _cdc_files(reading.files)])

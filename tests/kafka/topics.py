@@ -59,7 +59,9 @@ class Reader:
     """Reads all partitions of a topic from their beginnings, committed records only if nothing
     else is said."""
 
-    def __init__(self, bootstrap: str, topic: str, isolation: str = "read_committed", **settings: Any):
+    def __init__(
+        self, bootstrap: str, topic: str, isolation: str = "read_committed", **settings: Any
+    ):
         self.topic = topic
         self.consumer = Consumer(
             {

@@ -183,7 +183,9 @@ def test_initial_offset_says_the_same_however_often_it_is_asked(table: TableBuil
         stream = reader(table, startingVersion=start)
         before = stream.initialOffset()
         table.insert(rows(1))
-        assert stream.initialOffset() == before == reader(table, startingVersion=start).initialOffset()
+        assert (
+            stream.initialOffset() == before == reader(table, startingVersion=start).initialOffset()
+        )
 
 
 def test_available_now_ends_where_the_table_was(table: TableBuilder) -> None:
