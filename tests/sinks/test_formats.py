@@ -21,6 +21,7 @@ from tailer.delta.schema import VARIANT
 from tailer.errors import ConfigError, CorruptRow, TableError
 from tailer.testing.batches import change_batch, empty_batch
 from tests.sinks.formats import FORMATS, ROWS, SCHEMA, MemoryRegistry, all_types
+from tests.source import ROOT
 
 #: The formats in which each row is a record.
 BY_ROW = [name for name in FORMATS if name != "arrow"]
@@ -429,3 +430,14 @@ def test_what_lies_beneath_a_null_struct_is_never_shown() -> None:
     rows = batch.rows.add_column(2, pa.field("s", hidden.type), hidden)
     for name in ("rows", "debezium_schema", "avro"):
         assert encoder(name).encode(replace(batch, rows=rows)).num_records == 1
+
+
+def test_the_table_of_types_in_the_docs_leaves_none_out() -> None:
+    text = (ROOT / "docs" / "formats.md").read_text()
+    named = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")}
+    assert {
+        "byte, short, integer", "long", "float, double", "decimal(p,s)", "boolean", "string",
+        "binary", "date", "timestamp", "timestamp_ntz", "struct", "array", "map with string keys",
+        "map with other keys", "variant",
+    } <= named  # fmt: skip
+    assert set(NAMES) <= {name.strip("`") for name in named}
