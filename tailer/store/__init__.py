@@ -20,6 +20,7 @@ if typing.TYPE_CHECKING:
     from tailer.store.traffic import Traffic
 
 __all__ = [
+    "Elsewhere",
     "FileStatus",
     "Store",
     "StoreTraits",
@@ -104,6 +105,17 @@ def traits_of(store: Store) -> StoreTraits:
     """A store's traits; for one that names none, those that ask nothing of it."""
     traits = getattr(store, "traits", None)
     return traits if isinstance(traits, StoreTraits) else StoreTraits()
+
+
+@typing.runtime_checkable
+class Elsewhere(typing.Protocol):
+    """A store that knows where a file lies only once it has read of it.
+
+    Who reads a file that another process has planned tells first what it is about to read.
+    """
+
+    async def expect(self, location: str, version: int, *, snapshot: bool) -> None:
+        """Make a file known that a version's commit names, or that version's snapshot."""
 
 
 @typing.runtime_checkable

@@ -274,6 +274,17 @@ class SharingStore:
 
     # Links
 
+    async def expect(self, location: str, version: int, *, snapshot: bool) -> None:
+        """See :class:`tailer.store.Elsewhere`: another store may have read the log."""
+        _, links, log = self._open()
+        if location in links:
+            return
+        async with self._lock:
+            try:
+                await log.learn(location, version, snapshot=snapshot)
+            except TableError as e:
+                raise e.at(table=self._root) from None
+
     async def link(self, location: str) -> Link:
         """See :class:`tailer.store.https.Links`."""
         return self._open()[1].get(location)[0]

@@ -260,7 +260,7 @@ class SharedLog:
             if time is None:
                 time = _created(after)
             found.times[version] = time
-            info = {"timestamp": time, "inCommitTimestamp": time}
+            info = {"inCommitTimestamp": time}
             lines = [{"commitInfo": info}, *after.actions(before)]
             _append(found.file(version), lines)
             before = after
@@ -390,6 +390,21 @@ class SharedLog:
         return answer.end.refresh_token if answer.end is not None else None
 
     # URLs
+
+    async def learn(self, location: str, version: int, *, snapshot: bool) -> None:
+        """Ask for the URLs of one version, or of its snapshot, until a file's is among them."""
+        kinds = {"cdf": ("changes",), "derived": ("files",)}.get(
+            self._requests, ("changes", "files")
+        )
+        refusal: TableError | None = None
+        for kind in ("snapshot",) if snapshot else kinds:
+            if location not in self._links:
+                try:
+                    await self.renew(Origin(kind, version, version))
+                except DataLoss as e:
+                    refusal = refusal or e
+        if location not in self._links and refusal is not None:
+            raise refusal
 
     async def renew(self, origin: Origin) -> None:
         """Ask once more what gave these URLs, and take the new ones."""

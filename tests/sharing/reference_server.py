@@ -120,6 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _route(self, request: Request, parts: list[str]) -> None:
         server = self.reference
+        server.answer.urls = {}
         names = [name for name, _ in server.tables.values()]
         match parts:
             case ["shares"]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailer.changes import Offset
-from tailer.decode.plan import ChangeSource
+from tailer.changes import ChangeFile, Offset
+from tailer.decode.plan import ChangeSource, plan_changes, plan_rewrite, plan_snapshot
 from tailer.errors import (
     ConfigError,
     CorruptLog,
@@ -19,12 +20,13 @@ from tailer.errors import (
     TableReplaced,
     TransientError,
 )
+from tailer.fetch import fetch
 from tailer.follow import follow
 from tailer.history import start_offset, version_at_or_after, version_at_or_before
 from tailer.log import DeltaLog
 from tailer.store import open_store
 from tailer.store.local import LocalStore
-from tailer.store.sharing import SharingOptions
+from tailer.store.sharing import SharingOptions, SharingStore
 from tests.sharing.reference_server import serving
 from tests.sharing.shared import (
     NAME,
@@ -374,6 +376,41 @@ async def test_a_file_of_another_length_is_refused(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             await store.open("/etc/passwd", None)
         await store.aclose()
+
+
+@pytest.mark.parametrize("source", ["auto", "cdf", "derived"])
+async def test_what_one_store_planned_another_can_read(
+    source: ChangeSource, tmp_path: Path
+) -> None:
+    """As on a cluster: one machine reads the log, others the files."""
+    table = golden_table("cdf_restore_dv", tmp_path)
+    with serving({NAME: table}) as server:
+        profile = server.profile(tmp_path)
+        planner = shared_store(profile, change_source=source)
+        files = await planned(planner, source)
+        assert len(files) > 4
+        for file in files:
+            reader = shared_store(profile, change_source=source)
+            with (await fetch(reader, file)).source as opened:
+                assert opened.size() == file.size
+            await reader.aclose()
+        await planner.aclose()
+
+
+async def planned(store: SharingStore, source: ChangeSource) -> list[ChangeFile]:
+    log, found = DeltaLog(store), []
+    last = await log.latest_version()
+    async with aclosing(follow(log, Offset(0), last)) as commits:
+        async for commit in commits:
+            if source == "derived":
+                rewrite = plan_rewrite(commit, {})
+                found += [*rewrite.leaving, *rewrite.coming]
+            elif commit.version:
+                found += list(plan_changes(commit))
+    snapshot = await log.snapshot()
+    async with aclosing(log.live_files(snapshot)) as adds:
+        found += [plan_snapshot(add, last, 0, snapshot.state) async for add in adds]
+    return found
 
 
 # The log
