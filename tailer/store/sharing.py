@@ -11,7 +11,6 @@ The server is asked for its newest version no more often than every ``poll_inter
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -30,6 +29,7 @@ from tailer.sharing.model import Table
 from tailer.sharing.profile import load_profile, parse_address
 from tailer.store import LOG_DIR, FileStatus
 from tailer.store.https import HttpsFiles, Link
+from tailer.store.scratch import Scratch
 from tailer.store.sharing_links import LinkTable
 from tailer.store.sharing_log import ChangeRequests, SharedLog, Spooled
 
@@ -119,7 +119,7 @@ class SharingStore:
             self._client.session, self, clock, root=self._root, allow_http=options.allow_http
         )
         self._lock = anyio.Lock()
-        self._opened: tuple[tempfile.TemporaryDirectory[str], LinkTable, SharedLog] | None = None
+        self._opened: tuple[Scratch, LinkTable, SharedLog] | None = None
         self._newest: int | None = None
         self._oldest: int | None = None
         self._poll_at = 0.0
@@ -133,16 +133,16 @@ class SharingStore:
     def _log(self) -> SharedLog:
         return self._open()[2]
 
-    def _open(self) -> tuple[tempfile.TemporaryDirectory[str], LinkTable, SharedLog]:
+    def _open(self) -> tuple[Scratch, LinkTable, SharedLog]:
         if self._opened is None:
-            folder = tempfile.TemporaryDirectory(prefix="tailer-share-")
-            links = LinkTable(Path(folder.name, "links.db"))
+            scratch = Scratch("tailer-share-")
+            links = LinkTable(scratch.folder / "links.db")
             options = self._options
             log = SharedLog(
-                self._client, self._table, Path(folder.name), links,
+                self._client, self._table, scratch.folder, links,
                 options.change_source, options.max_versions_per_rpc,
             )  # fmt: skip
-            self._opened = folder, links, log
+            self._opened = scratch, links, log
         return self._opened
 
     # Versions
@@ -267,10 +267,10 @@ class SharingStore:
         """Close all connections, and remove what was kept on the disk."""
         await self._client.aclose()
         if self._opened is not None:
-            folder, links, _ = self._opened
+            scratch, links, _ = self._opened
             self._opened = None
             links.close()
-            await anyio.to_thread.run_sync(folder.cleanup)
+            await anyio.to_thread.run_sync(scratch.close)
 
     # Links
 
