@@ -27,7 +27,7 @@ from tailer.offsets import OffsetStore
 from tailer.offsets.local import LocalOffsetStore
 from tailer.signals import until_stopped
 from tailer.sink import Sink, load_sink
-from tailer.store import open_store, source_options
+from tailer.store import open_store
 
 __all__ = ["check_feeds", "offset_store", "run_daemon", "table_log"]
 
@@ -55,8 +55,7 @@ def table_log(config: Config, feed: FeedConfig) -> DeltaLog:
     """The log of a feed's table; a relative path is relative to the configuration file."""
     local = "://" not in feed.table and not feed.table.startswith(("file:", "~"))
     address = str(config.folder / feed.table) if local else feed.table
-    options = source_options(address, feed.options.change_source)
-    return DeltaLog(open_store(address, options), torn_commit_max_s=feed.torn_commit_max_s)
+    return DeltaLog(open_store(address, feed.store), torn_commit_max_s=feed.torn_commit_max_s)
 
 
 @dataclass(slots=True)

@@ -100,6 +100,15 @@ class SharedLog:
         self._refresh_token: str | None = None
         self._made = 0
 
+    def serve(self, requests: ChangeRequests) -> None:
+        """From now on, ask for changes in this way; what was got in another one is forgotten."""
+        if requests != self._requests:
+            self._requests = requests
+            while self._ranges:
+                found = self._ranges.pop()
+                shutil.rmtree(found.folder, ignore_errors=True)
+                self._links.drop(found.origin)
+
     # Commits
 
     async def commit(self, version: int, newest: int) -> Spooled:

@@ -17,7 +17,10 @@ from tests.sharing.reference_server import serving
     ("options", "words"),
     [
         ({"poll_interval_s": 29.9}, "every 30 seconds at most"),
-        ({"poll_interval_s": "60"}, "must be a float"),
+        ({"poll_interval_s": "soon"}, "must be a float"),
+        ({"allow_http": 1}, "must be a bool"),
+        ({"ca_bundle": 1}, "must be a str"),
+        ({"max_versions_per_rpc": 1.5}, "must be a int"),
         ({"poll_interval_s": True}, "must be a float"),
         ({"max_versions_per_rpc": 0}, "from 1 to"),
         ({"response_format": "csv"}, "one of auto, delta, parquet"),
@@ -38,3 +41,11 @@ async def test_a_shared_table_is_found_by_its_address(tmp_path: Path) -> None:
         assert store.root == f"{profile}#a.b.c"
         assert "the-token" not in repr(store) + repr(vars(store))
         await store.aclose()
+
+
+def test_options_may_be_text() -> None:
+    """As the command line and Spark have them."""
+    text = {"poll_interval_s": "60", "max_versions_per_rpc": "10", "allow_http": "true"}
+    found = SharingOptions.parse(text)
+    assert (found.poll_interval_s, found.max_versions_per_rpc) == (60.0, 10)
+    assert found.allow_http
