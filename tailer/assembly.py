@@ -20,7 +20,7 @@ from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, MetricFamilies
 from tailer.offsets import OffsetStore, open_offset_store
 from tailer.sink import Sink, load_sink
-from tailer.store import open_store, source_options
+from tailer.store import open_store
 from tailer.store.traffic import Traffic
 
 __all__ = ["assemble", "feed_sinks", "feeds_of_pattern", "offset_store", "table_log"]
@@ -51,8 +51,7 @@ def table_log(config: Config, feed: FeedConfig, traffic: Traffic | None = None) 
     """The log of a feed's table."""
     try:
         address = _table_address(config, feed.table)
-        options = {**feed.store, **source_options(address, feed.options.change_source)}
-        store = open_store(address, options, traffic)
+        store = open_store(address, feed.store, traffic)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
     return DeltaLog(store, torn_commit_max_s=feed.torn_commit_max_s)

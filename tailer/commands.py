@@ -37,7 +37,7 @@ from tailer.offsets.memory import MemoryOffsetStore
 from tailer.output import jsonl_options, open_output, output_kind
 from tailer.signals import until_stopped
 from tailer.sink import load_sink
-from tailer.store import open_store, source_options
+from tailer.store import open_store
 
 if TYPE_CHECKING:
     from tailer.verify import Verdict
@@ -104,7 +104,7 @@ def _check_columns(columns: list[str] | None, state: TableState, table: str) -> 
 @asynccontextmanager
 async def _table_log(arguments: argparse.Namespace) -> AsyncIterator[DeltaLog]:
     """The log of the command's table; its connections are closed behind it."""
-    options = source_options(arguments.table, getattr(arguments, "change_source", "auto"))
+    options: dict[str, Any] = {}
     for option in arguments.store_options:
         key, separator, value = option.partition("=")
         if not separator:

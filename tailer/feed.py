@@ -64,6 +64,7 @@ from tailer.publish import Publisher, PublishOptions
 from tailer.select import Selection, Selector
 from tailer.sink import Sink, wants_row_ids
 from tailer.snapshotting import Resnapshot, initial_snapshot
+from tailer.store import ChangeSourced
 
 __all__ = [
     "Feed",
@@ -297,6 +298,8 @@ async def read_items(
 def _reading(
     log: DeltaLog, options: FeedOptions, observer: Observer, requests: Requests
 ) -> Reading:
+    if isinstance(log.store, ChangeSourced):
+        log.store.serve(options.change_source)
     selector = Selector(options.selection, options.decode.writer_timezone)
     columns = options.selection.columns or options.decode.columns
     decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
