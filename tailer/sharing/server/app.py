@@ -170,8 +170,11 @@ class ShareServer:
             response = await self._answer(request, handler)
             status = response.status
         except ConnectionError as e:
-            request.facts["broken"] = str(e) or "the connection was lost"
-            raise
+            # Of what is under way nothing can be mended: no more is sent, not even an end.
+            request.facts.setdefault("broken", str(e) or "the connection was lost")
+            if http.transport is not None:
+                http.transport.abort()
+            return web.Response(status=status)
         finally:
             self._record(request, status, self.ticks() - started)
         return response
@@ -199,9 +202,6 @@ class ShareServer:
     def _refused(self, request: _Request, refusal: Refusal) -> web.StreamResponse:
         if request.facts.get("streaming"):
             # The status is out: all that is left is not to end the stream as if it were whole.
-            request.facts["broken"] = refusal.body.message
-            if request.http.transport is not None:
-                request.http.transport.abort()
             raise ConnectionResetError(refusal.body.message)
         request.facts["error"] = refusal.body.error_code
         response = _error(refusal)

@@ -16,13 +16,13 @@ import anyio.to_thread
 
 from tailer.delta.actions import LONG_MAX
 from tailer.delta.snapshot import Snapshot
-from tailer.errors import ConfigError, CorruptLog
+from tailer.errors import ConfigError, CorruptLog, TailerError
 from tailer.history import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.sharing.model import Capabilities, EndOfStream, ResponseFormat, ndjson_line
 from tailer.sharing.server.hints import parse_hints
 from tailer.sharing.server.lines import LineWriter, choose_format
 from tailer.sharing.server.predicates import FileFacts, Node
-from tailer.sharing.server.refusals import Refusal, invalid
+from tailer.sharing.server.refusals import Refusal, invalid, refusal_of
 from tailer.sharing.server.signing import Forged, Signer
 from tailer.sharing.server.tables import SharedTable
 
@@ -292,10 +292,18 @@ async def _end(
     chunks: AsyncGenerator[bytes, None] | None = None,
     refresh_token: str | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks, and the end-of-stream action behind them where the client knows of it."""
+    """The chunks, and the end-of-stream action behind them where the client knows of it: it says
+    that they are whole, or why they are not."""
+    end = EndOfStream(refresh_token, None, links.expires_ms)
     if chunks is not None:
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                yield chunk
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+        except (TailerError, Refusal) as e:
+            if not asked.end_of_stream:
+                raise
+            refusal = e if isinstance(e, Refusal) else refusal_of(e)
+            end = EndOfStream(error=refusal.body.message)
     if asked.end_of_stream:
-        yield ndjson_line(EndOfStream(refresh_token, None, links.expires_ms).to_json())
+        yield ndjson_line(end.to_json())
