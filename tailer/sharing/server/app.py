@@ -189,8 +189,10 @@ class ShareServer:
         except Refusal as refusal:
             return self._refused(request, refusal)
         except TailerError as e:
-            self._logger.warning("%s: %s", request.endpoint, e)
-            return self._refused(request, refusal_of(e))
+            refusal = refusal_of(e)
+            if refusal.status >= 500:
+                self._logger.warning("%s: %s", request.endpoint, e)
+            return self._refused(request, refusal)
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:

@@ -279,7 +279,8 @@ class _Selection:
                 )
             )
             # Rows count towards the limit only where all of them are sure to match.
-            if self.body.understood and all(may.certain for may in outcomes):
+            counts = self.body.limit is not None and self.body.understood
+            if counts and all(may.certain for may in outcomes):
                 self.rows += facts.num_rows
             if self.is_full():
                 break

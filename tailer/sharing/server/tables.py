@@ -150,7 +150,8 @@ def _live(
     actions: Iterator[FileAction], reconciliation: Reconciliation, *, remember: bool
 ) -> Iterator[dict[str, Any]]:
     for kind, values in actions:
-        action = action_of(kind, values)
+        # Whether a file is live is told by its path and vector; its statistics cost most to read.
+        action = action_of(kind, {k: v for k, v in values.items() if k != "stats"})
         if action is not None and any(reconciliation.live([action], remember=remember)):
             yield values
 

@@ -151,6 +151,7 @@ def served(
     share: str = "",
     recipients: Mapping[str, list[str]] | None = None,
     open_tables: bool = True,
+    dev: bool = True,
 ) -> Iterator[Served]:
     """A server of some tables, with the recipient `alice`, who is granted every share unless
     `recipients` say otherwise."""
@@ -163,7 +164,7 @@ def served(
     config.write_text(configuration(tables, settings, recipients, open_tables=open_tables))
     profile = folder / "alice.share"
     profile.write_text(token(config, "alice"))
-    with started("share", config) as program:
+    with started("share", config, dev=dev) as program:
         program.wait_until(lambda: any("sharing " in line for line in program.errors))
         yield Served(config, url, profile, program)
         assert program.stop() == 0, str(program)

@@ -23,6 +23,8 @@ from tests.sharing.server.serving import Served, served
 DATA = Path(__file__).parents[2] / "golden" / "data"
 TABLES = sorted(path.name.removesuffix(".tar.gz") for path in DATA.glob("*.tar.gz"))
 WAYS = ("snapshot:parquet", "snapshot:delta", "snapshot:auto", "changes:parquet", "changes:delta")
+# The client chooses one of the two formats itself; that it does so is seen by a few.
+AUTO = ("plain", "plain_dv", "mapping_name", "variant")
 
 # Our own refusals: the parquet format has no words for these tables, and it is all that was asked.
 NEEDS_DELTA = {
@@ -43,12 +45,10 @@ SCHEMAS = "Start and end version schemas are different"
 # differ from Spark's. docs/sharing-server.md says the same to users.
 LIMITS: dict[tuple[str, str], str] = {
     ("ancient_dates", "snapshot:parquet"): "",  # pandas has nanoseconds from 1677 to 2262
-    ("ancient_dates", "snapshot:auto"): "",
     ("ancient_dates", "changes:parquet"): "",
     ("ancient_dates", "snapshot:delta"): LISTS,
     ("ancient_dates", "changes:delta"): LISTS,
     ("ancient_dates_legacy", "snapshot:parquet"): "",
-    ("ancient_dates_legacy", "snapshot:auto"): "",
     ("ancient_dates_legacy", "snapshot:delta"): LISTS,
     ("cdf_dv_large_file", "changes:delta"): "",  # rows beyond the first batch of a file, unchanged
     ("cdf_overwrite_schema", "changes:delta"): SCHEMAS,
@@ -56,29 +56,21 @@ LIMITS: dict[tuple[str, str], str] = {
     ("cdf_schema_evolution", "changes:parquet"): "",  # a new field of a struct is not filled in
     ("cdf_schema_evolution", "changes:delta"): SCHEMAS,
     ("cdf_types", "snapshot:delta"): STRUCTS,
-    ("cdf_types", "snapshot:auto"): STRUCTS,
     ("cdf_types", "changes:delta"): UNANNOUNCED,
     ("legacy_format", "snapshot:delta"): STRUCTS,
-    ("legacy_format", "snapshot:auto"): STRUCTS,
     ("mapping_id_cdf", "changes:delta"): SCHEMAS,
     ("mapping_name_cdf", "changes:delta"): SCHEMAS,
     ("special_columns", "snapshot:parquet"): "",  # char(5) is not padded
     ("special_columns", "snapshot:delta"): "",
-    ("special_columns", "snapshot:auto"): "",
     ("type_widening", "snapshot:delta"): UNANNOUNCED,
-    ("type_widening", "snapshot:auto"): UNANNOUNCED,
     ("type_widening_cdf", "snapshot:delta"): UNANNOUNCED,
-    ("type_widening_cdf", "snapshot:auto"): UNANNOUNCED,
     ("type_widening_cdf", "changes:delta"): UNANNOUNCED,
     ("types", "snapshot:delta"): STRUCTS,
-    ("types", "snapshot:auto"): STRUCTS,
     ("variant", "snapshot:delta"): UNANNOUNCED,
     ("variant", "snapshot:auto"): UNANNOUNCED,
     ("variant", "changes:delta"): UNANNOUNCED,
     ("variant_shredded", "snapshot:delta"): UNANNOUNCED,
-    ("variant_shredded", "snapshot:auto"): UNANNOUNCED,
     ("void_column", "snapshot:parquet"): "Could not parse datatype: void",
-    ("void_column", "snapshot:auto"): "Could not parse datatype: void",
     ("void_column", "snapshot:delta"): "Unsupported Delta table type: 'void'",
 }
 
@@ -166,6 +158,8 @@ def test_the_client_has_sparks_rows(client_python: Path, server: Served, goldens
         summary = json.loads((expected / "summary.json").read_text())
         last = str(summary["versions"][1])
         for way in WAYS:
+            if way == "snapshot:auto" and name not in AUTO:
+                continue
             if way.startswith("snapshot") and isinstance(summary["snapshots"].get(last), int):
                 rows_there = read_folder(expected / "snapshots" / last)
                 requests.append([name, way, None])
@@ -178,7 +172,7 @@ def test_the_client_has_sparks_rows(client_python: Path, server: Served, goldens
     asked = [Asked(r[0], r[1], w, a) for r, w, a in zip(requests, wanted, answers, strict=True)]
     complaints = [f"{a.table} {a.way}: {said}" for a in asked if (said := a.complaint())]
     assert not complaints, "\n".join(["", *complaints])
-    assert sum(a.equal() for a in asked) > 130
+    assert sum(a.equal() for a in asked) > 90
 
 
 @pytest.mark.timeout(120)
