@@ -7,15 +7,28 @@ failures to the project's errors and retries nothing; only the feed does.
 from __future__ import annotations
 
 import typing
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from tailer.errors import ConfigError
 
-__all__ = ["FileStatus", "Store", "Watch", "open_store"]
+if typing.TYPE_CHECKING:
+    from tailer.store.traffic import Traffic
+
+__all__ = [
+    "FileStatus",
+    "Store",
+    "StoreTraits",
+    "TimeTravel",
+    "Watch",
+    "open_store",
+    "source_options",
+    "traits_of",
+]
 
 LOG_DIR = "_delta_log"
 
@@ -31,8 +44,22 @@ class FileStatus:
     tag: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoreTraits:
+    """What readers of a log may rely on, to ask a store no more than they must.
+
+    ``atomic``: a file appears whole and never grows. ``check_s``: how often, in seconds, whoever
+    waits for a version makes sure that the table is still the same and has no gap; 0: at each poll.
+    """
+
+    atomic: bool = False
+    check_s: float = 0.0
+
+
 class Store(typing.Protocol):
-    """A table's files. All methods raise FileNotFoundError for a file that is not there,
+    """A table's files. A store may have ``traits`` (:func:`traits_of`).
+
+    All methods raise FileNotFoundError for a file that is not there,
     :class:`TransientError` for what may heal, :class:`TableError` for what will not."""
 
     @property
@@ -73,14 +100,61 @@ class Watch(typing.Protocol):
         """Return when something changed in the folder, or after so many seconds at the latest."""
 
 
-def open_store(table: str) -> Store:
-    """The store of a table's address: a path, ``file:`` or ``s3://bucket/key``.
+def traits_of(store: Store) -> StoreTraits:
+    """A store's traits; for one that names none, those that ask nothing of it."""
+    traits = getattr(store, "traits", None)
+    return traits if isinstance(traits, StoreTraits) else StoreTraits()
 
-    Raises :class:`ConfigError` for an address that no store serves.
+
+@typing.runtime_checkable
+class TimeTravel(typing.Protocol):
+    """A store whose other side looks versions up by time, where a log's commits would be listed."""
+
+    async def version_at_or_after(self, timestamp_ms: int) -> int | None:
+        """The first version at or after a time in epoch ms; None if all are before it."""
+
+
+def open_store(
+    table: str, options: Mapping[str, Any] | None = None, traffic: Traffic | None = None
+) -> Store:
+    """The store of a table's address: a path, ``file:``, ``s3://bucket/key`` or a shared table's
+    ``profile.share#share.schema.table``.
+
+    ``options`` are the store's own (those of :class:`tailer.store.s3_options.S3Options` or of
+    :class:`tailer.store.sharing.SharingOptions`), and ``traffic`` is told of its requests. Raises
+    :class:`ConfigError` for an address that no store serves, or an option that its store does not
+    have.
     """
+    if "#" in table:
+        from tailer.sharing.profile import is_shared
+
+        if is_shared(table):
+            from tailer.store.sharing import SharingOptions, SharingStore
+
+            return SharingStore(table, SharingOptions.parse(options or {}))
     scheme, separator, _ = table.partition("://")
     if not separator or scheme == "file" or table.startswith("file:"):
         from tailer.store.local import LocalStore  # stores load on demand
 
+        if options:
+            raise ConfigError(f"{table!r} is a local table, and takes no option {min(options)!r}")
         return LocalStore(table)
-    raise ConfigError(f"no store for {table!r}: a local path is read, {scheme}:// is not yet")
+    if scheme.lower() in ("s3", "s3a", "s3n"):
+        from tailer.store.s3 import S3Store
+
+        return S3Store(table, options or {}, traffic)
+    raise ConfigError(
+        f"no store for {table!r}: a local path is read, s3://bucket/key and "
+        "profile.share#share.schema.table"
+    )
+
+
+def source_options(table: str, change_source: str) -> dict[str, Any]:
+    """The options of a table's store that follow from how its changes are found.
+
+    A sharing server gives a change data feed or data files, by two requests; other stores have
+    the files that both ways need.
+    """
+    from tailer.sharing.profile import is_shared
+
+    return {"change_source": change_source} if is_shared(table) else {}

@@ -217,9 +217,11 @@ COMPARISONS = st.builds(
 LEAVES = COMPARISONS | st.builds("{} IS NULL".format, COLUMNS)
 EXPRESSIONS = st.recursive(
     LEAVES,
-    lambda inner: st.builds("({} AND {})".format, inner, inner)
-    | st.builds("({} OR {})".format, inner, inner)
-    | st.builds("NOT ({})".format, inner),
+    lambda inner: (
+        st.builds("({} AND {})".format, inner, inner)
+        | st.builds("({} OR {})".format, inner, inner)
+        | st.builds("NOT ({})".format, inner)
+    ),
     max_leaves=6,
 )
 

@@ -92,7 +92,11 @@ def test_lists_have_what_is_granted_and_names_have_no_case(server: Served) -> No
     assert items(server, "/shares/sales/schemas/eu/tables") == ["Orders", "vectors"]
     everything = server.get("/shares/sALES/all-tables").json["items"]
     names = [(t["share"], t["schema"], t["name"]) for t in everything]
-    assert names == [("Sales", "EU", "Orders"), ("Sales", "EU", "vectors"), ("Sales", "US", "Orders")]
+    assert names == [
+        ("Sales", "EU", "Orders"),
+        ("Sales", "EU", "vectors"),
+        ("Sales", "US", "Orders"),
+    ]
     assert len({t["id"] for t in everything}) == 3
     assert server.get("/shares/sales").json["share"]["name"] == "Sales"
 
@@ -276,7 +280,13 @@ def kinds(lines: list[Any]) -> list[tuple[str, int | None]]:
 def test_changes(server: Served) -> None:
     reply = server.get(f"{place(T)}/changes?startingVersion=1&endingVersion=2")
     assert reply.headers["delta-table-version"] == "1"
-    assert kinds(reply.lines) == [("protocol", None), ("metaData", 2), ("add", 1), ("add", 1), ("cdf", 2)]
+    assert kinds(reply.lines) == [
+        ("protocol", None),
+        ("metaData", 2),
+        ("add", 1),
+        ("add", 1),
+        ("cdf", 2),
+    ]
     assert {line["add"]["timestamp"] for line in reply.lines[2:4]} == {1_700_000_001_000}
     by_time = server.get(
         f"{place(T)}/changes?startingTimestamp=2023-11-14T22:13:20.5Z"

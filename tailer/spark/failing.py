@@ -1,0 +1,53 @@
+"""Errors as Spark's users see them: the sentence, and no traceback through our modules.
+
+Spark prints whatever an exception's traceback says, forty lines of it. Its workers leave the
+traceback out where ``SPARK_HIDE_TRACEBACK`` is set when they report the error; they end right
+after, so nothing else is hidden by that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from tailer.errors import TailerError
+
+__all__ = ["TailerSourceError", "one_sentence"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class TailerSourceError(Exception):
+    """What the source tells Spark: one sentence, named by the family of who must act."""
+
+
+def _told(error: TailerError) -> TailerSourceError:
+    if (
+        "PYTHON_WORKER_FACTORY_SECRET" in os.environ
+        or "PYTHON_WORKER_FACTORY_SOCK_DIR" in os.environ
+    ):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+    return TailerSourceError(f"[{error.family}] {error}")
+
+
+def _guarded(rows: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from rows
+    except TailerError as e:
+        raise _told(e) from None
+
+
+def one_sentence(method: F) -> F:
+    """A method of the source whose errors, and those of the iterator it gives, are sentences."""
+
+    @wraps(method)
+    def told(*arguments: Any, **named: Any) -> Any:
+        try:
+            found = method(*arguments, **named)
+        except TailerError as e:
+            raise _told(e) from None
+        return _guarded(found) if isinstance(found, Iterator) else found
+
+    return cast("F", told)

@@ -1,0 +1,351 @@
+"""The driver's side: from offsets to versions, files and orders. It reads the log, and no rows.
+
+The exception is a version that is too large for one batch and whose files do not say in the log
+how many changes they have: then the files' footers and deletion vectors are asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+import anyio.to_thread
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
+from tailer.decode.plan import (
+    incomplete_removes,
+    plan_changes,
+    plan_rewrite,
+    plan_snapshot,
+    possible_readds,
+    source_of,
+)
+from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
+from tailer.delta.commit import Commit
+from tailer.delta.schema import arrow_schema
+from tailer.delta.snapshot import TableState, file_key
+from tailer.errors import DataLoss, TableError, UnsupportedTable
+from tailer.fetch import fetch
+from tailer.follow import FollowOptions, follow
+from tailer.log import DeltaLog
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import FileOrder, Order, RewriteOrder, fan_out, rewrite_order
+from tailer.store import Store
+
+__all__ = ["Budget", "Planned", "Planner", "count_changes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One version's changes, or the initial snapshot's rows, before anything is decoded.
+
+    ``offset`` is that of its first change and ``next_offset`` the one behind its last. Either
+    ``files`` or ``rewrite`` has the work; a version without changes has none.
+    """
+
+    state: TableState
+    offset: Offset
+    next_offset: Offset
+    files: list[ChangeFile] = field(default_factory=list)
+    rewrite: RewriteOrder | None = None
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self.offset.version
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a batch may still take; None: as much as there is. The first file is always taken."""
+
+    files: int | None = None
+    bytes: int | None = None
+    rows: int | None = None
+    taken: bool = False
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether nothing is bounded."""
+        return self.files is None and self.bytes is None and self.rows is None
+
+    def admits(self, files: int, size: int) -> bool:
+        """Whether so much more goes in."""
+        return not self.taken or (
+            (self.files is None or files <= self.files)
+            and (self.bytes is None or size <= self.bytes)
+        )
+
+    def take(self, files: int, size: int) -> None:
+        """So much went in."""
+        self.taken = self.taken or files > 0
+        self.files = None if self.files is None else max(0, self.files - files)
+        self.bytes = None if self.bytes is None else max(0, self.bytes - size)
+
+
+class Planner:
+    """Plans the changes of one table for one query."""
+
+    def __init__(self, log: DeltaLog, options: SourceOptions) -> None:
+        self.log = log
+        self.options = options
+
+    async def versions(
+        self, start: Offset, last: int, *, files: bool = True, same_table: bool = True
+    ) -> AsyncGenerator[Planned, None]:
+        """The versions from an offset on, up to ``last``, contiguous and of one table.
+
+        The first one's offset is ``start`` itself. ``files=False`` leaves their files aside.
+        """
+        if start.snapshot:
+            planned = await self._snapshot(start, files=files)
+            yield planned
+            start = planned.next_offset
+        if start.version > last:
+            return
+        start = await self._readable(start)
+        options = FollowOptions(same_table=same_table)
+        async with aclosing(follow(self.log, start, last, options)) as commits:
+            async for commit in commits:
+                at = replace(start, table_id=commit.after.table_id)
+                try:
+                    planned = await self._commit(commit, at, files=files)
+                except TableError as e:
+                    raise e.at(table=self.log.store.root, version=commit.version) from None
+                yield planned
+                start = planned.next_offset
+
+    async def _readable(self, start: Offset) -> Offset:
+        """The start; the first one there still is, where loss is put up with."""
+        if self.options.fail_on_data_loss or start.version == 0:
+            return start
+        try:
+            state = await self.log.state_before(start.version)
+            await self.log.commit(start.version, state, None)
+        except (DataLoss, FileNotFoundError):
+            return max(start, Offset(await self.log.earliest_version(), table_id=start.table_id))
+        return start
+
+    async def _snapshot(self, start: Offset, *, files: bool) -> Planned:
+        snapshot = await self.log.snapshot(start.version)
+        timestamp = await self.log.timestamp(start.version, snapshot, start.timestamp_floor_ms)
+        first = replace(start, table_id=snapshot.state.table_id)
+        planned = Planned(snapshot.state, first, first.next_version(timestamp))
+        if files:
+            adds = [add async for add in self.log.live_files(snapshot, statistics=True)]
+            adds.sort(key=lambda add: add.path)  # the order of the daemon's snapshot
+            planned.files.extend(
+                plan_snapshot(add, start.version, timestamp, snapshot.state)
+                for add in adds
+                if self._wanted(add.path)
+            )
+        return planned
+
+    async def _commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
+        planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms))
+        if not files or self._passed_over(commit):
+            return planned
+        derived = source_of(commit, self.options.change_source) == "derived"
+        lacking = incomplete_removes(commit, derived=derived)
+        again = possible_readds(commit) if derived else set()
+        known = await self.log.find_files(commit.version - 1, lacking | again)
+        if not derived:
+            planned.files.extend(f for f in plan_changes(commit, known) if self._wanted(f.path))
+            return planned
+        live = {file_key(add) for where, add in known.items() if where in again}
+        rewrite = plan_rewrite(commit, known, live)
+        if rewrite.needs_diff:
+            if self.options.exclude is not None:
+                self._check_exclusion(rewrite.leaving + rewrite.coming, commit)
+            return replace(planned, rewrite=rewrite_order(commit, rewrite))
+        planned.files.extend(f for f in (*rewrite.leaving, *rewrite.coming) if self._wanted(f.path))
+        return planned
+
+    def _wanted(self, path: str) -> bool:
+        exclude = self.options.exclude
+        return exclude is None or re.search(exclude, path) is None
+
+    def _check_exclusion(self, files: list[ChangeFile], commit: Commit) -> None:
+        """Leaving out a file on one side of a comparison would make its rows look changed."""
+        for file in files:
+            if not self._wanted(file.path):
+                raise UnsupportedTable(
+                    "excludeRegex leaves out a file of a version whose changes are derived by "
+                    "comparing files",
+                    version=commit.version,
+                    path=file.path,
+                    hint="exclude no such file, or read a table with a change data feed",
+                )
+
+    def _passed_over(self, commit: Commit) -> bool:
+        """Whether the query asked to pass over commits such as this one, as in Delta's source."""
+        options = self.options
+        if not (options.skip_change_commits or options.ignore_deletes):
+            return False
+        added = removed = 0
+        for action in commit.file_actions():
+            if not isinstance(action, AddCDCFile) and action.data_change:
+                added += isinstance(action, AddFile)
+                removed += isinstance(action, RemoveFile)
+        return removed > 0 and (options.skip_change_commits or added == 0)
+
+    async def newest(self) -> int:
+        """The table's newest version."""
+        return await self.log.latest_version()
+
+    async def advance(
+        self, start: Offset, last: int, budget: Budget, target: tuple[TableState, int] | None
+    ) -> Offset:
+        """How far a batch from ``start`` goes: to ``last``, or as far as the budget lets it.
+
+        ``target`` is the query's own schema and the version that it is of: a version after that
+        which has another one ends the batch before it, or is refused where it would come first.
+        """
+        at = start
+        found = self.versions(start, last, files=not budget.unlimited)
+        async with aclosing(found) as versions:
+            async for planned in versions:
+                if target is not None and _changes_schema(planned, *target):
+                    if at == start and at.snapshot == start.snapshot:
+                        raise _schema_changed(self.log.store.root, planned, target[0])
+                    break
+                at, whole = await self._admitted(planned, budget)
+                if not whole:
+                    break
+        return at
+
+    async def _admitted(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
+        """The offset up to which a version goes into the batch; whether that is all of it."""
+        if planned.rewrite is not None:
+            rewrite = planned.rewrite.rewrite
+            count, size = len(rewrite.leaving) + len(rewrite.coming), planned.rewrite.cost
+            if not budget.admits(count, size):
+                return planned.offset, False
+            budget.take(count, size)
+            return planned.next_offset, True
+        total = sum(file.size or 0 for file in planned.files)
+        if planned.offset.index == 0 and budget.rows is None:
+            files = len(planned.files)
+            fits = (budget.files is None or files <= budget.files) and (
+                budget.bytes is None or total <= budget.bytes
+            )
+            if fits or (files <= 1 and budget.admits(files, total)):
+                budget.take(files, total)
+                return planned.next_offset, True
+        return await self._part(planned, budget)
+
+    async def _part(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
+        """The offset between two files of a version up to which it goes into the batch."""
+        passed, index = 0, planned.offset.index
+        for file in planned.files:
+            changes = await count_changes(self.log.store, file)
+            passed += changes
+            if passed <= planned.offset.index:
+                continue  # read before
+            left = budget.rows
+            over = left is not None and budget.taken and passed - index > left
+            if over or not budget.admits(1, file.size or 0):
+                return replace(planned.offset, index=index), False
+            budget.take(1, file.size or 0)
+            budget.rows = None if left is None else max(0, left - (passed - index))
+            index = passed
+        return planned.next_offset, True
+
+    async def orders(
+        self, start: Offset, end: Offset, *, ordered: bool = False, same_table: bool = True
+    ) -> AsyncGenerator[tuple[Planned, list[Order]], None]:
+        """The orders of the changes from ``start`` up to ``end`` (exclusive), by version.
+
+        ``ordered`` keeps a rewrite whole, so that its changes come in the daemon's order.
+        """
+        last = end.version if end.index or end.snapshot else end.version - 1
+        async with aclosing(self.versions(start, last, same_table=same_table)) as versions:
+            async for planned in versions:
+                until = end.index if _is_within(planned, end) else None
+                if until == 0:
+                    return
+                yield planned, [o async for o in self._cut(planned, until, ordered=ordered)]
+                if until is not None:
+                    return
+
+    async def _cut(
+        self, planned: Planned, until: int | None, *, ordered: bool
+    ) -> AsyncGenerator[Order, None]:
+        """A version's orders for its changes from its offset's index up to ``until``."""
+        skip = planned.offset.index
+        if planned.rewrite is not None:
+            take = None if until is None else until - skip
+            order = replace(planned.rewrite, skip=skip, take=take)
+            whole = ordered or skip or take is not None
+            shares = 1 if whole else self.options.derived_fan_out
+            for share in fan_out(order, shares, self.options.key):
+                yield share
+            return
+        if not skip and until is None:
+            for file in planned.files:
+                yield FileOrder(file)
+            return
+        passed = 0
+        for file in planned.files:
+            changes = await count_changes(self.log.store, file)
+            first, end = max(skip - passed, 0), changes
+            if until is not None:
+                end = min(changes, until - passed)
+            if first < end:
+                yield FileOrder(file, first, end - first)
+            passed += changes
+
+
+def _is_within(planned: Planned, end: Offset) -> bool:
+    return end.version == planned.version and end.snapshot == planned.offset.snapshot
+
+
+def _changes_schema(planned: Planned, target: TableState, version: int) -> bool:
+    if planned.version <= version or planned.state is target:
+        return False
+    return not arrow_schema(planned.state.schema).equals(arrow_schema(target.schema))
+
+
+def _schema_changed(table: str, planned: Planned, target: TableState) -> TableError:
+    was, now = set(target.schema.names), set(planned.state.schema.names)
+    told = [
+        f"{what} {', '.join(sorted(names))}"
+        for what, names in (("adds", now - was), ("drops", was - now))
+        if names
+    ]
+    return TableError(
+        f"the version changes the table's schema: it {' and '.join(told) or 'changes a type'}",
+        table=table,
+        version=planned.version,
+        hint="restart the query to take up the new schema, or set onSchemaChange to cast to keep "
+        "the columns that it has",
+    )
+
+
+async def count_changes(store: Store, file: ChangeFile) -> int:
+    """How many changes a file has, from the log where it says so, else from its footer and its
+    deletion vectors; only where a cdc file is read in two passes, from its change types."""
+    if file.change_type is not None and file.only is None and file.num_records is not None:
+        return file.num_records - (file.without.cardinality if file.without else 0)
+    fetched = await fetch(store, file)
+    with fetched.source:
+        selection = fetched.selection
+
+        def count() -> int:
+            with pq.ParquetFile(fetched.source) as parquet:
+                if file.kinds is None:
+                    return selection.count(0, int(parquet.metadata.num_rows))
+                return sum(_of_kinds(parquet, file.kinds))
+
+        return await anyio.to_thread.run_sync(count)
+
+
+def _of_kinds(parquet: pq.ParquetFile, kinds: tuple[str, ...]) -> Iterator[int]:
+    for batch in parquet.iter_batches(columns=[CHANGE_TYPE]):
+        wanted = pa.array(kinds, pa.string())
+        yield pc.sum(pc.is_in(batch.column(0), value_set=wanted)).as_py() or 0

@@ -1,0 +1,224 @@
+"""The data source ``tailer``: any Delta table's changes, in batch and as a stream.
+
+    spark.dataSource.register(TailerSource)
+    spark.readStream.format("tailer").option("startingVersion", 0).load("/data/orders")
+
+The driver plans and the executors decode, with the daemon's own modules; rows travel as Arrow
+batches. See docs/spark.md for the options.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from tailer.changes import COMMIT_VERSION, Offset
+from tailer.delta.snapshot import TableState
+from tailer.errors import ConfigError, TableError
+from tailer.history import parse_timestamp, version_at_or_after, version_at_or_before
+from tailer.spark.driver import TaskPartition, plan_once
+from tailer.spark.failing import one_sentence
+from tailer.spark.options import SourceOptions, source_options
+from tailer.spark.orders import Order, pack
+from tailer.spark.planning import Planner
+from tailer.spark.tasks import spark_batches
+from tailer.spark.types import change_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+__all__ = ["ChangeReader", "TailerSource"]
+
+
+class TailerSource(DataSource):
+    """``format("tailer")``. Register it once in a session."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._options: SourceOptions | None = None
+        self._target: tuple[TableState, int] | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "tailer"
+
+    def _checked(self) -> tuple[SourceOptions, tuple[TableState, int]]:
+        """The options, and the schema of the query with the version that it is of."""
+        if self._options is None:
+            self._options = source_options(self.options)
+        if self._target is None:
+            self._target = plan_once(self._options, _target)
+        return self._options, self._target
+
+    @one_sentence
+    def schema(self) -> StructType:
+        """The end version's schema, the newest one's for a stream; then the metadata columns."""
+        options, (state, _) = self._checked()
+        return change_schema(state.schema, options.columns, with_ids=options.with_ids)
+
+    def _arrow_schema(self, schema: StructType) -> pa.Schema:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if schema != self.schema():
+            raise ConfigError(
+                "the schema that was given is not the table's; leave it out: the source knows it"
+            )
+        try:
+            return to_arrow_schema(schema, timezone="UTC")
+        except TypeError:  # before 4.1 the zone is always that
+            return to_arrow_schema(schema)
+
+    @one_sentence
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        options, target = self._checked()
+        kind = FilteringReader if options.filter_pushdown else ChangeReader
+        return kind(options, target, self._arrow_schema(schema))
+
+    @one_sentence
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """For ``spark.readStream``, as far as this Spark goes."""
+        options, target = self._checked()
+        arrow_schema = self._arrow_schema(schema)
+        if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
+            from tailer.spark.stream import ClassicStreamReader
+
+            return ClassicStreamReader(options, target, schema, arrow_schema)
+        from tailer.spark.limited import LimitedStreamReader
+
+        return LimitedStreamReader(options, target, schema, arrow_schema)
+
+
+async def _target(planner: Planner) -> tuple[TableState, int]:
+    """The state whose schema the query has, and its version."""
+    options, log = planner.options, planner.log
+    snapshot = await log.snapshot(await _ending(planner))
+    for name in (*(options.columns or ()), *options.key):
+        if name not in snapshot.state.schema.names:
+            raise ConfigError(
+                f"{log.store.root} has no column {name!r}; it has "
+                f"{', '.join(snapshot.state.schema.names)}"
+            )
+    return snapshot.state, snapshot.version
+
+
+async def _ending(planner: Planner) -> int | None:
+    ending = planner.options.ending
+    if ending is None or ending.isdigit():
+        return None if ending is None else int(ending)
+    return await version_at_or_before(planner.log, parse_timestamp(ending))
+
+
+class ChangeReader(DataSourceReader):
+    """The changes of a range of versions, both ends inclusive, in the end version's schema."""
+
+    def __init__(
+        self, options: SourceOptions, target: tuple[TableState, int], arrow_schema: pa.Schema
+    ) -> None:
+        if options.start is None or options.start_offset is not None:
+            raise ConfigError(
+                "a batch read needs startingVersion or startingTimestamp; a stream does not"
+            )
+        self.options = options
+        self.target = target
+        self.arrow_schema = arrow_schema
+        self.first, self.last = 0, target[1]
+
+    @one_sentence
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks of the read; one without orders where there is nothing."""
+        orders = plan_once(self.options, self._orders)
+        shares = pack(
+            orders, self.options.partition_bytes_max, self.options.partitions_min, ordered=False
+        )
+        return [TaskPartition(share) for share in shares] or [TaskPartition([])]
+
+    async def _orders(self, planner: Planner) -> list[Order]:
+        first = await self._first(planner)
+        first = Offset(max(first.version, self.first), snapshot=first.snapshot)
+        if first.version > self.last:
+            return []
+        end = Offset(self.last + 1)
+        orders: list[Order] = []
+        async with aclosing(planner.orders(first, end, same_table=False)) as found:
+            async for _, more in found:
+                orders += more
+        return orders
+
+    async def _first(self, planner: Planner) -> Offset:
+        start, last, table = self.options.start or "", self.target[1], planner.log.store.root
+        match start:
+            case "latest":
+                return Offset(await planner.newest())  # as in Delta: the newest version's changes
+            case "earliest":
+                return Offset(await planner.log.earliest_version())
+            case "snapshot":
+                return Offset(last, snapshot=True)
+        moment = not start.isdigit()
+        if moment:
+            first = await version_at_or_after(planner.log, parse_timestamp(start))
+        else:
+            first = int(start)
+        if not moment and first > last:
+            newest = await planner.newest()
+            if first > newest:
+                raise TableError(
+                    f"the starting version is {first}, and the newest is {newest}",
+                    table=table,
+                    hint="ask for versions that exist",
+                )
+            raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
+        return Offset(first)
+
+    @one_sentence
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One task's rows."""
+        assert isinstance(partition, TaskPartition)
+        decode = self.options.decoding(self.target[0])
+        return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
+
+
+class FilteringReader(ChangeReader):
+    """A reader that uses conditions on ``_commit_version`` to read fewer versions.
+
+    Spark refuses a reader with this method unless ``spark.sql.python.filterPushdown.enabled`` is
+    set, so the option ``filterPushdown`` asks for it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what bounds the versions; all else is Spark's own."""
+        from pyspark.sql import datasource as ds
+
+        for condition in filters:
+            value = getattr(condition, "value", None)
+            column = getattr(condition, "attribute", None)
+            if column != (COMMIT_VERSION,) or not isinstance(value, int):
+                if not (isinstance(condition, ds.IsNotNull) and column == (COMMIT_VERSION,)):
+                    yield condition
+            elif isinstance(condition, ds.EqualTo):
+                self._narrow(value, value)
+            elif isinstance(condition, ds.GreaterThanOrEqual):
+                self._narrow(value, self.last)
+            elif isinstance(condition, ds.GreaterThan):
+                self._narrow(value + 1, self.last)
+            elif isinstance(condition, ds.LessThanOrEqual):
+                self._narrow(0, value)
+            elif isinstance(condition, ds.LessThan):
+                self._narrow(0, value - 1)
+            else:
+                yield condition
+
+    def _narrow(self, first: int, last: int) -> None:
+        self.first, self.last = max(self.first, first), min(self.last, last)

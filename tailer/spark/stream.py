@@ -1,0 +1,201 @@
+"""Reading a table's changes as a stream: offsets, admission, partitions.
+
+Spark compares offsets as text, so they are made in one place and in one order of keys, and one
+that does not move is given back as it came. A query that starts at a place which only the table
+knows (latest, a time, a snapshot) first runs an empty batch that pins the place in its checkpoint:
+``initialOffset`` is asked again and again, and after a crash it must not mean something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from tailer.changes import Offset
+from tailer.delta.snapshot import TableState
+from tailer.errors import ConfigError, OffsetError, TableReplaced
+from tailer.history import start_offset
+from tailer.spark.driver import Driver, TaskPartition
+from tailer.spark.failing import one_sentence
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import Order, pack
+from tailer.spark.planning import Budget, Planner
+from tailer.spark.tasks import spark_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["ChangeStreamReader", "ClassicStreamReader", "place_of"]
+
+
+def place_of(start: str) -> dict[str, Any]:
+    """The offset of a query that has not found its place yet."""
+    return {"format": Offset.FORMAT, "start": start}
+
+
+class ChangeStreamReader(DataSourceStreamReader):
+    """What all Spark versions share. The state that matters is in the offsets alone.
+
+    ``target`` is the query's schema with the version that it is of.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        target: tuple[TableState, int],
+        schema: StructType,
+        arrow_schema: pa.Schema,
+    ) -> None:
+        if options.ending is not None:
+            raise ConfigError("a stream has no end: leave out endingVersion and endingTimestamp")
+        self.options = options
+        self.target = target
+        self.schema = schema
+        self.arrow_schema = arrow_schema
+        self._driver: Driver | None = None
+        self._until: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_driver": None}
+
+    @property
+    def driver(self) -> Driver:
+        """The table as this process sees it."""
+        if self._driver is None:
+            self._driver = Driver(self.options)
+        return self._driver
+
+    @one_sentence
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Where a new query starts: the same answer however often it is asked."""
+        if self.options.start_offset is not None:
+            return self.options.start_offset.to_json()
+        start = self.options.start or "snapshot"
+        return Offset(int(start)).to_json() if start.isdigit() else place_of(start)
+
+    @one_sentence
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of one batch."""
+        if start == end:
+            return []
+        return self.driver.run(self._partitions, start, end)
+
+    async def _partitions(
+        self, planner: Planner, start: dict[str, Any], end: dict[str, Any]
+    ) -> Sequence[InputPartition]:
+        last = Offset.from_json(end)
+        first = await self._resolved(planner, start, last)
+        orders: list[Order] = []
+        if first is not None:
+            async with aclosing(planner.orders(first, last)) as found:
+                async for _, more in found:
+                    orders += more
+        shares = pack(
+            orders, self.options.partition_bytes_max, self.options.partitions_min, ordered=False
+        )
+        return [TaskPartition(share) for share in shares]
+
+    async def _resolved(
+        self, planner: Planner, start: dict[str, Any], end: Offset
+    ) -> Offset | None:
+        """A batch's first offset; None where the batch only pins the place."""
+        if "start" not in start:
+            return Offset.from_json(start)
+        if start["start"] == "latest" or (end.snapshot and not end.index):
+            return None
+        if start["start"] == "snapshot":
+            # Only the readers before 4.2 begin so: all rows of the version before the batch's end.
+            return Offset(end.version - 1, snapshot=True, table_id=end.table_id)
+        first = await start_offset(planner.log, start["start"])
+        return first if first < end else None
+
+    @one_sentence
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One task's rows."""
+        assert isinstance(partition, TaskPartition)
+        decode = self.options.decoding(self.target[0])
+        return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
+
+    def stop(self) -> None:
+        """Release the table."""
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    # What the two kinds of readers are made of
+
+    async def end_of_log(self, planner: Planner, at_least: int) -> int:
+        """The newest version to read to. Raises :class:`TableReplaced` if the table went back."""
+        newest = await planner.newest()
+        if newest + 1 < at_least:
+            raise TableReplaced(
+                f"the query has read up to version {at_least - 1}, and the newest is {newest}",
+                table=planner.log.store.root,
+                hint="an older copy was restored, or the table was made anew; start a new query "
+                "with a new checkpoint",
+            )
+        return newest if self._until is None else min(newest, self._until)
+
+    async def pin(self, planner: Planner, start: str) -> Offset:
+        """The place of a query that starts at latest, a time or a snapshot."""
+        offset = await start_offset(planner.log, start)
+        if offset.snapshot:
+            return offset
+        before = await planner.log.state_before(offset.version)
+        return Offset(offset.version, table_id=before.table_id if before else None)
+
+    def checked_target(self) -> tuple[TableState, int] | None:
+        """The schema that versions must have, if that matters to the query."""
+        return self.target if self.options.on_schema_change == "fail" else None
+
+
+class ClassicStreamReader(ChangeStreamReader):
+    """For Spark 4.0 and 4.1, which tell neither start nor limit: all there is is one batch."""
+
+    _last: Offset | None = None
+
+    @one_sentence
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802  # as in 4.0
+        """The end of the log; never below what this reader has said before."""
+        return self.driver.run(self._latest).to_json()
+
+    async def _latest(self, planner: Planner) -> Offset:
+        newest = await self.end_of_log(planner, self._last.version if self._last else 0)
+        if self._last is None or newest + 1 > self._last.version:
+            snapshot = await planner.log.snapshot(newest)
+            timestamp = await planner.log.timestamp(newest, snapshot, None)
+            version, table_id = newest + 1, snapshot.state.table_id
+            self._last = Offset(version, table_id=table_id, timestamp_floor_ms=timestamp)
+        return self._last
+
+
+def budget_of(limit: object, options: SourceOptions) -> Budget:
+    """What Spark's ReadLimit admits. All but "all there is" also keep to the query's own bytes."""
+    kind = type(limit).__name__
+    if kind == "ReadAllAvailable":
+        return Budget()
+    budget = Budget(bytes=options.max_bytes)
+    match kind:
+        case "ReadMaxFiles":
+            budget.files = limit.max_files  # type: ignore[attr-defined]
+        case "ReadMaxBytes":
+            budget.bytes = limit.max_bytes  # type: ignore[attr-defined]
+        case "ReadMaxRows":
+            budget.rows = limit.max_rows  # type: ignore[attr-defined]
+    return budget
+
+
+def no_lower(start: dict[str, Any], found: Offset, at: Offset) -> dict[str, Any]:
+    """The end of a batch: its start as it came where nothing is new, and never below it.
+
+    Spark would run a batch that ends before its start backwards.
+    """
+    if found == at and found.snapshot == at.snapshot:
+        return start
+    if found < at:
+        raise OffsetError(f"a batch would end at {found}, before its start at {at}")
+    return found.to_json()

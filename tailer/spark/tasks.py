@@ -1,0 +1,109 @@
+"""The executors' side: from a task's orders to rows, by the daemon's own fetch and decode.
+
+One event loop in a thread of its own serves the store; rows are decoded in the task's thread, so
+that memory is bounded by the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from tailer.changes import ChangeBatch, ChangeFile, Offset
+from tailer.decode.rows import DecodeOptions, Rows, Skip, decode_file
+from tailer.derive import derive
+from tailer.fetch import fetch
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import FileOrder, Order
+from tailer.spark.types import conform
+from tailer.store import Store, open_store
+
+__all__ = ["decoded", "open_table", "spark_batches", "store_portal"]
+
+
+def open_table(options: SourceOptions) -> Store:
+    """The store of the query's table, with the options that it was given."""
+    if options.store:
+        return open_store(options.table, options.store)  # type: ignore[call-arg]
+    return open_store(options.table)
+
+
+@contextmanager
+def store_portal(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
+    """The table's store, and the event loop that serves it, while the block runs."""
+    with start_blocking_portal() as portal:
+        store = open_table(options)
+        try:
+            yield portal, store
+        finally:
+            portal.call(store.aclose)
+
+
+def decoded(
+    portal: BlockingPortal,
+    store: Store,
+    order: Order,
+    options: SourceOptions,
+    decode: DecodeOptions,
+) -> Iterator[tuple[ChangeFile, Rows]]:
+    """An order's rows, file by file and batch by batch."""
+    skip, left = Skip(order.skip), order.take
+    for file, part in _files(portal, store, order, options, decode):
+        fetched = portal.call(fetch, store, file)
+        with fetched.source:
+            found = decode_file(fetched.source, file, fetched.selection, decode, skip, part)
+            for rows in found:
+                if left is None:
+                    yield file, rows
+                    continue
+                if left < rows.batch.num_rows:
+                    rows = Rows(rows.batch.slice(0, left), rows.positions.slice(0, left))  # noqa: PLW2901
+                left -= rows.batch.num_rows
+                if rows.batch.num_rows:
+                    yield file, rows
+                if not left:
+                    return
+
+
+def _files(
+    portal: BlockingPortal,
+    store: Store,
+    order: Order,
+    options: SourceOptions,
+    decode: DecodeOptions,
+) -> Iterable[tuple[ChangeFile, tuple[int, int] | None]]:
+    if isinstance(order, FileOrder):
+        return [(order.file, order.part)]
+    plain = replace(decode, columns=None)
+    files = portal.call(
+        derive, store, order.commit, order.rewrite, plain, options.diff, options.key, _ignore
+    )
+    return [(file, None) for file in files]
+
+
+def _ignore(_: int) -> None:
+    """Nobody counts a task's no-op updates."""
+
+
+def spark_batches(
+    orders: Iterable[Order], options: SourceOptions, decode: DecodeOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """A task's rows in exactly the Arrow schema that Spark compares with."""
+    with store_portal(options) as (portal, store):
+        for order in orders:
+            for file, rows in decoded(portal, store, order, options, decode):
+                columns = list(rows.batch.columns)
+                if options.with_ids:
+                    columns += _ids(file, rows)
+                arrays = [conform(c, f.type) for c, f in zip(columns, schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _ids(file: ChangeFile, rows: Rows) -> list[pa.Array]:
+    at = Offset(file.version, snapshot=file.origin == "snapshot")
+    batch = ChangeBatch(rows.batch, rows.positions, file.state, file, file.timestamp_ms, at, at)
+    return [batch.event_ids(), pa.repeat(pa.scalar(file.origin), batch.num_rows)]

@@ -1,0 +1,109 @@
+"""From Delta's types to Spark's, and from our Arrow arrays to the ones that Spark checks for.
+
+Everything is nullable, as in Spark's own reading of Delta: what a table forbids binds its writers,
+and rows of an older schema lack what a newer one has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from tailer.delta.char import char_length
+from tailer.delta.schema import is_arrow_variant
+from tailer.delta.types import ArrayType, DataType, MapType, PrimitiveType, StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import types as spark_types
+
+__all__ = ["change_schema", "conform", "spark_type"]
+
+
+def spark_type(data_type: DataType) -> spark_types.DataType:
+    """The Spark type of a Delta type."""
+    from pyspark.sql import types as s
+
+    match data_type:
+        case StructType(fields):
+            return s.StructType([s.StructField(f.name, spark_type(f.type)) for f in fields])
+        case ArrayType(element):
+            return s.ArrayType(spark_type(element))
+        case MapType(key, value):
+            return s.MapType(spark_type(key), spark_type(value))
+        case PrimitiveType(name):
+            return _primitive(name, data_type)
+
+
+def _primitive(name: str, data_type: PrimitiveType) -> spark_types.DataType:
+    from pyspark.sql import types as s
+
+    if name.startswith("decimal"):
+        digits = name.removeprefix("decimal").strip("() ") or "10,0"
+        precision, _, scale = digits.partition(",")
+        return s.DecimalType(int(precision), int(scale or 0))
+    if char_length(data_type) is not None:
+        return s.StringType()
+    simple: dict[str, spark_types.DataType] = {
+        "string": s.StringType(),
+        "long": s.LongType(),
+        "integer": s.IntegerType(),
+        "short": s.ShortType(),
+        "byte": s.ByteType(),
+        "float": s.FloatType(),
+        "double": s.DoubleType(),
+        "boolean": s.BooleanType(),
+        "binary": s.BinaryType(),
+        "date": s.DateType(),
+        "timestamp": s.TimestampType(),
+        "timestamp_ntz": s.TimestampNTZType(),
+        "variant": s.VariantType(),
+        "void": s.NullType(),
+    }
+    return simple[name]
+
+
+def change_schema(
+    data: StructType, columns: tuple[str, ...] | None, *, with_ids: bool
+) -> spark_types.StructType:
+    """The schema of the source: data columns, the three metadata columns, and ids if asked for."""
+    from pyspark.sql import types as s
+
+    fields = {f.name: f for f in data}
+    wanted = [*fields] if columns is None else [name for name in columns if name in fields]
+    schema = s.StructType([s.StructField(name, spark_type(fields[name].type)) for name in wanted])
+    schema.add("_change_type", s.StringType()).add("_commit_version", s.LongType())
+    schema.add("_commit_timestamp", s.TimestampType())
+    if with_ids:
+        schema.add("_event_id", s.StringType()).add("_origin", s.StringType())
+    return schema
+
+
+def conform(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """An array in exactly the type that Spark compares with: the same values, other labels."""
+    if array.type.equals(wanted):
+        return array
+    if is_arrow_variant(array.type):
+        parts = {"value": array.field("value"), "metadata": array.field("metadata")}
+        children = [parts[f.name] for f in wanted]
+        # Spark's two parts are never null, also where the variant itself is.
+        filled = [child.fill_null(b"") for child in children]
+        return pa.StructArray.from_arrays(filled, fields=list(wanted), mask=array.is_null())
+    if pt.is_struct(array.type):
+        children = [conform(array.field(i), wanted.field(i).type) for i in range(wanted.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
+    if array.offset:  # a slice: arrays are put together from whole offsets only
+        array = array.take(pa.arange(0, len(array)))
+    if pt.is_list(array.type):
+        values = conform(array.values, wanted.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=_mask(array))
+    if pt.is_map(array.type):
+        keys = conform(array.keys, wanted.key_type)
+        items = conform(array.items, wanted.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=wanted, mask=_mask(array))
+    return array.cast(wanted)
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
