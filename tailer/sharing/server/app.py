@@ -189,10 +189,10 @@ class ShareServer:
         except Refusal as refusal:
             return self._refused(request, refusal)
         except TailerError as e:
-            refusal = refusal_of(e)
-            if refusal.status >= 500:
+            told = refusal_of(e)
+            if told.status >= 500:
                 self._logger.warning("%s: %s", request.endpoint, e)
-            return self._refused(request, refusal)
+            return self._refused(request, told)
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:

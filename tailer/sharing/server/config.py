@@ -236,6 +236,7 @@ def _catalog(top: _Section, folder: Path) -> Catalog:
                         history=table.take("history", bool, default=False),
                         cdf=table.take("cdf", bool, default=False),
                         also=tuple(_location(also, folder) for also in table.strings("also")),
+                        store=table.take("store", dict, {}),
                     ),
                     table.wrong,
                 )

@@ -174,7 +174,9 @@ class Tables:
         """The table of a configuration. Raises :class:`ConfigError` if no store serves it."""
         table = self._open.get(config.key)
         if table is None:
-            table = self._open[config.key] = SharedTable(config, open_store(config.location))
+            table = self._open[config.key] = SharedTable(
+                config, open_store(config.location, config.store)
+            )
         return table
 
     async def aclose(self) -> None:

@@ -83,7 +83,12 @@ def test_a_token_that_is_none_is_refused_before_anything_else(
 
 def test_the_secret_half_of_a_token_decides(server: Served) -> None:
     good = server.bearer
-    for wrong in (good[:-1], good + "x", good[:-1] + ("A" if good[-1] != "A" else "B"), good.upper()):
+    for wrong in (
+        good[:-1],
+        good + "x",
+        good[:-1] + ("A" if good[-1] != "A" else "B"),
+        good.upper(),
+    ):
         assert server.get("/shares", bearer=wrong).status == 401
 
 
@@ -148,8 +153,8 @@ def test_no_path_leads_out(server: Served) -> None:
     for path in (
         "/delta-sharing/files/../../../../etc/passwd", "/delta-sharing/files/..%2f..%2fetc/passwd",
         "/../../etc/passwd", "//etc/passwd", "/delta-sharing/files//etc/passwd",
-        "/delta-sharing/shares/..%2f..%2fsecret.txt", "/delta-sharing/shares/open/schemas/x/tables/"
-        "..%2f..%2fhidden/metadata", "/delta-sharing/shares/open%00/schemas", "/secret.txt",
+        "/delta-sharing/shares/..%2f..%2fsecret.txt", "/delta-sharing/shares/open%00/schemas",
+        "/delta-sharing/shares/open/schemas/x/tables/..%2f..%2fhidden/metadata", "/secret.txt",
         "/delta-sharing/shares/open/schemas/x/tables/t/../../../../hidden",
     ):  # fmt: skip
         reply = server.get(root + path)
@@ -209,7 +214,7 @@ def test_a_log_that_names_files_elsewhere_shares_none_of_them(
 ) -> None:
     name = f"s.{storage}.{kind}"
     capable = "responseformat=delta;readerfeatures=deletionvectors"
-    found: list[str] = []
+    found: list[str | None] = []
     ending = f"{capable};includeendstreamaction=true"
     changes = f"{place(name)}/changes?startingVersion=0"
     for reply in (evil.query(name, ending), evil.get(changes, ending)):
@@ -280,22 +285,22 @@ def test_a_token_that_has_expired_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "status", "expected"),
+    ("header", "expected"),
     [
-        ("bytes=0-0", 206, (0, 0)), ("bytes=5-", 206, (5, 99)), ("bytes=-10", 206, (90, 99)),
-        ("bytes=-1000", 206, (0, 99)), ("bytes=90-1000", 206, (90, 99)), ("", 200, None),
-        ("bytes=5-3", 200, None), ("bytes=0-1,3-4", 200, None), ("rows=1-2", 200, None),
-        ("bytes=a-b", 200, None), ("bytes=-", 200, None), ("bytes=100-", 416, None),
-        ("bytes=-0", 416, None), ("bytes=" + "9" * 19 + "-", 416, None),
+        ("bytes=0-0", (0, 0)), ("bytes=5-", (5, 99)), ("bytes=-10", (90, 99)),
+        ("bytes=-1000", (0, 99)), ("bytes=90-1000", (90, 99)), ("", None), ("bytes=5-3", None),
+        ("bytes=0-1,3-4", None), ("rows=1-2", None), ("bytes=a-b", None), ("bytes=-", None),
     ],
 )  # fmt: skip
-def test_ranges(header: str, status: int, expected: tuple[int, int] | None) -> None:
-    try:
-        found = byte_range(header, 100)
-    except Refusal as refusal:
-        assert refusal.status == status
-    else:
-        assert (found, status in (200, 206)) == (expected, True)
+def test_ranges(header: str, expected: tuple[int, int] | None) -> None:
+    assert byte_range(header, 100) == expected
+
+
+@pytest.mark.parametrize("header", ["bytes=100-", "bytes=-0", "bytes=" + "9" * 19 + "-"])
+def test_a_range_behind_the_end_is_refused(header: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        byte_range(header, 100)
+    assert refusal.value.status == 416
 
 
 def test_ranges_over_http(server: Served) -> None:

@@ -93,8 +93,10 @@ class Asked:
             listed = LIMITS.get((self.table, self.way))
         if listed is None:
             if error is not None:
-                return error[:300]
-            return None if self.equal() else f"{len(got or [])} rows, not {len(self.wanted)}, differ"
+                return str(error)[:300]
+            return (
+                None if self.equal() else f"{len(got or [])} rows, not {len(self.wanted)}, differ"
+            )
         if listed == "":
             return None if error is None and not self.equal() else f"no longer differs: {error}"
         return None if listed in (error or "") else f"{listed!r} is listed, and it said {error}"
@@ -192,7 +194,9 @@ print(json.dumps({
     "protocols": [ds.get_table_protocol(url, f).min_reader_version for f in (True, False)],
     "partitions": [ds.get_table_metadata(url, f).partition_columns for f in (True, False)],
     "limited": len(ds.load_as_pandas(url, limit=2, use_delta_format=False)),
-    "travelled": [len(ds.load_as_pandas(url, version=1, use_delta_format=f)) for f in (True, False)],
+    "travelled": [
+        len(ds.load_as_pandas(url, version=1, use_delta_format=f)) for f in (True, False)
+    ],
     "hinted": len(ds.load_as_pandas(url, jsonPredicateHints='{"op":"nonsense"}')),
     "all": len(ds.load_as_pandas(url)),
     "ranged": [

@@ -44,9 +44,7 @@ def load(folder: Path, text: str, **environment: str) -> object:
         ("[recipients.a]\nrole = 1\n" + TABLE, "recipients.a.role is not known"),
     ],
 )
-def test_a_mistake_is_one_sentence_that_names_its_key(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_mistake_is_one_sentence_that_names_its_key(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         load(tmp_path, text)
     assert said in str(refusal.value)
@@ -54,9 +52,7 @@ def test_a_mistake_is_one_sentence_that_names_its_key(
 
 
 def test_a_key_from_the_environment_is_in_no_repr(tmp_path: Path) -> None:
-    config = load(
-        tmp_path, "[share]\nsigning_key = '${KEY}'\n" + TABLE, KEY="a long enough secret"
-    )
+    config = load(tmp_path, "[share]\nsigning_key = '${KEY}'\n" + TABLE, KEY="a long enough secret")
     assert "long enough" not in repr(config)
 
 
