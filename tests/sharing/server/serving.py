@@ -112,6 +112,7 @@ def configuration(
     recipients: Mapping[str, list[str]],
     *,
     open_tables: bool = True,
+    store: str = "",
 ) -> str:
     """CONFIG.toml with tables by `share.schema.table`, each with history and feed if `open`."""
     lines = ["[share]", share]
@@ -124,6 +125,10 @@ def configuration(
             f"location = {json.dumps(str(location))}",
             f"history = {str(open_tables).lower()}",
             f"cdf = {str(open_tables).lower()}",
+            *(
+                [f"[shares.{share_name}.schemas.{schema}.tables.{table}.store]", store]
+                * bool(store)
+            ),
         ]
     return "\n".join([*lines, ""])
 
@@ -152,6 +157,7 @@ def served(
     recipients: Mapping[str, list[str]] | None = None,
     open_tables: bool = True,
     dev: bool = True,
+    store: str = "",
 ) -> Iterator[Served]:
     """A server of some tables, with the recipient `alice`, who is granted every share unless
     `recipients` say otherwise."""
@@ -161,7 +167,8 @@ def served(
     url = f"http://127.0.0.1:{port}/delta-sharing"
     settings = f'address = "127.0.0.1:{port}"\npublic_url = "{url}"\n{share}'
     config = folder / "share.toml"
-    config.write_text(configuration(tables, settings, recipients, open_tables=open_tables))
+    text = configuration(tables, settings, recipients, open_tables=open_tables, store=store)
+    config.write_text(text)
     profile = folder / "alice.share"
     profile.write_text(token(config, "alice"))
     with started("share", config, dev=dev) as program:
