@@ -24,7 +24,8 @@ class TableConfig:
     """One shared table. ``history``: old versions may be asked for; ``cdf``: its changes may.
 
     ``also`` are folders besides the table's own in which its files may lie (shallow clones);
-    ``store`` the options of the store that the table lies in.
+    ``store`` the options of the store that the table lies in. ``proxy``: files on S3 pass through
+    this server, and are not given out by pre-signed URLs of S3.
     """
 
     share: str
@@ -34,6 +35,7 @@ class TableConfig:
     history: bool = False
     cdf: bool = False
     also: tuple[str, ...] = ()
+    proxy: bool = False
     store: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -165,6 +165,8 @@ def _no_history(what: str) -> Refusal:
 
 def may_be_read(table: SharedTable, where: str) -> bool:
     """Whether a location lies where this table's files may lie. Its log may name anything."""
+    if ".." in where.split("/"):
+        return False
     if not where.startswith("/") and "://" not in where:
         return True
     roots = (table.store.root, *table.config.also)

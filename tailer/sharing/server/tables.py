@@ -3,9 +3,10 @@ has them."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from itertools import islice
 from typing import Any
@@ -88,6 +89,11 @@ class SharedTable:
         except FileNotFoundError:
             return None
         return status.size, status.mtime_ms, status.tag
+
+    async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
+        """What makes URLs of the store's own; None where this server gives the files out."""
+        presigner = None if self.config.proxy else getattr(self.store, "presigner", None)
+        return await presigner(at, ttl_s) if presigner is not None else None
 
     async def sums(self, version: int) -> VersionChecksum | None:
         """What the log says of the version's size; None if it does not."""

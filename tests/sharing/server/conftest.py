@@ -1,15 +1,18 @@
-"""The official Python client, in a virtual environment of its own."""
+"""The official Python client in a virtual environment of its own, and tables for it to read."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.components import require
+from tests.sharing.server.goldens import served_goldens
+from tests.sharing.server.serving import Served
 from tests.source import ROOT
 
 # It needs an older pyarrow than we use ourselves.
@@ -30,3 +33,10 @@ def client_python() -> Path:
             done.touch()
     require(CLIENT, done.exists())
     return python
+
+
+@pytest.fixture(scope="session")
+def goldens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One server of all golden tables, for clients that only read."""
+    with served_goldens(tmp_path_factory.mktemp("goldens")) as running:
+        yield running

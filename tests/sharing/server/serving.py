@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from tests.programs import PATIENCE_S, Program, started
 
-__all__ = ["Reply", "Served", "configuration", "served", "token"]
+__all__ = ["Reply", "Served", "ask", "configuration", "place", "served", "token"]
 
 DELTA = "responseformat=delta;readerfeatures=deletionvectors,columnmapping,timestampntz"
 
@@ -113,6 +113,7 @@ def configuration(
     *,
     open_tables: bool = True,
     store: str = "",
+    table_settings: str = "",
 ) -> str:
     """CONFIG.toml with tables by `share.schema.table`, each with history and feed if `open`."""
     lines = ["[share]", share]
@@ -125,6 +126,7 @@ def configuration(
             f"location = {json.dumps(str(location))}",
             f"history = {str(open_tables).lower()}",
             f"cdf = {str(open_tables).lower()}",
+            table_settings,
             *(
                 [f"[shares.{share_name}.schemas.{schema}.tables.{table}.store]", store]
                 * bool(store)
@@ -158,6 +160,7 @@ def served(
     open_tables: bool = True,
     dev: bool = True,
     store: str = "",
+    table: str = "",
 ) -> Iterator[Served]:
     """A server of some tables, with the recipient `alice`, who is granted every share unless
     `recipients` say otherwise."""
@@ -167,7 +170,9 @@ def served(
     url = f"http://127.0.0.1:{port}/delta-sharing"
     settings = f'address = "127.0.0.1:{port}"\npublic_url = "{url}"\n{share}'
     config = folder / "share.toml"
-    text = configuration(tables, settings, recipients, open_tables=open_tables, store=store)
+    text = configuration(
+        tables, settings, recipients, open_tables=open_tables, store=store, table_settings=table
+    )
     config.write_text(text)
     profile = folder / "alice.share"
     profile.write_text(token(config, "alice"))

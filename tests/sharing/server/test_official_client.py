@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tarfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.golden.compare import read_folder
+from tests.sharing.server.goldens import TABLES, golden
 from tests.sharing.server.official_client import rows
-from tests.sharing.server.serving import Served, served
+from tests.sharing.server.serving import Served
 
-DATA = Path(__file__).parents[2] / "golden" / "data"
-TABLES = sorted(path.name.removesuffix(".tar.gz") for path in DATA.glob("*.tar.gz"))
 WAYS = ("snapshot:parquet", "snapshot:delta", "snapshot:auto", "changes:parquet", "changes:delta")
 # The client chooses one of the two formats itself; that it does so is seen by a few.
 AUTO = ("plain", "plain_dv", "mapping_name", "variant")
@@ -123,23 +119,6 @@ def _wanted(table: pa.Table, *, milliseconds: bool) -> list[str]:
     return rows(table.column_names, [list(row.values()) for row in table.to_pylist()])
 
 
-@pytest.fixture(scope="module")
-def goldens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("goldens")
-    for path in DATA.glob("*.tar.gz"):
-        with tarfile.open(path) as archive:
-            archive.extractall(folder, filter="tar")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(goldens: Path) -> Iterator[Served]:
-    tables = {f"golden.d.{name}": goldens / name / "table" for name in TABLES}
-    limits = "requests_per_s = 10000\nburst = 100000"
-    with served(goldens, tables, share=limits) as running:
-        yield running
-
-
 def ask(python: Path, server: Served, requests: list[list[Any]]) -> list[Any]:
     """The client's answers."""
     script = Path(__file__).parent / "official_client.py"
@@ -152,25 +131,21 @@ def ask(python: Path, server: Served, requests: list[list[Any]]) -> list[Any]:
 
 
 @pytest.mark.timeout(300)
-def test_the_client_has_sparks_rows(client_python: Path, server: Served, goldens: Path) -> None:
+def test_the_client_has_sparks_rows(client_python: Path, goldens: Served) -> None:
     requests: list[list[Any]] = []
     wanted: list[list[str]] = []
     for name in TABLES:
-        expected = goldens / name / "expected"
-        summary = json.loads((expected / "summary.json").read_text())
-        last = str(summary["versions"][1])
+        case = golden(goldens.config.parent, name)
         for way in WAYS:
             if way == "snapshot:auto" and name not in AUTO:
                 continue
-            if way.startswith("snapshot") and isinstance(summary["snapshots"].get(last), int):
-                rows_there = read_folder(expected / "snapshots" / last)
+            if way.startswith("snapshot") and (there := case.snapshot()) is not None:
                 requests.append([name, way, None])
-                wanted.append(_wanted(rows_there, milliseconds=False))
-            elif way.startswith("changes") and "changes" in summary:
-                changes = read_folder(expected / "changes")
-                requests.append([name, way, summary["changes"]["startingVersion"]])
-                wanted.append(_wanted(changes, milliseconds=way == "changes:parquet"))
-    answers = ask(client_python, server, requests)
+                wanted.append(_wanted(there, milliseconds=False))
+            elif way.startswith("changes") and case.start is not None:
+                requests.append([name, way, case.start])
+                wanted.append(_wanted(case.changes(), milliseconds=way == "changes:parquet"))
+    answers = ask(client_python, goldens, requests)
     asked = [Asked(r[0], r[1], w, a) for r, w, a in zip(requests, wanted, answers, strict=True)]
     complaints = [f"{a.table} {a.way}: {said}" for a in asked if (said := a.complaint())]
     assert not complaints, "\n".join(["", *complaints])
@@ -178,7 +153,7 @@ def test_the_client_has_sparks_rows(client_python: Path, server: Served, goldens
 
 
 @pytest.mark.timeout(120)
-def test_the_client_finds_its_way_around(client_python: Path, server: Served) -> None:
+def test_the_client_finds_its_way_around(client_python: Path, goldens: Served) -> None:
     program = """
 import json, sys
 import delta_sharing as ds
@@ -205,7 +180,7 @@ print(json.dumps({
 }), file=sys.stderr)
 """
     done = subprocess.run(
-        [client_python, "-c", program, server.profile],
+        [client_python, "-c", program, goldens.profile],
         capture_output=True, text=True, check=True, timeout=100,
     )  # fmt: skip
     found = json.loads(done.stderr.splitlines()[-1])
@@ -213,7 +188,7 @@ print(json.dumps({
     assert found["shares"] == ["golden"]
     assert found["schemas"] == ["d"]
     assert found["version"] == int(
-        server.get("/shares/golden/schemas/d/tables/cdf_partitioned/version").headers[
+        goldens.get("/shares/golden/schemas/d/tables/cdf_partitioned/version").headers[
             "delta-table-version"
         ]
     )
