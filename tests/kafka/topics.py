@@ -70,6 +70,7 @@ class Reader:
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
                 "check.crcs": True,
+                "log_level": 2,  # brokers come and go in these tests
                 "fetch.wait.max.ms": 50,
                 "reconnect.backoff.max.ms": 500,
                 **settings,
@@ -126,7 +127,7 @@ def events(bootstrap: str, topic: str) -> list[dict[str, Any]]:
 
 
 def admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> str:
