@@ -147,9 +147,7 @@ def _headers(records: Records) -> list[list[tuple[str, bytes]]]:
         else [(name, text) for text in value.to_pylist()]
         for name, value in records.headers
     ]
-    lacking = any(
-        value.null_count for _, value in records.headers if not isinstance(value, bytes)
-    )
+    lacking = any(value.null_count for _, value in records.headers if not isinstance(value, bytes))
     if not columns:
         return [[]] * records.num_records
     rows = [list(row) for row in zip(*columns, strict=True)]

@@ -192,6 +192,5 @@ class OAuthTokens:
             return str(document["access_token"]), float(document.get("expires_in", 300))
         except (urllib.error.URLError, ValueError, KeyError, TypeError) as e:
             raise OSError(
-                f"no token from {s.sasl_oauthbearer_token_endpoint_url}: "
-                f"{type(e).__name__}: {e}"
+                f"no token from {s.sasl_oauthbearer_token_endpoint_url}: {type(e).__name__}: {e}"
             ) from e

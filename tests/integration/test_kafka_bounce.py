@@ -32,7 +32,7 @@ from tests.integration.test_kill import Writer
 from tests.kafka.broker import Broker
 from tests.kafka.topics import Event, Reader, create_topic, read_topic
 
-ROUNDS = max(1, int(os.environ.get("TAILER_TORTURE_ROUNDS", "100")) // 10)
+ROUNDS = max(4, int(os.environ.get("TAILER_TORTURE_ROUNDS", "100")) // 10)
 PATIENCE_S = 90.0
 PARTITIONS = 3
 TOPIC = "orders"
@@ -225,7 +225,7 @@ def test_each_event_comes_exactly_once(
     seed = random.randrange(2**32)
     with Broker() as broker:
         create_topic(broker.bootstrap, TOPIC, PARTITIONS)
-        options = {"driver": driver, "key": ["id"] if keyed else []}
+        options: dict[str, Any] = {"driver": driver, "key": ["id"] if keyed else []}
         writer, watcher = Writer(tmp_path, seed), Watcher(broker)
         daemon = Daemon(tmp_path, broker, **options)
         daemon.start()
@@ -257,7 +257,7 @@ def test_a_zombie_writes_nothing_that_is_seen(driver: str, tmp_path: Path) -> No
     with Broker() as broker:
         create_topic(broker.bootstrap, TOPIC, PARTITIONS)
         writer = Writer(tmp_path, 1)
-        options = {"driver": driver, "key": ["id"]}
+        options: dict[str, Any] = {"driver": driver, "key": ["id"]}
         zombie = Daemon(tmp_path, broker, **options)
         newer = Daemon(tmp_path, broker, "newer", **options)
         zombie.start()

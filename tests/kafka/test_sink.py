@@ -27,15 +27,28 @@ DELIVERIES = pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once
 
 
 async def test_the_sink_is_found_by_its_name(kafka: Broker, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap, "topic": fresh(), "delivery": "at-least-once"}
+    options: dict[str, Any] = {
+        "bootstrap_servers": kafka.bootstrap,
+        "topic": fresh(),
+        "delivery": "at-least-once",
+    }
     sink = load_sink("kafka").from_options(options, tmp_path)
     assert await sink.open("orders") is None
     await sink.aclose()
 
 
 @DRIVERS
-@DELIVERIES
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize(
+    ("compression", "delivery"),
+    [
+        ("none", "exactly-once"),
+        ("none", "at-least-once"),
+        ("gzip", "exactly-once"),
+        ("snappy", "at-least-once"),
+        ("lz4", "exactly-once"),
+        ("zstd", "exactly-once"),
+    ],
+)
 async def test_records_arrive_whole(
     kafka: Broker, driver: str, delivery: str, compression: str
 ) -> None:
@@ -57,7 +70,9 @@ async def test_records_arrive_whole(
     found = read_topic(kafka.bootstrap, topic)
     values = [event.row for event in found if event.value is not None]
     values.sort(key=lambda row: int(row["id"]))
-    assert [(row["id"], row["name"]) for row in values] == [(row["id"], row["name"]) for row in rows]
+    assert [(row["id"], row["name"]) for row in values] == [
+        (row["id"], row["name"]) for row in rows
+    ]
     assert {event.id for event in found if event.value} == set(changes.event_ids().to_pylist())
     (tombstone,) = (event for event in found if event.value is None)
     assert tombstone.key == b'{"id":7}'
@@ -108,15 +123,30 @@ def test_another_kafka_python_is_not_reached_into(monkeypatch: pytest.MonkeyPatc
     assert not accumulator.usable(object())
 
 
+async def test_a_compression_that_is_not_installed_is_named(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka.codec.has_zstd", lambda: False)
+    sentence = await refused(made(kafka.bootstrap, fresh(), compression="zstd"), ConfigError)
+    assert "install delta-tailer[compression]" in sentence
+
+
 @DRIVERS
 async def test_a_replay_is_the_same_to_the_byte(kafka: Broker, driver: str) -> None:
     topic = fresh()
-    options: dict[str, Any] = {"delivery": "at-least-once", "driver": driver, "partitions": 1, "key": ["id"]}
+    options: dict[str, Any] = {
+        "delivery": "at-least-once",
+        "driver": driver,
+        "partitions": 1,
+        "key": ["id"],
+    }
     for _ in range(2):
         async with opened(kafka.bootstrap, topic, **options) as (sink, offset):
             assert offset is None
             await sink.write(batch(1, range(20)))
-    found = [(e.key, e.value, sorted(e.headers.items())) for e in read_topic(kafka.bootstrap, topic)]
+    found = [
+        (e.key, e.value, sorted(e.headers.items())) for e in read_topic(kafka.bootstrap, topic)
+    ]
     assert len(found) == 40
     assert found[:20] == found[20:]
 
@@ -226,7 +256,11 @@ async def test_an_event_that_is_too_large_can_be_parked(kafka: Broker) -> None:
     topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="5000")
     rows = [{"id": 1, "name": "x"}, {"id": 2, "name": "y" * 6000}, {"id": 3, "name": "z"}]
     changes = change_batch(SCHEMA, rows, version=9, path="part-7.parquet", last=True)
-    options: dict[str, Any] = {"on_oversize": "park", "park_topic": f"{topic}-parked", "key": ["id"]}
+    options: dict[str, Any] = {
+        "on_oversize": "park",
+        "park_topic": f"{topic}-parked",
+        "key": ["id"],
+    }
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(changes)
     assert [row["id"] for row in events(kafka.bootstrap, topic)] == [1, 3]
@@ -260,7 +294,11 @@ async def test_a_compacted_topic_without_keys_is_named(kafka: Broker) -> None:
 
 async def test_a_limit_that_was_lowered_meanwhile_is_named(kafka: Broker) -> None:
     topic = fresh()
-    options: dict[str, Any] = {"partitions": 1, "delivery_timeout_ms": 2_000, "request_timeout_ms": 1_000}
+    options: dict[str, Any] = {
+        "partitions": 1,
+        "delivery_timeout_ms": 2_000,
+        "request_timeout_ms": 1_000,
+    }
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
         set_topic_config(kafka.bootstrap, topic, "max.message.bytes", "2000")
@@ -358,7 +396,7 @@ def test_a_wrong_option_is_named(options: dict[str, Any], said: str, tmp_path: P
 
 
 def test_a_secret_goes_nowhere_in_the_clear(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="it must be https|so it must be https"):
+    with pytest.raises(ConfigError, match="it must be https"):
         KafkaSink.from_options(
             {
                 **GOOD,
@@ -386,4 +424,3 @@ def test_secrets_do_not_show(tmp_path: Path) -> None:
     shown = repr(sink.options) + str(sink.options) + json.dumps(str(sink.__dict__))
     assert "alice" in shown
     assert "hush" not in shown
-

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no __all__
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -59,7 +59,9 @@ class Reader:
     """Reads all partitions of a topic from their beginnings, committed records only if nothing
     else is said."""
 
-    def __init__(self, bootstrap: str, topic: str, isolation: str = "read_committed", **settings: Any):
+    def __init__(
+        self, bootstrap: str, topic: str, isolation: str = "read_committed", **settings: Any
+    ) -> None:
         self.topic = topic
         self.consumer = Consumer(
             {
@@ -83,6 +85,7 @@ class Reader:
 
     def poll(self, timeout: float = 0.2) -> Iterator[Event]:
         """What has come; notes which partitions are read to their present end."""
+        message: Any  # its methods say None for what a consumed record has
         for message in self.consumer.consume(10_000, timeout):
             error = message.error()
             if error is None:
