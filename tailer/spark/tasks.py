@@ -6,12 +6,15 @@ that memory is bounded by the batch.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 
+import anyio
 import pyarrow as pa
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset
 from tailer.decode.rows import DecodeOptions, Rows, Skip, decode_file
@@ -35,12 +38,32 @@ def open_table(options: SourceOptions) -> Store:
 @contextmanager
 def store_portal(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
     """The table's store, and the event loop that serves it, while the block runs."""
-    with start_blocking_portal() as portal:
+    with _loop() as portal:
         store = open_table(options)
         try:
             yield portal, store
         finally:
             portal.call(store.aclose)
+
+
+@contextmanager
+def _loop() -> Iterator[BlockingPortal]:
+    """An event loop in a daemon thread: whoever forgets to end it may still end the process."""
+    ready: Future[BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            ready.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    thread = threading.Thread(target=anyio.run, args=(serve,), name="tailer-store", daemon=True)
+    thread.start()
+    portal = ready.result()
+    try:
+        yield portal
+    finally:
+        portal.call(portal.stop)
+        thread.join()
 
 
 def decoded(
