@@ -33,6 +33,7 @@ __all__ = [
     "ChangeType",
     "Offset",
     "Origin",
+    "Rows",
     "is_arrow_variant",
     "variant_json",
 ]
@@ -127,6 +128,23 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of one file: ``batch`` with the metadata columns, ``positions`` in the file.
+
+    ``row_ids`` are their stable ids, where they were asked for and the version has them.
+    """
+
+    batch: pa.RecordBatch
+    positions: pa.Int64Array
+    row_ids: pa.Int64Array | None = None
+
+    def slice(self, first: int) -> Rows:
+        """All but the first so many."""
+        ids = None if self.row_ids is None else self.row_ids.slice(first)
+        return Rows(self.batch.slice(first), self.positions.slice(first), ids)
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeFile:
     """One data file's work order: which of its rows are changes, of what kind, in whose schema.
 
@@ -135,7 +153,8 @@ class ChangeFile:
     some of them only. Rows: those in ``only`` (all, if None) that are not in ``without``.
     ``state`` is the state whose schema and partitioning the file was written under. Where changes
     were derived, ``rows`` are the positions that changed, which settles the question of rows, and
-    ``updated`` those among them that are an update's image.
+    ``updated`` those among them that are an update's image; ``kept`` are these rows themselves,
+    if finding them has decoded them already.
     """
 
     path: str
@@ -156,6 +175,7 @@ class ChangeFile:
     default_row_commit_version: int | None = None
     rows: BitMap64 | None = field(default=None, hash=False)
     updated: BitMap64 | None = field(default=None, hash=False)
+    kept: tuple[Rows, ...] | None = field(default=None, compare=False, repr=False)
 
     def event_prefix(self) -> str:
         """The part of an event id that is the same for all rows of this file: 32 hex digits."""
@@ -170,7 +190,14 @@ class ChangeBatch:
     ``rows`` has the data columns in ``state``'s schema, then the three metadata columns;
     ``positions`` (int64) the rows' positions in the file. Both are empty in a batch that only
     carries the offset over a version without changes. ``offset`` is that of the first row,
-    ``next_offset`` the one to save when the batch is written.
+    ``next_offset`` the one to save when the batch is written. ``row_ids`` are the rows' stable ids
+    ("Row Tracking"), if they were asked for; None where the version has none, or where it is read
+    from cdc files, which do not tell them.
+
+    Where a feed pairs updates (:mod:`tailer.pair`), ``before`` (struct of the data columns) has
+    each update's preimage beside its postimage, null in every other row; such a preimage is no row
+    of its own then, and ``indices`` (int64) are the rows' places in the version. An image without
+    a partner stays a row of its own.
     """
 
     rows: pa.RecordBatch
@@ -180,6 +207,9 @@ class ChangeBatch:
     timestamp_ms: int
     offset: Offset
     next_offset: Offset
+    row_ids: pa.Int64Array | None = None
+    before: pa.StructArray | None = None
+    indices: pa.Int64Array | None = None
 
     @property
     def version(self) -> int:
@@ -190,6 +220,13 @@ class ChangeBatch:
     def num_rows(self) -> int:
         """How many change events there are in it."""
         return int(self.rows.num_rows)
+
+    def row_indices(self) -> pa.Int64Array:
+        """Each row's place in its version, from 0 (int64): what the offset's index counts."""
+        if self.indices is not None:
+            return self.indices
+        first = self.offset.index
+        return pa.arange(first, first + self.num_rows)
 
     def event_ids(self) -> pa.StringArray:
         """One id per row: the same on every run, machine and way of reading the same log files.

@@ -15,14 +15,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 import pyarrow as pa
 
-from tailer.changes import ChangeBatch, ChangeFile, Offset
+from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
 from tailer.decode.engine import DiffOptions
+from tailer.decode.kept import kept_rows
 from tailer.decode.plan import (
     ChangeSource,
     incomplete_removes,
@@ -48,6 +50,7 @@ from tailer.follow import FollowOptions, follow
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, Observer
 from tailer.offsets import OffsetStore
+from tailer.pair import pair_updates, paired_batches
 from tailer.sink import Sink
 
 __all__ = ["Feed", "FeedOptions", "RetryOptions", "pipe", "read_changes", "run_feed"]
@@ -68,6 +71,9 @@ class FeedOptions:
     """How changes are found and decoded, and how failures are retried.
 
     ``key`` names the columns by which derived changes without row ids are paired into updates.
+    ``paired`` gives each update as one row with its preimage in ``ChangeBatch.before``; a feed
+    whose sink has a true attribute ``paired`` does so by itself, under the sink's ``key_columns``
+    where it has none of its own.
     """
 
     change_source: ChangeSource = "auto"
@@ -76,6 +82,14 @@ class FeedOptions:
     decode: DecodeOptions = field(default_factory=DecodeOptions)
     follow: FollowOptions = field(default_factory=FollowOptions)
     retry: RetryOptions = field(default_factory=RetryOptions)
+    paired: bool = False
+
+    def for_sink(self, sink: Sink) -> FeedOptions:
+        """The same, with updates paired where the sink wants that."""
+        if not getattr(sink, "paired", False):
+            return self
+        key = self.key or tuple(getattr(sink, "key_columns", ()))
+        return replace(self, paired=True, key=key)
 
 
 @dataclass(slots=True)
@@ -136,7 +150,8 @@ async def _run_once(feed: Feed) -> None:
             await feed.offsets.save(batch.next_offset)
             feed.metrics.delivered(batch)
 
-        changes = read_changes(feed.log, offset, feed.last, feed.options, feed.metrics)
+        options = feed.options.for_sink(feed.sink)
+        changes = read_changes(feed.log, offset, feed.last, options, feed.metrics)
         await pipe(changes, publish, feed.metrics.read)
     finally:
         with anyio.CancelScope(shield=True):
@@ -206,8 +221,13 @@ async def _commit_batches(
     try:
         files = await _plan(log, commit, options, observer)
         first = replace(start, table_id=commit.after.table_id)
-        context = _Context(log, options.decode, commit)
-        async with aclosing(_decode_all(context, files, first)) as batches:
+        read = partial(_decode_all, _Context(log, options.decode, commit))
+        pairing = None
+        if options.paired:
+            planned = (log.store, commit, files, options.decode, options.diff, options.key)
+            files, pairing = await pair_updates(*planned)
+        found = paired_batches(pairing, files, first, read) if pairing else read(files, first)
+        async with aclosing(found) as batches:
             async for batch in batches:
                 yield batch
     except TableError as e:
@@ -261,13 +281,14 @@ class _Context:
         self.state = version.after if isinstance(version, Commit) else version.state
         self.timestamp_ms = version.timestamp_ms if isinstance(version, Commit) else timestamp_ms
 
-    def batch(
-        self, file: ChangeFile | None, rows: pa.RecordBatch, positions: pa.Array, at: Offset
-    ) -> ChangeBatch:
+    def batch(self, file: ChangeFile | None, rows: Rows, at: Offset) -> ChangeBatch:
         timestamp = self.timestamp_ms or 0
-        following = replace(at, index=at.index + rows.num_rows)
+        following = replace(at, index=at.index + rows.batch.num_rows)
         state = self.state if file is None else file.state
-        return ChangeBatch(rows, positions, state, file, timestamp, at, following)
+        if file is not None and file.kept is not None:  # what is written need not be kept too
+            file = replace(file, kept=())
+        batch, positions = rows.batch, rows.positions
+        return ChangeBatch(batch, positions, state, file, timestamp, at, following, rows.row_ids)
 
     def last(self, batch: ChangeBatch) -> ChangeBatch:
         """The version's last batch: behind it comes the next version."""
@@ -276,7 +297,7 @@ class _Context:
     def empty(self, at: Offset) -> ChangeBatch:
         schema = output_schema(self.options.target or self.state, self.options.columns)
         rows = pa.RecordBatch.from_pylist([], schema=schema)
-        return self.batch(None, rows, pa.array([], pa.int64()), at)
+        return self.batch(None, Rows(rows, pa.array([], pa.int64())), at)
 
 
 async def _decode_all(
@@ -288,10 +309,10 @@ async def _decode_all(
     async with aclosing(_in_thread(iter(files))) as planned:
         async for file in planned:
             async with aclosing(_decode(context, file, skip)) as decoded:
-                async for rows, positions in decoded:
+                async for rows in decoded:
                     if held is not None:
                         yield held
-                    held = context.batch(file, rows, positions, at)
+                    held = context.batch(file, rows, at)
                     at = held.next_offset
     if skip.remaining:
         raise OffsetError(
@@ -303,15 +324,17 @@ async def _decode_all(
     yield context.last(held or context.empty(at))
 
 
-async def _decode(
-    context: _Context, file: ChangeFile, skip: Skip
-) -> AsyncGenerator[tuple[pa.RecordBatch, pa.Array], None]:
+async def _decode(context: _Context, file: ChangeFile, skip: Skip) -> AsyncGenerator[Rows, None]:
+    if file.kept is not None:  # finding the changes has decoded them
+        for rows in kept_rows(file, skip):
+            yield rows
+        return
     fetched = await fetch(context.log.store, file)
     with fetched.source:
         decoded = decode_file(fetched.source, file, fetched.selection, context.options, skip)
         async with aclosing(_in_thread(decoded)) as found:
             async for rows in found:
-                yield rows.batch, rows.positions
+                yield rows
 
 
 async def _in_thread(iterator: Iterator[T]) -> AsyncGenerator[T, None]:

@@ -69,27 +69,30 @@ def load_sink(kind: str) -> SinkFactory:
 
 
 def take_options(
-    kind: str, options: Mapping[str, Any], allowed: Mapping[str, tuple[type, Any]]
+    kind: str,
+    options: Mapping[str, Any],
+    allowed: Mapping[str, tuple[type, Any]],
+    what: str = "sink",
 ) -> dict[str, Any]:
     """A sink's options, checked: ``allowed`` maps each key to its type and default.
 
-    A default of ``...`` makes the key required. Raises :class:`ConfigError` naming the key and
-    what is allowed.
+    A default of ``...`` makes the key required; ``what`` is what messages call it. Raises
+    :class:`ConfigError` naming the key and what is allowed.
     """
     for key in options:
         if key not in allowed:
             raise ConfigError(
-                f"sink {kind!r} has no option {key!r}; allowed are: {', '.join(sorted(allowed))}"
+                f"{what} {kind!r} has no option {key!r}; allowed are: {', '.join(sorted(allowed))}"
             )
     taken = {}
     for key, (expected, default) in allowed.items():
         value = options.get(key, default)
         if value is ...:
-            raise ConfigError(f"sink {kind!r} needs the option {key!r}")
+            raise ConfigError(f"{what} {kind!r} needs the option {key!r}")
         right = isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
         if key in options and not right:
             raise ConfigError(
-                f"option {key!r} of sink {kind!r} is {value!r}, not a {expected.__name__}"
+                f"option {key!r} of {what} {kind!r} is {value!r}, not a {expected.__name__}"
             )
         taken[key] = value
     return taken

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.decode.engine import DiffOptions
+from tailer.decode.engine import MAP_DEPTH_MAX, DiffOptions
+from tailer.errors import UnsupportedTable
 from tailer.feed import FeedOptions, read_changes
 from tailer.metrics import Observer
 from tailer.testing.table import Action, TableBuilder
@@ -89,6 +90,17 @@ def test_maps_have_no_order_wherever_they_are_nested(tmp_path: Path) -> None:
     assert events(table, 2) == []
     rewrite(table, new, [{"m": [("b", 2)], "l": [{"m": [("y", 2), ("x", 2)]}, None]}])
     assert [e["_change_type"] for e in events(table, 3)] == ["delete", "insert"]
+
+
+def test_maps_nested_too_deep_to_compare_are_refused_by_name(tmp_path: Path) -> None:
+    deep: pa.DataType = pa.int64()
+    for _ in range(MAP_DEPTH_MAX + 1):
+        deep = pa.map_(pa.string(), deep)
+    table = plain(tmp_path, pa.schema([("id", pa.int64()), ("m", deep)]))
+    rewrite(table, start(table, [{"id": 1, "m": None}]), [{"id": 2, "m": None}])
+    sentence = refusal(lambda: events(table, 2), UnsupportedTable)
+    assert "version 2" in sentence
+    assert "maps are nested more than" in sentence
 
 
 def test_key_columns_pair_what_is_left_into_updates(tmp_path: Path) -> None:

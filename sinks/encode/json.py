@@ -12,16 +12,17 @@ of {"key", "value"} objects; a variant as the JSON value that it is, its parts i
 
 from __future__ import annotations
 
-import base64
+import binascii
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import is_arrow_variant, variant_json
 
-__all__ = ["json_lines", "json_values"]
+__all__ = ["JsonText", "base64_text", "json_lines", "json_objects", "json_values", "text_of"]
 
 _NULL = pa.scalar("null")
 _DAY_US = 86_400_000_000
@@ -36,17 +37,50 @@ _CONTROL_ESCAPES = [(chr(c), json.dumps(chr(c))[1:-1]) for c in range(0x20)]
 
 def json_lines(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Buffer:
     """Rows as JSON lines, each ended by a newline, in one contiguous buffer of UTF-8."""
-    parts: list[pa.Array | pa.Scalar] = []
+    return text_of(json_objects(names, columns, end="}\n"))
+
+
+def json_objects(
+    names: Sequence[str], columns: Sequence[pa.Array | JsonText], end: str = "}"
+) -> pa.StringArray:
+    """Rows as JSON objects, one string each, none of them null.
+
+    A column is an array of values, or :class:`JsonText`. At least one is an array.
+    """
+    constant, parts = "{", []
     for i, (name, column) in enumerate(zip(names, columns, strict=True)):
-        parts += [pa.scalar(("{" if i == 0 else ",") + json.dumps(name) + ":"), json_values(column)]
-    parts.append(pa.scalar("}\n"))
-    lines = _join(*parts)
-    if not len(lines):
+        constant += ("," if i else "") + json.dumps(name) + ":"
+        if isinstance(column, JsonText) and isinstance(column.text, str):
+            constant += column.text
+            continue
+        quote, text = "", None
+        if isinstance(column, JsonText):
+            text = column.text
+        elif pa.types.is_string(column.type) and not column.null_count:
+            quote, text = '"', _escaped(column)  # the quotes need no copy of their own
+        else:
+            text = json_values(column)
+        parts += [pa.scalar(constant + quote), text]
+        constant = quote
+    return _join(*parts, pa.scalar(constant + end))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonText:
+    """What is JSON text already: an array of strings, none of them null, or one for all rows."""
+
+    text: pa.StringArray | str
+
+
+def text_of(texts: pa.StringArray | pa.BinaryArray) -> pa.Buffer:
+    """The values of an array, one behind the other, as they lie in memory (and what may lie
+    beneath its nulls)."""
+    if not len(texts) or texts.buffers()[2] is None:
         return pa.py_buffer(b"")
-    offsets = lines.buffers()[1]
-    ends = pa.Array.from_buffers(pa.int32(), len(lines) + 1, [None, offsets], offset=lines.offset)
-    first, last = ends[0].as_py(), ends[len(lines)].as_py()
-    return lines.buffers()[2].slice(first, last - first)
+    offsets = texts.buffers()[1]
+    ends = pa.Array.from_buffers(pa.int32(), len(texts) + 1, [None, offsets], offset=texts.offset)
+    first, last = ends[0].as_py(), ends[len(texts)].as_py()
+    return texts.buffers()[2].slice(first, last - first)
 
 
 def _join(*parts: pa.Array | pa.Scalar) -> pa.StringArray:
@@ -86,7 +120,11 @@ def _quoted(array: pa.Array) -> pa.StringArray:
 
 
 def _matches(array: pa.StringArray, pattern: str) -> bool:
-    return bool(pc.any(pc.match_substring_regex(array, pattern)).as_py())
+    """Whether any value does, or what may lie beneath a null: looked up in all of them at once."""
+    text = text_of(array)
+    ends = pa.array([0, text.size], pa.int32()).buffers()[1]
+    whole = pa.Array.from_buffers(pa.binary(), 1, [None, ends, text])
+    return bool(pc.match_substring_regex(whole, pattern)[0].as_py())
 
 
 def _unicode(array: pa.StringArray) -> pa.StringArray:
@@ -101,6 +139,11 @@ def _unicode(array: pa.StringArray) -> pa.StringArray:
 
 
 def _string(array: pa.StringArray) -> pa.StringArray:
+    quote = pa.scalar('"')
+    return _join(quote, _escaped(array), quote)
+
+
+def _escaped(array: pa.StringArray) -> pa.StringArray:
     array = _unicode(array)
     if _matches(array, _MUST_ESCAPE):
         for plain, escaped in _ESCAPES:
@@ -108,7 +151,7 @@ def _string(array: pa.StringArray) -> pa.StringArray:
         if _matches(array, _CONTROL):
             for plain, escaped in _CONTROL_ESCAPES:
                 array = pc.replace_substring(array, plain, escaped)
-    return _quoted(array)
+    return array
 
 
 def _floating(array: pa.Array) -> pa.StringArray:
@@ -121,11 +164,33 @@ def _floating(array: pa.Array) -> pa.StringArray:
 
 
 def _binary(array: pa.BinaryArray) -> pa.StringArray:
-    # Arrow has no base64; this is the one type that is written value by value.
-    encoded = [
-        None if value is None else base64.b64encode(value).decode() for value in array.to_pylist()
-    ]
-    return _quoted(pa.array(encoded, pa.string()))
+    return _quoted(base64_text(array))
+
+
+def base64_text(array: pa.BinaryArray) -> pa.StringArray:
+    """Each value in base64, without quotes.
+
+    Arrow has no base64, and one call for every value would be slow. So values are filled up with
+    zeros to a multiple of three bytes, encoded all at once, and what came of the zeros is replaced.
+    """
+    lengths = pc.fill_null(pc.binary_length(array), 0)
+    rest = pc.subtract(lengths, pc.multiply(pc.divide(lengths, 3), 3))
+    zeros = pa.array([b"", bytes(2), bytes(1)], array.type)
+    whole = pc.binary_join_element_wise(array, zeros.take(rest), pa.scalar(b"", array.type))
+    whole = pc.fill_null(whole, pa.scalar(b"", array.type))
+    encoded = pa.py_buffer(binascii.b2a_base64(text_of(whole), newline=False))
+    ends = pa.Array.from_buffers(pa.int32(), len(whole) + 1, [None, whole.buffers()[1]],
+                                 offset=whole.offset)  # fmt: skip
+    ends = pc.multiply(pc.divide(pc.subtract(ends, ends[0]), 3), 4).cast(pa.int32())
+    text = pa.Array.from_buffers(pa.binary(), len(whole), [None, ends.buffers()[1], encoded])
+    for left in (1, 2):
+        cut = pc.equal(rest, left)
+        if pc.any(cut).as_py():
+            padding = pa.scalar(b"=" * (3 - left))
+            short = pc.binary_slice(text, 0, left - 3)
+            padded = pc.binary_join_element_wise(short, padding, pa.scalar(b""))
+            text = pc.if_else(cut, padded, text)
+    return _mask(text.cast(pa.string()), array)
 
 
 def _date(array: pa.Array) -> pa.StringArray:
@@ -134,23 +199,28 @@ def _date(array: pa.Array) -> pa.StringArray:
 
 def _timestamp(array: pa.TimestampArray) -> pa.StringArray:
     zone = "" if array.type.tz is None else "Z"
-    micros = array.cast(pa.timestamp("us", array.type.tz))
-    return _calendar(micros, _DAY_US, lambda us: _iso_timestamp(us) + zone)
+    # Arrow would look its time zone up for every value; UTC needs none.
+    micros = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
+    return _calendar(micros, _DAY_US, _iso_timestamp, zone)
 
 
-def _calendar(array: pa.Array, per_day: int, far: Callable[[int], str]) -> pa.StringArray:
+def _calendar(
+    array: pa.Array, per_day: int, far: Callable[[int], str], zone: str = ""
+) -> pa.StringArray:
     """Dates and times as text. Arrow writes the years 1 to 9999; the few beyond, which Spark can
     hold, are written by ``far``, value by value."""
     numbers = array.cast(pa.int32() if per_day == 1 else pa.int64()).cast(pa.int64())
-    near = pc.and_(
-        pc.greater_equal(numbers, _FIRST_DAY * per_day), pc.less(numbers, _END_DAY * per_day)
-    )
-    if pc.all(near).as_py() is not False:
+    ends = pc.min_max(numbers)
+    low, high = _FIRST_DAY * per_day, _END_DAY * per_day
+    if not ends["min"].is_valid or (ends["min"].as_py() >= low and ends["max"].as_py() < high):
         text = array.cast(pa.string())
-        return _quoted(pc.replace_substring(text, " ", "T", max_replacements=1))
-    known = _calendar(pc.if_else(near, array, pa.scalar(None, array.type)), per_day, far)
+        if per_day != 1:
+            text = pc.binary_replace_slice(text, 10, 11, b"T")
+        return _join(pa.scalar('"'), text, pa.scalar(zone + '"'))
+    near = pc.and_(pc.greater_equal(numbers, low), pc.less(numbers, high))
+    known = _calendar(pc.if_else(near, array, pa.scalar(None, array.type)), per_day, far, zone)
     beyond = pc.if_else(near, pa.scalar(None, pa.int64()), numbers).to_pylist()
-    texts = pa.array([None if n is None else f'"{far(n)}"' for n in beyond], pa.string())
+    texts = pa.array([None if n is None else f'"{far(n)}{zone}"' for n in beyond], pa.string())
     return pc.coalesce(known, texts)
 
 
@@ -175,14 +245,10 @@ def _iso_timestamp(micros: int) -> str:
 
 
 def _struct(array: pa.StructArray) -> pa.StringArray:
-    parts: list[pa.Array | pa.Scalar] = []
-    for i in range(array.type.num_fields):
-        name = json.dumps(array.type.field(i).name)
-        parts.append(pa.scalar(("{" if i == 0 else ",") + name + ":"))
-        parts.append(json_values(array.field(i)))
-    if not parts:
-        parts = [pa.repeat(pa.scalar("{"), len(array))]
-    return _mask(_join(*parts, pa.scalar("}")), array)
+    fields = [array.type.field(i).name for i in range(array.type.num_fields)]
+    if not fields:
+        return _mask(pa.repeat(pa.scalar("{}"), len(array)), array)
+    return _mask(json_objects(fields, [array.field(i) for i in range(len(fields))]), array)
 
 
 def _variant(array: pa.StructArray) -> pa.StringArray:

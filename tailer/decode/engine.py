@@ -12,16 +12,25 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.errors import CorruptLog
+from tailer.errors import CorruptLog, UnsupportedTable
 
-__all__ = ["COMING", "LEAVING", "REF_FIELDS", "DiffOptions", "Engine", "RowStream"]
+__all__ = ["COMING", "LEAVING", "MAP_DEPTH_MAX", "REF_FIELDS", "DiffOptions", "Engine", "RowStream"]
 
 LEAVING, COMING = 0, 1
+
+#: How deep maps may be nested, counting the lists around them: what the engine needs to prepare a
+#: query doubles with every level, and is a gigabyte at 15.
+MAP_DEPTH_MAX = 8
+
+#: Tells which of a row's columns are null, for as many as there are bits.
+_NULLS = pa.field("#nulls", pa.int64())
+_NULLS_MAX = 62
+_NARROW_DIGITS = 18
 
 #: What every row of a stream begins with: its side, and its reference on that side.
 REF_FIELDS = (pa.field("#side", pa.int8()), pa.field("#ref", pa.int64()))
@@ -30,11 +39,13 @@ REF_FIELDS = (pa.field("#side", pa.int8()), pa.field("#ref", pa.int64()))
 @dataclass(frozen=True, slots=True)
 class DiffOptions:
     """Bounds of the comparison. ``memory_bytes_max`` is the engine's; ``spill_folder`` None: the
-    system's temporary folder."""
+    system's temporary folder. ``keep_bytes_max`` bounds the decoded rows that are kept for output,
+    so that a file need not be read a second time."""
 
     memory_bytes_max: int = 512 * 1024 * 1024
     spill_folder: str | None = None
     threads: int = 2
+    keep_bytes_max: int = 96 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -49,20 +60,58 @@ class RowStream:
     error: BaseException | None = None
 
     def key(self) -> str:
-        """SQL for all values of a row, such that equal values are equal there."""
+        """SQL for all values of a row, such that equal values are equal there.
+
+        Raises :class:`UnsupportedTable` for maps that are nested too deep to be compared.
+        """
+        if any(_map_depth(f.type) > MAP_DEPTH_MAX for f in self.schema):
+            raise UnsupportedTable(
+                f"its rows can't be compared: maps are nested more than {MAP_DEPTH_MAX} deep",
+                hint="follow it with its change data feed on",
+            )
         return ", ".join(_canonical(f.name, f.type) for f in list(self.schema)[len(REF_FIELDS) :])
 
+    def fingerprint(self) -> dict[str, str]:
+        """SQL, by name, for what stands for all values of a row: 128 bits of hash, and values.
+
+        The engine's hash has 64 bits, and salting it gives no further ones, since it mixes hashes
+        of single values: two strings of one hash are alike under every salt. So the second hash
+        takes strings with a prefix. An integer has a hash of its own, but the one whose hash is
+        that of NULL is only told by which columns are null. Halves of wide decimals may change
+        places unseen, and nested values hide all of this; those are compared by value.
+        """
+        narrow, second, exact = self._narrow(), [f'"{_NULLS.name}"'], []
+        for field in list(self.schema)[len(REF_FIELDS) :]:
+            if field not in narrow:
+                exact.append(_canonical(field.name, field.type))
+            elif _is_text(field.type):
+                prefix = "'fingerp~'" if pa.types.is_string(field.type) else "'fingerp~'::BLOB"
+                second.append(f"{prefix} || {field.name}")
+            else:
+                second.append(field.name)
+        hashes = {"h1": f"hash({self.key()})", "h2": f"hash({', '.join(second)})"}
+        return hashes | {f"v{i}": sql for i, sql in enumerate(exact)}
+
+    def _narrow(self) -> list[pa.Field]:
+        """The columns that 128 bits of hash may stand for."""
+        columns = list(self.schema)[len(REF_FIELDS) :]
+        return [f for f in columns if _is_narrow(f.type)][:_NULLS_MAX]
+
     def reader(self) -> pa.RecordBatchReader:
-        """The stream as the engine takes it, once."""
+        """The stream as the engine takes it, once; with a column that tells which are null."""
+        schema = self.schema.append(_NULLS)
+        numbers = [self.schema.names.index(f.name) for f in self._narrow()]
 
         def guarded() -> Iterator[pa.RecordBatch]:
             try:
-                yield from self.batches
+                for batch in self.batches:
+                    nulls = _null_mask([batch.column(i) for i in numbers], batch.num_rows)
+                    yield pa.RecordBatch.from_arrays([*batch.columns, nulls], schema=schema)
             except BaseException as e:
                 self.error = e
                 raise
 
-        return pa.RecordBatchReader.from_batches(self.schema, guarded())
+        return pa.RecordBatchReader.from_batches(schema, guarded())
 
 
 class Engine:
@@ -113,43 +162,37 @@ class Engine:
     def unmatched(self, rows: Callable[[], RowStream]) -> tuple[pa.Array, pa.Array]:
         """The references of the rows that leave, and of those that come, without a partner.
 
-        One pass finds them all where at most one of equal rows is left over; only if more are,
+        One pass finds those that have no equal row at all; of the others that don't balance, only
         those are looked at again.
         """
         stream = rows()
-        key = stream.key()
-        count = 'count(*) FILTER ("#side" = {})'
-        n_left, n_came = count.format(LEAVING), count.format(COMING)
-        # Of the larger side the lowest reference; the smaller side may well have a lower one.
-        low = 'min("#ref") FILTER ("#side" = {})'
+        columns = stream.fingerprint()
         found = self._query(
             stream,
-            f"SELECT {n_left} AS n_left, {n_came} AS n_came, {low.format(LEAVING)} AS low_left, "
-            f"{low.format(COMING)} AS low_came, hash({key}) AS h FROM rows "
-            f"GROUP BY {key} HAVING n_left <> n_came",
+            f'SELECT h1, h2, count(*) AS n, count(*) FILTER ("#side" = {COMING}) AS n_came, '
+            f'min("#ref") AS low FROM {_selected(columns)} GROUP BY {", ".join(columns)} '
+            "HAVING n <> 2 * n_came",
         )
-        surplus = pc.subtract(found["n_left"], found["n_came"])
-        left = found.filter(pc.equal(surplus, 1))["low_left"].combine_chunks()
-        came = found.filter(pc.equal(surplus, -1))["low_came"].combine_chunks()
-        several = found.filter(pc.greater(pc.abs(surplus), 1))
+        alone, comes = pc.equal(found["n"], 1), pc.equal(found["n_came"], 1)
+        left = found.filter(pc.and_not(alone, comes))["low"].combine_chunks()
+        came = found.filter(pc.and_(alone, comes))["low"].combine_chunks()
+        several = found.filter(pc.invert(alone)).select(["h1", "h2"])
         if several.num_rows:
-            more_left, more_came = self._several(rows(), key, several["h"])
+            more_left, more_came = self._several(rows(), columns, several)
             left, came = pa.concat_arrays([left, more_left]), pa.concat_arrays([came, more_came])
         return left, came
 
     def _several(
-        self, rows: RowStream, key: str, hashes: pa.ChunkedArray
+        self, rows: RowStream, columns: dict[str, str], wanted: pa.Table
     ) -> tuple[pa.Array, pa.Array]:
-        """As :meth:`unmatched`, for the groups with these hashes that have two or more left over.
-
-        The hash only narrows the rows down; groups are made of values here too.
-        """
-        self._connection.register("wanted", pa.table({"h": hashes}))
+        """As :meth:`unmatched`, for those of the groups with these hashes that don't balance."""
+        self._connection.register("wanted", wanted)
         refs = 'list("#ref" ORDER BY "#ref") FILTER ("#side" = {})'
         found = self._query(
             rows,
-            f"SELECT {refs.format(LEAVING)} AS l, {refs.format(COMING)} AS c FROM rows "
-            f"WHERE hash({key}) IN (SELECT h FROM wanted) GROUP BY {key}",
+            f"SELECT {refs.format(LEAVING)} AS l, {refs.format(COMING)} AS c "
+            f"FROM {_selected(columns)} SEMI JOIN wanted USING (h1, h2) "
+            f"GROUP BY {', '.join(columns)}",
         )
         self._connection.unregister("wanted")
         return (
@@ -205,26 +248,69 @@ class Engine:
         """The ids of the updated rows whose two images are equal."""
         pairs = pa.table(
             {
-                "side": pa.concat_arrays(
+                "#side": pa.concat_arrays(
                     [
                         pa.repeat(pa.scalar(side, pa.int8()), updated.num_rows)
                         for side in (LEAVING, COMING)
                     ]
                 ),
-                "ref": pa.chunked_array([*updated["left"].chunks, *updated["came"].chunks]),
+                "#ref": pa.chunked_array([*updated["left"].chunks, *updated["came"].chunks]),
                 "row_id": pa.chunked_array([*updated["row_id"].chunks] * 2),
             }
         )
         images = rows()
-        key = images.key()
+        columns = images.fingerprint()
         self._connection.register("pairs", pairs)
         found = self._query(
             images,
-            f'SELECT row_id FROM rows JOIN pairs ON "#side" = side AND "#ref" = ref '
-            f"GROUP BY row_id, {key} HAVING count(*) = 2",
+            f'SELECT row_id FROM {_selected(columns)} JOIN pairs USING ("#side", "#ref") '
+            f"GROUP BY row_id, {', '.join(columns)} HAVING count(*) = 2",
         )
         self._connection.unregister("pairs")
         return found["row_id"].combine_chunks()
+
+    def find_partners(self, rows: RowStream) -> None:
+        """Pair the rows of equal values, where there is one on each side and no other, for
+        :meth:`partners` to list."""
+        left, came = (f'min("#ref") FILTER ("#side" = {side})' for side in (LEAVING, COMING))
+        with self._over(rows):
+            self._connection.execute(
+                f"CREATE TEMP TABLE partners AS SELECT {left} AS l, {came} AS c FROM rows "
+                f"GROUP BY {rows.key()} HAVING count(*) = 2 AND l IS NOT NULL AND c IS NOT NULL"
+            )
+
+    def partners(self, order: Literal["l", "c"]) -> Iterator[pa.RecordBatch]:
+        """The references of partners: ``l`` of the one that leaves, ``c`` of the one that comes,
+        sorted by one of them, in batches. Only one such iteration may be going on."""
+        found = self._connection.sql(f"SELECT l, c FROM partners ORDER BY {order}")
+        yield from pa.RecordBatchReader.from_stream(found)
+
+
+def _selected(columns: dict[str, str]) -> str:
+    """The rows with these columns, worked out once for each row."""
+    listed = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
+    return f'(SELECT "#side", "#ref", {listed} FROM rows)'
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(data_type) or pa.types.is_binary(data_type))
+
+
+def _is_narrow(data_type: pa.DataType) -> bool:
+    """Whether the engine keeps a value in 64 bits, or as bytes."""
+    types = pa.types
+    if types.is_decimal(data_type):
+        return bool(data_type.precision <= _NARROW_DIGITS)
+    return bool(types.is_primitive(data_type) or _is_text(data_type))
+
+
+def _null_mask(columns: list[pa.Array], count: int) -> pa.Int64Array:
+    mask = pa.repeat(pa.scalar(0, pa.int64()), count)
+    for i, column in enumerate(columns):
+        if column.null_count:
+            bit = pa.scalar(1 << i, pa.int64())
+            mask = pc.add(mask, pc.multiply(column.is_null().cast(pa.int64()), bit))
+    return mask
 
 
 def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
@@ -261,6 +347,14 @@ def _canonical(name: str, data_type: pa.DataType) -> str:
 def _member(name: str, field_name: str) -> str:
     quoted = field_name.replace('"', '""')
     return f'{name}."{quoted}"'
+
+
+def _map_depth(data_type: pa.DataType) -> int:
+    """How many maps and lists lie around each other, down to the innermost map."""
+    if not _has_map(data_type):
+        return 0
+    inside = max(_map_depth(data_type.field(i).type) for i in range(data_type.num_fields))
+    return inside + (not pa.types.is_struct(data_type))
 
 
 def _has_map(data_type: pa.DataType) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from tailer.changes import ChangeFile, ChangeType, Origin
 from tailer.decode.diff import Difference
+from tailer.decode.kept import settled
 from tailer.decode.tracking import has_row_ids
 from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
 from tailer.delta.commit import Commit
@@ -252,16 +253,17 @@ def row_ids_hold(commit: Commit, rewrite: Rewrite) -> bool:
 
 def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> list[ChangeFile]:
     """The work orders of a derived version: of each file only the rows that changed."""
-    found = []
-    for files, rows, updated in (
-        (rewrite.leaving, difference.leaving, difference.updated_leaving),
-        (rewrite.coming, difference.coming, difference.updated_coming),
+    d, found = difference, []
+    for files, changed, updated, kept in (
+        (rewrite.leaving, d.leaving, d.updated_leaving, d.kept_leaving),
+        (rewrite.coming, d.coming, d.updated_coming, d.kept_coming),
     ):
         for number, file in enumerate(files):
-            if number in rows:
-                found.append(
-                    replace(file, origin=origin, rows=rows[number], updated=updated.get(number))
+            if number in changed:
+                order = replace(
+                    file, origin=origin, rows=changed[number], updated=updated.get(number)
                 )
+                found.append(replace(order, kept=settled(order, kept.pop(number, ()))))
     return found
 
 

@@ -6,17 +6,19 @@ given. Row groups stream one after the other; row groups without a wanted row ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, METADATA_FIELDS, ChangeFile
+from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, METADATA_FIELDS, ChangeFile, Rows
 from tailer.decode.calendar import Calendar, calendar_of
 from tailer.decode.columns import Convert, converter, find_field
+from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.tracking import column_bytes, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import StructField, arrow_schema, arrow_type
@@ -24,15 +26,7 @@ from tailer.delta.snapshot import TableState
 from tailer.delta.views import plain_type, without_views
 from tailer.errors import CorruptLog, CorruptRow, TableError
 
-__all__ = [
-    "UNREADABLE",
-    "DecodeOptions",
-    "Rows",
-    "Skip",
-    "decode_file",
-    "output_schema",
-    "unreadable",
-]
+__all__ = ["DecodeOptions", "Rows", "Skip", "decode_file", "given_kinds", "output_schema"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +36,8 @@ class DecodeOptions:
     ``target`` casts all rows into that state's schema (a range in one schema); None leaves them
     in the schema that their file was written under. ``writer_timezone`` is for partition
     timestamps without a zone. ``page_checksums`` verifies them where a file has some; that costs
-    about a twentieth of the time.
+    about a twentieth of the time. ``row_ids`` asks for those too; ``on_read`` is told how many
+    bytes of data files are read.
     """
 
     batch_rows_max: int = 65_536
@@ -51,6 +46,8 @@ class DecodeOptions:
     target: TableState | None = None
     columns: tuple[str, ...] | None = None
     page_checksums: bool = False
+    row_ids: bool = False
+    on_read: Callable[[int], None] | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
@@ -59,17 +56,6 @@ class Skip:
 
     remaining: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Some rows of one file: ``batch`` with the metadata columns, ``positions`` in the file."""
-
-    batch: pa.RecordBatch
-    positions: pa.Int64Array
-
-
-#: What pyarrow raises where a file is damaged.
-UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
 
 _SAMPLE_ROWS = 256
 _BUFFER_BYTES = 256 * 1024
@@ -108,16 +94,6 @@ def decode_file(
         raise e.at(version=file.version, path=file.path) from None
     except UNREADABLE as e:
         raise unreadable(file, e) from None
-
-
-def unreadable(file: ChangeFile, e: Exception) -> CorruptLog:
-    """The error for a data file that pyarrow can't read: one of ``UNREADABLE``."""
-    return CorruptLog(
-        f"the data file can't be read ({next(iter(str(e).splitlines()), 'no reason given')})",
-        version=file.version,
-        path=file.path,
-        hint="restore it from a backup, or skip this version",
-    )
 
 
 def _open(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions) -> pq.ParquetFile:
@@ -162,6 +138,16 @@ def _check_maps(array: pa.Array) -> None:
             _check_maps(array.field(i))
 
 
+def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: int) -> pa.Array:
+    """The change types of a data file's rows at these positions, all within first..last-1."""
+    kinds = pa.repeat(pa.scalar(file.change_type), len(positions))
+    if file.updated is None:
+        return kinds
+    image = "update_preimage" if file.change_type == "delete" else "update_postimage"
+    updated = positions_within(file.updated, first, last)
+    return pc.if_else(pc.is_in(positions, value_set=updated), pa.scalar(image), kinds)
+
+
 class _Decoder:
     """One file's decoding, worked out once and then applied to every batch."""
 
@@ -185,6 +171,12 @@ class _Decoder:
         self.parts, self.names = self._project()
         if file.change_type is None:
             self.names.append(CHANGE_TYPE)
+        self.row_ids = options.row_ids and tells_row_ids(file)
+        self.row_id_column = None
+        if self.row_ids:
+            self.row_id_column = row_id_column(file, parquet.schema_arrow.names)
+            if self.row_id_column is not None:
+                self.names.append(self.row_id_column)
         in_file = parquet.schema_arrow.names
         for name in self.names:
             if in_file.count(name) > 1:
@@ -240,7 +232,7 @@ class _Decoder:
                     passed = min(skip.remaining, found.batch.num_rows)
                     skip.remaining -= passed
                     if passed < found.batch.num_rows:
-                        yield Rows(found.batch.slice(passed), found.positions.slice(passed))
+                        yield found.slice(passed)
             first += rows
 
     def _middle(self, group: int) -> int:
@@ -256,6 +248,8 @@ class _Decoder:
         end = first + meta.num_rows
         row_bytes = self._row_bytes(group)
         size = min(self.options.batch_rows_max, self.options.batch_bytes_max // row_bytes)
+        if self.options.on_read is not None:
+            self.options.on_read(column_bytes(self.parquet, group, self.names))
         if not self.names:  # nothing but constants: there is no column to take the length from
             yield from self._constant_rows(first, meta.num_rows, max(1, size))
             return
@@ -315,16 +309,12 @@ class _Decoder:
                 if not len(kinds):
                     return None
         else:
-            kinds = self._given_kinds(positions, first, last)
-        return Rows(self._output(batch, kinds, len(positions)), positions)
-
-    def _given_kinds(self, positions: pa.Int64Array, first: int, last: int) -> pa.Array:
-        kinds = pa.repeat(pa.scalar(self.file.change_type), len(positions))
-        if self.file.updated is None:
-            return kinds
-        image = "update_preimage" if self.file.change_type == "delete" else "update_postimage"
-        updated = positions_within(self.file.updated, first, last)
-        return pc.if_else(pc.is_in(positions, value_set=updated), pa.scalar(image), kinds)
+            kinds = given_kinds(self.file, positions, first, last)
+        ids = None
+        if self.row_ids:
+            name = self.row_id_column
+            ids = row_ids(self.file, positions, None if name is None else batch.column(name))
+        return Rows(self._output(batch, kinds, len(positions)), positions, ids)
 
     def _kinds(self, batch: pa.RecordBatch) -> pa.Array:
         coded = batch.column(CHANGE_TYPE)

@@ -6,19 +6,27 @@ base row id plus the position, and the file's default row commit version.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailer.changes import ChangeFile
-from tailer.decode.rows import UNREADABLE, unreadable
+from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.vectors import RowSelection
-from tailer.delta.snapshot import TableState
+from tailer.delta.features import row_tracking_enabled
 from tailer.errors import CorruptLog
 
-__all__ = ["TRACKED", "has_row_ids", "tracked_rows"]
+__all__ = [
+    "TRACKED",
+    "column_bytes",
+    "has_row_ids",
+    "row_id_column",
+    "row_ids",
+    "tells_row_ids",
+    "tracked_rows",
+]
 
 #: The columns that :func:`tracked_rows` gives.
 TRACKED = pa.schema(
@@ -35,41 +43,80 @@ def has_row_ids(file: ChangeFile) -> bool:
     return file.base_row_id is not None and file.default_row_commit_version is not None
 
 
+def tells_row_ids(file: ChangeFile) -> bool:
+    """Whether the stable ids of a file's rows are known: tracking was enabled when its version was
+    written, and it is no cdc file, whose rows have none to be read."""
+    if file.change_type is None or file.base_row_id is None:
+        return False
+    return row_tracking_enabled(file.state.protocol, file.state.metadata)
+
+
+def row_id_column(file: ChangeFile, in_file: Sequence[str]) -> str | None:
+    """The column that holds the materialised row ids, where the file has it."""
+    name = file.state.metadata.configuration.get(_ID)
+    return name if name in in_file else None
+
+
+def row_ids(
+    file: ChangeFile, positions: pa.Int64Array, materialised: pa.Array | None
+) -> pa.Int64Array:
+    """Stable row ids: the materialised one, else the file's base and the position."""
+    default = pc.add(positions, pa.scalar(file.base_row_id, pa.int64()))
+    return default if materialised is None else pc.coalesce(materialised.cast(pa.int64()), default)
+
+
+def column_bytes(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
+    """How many bytes of a row group these top-level columns take, as they are stored."""
+    meta, wanted, found = parquet.metadata.row_group(group), set(names), 0
+    for i in range(meta.num_columns):
+        column = meta.column(i)
+        if column.path_in_schema in wanted or column.path_in_schema.partition(".")[0] in wanted:
+            found += int(column.total_compressed_size)
+    return found
+
+
 def tracked_rows(
-    source: pa.NativeFile, file: ChangeFile, selection: RowSelection
+    source: pa.NativeFile,
+    file: ChangeFile,
+    selection: RowSelection,
+    on_read: Callable[[int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Position, stable row id and stable row commit version of a file's selected rows."""
+    """Position, stable row id and stable row commit version of a file's selected rows.
+
+    ``on_read`` is told how many bytes are read.
+    """
     if file.base_row_id is None or file.default_row_commit_version is None:
         raise CorruptLog("the file has no base row id", version=file.version, path=file.path)
-    names = [_materialised(file.state, key) for key in (_ID, _COMMIT_VERSION)]
     try:
-        yield from _tracked(source, file, selection, names)
+        yield from _tracked(source, file, selection, on_read)
     except UNREADABLE as e:
         raise unreadable(file, e) from None
 
 
 def _tracked(
-    source: pa.NativeFile, file: ChangeFile, selection: RowSelection, names: list[str | None]
+    source: pa.NativeFile,
+    file: ChangeFile,
+    selection: RowSelection,
+    on_read: Callable[[int], None] | None,
 ) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
-        present = [n for n in names if n is not None and n in parquet.schema_arrow.names]
+        of_ids = row_id_column(file, parquet.schema_arrow.names)
+        of_versions = file.state.metadata.configuration.get(_COMMIT_VERSION)
+        present = [
+            n for n in (of_ids, of_versions) if n is not None and n in parquet.schema_arrow.names
+        ]
+        if on_read is not None:
+            groups = range(parquet.metadata.num_row_groups)
+            on_read(sum(column_bytes(parquet, group, present) for group in groups))
         for first, columns, count in _column_batches(parquet, present):
             positions = pa.arange(first, first + count)
-            defaults = (
-                pc.add(positions, pa.scalar(file.base_row_id, pa.int64())),
-                pa.repeat(pa.scalar(file.default_row_commit_version, pa.int64()), count),
-            )
-            values = [
-                pc.coalesce(columns[name].cast(pa.int64()), default) if name in columns else default
-                for name, default in zip(names, defaults, strict=True)
-            ]
-            batch = pa.RecordBatch.from_arrays([positions, *values], schema=TRACKED)
+            versions = pa.repeat(pa.scalar(file.default_row_commit_version, pa.int64()), count)
+            if of_versions in columns:
+                versions = pc.coalesce(columns[of_versions].cast(pa.int64()), versions)
+            ids = row_ids(file, positions, columns.get(of_ids))
+            batch = pa.RecordBatch.from_arrays([positions, ids, versions], schema=TRACKED)
             indices = selection.indices(first, first + count)
             yield batch if indices is None else batch.take(indices)
-
-
-def _materialised(state: TableState, key: str) -> str | None:
-    return state.metadata.configuration.get(key)
 
 
 def _column_batches(

@@ -10,6 +10,7 @@ no known writer produces in tables; it is read too, since its magic tells it apa
 
 from __future__ import annotations
 
+import array
 import struct
 import zlib
 from dataclasses import dataclass
@@ -25,8 +26,10 @@ from tailer.errors import CorruptLog
 __all__ = [
     "ALL_ROWS",
     "RowSelection",
+    "bitmap_of",
     "parse_dv_file",
     "parse_inline_dv",
+    "positions_of",
     "positions_within",
     "stored_length",
 ]
@@ -179,6 +182,19 @@ class RowSelection:
 def positions_within(rows: BitMap64, first: int, last: int) -> pa.Int64Array:
     """Those of the positions that are among first..last-1."""
     return _int64_array(rows & BitMap64(range(first, last)), 0)
+
+
+def positions_of(rows: BitMap64) -> pa.Int64Array:
+    """All members, in order."""
+    return _int64_array(rows, 0)
+
+
+def bitmap_of(positions: pa.Int64Array) -> BitMap64:
+    """The set of these numbers; none is null or negative."""
+    members = array.array("Q")
+    start = positions.offset * 8
+    members.frombytes(positions.buffers()[1].slice(start, len(positions) * 8))
+    return BitMap64(members)
 
 
 def _int64_array(rows: BitMap64, base: int) -> pa.Int64Array:

@@ -7,15 +7,19 @@ failures to the project's errors and retries nothing; only the feed does.
 from __future__ import annotations
 
 import typing
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from tailer.errors import ConfigError
 
-__all__ = ["FileStatus", "Store", "Watch", "open_store"]
+if typing.TYPE_CHECKING:
+    from tailer.store.traffic import Traffic
+
+__all__ = ["FileStatus", "Store", "StoreTraits", "Watch", "open_store", "traits_of"]
 
 LOG_DIR = "_delta_log"
 
@@ -31,8 +35,22 @@ class FileStatus:
     tag: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoreTraits:
+    """What readers of a log may rely on, to ask a store no more than they must.
+
+    ``atomic``: a file appears whole and never grows. ``check_s``: how often, in seconds, whoever
+    waits for a version makes sure that the table is still the same and has no gap; 0: at each poll.
+    """
+
+    atomic: bool = False
+    check_s: float = 0.0
+
+
 class Store(typing.Protocol):
-    """A table's files. All methods raise FileNotFoundError for a file that is not there,
+    """A table's files. A store may have ``traits`` (:func:`traits_of`).
+
+    All methods raise FileNotFoundError for a file that is not there,
     :class:`TransientError` for what may heal, :class:`TableError` for what will not."""
 
     @property
@@ -73,14 +91,30 @@ class Watch(typing.Protocol):
         """Return when something changed in the folder, or after so many seconds at the latest."""
 
 
-def open_store(table: str) -> Store:
+def traits_of(store: Store) -> StoreTraits:
+    """A store's traits; for one that names none, those that ask nothing of it."""
+    traits = getattr(store, "traits", None)
+    return traits if isinstance(traits, StoreTraits) else StoreTraits()
+
+
+def open_store(
+    table: str, options: Mapping[str, Any] | None = None, traffic: Traffic | None = None
+) -> Store:
     """The store of a table's address: a path, ``file:`` or ``s3://bucket/key``.
 
-    Raises :class:`ConfigError` for an address that no store serves.
+    ``options`` are the store's own (those of :class:`tailer.store.s3_options.S3Options`), and
+    ``traffic`` is told of its requests. Raises :class:`ConfigError` for an address that no store
+    serves, or an option that its store does not have.
     """
     scheme, separator, _ = table.partition("://")
     if not separator or scheme == "file" or table.startswith("file:"):
         from tailer.store.local import LocalStore  # stores load on demand
 
+        if options:
+            raise ConfigError(f"{table!r} is a local table, and takes no option {min(options)!r}")
         return LocalStore(table)
-    raise ConfigError(f"no store for {table!r}: a local path is read, {scheme}:// is not yet")
+    if scheme.lower() in ("s3", "s3a", "s3n"):
+        from tailer.store.s3 import S3Store
+
+        return S3Store(table, options or {}, traffic)
+    raise ConfigError(f"no store for {table!r}: a local path is read, and s3://bucket/key")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tailer.store import Store
 from tailer.store.local import LocalStore
+from tailer.store.s3 import S3Store
 from tailer.testing.conformance import StoreConformance
 from tailer.testing.conformance.store import Put
+from tests.s3.fixture import Bucket
+from tests.s3.objects import Objects
 
 
 def put_file(root: Path) -> Put:
@@ -43,3 +47,28 @@ class TestLocalStoreByUri(StoreConformance):
     def put(self, tmp_path: Path) -> Put:
         (tmp_path / "with space").mkdir()
         return put_file(tmp_path / "with space")
+
+
+class TestS3Store(StoreConformance):
+    """The table is below a key; the writer is another client."""
+
+    key = "lake/orders table"
+
+    @pytest.fixture
+    async def store(self, bucket: Bucket) -> AsyncIterator[Store]:
+        store = S3Store(bucket.address(self.key), bucket.options)
+        yield store
+        await store.aclose()
+
+    @pytest.fixture
+    async def put(self, bucket: Bucket) -> AsyncIterator[Put]:
+        async with Objects(bucket) as objects:
+
+            async def put(location: str, data: bytes) -> None:
+                await objects.put(f"{self.key}/{location}".lstrip("/"), data)
+
+            yield put
+
+
+class TestS3StoreOfAWholeBucket(TestS3Store):
+    key = ""

@@ -205,16 +205,16 @@ def zero_has_a_sign(patch: Patch) -> None:
 
 def equal_rows_cancel_however_many_they_are(patch: Patch) -> None:
     query = Engine._query
-    exact, once = "HAVING n_left <> n_came", "HAVING (n_left = 0) <> (n_came = 0)"
+    exact, once = "HAVING n <> 2 * n_came", "HAVING n_came = 0 OR n_came = n"
     patch.setattr(
         Engine, "_query", lambda self, stream, sql: query(self, stream, sql.replace(exact, once))
     )
 
 
 def the_base_row_id_is_off_by_one(patch: Patch) -> None:
-    def shifted(source: Any, file: ChangeFile, selection: Any) -> Any:
+    def shifted(source: Any, file: ChangeFile, *rest: Any) -> Any:
         base = (file.base_row_id or 0) + 1
-        return tracked_rows(source, replace(file, base_row_id=base), selection)
+        return tracked_rows(source, replace(file, base_row_id=base), *rest)
 
     patch.setattr(diff, "tracked_rows", shifted)
 

@@ -1,0 +1,123 @@
+"""The encoder contract: from a batch of changes to the records of a message broker.
+
+An encoder turns a :class:`ChangeBatch` into arrays of keys, values and headers, by columns; the
+sink behind it puts them on the wire. It has no state but its configuration and, for Avro, the
+schema ids that a registry gave: the same batch gives the same bytes on every run.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tailer.changes import ChangeBatch
+from tailer.errors import ConfigError
+from tailer.sink import take_options
+
+__all__ = ["FORMATS", "Encoder", "Header", "Records", "Registry", "encoder_options", "load_encoder"]
+
+#: The formats, by the name that the configuration gives them.
+FORMATS = ("rows", "debezium", "cloudevents", "avro", "arrow")
+
+#: A record header: its name, and one value for all records (bytes) or one for each (a string or
+#: binary array; null where that record does not have the header).
+Header = tuple[str, pa.Array | bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What is to be sent for one batch, in order. All arrays have the same length.
+
+    ``keys`` (binary, or None: no record has a key) and ``values`` (binary; null is a tombstone)
+    are as they go on the wire, and so is every header. ``timestamp_ms`` is the commit's time, the
+    same for all. ``partitions`` (int32), where it is given, overrules the sink's partitioner.
+
+    There may be more records than rows in the batch (tombstones; an update that changes the key)
+    or fewer (``arrow``: one for the batch); none for an empty batch.
+    """
+
+    keys: pa.BinaryArray | None
+    values: pa.BinaryArray
+    headers: tuple[Header, ...]
+    timestamp_ms: int
+    partitions: pa.Int32Array | None = None
+
+    @property
+    def num_records(self) -> int:
+        """How many records there are."""
+        return len(self.values)
+
+
+class Encoder(typing.Protocol):
+    """One format with its options. Pure and synchronous: it runs in a worker thread."""
+
+    #: Whether it wants an update as one row with ``ChangeBatch.before``; a sink that uses it has
+    #: an attribute ``paired`` of that value, and the feed pairs for it.
+    paired: bool
+    #: The columns that a record's key is made of; empty: records have no key.
+    key_columns: tuple[str, ...]
+
+    def encode(self, batch: ChangeBatch) -> Records:
+        """The records of a batch.
+
+        Raises :class:`TableError` naming the version where a key column is missing or a value
+        can't be written, :class:`SinkRejected` where a schema registry refuses the schema and
+        :class:`TransientError` where it does not answer.
+        """
+
+
+class Registry(typing.Protocol):
+    """A schema registry, as an encoder uses it."""
+
+    def register(self, subject: str, schema: str) -> int:
+        """The id of an Avro schema (its JSON text) under a subject, registered if it is new.
+
+        Raises :class:`SinkRejected` if the registry refuses the schema as incompatible,
+        :class:`TransientError` if it does not answer.
+        """
+
+
+#: What every format takes. ``name`` is the feed's name and ``topic`` the topic's, which the sink
+#: fills in; ``table`` the table's name in the events, if not the one in its metadata.
+_COMMON: dict[str, tuple[type, Any]] = {
+    "key": (list, []),
+    "tombstones": (bool, False),
+    "name": (str, ""),
+    "topic": (str, ""),
+    "table": (str, ""),
+}
+_OWN: dict[str, dict[str, tuple[type, Any]]] = {
+    "rows": {"ids": (bool, False)},
+}
+
+
+def encoder_options(format: str) -> dict[str, tuple[type, Any]]:  # noqa: A002  # the option's name
+    """The options of a format: type and default of each, as :func:`tailer.sink.take_options` takes
+    them. Raises :class:`ConfigError` for a format that there is not."""
+    if format not in FORMATS:
+        raise ConfigError(f"there is no format {format!r}; there are: {', '.join(FORMATS)}")
+    return {**_COMMON, **_OWN.get(format, {})}
+
+
+def load_encoder(
+    format: str,  # noqa: A002  # the option's name
+    options: Mapping[str, Any],
+    registry: Registry | None = None,  # noqa: ARG001
+) -> Encoder:
+    """The encoder of a format with its options (:func:`encoder_options`).
+
+    Raises :class:`ConfigError` naming the format or the option that is wrong.
+    """
+    taken = take_options(format, options, encoder_options(format), what="format")
+    key = taken["key"] = tuple(taken["key"])
+    if not all(isinstance(name, str) for name in key):
+        raise ConfigError(f"option 'key' of format {format!r} is not a list of column names")
+    if taken["tombstones"] and not key:
+        raise ConfigError("tombstones need a key: name its columns in the option 'key'")
+    from sinks.encode.rows import RowsEncoder
+
+    return RowsEncoder(key, ids=taken["ids"], tombstones=taken["tombstones"])

@@ -1,0 +1,74 @@
+"""The format ``rows``: each event a JSON object, shaped like the rows of Spark's change feed."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.encode.json import JsonText, json_objects, json_values
+from sinks.encode.parts import (
+    as_binary,
+    data_columns,
+    event_headers,
+    json_keys,
+    key_array,
+    no_records,
+    with_tombstones,
+)
+from sinks.encode.records import Records
+from tailer.changes import CHANGE_TYPE, ChangeBatch
+from tailer.errors import TableError
+
+__all__ = ["RowsEncoder", "row_objects"]
+
+
+def row_objects(batch: ChangeBatch, *, ids: bool, end: str = "}") -> pa.StringArray:
+    """A batch's rows as JSON objects: the data columns, then the three metadata columns.
+
+    With ``ids``, then ``_event_id``, ``_origin`` and, where rows have one, ``_row_id``. Raises
+    :class:`TableError`, naming version and file, for a value that can't be written.
+    """
+    names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
+    if batch.num_rows:  # the same for all rows of a batch
+        for number in (-2, -1):
+            columns[number] = JsonText(json_values(columns[number].slice(0, 1))[0].as_py())
+    if ids and batch.file is not None:
+        names += ["_event_id", "_origin"]
+        columns += [batch.event_ids(), JsonText(json.dumps(batch.file.origin))]
+        row_ids = getattr(batch, "row_ids", None)
+        if row_ids is not None:
+            names.append("_row_id")
+            columns.append(row_ids)
+    try:
+        return json_objects(names, columns, end)
+    except TableError as e:  # a variant whose bytes are none
+        raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
+
+
+class RowsEncoder:
+    """Each event as Spark's ``readChangeFeed`` shows it. See :mod:`sinks.encode.records`."""
+
+    paired = False
+
+    def __init__(
+        self, key_columns: tuple[str, ...] = (), *, ids: bool = False, tombstones: bool = False
+    ) -> None:
+        self.key_columns = key_columns
+        self.ids = ids
+        self.tombstones = tombstones
+
+    def encode(self, batch: ChangeBatch) -> Records:
+        """See :class:`sinks.encode.records.Encoder`."""
+        if not batch.num_rows:
+            return no_records(batch)
+        keys = None
+        if self.key_columns:
+            keys = json_keys(key_array(batch, self.key_columns, data_columns(batch)))
+        values = as_binary(row_objects(batch, ids=self.ids))
+        records = Records(keys, values, event_headers(batch), batch.timestamp_ms)
+        if self.tombstones:
+            deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")
+            records = with_tombstones(records, deleted)
+        return records

@@ -1,0 +1,227 @@
+"""The lines of an answer, in both response formats, as one kind of value: Delta's own actions.
+
+"API Response Format in Delta" wraps actions; "API Response Format in Parquet" has objects of its
+own, which are translated. URLs change from answer to answer, so the actions name files by what
+stays: ``data/`` and the file's id, ``dv/`` and the deletion vector file's id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
+
+from tailer.errors import TableError, UnsupportedTable
+from tailer.sharing.model import EndOfStream, ResponseFormat, parse_ndjson_line
+
+__all__ = ["Line", "MetadataLine", "ProtocolLine", "SharedFile", "read_line"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolLine:
+    """The table's protocol as a Delta action's value, from ``version`` on where that is said."""
+
+    protocol: dict[str, Any]
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataLine:
+    """The table's metadata as a Delta action's value, from ``version`` on where that is said."""
+
+    metadata: dict[str, Any]
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFile:
+    """One file of an answer, as a Delta action whose paths are stable, and its URLs.
+
+    ``kind`` and ``action`` are the Delta action's; ``location`` and ``dv_location`` name the data
+    file and its deletion vector file (None: there is none, or it is inline). ``version`` and
+    ``timestamp_ms`` are those of the commit, where the answer says them; ``expires_ms`` is when
+    the URLs end (epoch ms).
+    """
+
+    kind: Literal["add", "remove", "cdc"]
+    action: dict[str, Any]
+    location: str
+    url: str
+    dv_location: str | None = None
+    dv_url: str | None = None
+    version: int | None = None
+    timestamp_ms: int | None = None
+    expires_ms: int | None = None
+
+
+Line = ProtocolLine | MetadataLine | SharedFile | EndOfStream
+
+_KNOWN = ("protocol", "metaData", "file", "add", "cdf", "remove", "endStreamAction")
+_KINDS: dict[str, Literal["add", "remove", "cdc"]] = {
+    "file": "add",
+    "add": "add",
+    "remove": "remove",
+    "cdf": "cdc",
+}
+
+
+def read_line(line: bytes, form: ResponseFormat) -> Line | None:
+    """One line of an answer in a format; None for a blank or unknown one.
+
+    Raises :class:`TableError` for a line that does not keep to the format, and
+    :class:`UnsupportedTable` for a protocol that we don't speak.
+    """
+    found = parse_ndjson_line(line, _KNOWN)
+    if found is None:
+        return None
+    name, value = found
+    if not isinstance(value, dict):
+        raise TableError(f"the sharing server's {name} line is not an object")
+    if name == "endStreamAction":
+        return EndOfStream.from_json(value)
+    if form == "delta":
+        return _delta_line(name, value)
+    return _parquet_line(name, value)
+
+
+def _whole(values: dict[str, Any], key: str) -> int | None:
+    value = values.get(key)
+    if value is None:
+        return None
+    # JSON writers of other languages send longs as strings.
+    if isinstance(value, str) and value.lstrip("-").isdigit() and len(value) < 20:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TableError(f"{key} in the sharing server's answer is not a whole number")
+    return value
+
+
+def _text(values: dict[str, Any], key: str, name: str) -> str:
+    value = values.get(key)
+    if not isinstance(value, str) or not value:
+        raise TableError(f"a {name} line of the sharing server's answer lacks its {key}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise TableError(f"{key} of a {name} line has half a surrogate pair in it") from None
+    return value
+
+
+def _url(url: str) -> str:
+    """A URL that may be fetched. A server must not make us read files of our own machine."""
+    if urlsplit(url).scheme.lower() not in ("https", "http"):
+        raise TableError(
+            "the sharing server names a file by something else than an https URL",
+            hint="it is not followed",
+        )
+    return url
+
+
+def _wrapped(value: dict[str, Any], key: str, name: str) -> dict[str, Any]:
+    inner = value.get(key)
+    if not isinstance(inner, dict):
+        raise TableError(
+            f"the sharing server said delta format, and its {name} line has no {key}",
+            hint="ask for the other format by the option response_format",
+        )
+    return inner
+
+
+def _delta_line(name: str, value: dict[str, Any]) -> Line | None:
+    if name == "protocol":
+        protocol = _wrapped(value, "deltaProtocol", name)
+        return ProtocolLine(protocol, _whole(value, "version"))
+    if name == "metaData":
+        return MetadataLine(_wrapped(value, "deltaMetadata", name), _whole(value, "version"))
+    if name != "file":
+        raise TableError(
+            f"the sharing server said delta format, and sent a line {name!r} of the parquet one",
+            hint="ask for the other format by the option response_format",
+        )
+    single = _wrapped(value, "deltaSingleAction", name)
+    actions = [(k, v) for k, v in single.items() if isinstance(v, dict)]
+    if len(actions) != 1:
+        raise TableError("a file line of the sharing server's answer has not one action")
+    kind, action = actions[0]
+    if kind not in ("add", "remove", "cdc"):
+        return None
+    return _delta_file(kind, value, dict(action))  # type: ignore[arg-type]  # one of the three
+
+
+def _delta_file(
+    kind: Literal["add", "remove", "cdc"], value: dict[str, Any], action: dict[str, Any]
+) -> SharedFile:
+    url = _url(_text(action, "path", kind))
+    location = "data/" + _text(value, "id", "file")
+    action["path"] = "data/" + quote(location[5:], safe="")
+    dv_location = dv_url = None
+    dv = action.get("deletionVector")
+    if isinstance(dv, dict) and dv.get("storageType") not in ("i", None):
+        if dv.get("storageType") != "p":
+            raise TableError("the sharing server names a deletion vector without its URL")
+        dv_url = _url(_text(dv, "pathOrInlineDv", "deletion vector"))
+        dv_id = value.get("deletionVectorFileId")
+        dv_id = dv_id if isinstance(dv_id, str) and dv_id else _of_url(dv_url)
+        dv_location = f"dv/{dv_id}"
+        action["deletionVector"] = {**dv, "pathOrInlineDv": "dv/" + quote(dv_id, safe="")}
+    return SharedFile(
+        kind, action, location, url, dv_location, dv_url,
+        _whole(value, "version"), _whole(value, "timestamp"), _whole(value, "expirationTimestamp"),
+    )  # fmt: skip
+
+
+def _of_url(url: str) -> str:
+    """A name for a file that has no id: its URL without what differs between two answers."""
+    parts = urlsplit(url)
+    return blake2b(f"{parts.hostname}{parts.path}".encode(), digest_size=16).hexdigest()
+
+
+def _parquet_line(name: str, value: dict[str, Any]) -> Line:
+    if "deltaProtocol" in value or "deltaMetadata" in value or "deltaSingleAction" in value:
+        raise TableError(
+            f"the sharing server said parquet format, and its {name} line is in delta format",
+            hint="ask for the other format by the option response_format",
+        )
+    if name == "protocol":
+        if _whole(value, "minReaderVersion") != 1:
+            raise UnsupportedTable(
+                "the sharing server asks for a newer client: protocol version "
+                f"{value.get('minReaderVersion')}, and 1 is known here",
+                hint="install a newer delta-tailer",
+            )
+        # What the format can express needs no more of a reader; writer version 4 has the feed.
+        return ProtocolLine({"minReaderVersion": 1, "minWriterVersion": 4})
+    if name == "metaData":
+        return MetadataLine(_parquet_metadata(value), _whole(value, "version"))
+    kind = _KINDS[name]
+    location = "data/" + _text(value, "id", name)
+    version, timestamp = _whole(value, "version"), _whole(value, "timestamp")
+    action: dict[str, Any] = {
+        "path": "data/" + quote(location[5:], safe=""),
+        "partitionValues": value.get("partitionValues") or {},
+        "size": _whole(value, "size"),
+        "dataChange": kind != "cdc",
+    }
+    if kind == "add":
+        action["modificationTime"] = timestamp or 0
+    elif kind == "remove":
+        action |= {"deletionTimestamp": timestamp, "extendedFileMetadata": True}
+    if value.get("stats") is not None:
+        action["stats"] = value["stats"]
+    return SharedFile(
+        kind, action, location, _url(_text(value, "url", name)), None, None,
+        version, timestamp, _whole(value, "expirationTimestamp"),
+    )  # fmt: skip
+
+
+def _parquet_metadata(value: dict[str, Any]) -> dict[str, Any]:
+    keys = ("id", "name", "description", "format", "schemaString", "partitionColumns")
+    metadata = {key: value[key] for key in keys if value.get(key) is not None}
+    given = value.get("configuration")
+    if isinstance(given, dict):
+        # The protocol's own example has the property without its prefix.
+        metadata["configuration"] = {
+            f"delta.{k}" if k == "enableChangeDataFeed" else k: v for k, v in given.items()
+        }
+    return metadata

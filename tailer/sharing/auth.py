@@ -1,0 +1,115 @@
+"""The Authorization header of every request to a sharing server, its tokens kept fresh."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from tailer.errors import ConfigError, TransientError
+from tailer.sharing.profile import BasicAuth, BearerToken, ClientCredentials, Profile
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
+__all__ = ["Authorization"]
+
+#: A token is renewed so long before it ends, or in the middle of a shorter life.
+_RENEW_BEFORE_S = 600.0
+
+
+class Authorization:
+    """Makes the header; buys a new OAuth token before the old one ends.
+
+    ``clock`` gives epoch seconds.
+    """
+
+    def __init__(self, profile: Profile, clock: Callable[[], float]) -> None:
+        self._profile = profile
+        self._clock = clock
+        self._lock = anyio.Lock()
+        self._token: str | None = None
+        self._renew_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"Authorization({self._profile!r})"
+
+    async def header(self, session: ClientSession) -> str:
+        """The header's value.
+
+        Raises :class:`ConfigError` for a token that has expired or that the token endpoint
+        refuses, :class:`TransientError` while that endpoint does not answer.
+        """
+        credentials = self._profile.credentials
+        match credentials:
+            case BearerToken(token, expires):
+                if expires is not None and self._clock() >= expires.timestamp():
+                    raise ConfigError(
+                        f"the token in the profile {self._profile.source} expired at "
+                        f"{expires.isoformat()}; ask the provider for a new profile"
+                    )
+                return f"Bearer {token}"
+            case BasicAuth(username, password):
+                return "Basic " + _basic(username, password)
+            case ClientCredentials():
+                async with self._lock:
+                    if self._token is None or self._clock() >= self._renew_at:
+                        await self._buy(session, credentials)
+                    return f"Bearer {self._token}"
+
+    def renewable(self) -> bool:
+        """Whether another token can be had at once when the server refuses this one."""
+        return isinstance(self._profile.credentials, ClientCredentials)
+
+    def forget(self) -> None:
+        """Have the next request buy a new token."""
+        self._token = None
+
+    def expires(self) -> dt.datetime | None:
+        """When the profile's own token ends, if it says so."""
+        credentials = self._profile.credentials
+        return credentials.expires if isinstance(credentials, BearerToken) else None
+
+    async def _buy(self, session: ClientSession, credentials: ClientCredentials) -> None:
+        from aiohttp import ClientError
+
+        form = {"grant_type": "client_credentials"}
+        if credentials.scope:
+            form["scope"] = credentials.scope
+        headers = {
+            "Accept": "application/json",
+            "Authorization": "Basic " + _basic(credentials.client_id, credentials.client_secret),
+        }
+        where = f"the token endpoint {credentials.token_endpoint}"
+        try:
+            async with session.post(
+                credentials.token_endpoint, data=form, headers=headers, allow_redirects=False
+            ) as response:
+                body = await response.content.read(1024 * 1024)
+                status = response.status
+        except (ClientError, TimeoutError, OSError) as e:
+            raise TransientError(f"{where} can't be reached ({type(e).__name__})") from None
+        if status == 429 or status >= 500:
+            raise TransientError(f"{where} answered {status}")
+        if status != 200:
+            raise ConfigError(
+                f"{where} refused the client {credentials.client_id!r} with status {status}; "
+                f"check the profile {self._profile.source}"
+            )
+        try:
+            document = json.loads(body)
+            token, life = document["access_token"], float(document.get("expires_in") or 0)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ConfigError(f"{where} gave an answer without access_token") from None
+        if not isinstance(token, str) or any(c in token for c in "\r\n\x00"):
+            raise ConfigError(f"{where} gave an access_token that is no token")
+        self._token = token
+        self._renew_at = self._clock() + max(life - _RENEW_BEFORE_S, life / 2)
+
+
+def _basic(user: str, secret: str) -> str:
+    return base64.b64encode(f"{user}:{secret}".encode()).decode()

@@ -1,0 +1,456 @@
+"""A Delta Sharing server, as its client sees it: lists, versions and answers line by line.
+
+Every call is one request of the protocol (a list: one per page). Answers stream: a line is
+parsed when it is asked for, and closing an answer early closes its connection. Nothing is retried
+here but an OAuth token that the server no longer takes: what may heal is a
+:class:`~tailer.errors.TransientError`, with the server's own Retry-After.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+from tailer.errors import TableError, TransientError
+from tailer.sharing.answers import Line, read_line
+from tailer.sharing.auth import Authorization
+from tailer.sharing.http import (
+    Refused,
+    heals,
+    network_errors,
+    retry_after_s,
+    split_lines,
+    tls_context,
+)
+from tailer.sharing.model import (
+    CAPABILITIES_HEADER,
+    READER_FEATURES,
+    TABLE_VERSION_HEADER,
+    Capabilities,
+    EndOfStream,
+    ErrorBody,
+    Page,
+    ResponseFormat,
+    Schema,
+    Share,
+    Table,
+)
+from tailer.sharing.profile import Profile
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+__all__ = [
+    "Answer",
+    "ClientOptions",
+    "Query",
+    "SharingClient",
+]
+
+_ERROR_BYTES_MAX = 64 * 1024
+_PAGE_BYTES_MAX = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How to speak to a server.
+
+    ``response_format``: ``auto`` takes delta where a table needs it and parquet elsewhere, as the
+    server chooses. ``max_results`` is the page size of lists (None: the server's own).
+    ``ca_bundle`` is a PEM file that replaces the system's authorities.
+    """
+
+    response_format: Literal["auto", "delta", "parquet"] = "auto"
+    max_results: int | None = None
+    ca_bundle: str | None = None
+    timeout_s: float = 120.0
+
+    def capabilities(self) -> Capabilities:
+        """What we say of ourselves with every question about a table."""
+        formats = {"auto": ("delta", "parquet")}.get(self.response_format, (self.response_format,))
+        features = READER_FEATURES if "delta" in formats else frozenset[str]()
+        return Capabilities(formats, features, end_of_stream=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The body of /query ("Read Data from a Table"). Hints are hints: who sends them filters
+    again. ``version`` and ``timestamp`` are for tables whose history is shared."""
+
+    predicate_hints: tuple[str, ...] = ()
+    json_predicate_hints: str | None = None
+    limit_hint: int | None = None
+    version: int | None = None
+    timestamp: str | None = None
+    starting_version: int | None = None
+    ending_version: int | None = None
+    refresh_token: str | None = None
+    include_refresh_token: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The body; ``{}`` for the newest version's files."""
+        values: dict[str, Any] = {
+            "predicateHints": list(self.predicate_hints) or None,
+            "jsonPredicateHints": self.json_predicate_hints,
+            "limitHint": self.limit_hint,
+            "version": self.version,
+            "timestamp": self.timestamp,
+            "startingVersion": self.starting_version,
+            "endingVersion": self.ending_version,
+            "refreshToken": self.refresh_token,
+            "includeRefreshToken": self.include_refresh_token or None,
+        }
+        return {key: value for key, value in values.items() if value is not None}
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer about a table: ``version`` of its header, ``form`` of its lines.
+
+    ``version`` is the current one for a plain query, the starting one for a range. ``end`` is the
+    end-of-stream action, once :meth:`lines` has come to it.
+    """
+
+    version: int
+    form: ResponseFormat
+    _pages: Callable[[str | None], AsyncGenerator[tuple[ResponseFormat, bytes | None], None]]
+    end: EndOfStream | None = field(default=None)
+
+    async def lines(self) -> AsyncGenerator[Line, None]:
+        """The lines, over all pages.
+
+        Raises :class:`TransientError` for an answer that is cut short: by the connection, by half
+        a line, or by the lack of an end-of-stream action that was promised.
+        """
+        token: str | None = None
+        while True:
+            self.end = None
+            async with aclosing(self._pages(token)) as page:
+                async for form, raw in page:
+                    if raw is None:
+                        self._check_whole()
+                        continue
+                    line = read_line(raw, form)
+                    if isinstance(line, EndOfStream):
+                        self.end = line
+                        if line.error:
+                            raise TransientError(f"the sharing server broke off: {line.error}")
+                    elif line is not None:
+                        yield line
+            following = self.end.next_page_token if self.end is not None else None
+            if following is None:
+                return
+            if following == token:
+                raise TableError("the sharing server's pages go round in a circle")
+            token = following
+
+    def _check_whole(self) -> None:
+        if self.end is None:
+            raise TransientError(
+                "the sharing server's answer lacks the end-of-stream action that its header "
+                "promises: it was cut short"
+            )
+
+
+class SharingClient:
+    """One server and one profile. ``clock`` gives epoch seconds. Close it when done."""
+
+    def __init__(
+        self, profile: Profile, clock: Callable[[], float], options: ClientOptions | None = None
+    ) -> None:
+        self.profile = profile
+        self.options = options or ClientOptions()
+        self.clock = clock
+        self._authorization = Authorization(profile, clock)
+        self._session: ClientSession | None = None
+        self._capabilities = self.options.capabilities()
+
+    def __repr__(self) -> str:
+        return f"SharingClient({self.profile.endpoint!r})"
+
+    def session(self) -> ClientSession:
+        """The HTTP session, without any credentials of its own: files are read through it too."""
+        if self._session is None:
+            from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
+            from tailer import __version__
+
+            timeout = ClientTimeout(total=None, sock_connect=30.0, sock_read=self.options.timeout_s)
+            self._session = ClientSession(
+                connector=TCPConnector(ssl=tls_context(self.options.ca_bundle)),
+                cookie_jar=DummyCookieJar(),
+                timeout=timeout,
+                headers={"User-Agent": f"delta-tailer/{__version__}"},
+                auto_decompress=True,
+            )
+        return self._session
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # Lists
+
+    async def page(
+        self, path: str, max_results: int | None = None, token: str | None = None
+    ) -> Page:
+        """One page of a list, by the path after the endpoint."""
+        params: dict[str, str] = {}
+        if max_results is not None:
+            params["maxResults"] = str(max_results)
+        if token:
+            params["pageToken"] = token
+        async with self._request("GET", path, params=params) as response:
+            return Page.from_json(await _document(response, path))
+
+    async def _items(self, path: str) -> AsyncGenerator[dict[str, Any], None]:
+        token: str | None = None
+        while True:
+            page = await self.page(path, self.options.max_results, token)
+            for item in page.items:
+                yield item
+            if page.next_page_token is None:
+                return
+            if page.next_page_token == token:
+                raise TableError(f"the pages of {path} go round in a circle")
+            token = page.next_page_token
+
+    async def shares(self) -> AsyncGenerator[Share, None]:
+        """The shares that the profile may see."""
+        async with aclosing(self._items("/shares")) as items:
+            async for item in items:
+                yield Share.from_json(item)
+
+    async def share(self, name: str) -> Share:
+        """One share by its name."""
+        path = f"/shares/{_part(name)}"
+        async with self._request("GET", path) as response:
+            document = await _document(response, path)
+            return Share.from_json(document.get("share") if isinstance(document, dict) else None)
+
+    async def schemas(self, share: str) -> AsyncGenerator[Schema, None]:
+        """The schemas of a share."""
+        async with aclosing(self._items(f"/shares/{_part(share)}/schemas")) as items:
+            async for item in items:
+                yield Schema.from_json({"share": share, **item})
+
+    async def tables(self, share: str, schema: str) -> AsyncGenerator[Table, None]:
+        """The tables of a schema."""
+        path = f"/shares/{_part(share)}/schemas/{_part(schema)}/tables"
+        async with aclosing(self._items(path)) as items:
+            async for item in items:
+                yield Table.from_json({"share": share, "schema": schema, **item})
+
+    async def all_tables(self, share: str) -> AsyncGenerator[Table, None]:
+        """The tables of all schemas of a share."""
+        async with aclosing(self._items(f"/shares/{_part(share)}/all-tables")) as items:
+            async for item in items:
+                yield Table.from_json({"share": share, **item})
+
+    # Tables
+
+    async def version(self, table: Table, starting_timestamp: str | None = None) -> int:
+        """The current version, or the first one at or after a time ("Query Table Version").
+
+        By GET; by HEAD on the table, as older servers have it, where there is no such GET.
+        """
+        params = {"startingTimestamp": starting_timestamp} if starting_timestamp else {}
+        try:
+            return await self._version("GET", f"{_path(table)}/version", params)
+        except Refused as refusal:
+            if refusal.status not in (404, 405, 501):
+                raise
+            try:
+                return await self._version("HEAD", _path(table), params)
+            except Refused:
+                raise refusal from None
+
+    async def _version(self, method: str, path: str, params: Mapping[str, str]) -> int:
+        async with self._request(method, path, params=params) as response:
+            return _table_version(response, path)
+
+    @asynccontextmanager
+    async def metadata(self, table: Table) -> AsyncIterator[Answer]:
+        """Protocol and metadata of the current version ("Query Table Metadata")."""
+        async with self._answer("GET", f"{_path(table)}/metadata", {}, None) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def query(self, table: Table, query: Query) -> AsyncIterator[Answer]:
+        """A snapshot's files, or a range's data changes ("Read Data from a Table")."""
+        path = f"{_path(table)}/query"
+        async with self._answer("POST", path, {}, query.to_json()) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def changes(
+        self,
+        table: Table,
+        *,
+        starting_version: int | None = None,
+        ending_version: int | None = None,
+        starting_timestamp: str | None = None,
+        ending_timestamp: str | None = None,
+        historical_metadata: bool = True,
+    ) -> AsyncIterator[Answer]:
+        """The change data feed of a range, inclusive ("Read Change Data Feed from a Table")."""
+        values = {
+            "startingVersion": starting_version,
+            "endingVersion": ending_version,
+            "startingTimestamp": starting_timestamp,
+            "endingTimestamp": ending_timestamp,
+            "includeHistoricalMetadata": "true" if historical_metadata else None,
+        }
+        params = {key: str(value) for key, value in values.items() if value is not None}
+        async with self._answer("GET", f"{_path(table)}/changes", params, None) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, params: Mapping[str, str], body: dict[str, Any] | None
+    ) -> AsyncIterator[Answer]:
+        async with self._request(method, path, params=params, body=body, table=True) as first:
+            form, _ = self._format(first)
+
+            async def pages(
+                token: str | None,
+            ) -> AsyncGenerator[tuple[ResponseFormat, bytes | None], None]:
+                """The page's raw lines, and None at its end where an end was promised."""
+                if token is None:
+                    async with aclosing(self._page_lines(first)) as lines:
+                        async for line in lines:
+                            yield line
+                    return
+                more = {} if body is not None else {"pageToken": token}
+                asked = {**body, "pageToken": token} if body is not None else None
+                async with (
+                    self._request(
+                        method, path, params={**params, **more}, body=asked, table=True
+                    ) as response,
+                    aclosing(self._page_lines(response)) as lines,
+                ):
+                    async for line in lines:
+                        yield line
+
+            yield Answer(_table_version(first, path), form, pages)
+
+    async def _page_lines(
+        self, response: ClientResponse
+    ) -> AsyncGenerator[tuple[ResponseFormat, bytes | None], None]:
+        form, promised = self._format(response)
+        async with aclosing(split_lines(response)) as lines:
+            async for line in lines:
+                yield form, line
+        if promised:
+            yield form, None
+
+    def _format(self, response: ClientResponse) -> tuple[ResponseFormat, bool]:
+        """(format of the lines, whether an end-of-stream action is promised).
+
+        Who asked for delta takes parquet too, from servers that don't know better; who asked for
+        parquet alone can't take delta ("Compatibility").
+        """
+        said = Capabilities.parse(response.headers.get(CAPABILITIES_HEADER))
+        form = said.response_formats[0] if said.response_formats else "parquet"
+        if form not in ("parquet", "delta"):
+            raise TableError(f"the sharing server answers in the format {form!r}, unknown here")
+        if form == "delta" and "delta" not in self._capabilities.response_formats:
+            raise TableError(
+                "the sharing server answers in delta format, and parquet was asked for",
+                hint="set the option response_format to auto or delta",
+            )
+        return form, said.end_of_stream  # type: ignore[return-value]  # one of the two
+
+    # Requests
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: dict[str, Any] | None = None,
+        table: bool = False,
+    ) -> AsyncIterator[ClientResponse]:
+        """One request's answer of status 200; every other becomes an error."""
+        from yarl import URL
+
+        query = "&".join(f"{k}={quote(v, safe='')}" for k, v in (params or {}).items())
+        url = URL(self.profile.endpoint + path + (f"?{query}" if query else ""), encoded=True)
+        session = self.session()
+        headers = {"Accept": "application/x-ndjson, application/json"}
+        if table:
+            headers[CAPABILITIES_HEADER] = self._capabilities.format()
+        with network_errors(f"{method} {path}"):
+            for last in (False, True):
+                headers["Authorization"] = await self._authorization.header(session)
+                # A redirect would carry the token to whoever the answer names.
+                async with session.request(
+                    method, url, headers=headers, json=body, allow_redirects=False
+                ) as response:
+                    if response.status == 401 and self._authorization.renewable() and not last:
+                        self._authorization.forget()
+                        continue
+                    if response.status != 200:
+                        raise await self._refusal(response, f"{method} {path}")
+                    yield response
+                    return
+
+    async def _refusal(self, response: ClientResponse, what: str) -> Exception:
+        body = await response.content.read(_ERROR_BYTES_MAX)
+        error = ErrorBody.parse(body)
+        said = f" ({error})" if error and str(error) else ""
+        status = response.status
+        sentence = f"{what}: the sharing server answered {status}{said}"
+        if heals(status):
+            return TransientError(sentence, retry_after_s(response.headers, self.clock()))
+        hint = None
+        if status == 401:
+            expires = self._authorization.expires()
+            ended = f"; its token ends at {expires.isoformat()}" if expires else ""
+            hint = f"check the profile {self.profile.source}{ended}"
+        elif status in (301, 302, 303, 307, 308):
+            hint = "the endpoint in the profile has moved; tokens are not sent elsewhere"
+        return Refused(sentence, status, hint=hint)
+
+
+async def _document(response: ClientResponse, path: str) -> Any:
+    try:
+        return json.loads(await _bounded(response))
+    except (ValueError, RecursionError):
+        raise TableError(f"GET {path}: the sharing server's answer is not JSON") from None
+
+
+async def _bounded(response: ClientResponse) -> bytes:
+    parts, size = [], 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > _PAGE_BYTES_MAX:
+            raise TableError("a page of the sharing server is too large; set max_results")
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def _table_version(response: ClientResponse, path: str) -> int:
+    text = response.headers.get(TABLE_VERSION_HEADER, "")
+    if not text.strip().isdigit() or len(text) > 19:
+        raise TableError(
+            f"{path}: the sharing server's answer has no {TABLE_VERSION_HEADER} header"
+        )
+    return int(text)
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _path(table: Table) -> str:
+    share, schema, name = _part(table.share), _part(table.schema), _part(table.name)
+    return f"/shares/{share}/schemas/{schema}/tables/{name}"

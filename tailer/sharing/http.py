@@ -1,0 +1,119 @@
+"""What HTTP means to a client of shares: which answers heal, how lines are cut, what TLS holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import email.utils
+import json
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING
+
+from tailer.errors import ConfigError, TableError, TransientError
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+
+__all__ = [
+    "Refused",
+    "heals",
+    "network_errors",
+    "retry_after_s",
+    "split_lines",
+    "timestamp_text",
+    "tls_context",
+]
+
+#: No line is longer; one action is a few kilobytes at most, a schema at most some megabytes.
+LINE_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Refused(TableError):
+    """The sharing server refused a request, with an HTTP status that trying again won't change."""
+
+    def __init__(self, what: str, status: int, *, hint: str | None = None) -> None:
+        super().__init__(what, hint=hint)
+        self.status = status
+
+
+def heals(status: int) -> bool:
+    """Whether an answer of this HTTP status may be another one when it is asked for again."""
+    return status in (408, 425, 429) or (status >= 500 and status != 501)
+
+
+def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
+    """TLS with certificates and host names verified, always.
+
+    Raises :class:`ConfigError` for a bundle that can't be read.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_bundle)
+    except (OSError, ssl.SSLError) as e:
+        raise ConfigError(f"the CA bundle {ca_bundle} can't be read ({e})") from None
+
+
+class network_errors:  # noqa: N801  # reads as a statement: with network_errors(...)
+    """Has what goes wrong on the network raised as :class:`TransientError`.
+
+    Only aiohttp's own errors: the block may well do other things, and have other errors.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, e: BaseException | None, trace: object) -> None:
+        from aiohttp import ClientConnectorCertificateError, ClientError, ClientSSLError
+
+        if isinstance(e, ClientConnectorCertificateError | ClientSSLError):
+            raise TableError(
+                f"{self.what}: the sharing server's certificate can't be verified ({e})",
+                hint="set the option ca_bundle if an authority of your own signed it",
+            ) from None
+        if isinstance(e, ClientError):
+            reason = str(e) or type(e).__name__
+            raise TransientError(f"{self.what}: {reason}") from None
+
+
+async def split_lines(response: ClientResponse) -> AsyncGenerator[bytes, None]:
+    """The lines of a body as they come. A last line without its newline must be whole JSON."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        *whole, rest = chunk.split(b"\n")
+        for part in whole:
+            yield b"".join((*held, part))
+            held, size = [], 0
+        held.append(rest)
+        size += len(rest)
+        if size > LINE_BYTES_MAX:
+            raise TableError(
+                f"a line of the sharing server's answer exceeds {LINE_BYTES_MAX} bytes"
+            )
+    last = b"".join(held)
+    if last.strip():
+        try:
+            json.loads(last)
+        except ValueError:
+            raise TransientError("the sharing server's answer ends within a line") from None
+        yield last
+
+
+def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds of a Retry-After header, which has a number or a date; None if there is none."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isdigit() and len(text) < 10:
+        return float(text)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, TypeError, IndexError):
+        return None
+
+
+def timestamp_text(timestamp_ms: int) -> str:
+    """A time as the protocol has it ("Timestamp Format"): ISO 8601 in UTC, with its Z."""
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=timestamp_ms)
+    spec = "milliseconds" if timestamp_ms % 1000 else "seconds"
+    return moment.replace(tzinfo=None).isoformat(timespec=spec) + "Z"

@@ -1,0 +1,303 @@
+"""The words of the Delta Sharing protocol on the wire, for the client and for the server.
+
+What both send and read: shares, schemas and tables in pages, the capabilities header, error
+bodies, and NDJSON lines. Page tokens, ids and refresh tokens are opaque strings. Field names are
+the protocol's own; what a field means stands in its text, by the section named here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from tailer.delta.features import FEATURES
+from tailer.errors import TableError
+
+__all__ = [
+    "CAPABILITIES_HEADER",
+    "JSON_TYPE",
+    "NDJSON_TYPE",
+    "READER_FEATURES",
+    "TABLE_VERSION_HEADER",
+    "Capabilities",
+    "EndOfStream",
+    "ErrorBody",
+    "Page",
+    "ResponseFormat",
+    "Schema",
+    "Share",
+    "Table",
+    "ndjson_line",
+    "parse_ndjson_line",
+]
+
+ResponseFormat = Literal["parquet", "delta"]
+
+CAPABILITIES_HEADER = "delta-sharing-capabilities"
+TABLE_VERSION_HEADER = "Delta-Table-Version"
+JSON_TYPE = "application/json; charset=utf-8"
+NDJSON_TYPE = "application/x-ndjson; charset=utf-8"
+
+#: The reader features that this project reads, as the capabilities header spells them.
+READER_FEATURES = frozenset(
+    f.name.lower() for f in FEATURES.values() if f.for_readers and f.refusal is None
+)
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _text(document: Any, key: str, what: str) -> str:
+    value = document.get(key) if isinstance(document, dict) else None
+    if not isinstance(value, str):
+        raise TableError(f"the sharing server's answer has a {what} without {key}")
+    return value
+
+
+def _text_or_none(document: Mapping[str, Any], key: str) -> str | None:
+    value = document.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share ("List Shares"). Names are case-insensitive; ``id`` is optional and immutable."""
+
+    name: str
+    id: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The item of a list."""
+        return _without_none({"name": self.name, "id": self.id})
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """Raises :class:`TableError` for an item without a name."""
+        return cls(_text(document, "name", "share"), _text_or_none(document, "id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema of a share ("List Schemas in a Share")."""
+
+    name: str
+    share: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The item of a list."""
+        return {"name": self.name, "share": self.share}
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """Raises :class:`TableError` for an item without its names."""
+        return cls(_text(document, "name", "schema"), _text(document, "share", "schema"))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A shared table ("List Tables in a Schema"); ``id`` and ``share_id`` are optional."""
+
+    name: str
+    schema: str
+    share: str
+    share_id: str | None = None
+    id: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The item of a list."""
+        return _without_none(
+            {
+                "name": self.name,
+                "schema": self.schema,
+                "share": self.share,
+                "shareId": self.share_id,
+                "id": self.id,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """Raises :class:`TableError` for an item without its names."""
+        return cls(
+            _text(document, "name", "table"),
+            _text(document, "schema", "table"),
+            _text(document, "share", "table"),
+            _text_or_none(document, "shareId"),
+            _text_or_none(document, "id"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.share}.{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list, its items as JSON objects.
+
+    ``next_page_token`` None: there are no more. On the wire, ``items`` may be absent and the token
+    absent or empty; a page without items may still have a token (maxResults=0).
+    """
+
+    items: tuple[dict[str, Any], ...]
+    next_page_token: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of a list's answer."""
+        return _without_none({"items": list(self.items), "nextPageToken": self.next_page_token})
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """Raises :class:`TableError` for a body that is no page."""
+        items = document.get("items") or [] if isinstance(document, dict) else None
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise TableError("the sharing server's answer is not a list of items")
+        return cls(tuple(items), _text_or_none(document, "nextPageToken"))
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """The body of every answer that is an error: a code for programs, a message for people."""
+
+    error_code: str
+    message: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON body."""
+        return {"errorCode": self.error_code, "message": self.message}
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self | None:
+        """The error in a body; None if the body is something else (a proxy's page, say)."""
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(document, dict):
+            return None
+        code, message = document.get("errorCode"), document.get("message")
+        if code is None and message is None:
+            return None
+        return cls(str(code or ""), str(message or ""))
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.error_code, self.message) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The capabilities header ("Delta Sharing Capabilities Header").
+
+    ``key=value,value;key=value``, case-insensitive, unknown keys passed over; all values here are
+    in lower case. ``response_formats`` keeps the sender's order and is empty where the header does
+    not name any, which means parquet. ``end_of_stream`` (``includeendstreamaction=true``) asks
+    for, or promises, a last line that says that the answer is whole.
+    """
+
+    response_formats: tuple[str, ...] = ()
+    reader_features: frozenset[str] = field(default_factory=frozenset)
+    end_of_stream: bool = False
+
+    @classmethod
+    def parse(cls, header: str | None) -> Self:
+        """The capabilities in a header; none of them where there is no header."""
+        found: dict[str, list[str]] = {}
+        for part in (header or "").split(";"):
+            key, separator, values = part.partition("=")
+            if separator:
+                listed = [v.strip().lower() for v in values.split(",")]
+                found.setdefault(key.strip().lower(), []).extend(v for v in listed if v)
+        return cls(
+            tuple(dict.fromkeys(found.get("responseformat", ()))),
+            frozenset(found.get("readerfeatures", ())),
+            found.get("includeendstreamaction") == ["true"],
+        )
+
+    def format(self) -> str:
+        """The header's value; empty if there is nothing to say."""
+        parts = []
+        if self.response_formats:
+            parts.append("responseformat=" + ",".join(self.response_formats))
+        if self.reader_features:
+            parts.append("readerfeatures=" + ",".join(sorted(self.reader_features)))
+        if self.end_of_stream:
+            parts.append("includeendstreamaction=true")
+        return ";".join(parts)
+
+    def choose(self, *, needs_delta: bool) -> ResponseFormat | None:
+        """The server's choice of a format for a table; None if the client takes none that fits.
+
+        ``needs_delta``: the table has features that the parquet format can't express. With one
+        format named, that one is due, whatever the table; of a list, delta only where needed.
+        """
+        asked = [f for f in self.response_formats or ("parquet",) if f in ("parquet", "delta")]
+        if needs_delta:
+            return "delta" if "delta" in asked else None
+        if "parquet" in asked:
+            return "parquet"
+        return "delta" if asked else None
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfStream:
+    """The end-of-stream action: the last line of an answer whose header promises one.
+
+    ``refresh_token`` asks for the same files again, with new URLs; ``next_page_token`` for what
+    did not fit; ``min_url_expiration_ms`` (epoch ms) is when the first of the URLs expires.
+    """
+
+    refresh_token: str | None = None
+    next_page_token: str | None = None
+    min_url_expiration_ms: int | None = None
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The line's object."""
+        return {
+            "endStreamAction": _without_none(
+                {
+                    "refreshToken": self.refresh_token,
+                    "nextPageToken": self.next_page_token,
+                    "minUrlExpirationTimestamp": self.min_url_expiration_ms,
+                    "errorMessage": self.error,
+                }
+            )
+        }
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """From the value of ``endStreamAction``."""
+        values = values if isinstance(values, dict) else {}
+        expiration = values.get("minUrlExpirationTimestamp")
+        return cls(
+            _text_or_none(values, "refreshToken"),
+            _text_or_none(values, "nextPageToken"),
+            expiration if isinstance(expiration, int) and expiration > 0 else None,
+            _text_or_none(values, "errorMessage"),
+        )
+
+
+def ndjson_line(document: Mapping[str, Any]) -> bytes:
+    """One line of an answer, with its newline; never a newline within."""
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def parse_ndjson_line(line: bytes, known: Iterable[str]) -> tuple[str, Any] | None:
+    """(name, value) of the one field that a line must have; None for a blank line or another name.
+
+    Raises :class:`TableError` for a line that is not a JSON object, or has two known fields.
+    """
+    if not line.strip():
+        return None
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as e:
+        raise TableError(f"a line of the sharing server's answer is not JSON ({e})") from None
+    if not isinstance(document, dict):
+        raise TableError("a line of the sharing server's answer is not a JSON object")
+    found = [(name, document[name]) for name in known if document.get(name) is not None]
+    if len(found) > 1:
+        raise TableError("a line of the sharing server's answer has two fields, and may have one")
+    return found[0] if found else None

@@ -1,0 +1,212 @@
+"""Profile files: where a sharing server is, and what it is told to let us in.
+
+"Profile File Format" has version 1, a bearer token. Version 2 adds a ``type``: ``bearer_token``,
+``oauth_client_credentials`` (a token endpoint gives short-lived tokens) or ``basic``. Secrets are
+in no repr and in no error.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tailer.errors import ConfigError
+
+__all__ = [
+    "BasicAuth",
+    "BearerToken",
+    "ClientCredentials",
+    "Credentials",
+    "Profile",
+    "check_url",
+    "is_shared",
+    "load_profile",
+    "parse_address",
+    "parse_profile",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BearerToken:
+    """A token as it is; ``expires`` None: never."""
+
+    token: str = field(repr=False)
+    expires: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCredentials:
+    """OAuth 2.0 client credentials (RFC 6749, section 4.4): they buy short-lived tokens."""
+
+    token_endpoint: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BasicAuth:
+    """HTTP basic authentication."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+Credentials = BearerToken | ClientCredentials | BasicAuth
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A sharing server and our credentials there. ``endpoint`` has no slash at its end."""
+
+    endpoint: str
+    credentials: Credentials
+    source: str = "profile"
+
+
+def is_shared(address: str) -> bool:
+    """Whether a table's address is one of a shared table: ``profile.share#share.schema.table``.
+
+    A ``#`` may be in any folder's name, so the part before it must look like a profile, or be a
+    file.
+    """
+    file, separator, name = address.rpartition("#")
+    if not separator or "/" in name:
+        return False
+    return file.lower().endswith(".share") or Path(file).is_file()
+
+
+def parse_address(address: str) -> tuple[str, str, str, str]:
+    """(profile file, share, schema, table). Raises :class:`ConfigError` for another shape."""
+    file, _, name = address.rpartition("#")
+    parts = name.split(".")
+    if not file or len(parts) != 3 or not all(parts):
+        raise ConfigError(
+            f"{address!r} is not a shared table; write it as profile.share#share.schema.table"
+        )
+    return file, *parts  # type: ignore[return-value]  # three, as was checked
+
+
+def load_profile(file: str, *, allow_http: bool = False) -> Profile:
+    """The profile in a file. Raises :class:`ConfigError` for the first thing wrong with it."""
+    try:
+        text = Path(file).expanduser().read_text(encoding="utf-8")
+    except OSError as e:
+        raise ConfigError(f"the profile {file} can't be read ({e.strerror})") from e
+    except UnicodeDecodeError:
+        raise ConfigError(f"the profile {file} is not UTF-8") from None
+    return parse_profile(text, file, allow_http=allow_http)
+
+
+def parse_profile(text: str, source: str = "profile", *, allow_http: bool = False) -> Profile:
+    """The profile in a JSON text; ``source`` names it in errors.
+
+    Raises :class:`ConfigError`, also for a version or a type that is not known here.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        # Not the parser's words: they would quote what may be a secret.
+        raise ConfigError(f"the profile {source} is not JSON") from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"the profile {source} is not a JSON object")
+    version = document.get("shareCredentialsVersion")
+    kind = document.get("type")
+    if version == 1 and not isinstance(version, bool) and kind in (None, "bearer_token"):
+        kind = "bearer_token"
+    elif version != 2:
+        raise ConfigError(
+            f"the profile {source} has shareCredentialsVersion {version!r}, and 1 and 2 are known "
+            "here; install a newer delta-tailer"
+        )
+    endpoint = check_url(_text(document, "endpoint", source), source, allow_http=allow_http)
+    credentials = _credentials(kind, document, source, allow_http=allow_http)
+    return Profile(endpoint.rstrip("/"), credentials, source)
+
+
+def _credentials(
+    kind: object, document: Mapping[str, Any], source: str, *, allow_http: bool
+) -> Credentials:
+    match kind:
+        case "bearer_token":
+            expires = _expiry(document.get("expirationTime"), source)
+            return BearerToken(_secret(document, "bearerToken", source), expires)
+        case "oauth_client_credentials":
+            endpoint = _text(document, "tokenEndpoint", source)
+            return ClientCredentials(
+                check_url(endpoint, source, allow_http=allow_http),
+                _text(document, "clientId", source),
+                _secret(document, "clientSecret", source),
+                _text(document, "scope", source) if document.get("scope") else None,
+            )
+        case "basic":
+            return BasicAuth(
+                _text(document, "username", source), _secret(document, "password", source)
+            )
+    raise ConfigError(
+        f"the profile {source} has the type {kind!r}; known are bearer_token, "
+        "oauth_client_credentials and basic"
+    )
+
+
+def _text(document: Mapping[str, Any], key: str, source: str) -> str:
+    value = document.get(key)
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"the profile {source} lacks {key}, a text")
+    return value
+
+
+def _secret(document: Mapping[str, Any], key: str, source: str) -> str:
+    """A text that will stand in a header: a line break there would begin another header."""
+    value = _text(document, key, source)
+    if any(c in value for c in "\r\n\x00"):
+        raise ConfigError(f"{key} in the profile {source} has a line break in it")
+    return value
+
+
+def _expiry(value: object, source: str) -> dt.datetime | None:
+    if value is None or value == "":
+        return None
+    try:
+        moment = dt.datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ConfigError(
+            f"expirationTime in the profile {source} is not an ISO 8601 time"
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+
+
+def check_url(url: str, source: str, *, allow_http: bool) -> str:
+    """The URL, if tokens may be sent there: by https, or to this very machine.
+
+    Raises :class:`ConfigError` for any other, unless plain HTTP was allowed on purpose.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        raise ConfigError(f"{source} has an address that is not a URL") from None
+    secure = parts.scheme == "https" or (
+        parts.scheme == "http" and (allow_http or _is_loopback(host))
+    )
+    if not host or parts.username is not None or not secure:
+        raise ConfigError(
+            f"{source} has the address {parts.scheme}://{host}, and only https is used for "
+            "shares (http with the option allow_http, or on this machine)"
+        )
+    return url
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

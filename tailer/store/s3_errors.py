@@ -1,0 +1,116 @@
+"""What an S3 server's refusal means, and who must act.
+
+A refusal is known by its status and by the code in its XML body; HEAD answers have none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailer.errors import TableError, TailerError, TransientError
+
+__all__ = [
+    "Answer",
+    "Unfit",
+    "error_code",
+    "refusal",
+    "region_of",
+    "retry_after_s",
+    "worth_retrying",
+]
+
+_CODE = re.compile(rb"<Code>([^<]{1,100})</Code>")
+_MESSAGE = re.compile(rb"<Message>([^<]{1,500})</Message>")
+_REGION = re.compile(rb"<Region>([a-z0-9-]{1,40})</Region>")
+
+#: 4xx answers that say: try again. 5xx and 429 always do.
+_PASSING = {
+    "ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "RequestTimeTooSkewed",
+    "SlowDown", "ThrottlingException", "TooManyRequests",
+}  # fmt: skip
+#: Credentials that were good once.
+EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+_REMEDIES = {
+    "NoSuchBucket": "check its name, the endpoint and the region",
+    "InvalidAccessKeyId": "check the access key, and that it is this endpoint's",
+    "SignatureDoesNotMatch": "check the secret key, and that nothing between rewrites requests",
+    "InvalidToken": "get new credentials",
+    "InvalidObjectState": "the object is archived: restore it first",
+    "InvalidBucketName": "check the bucket's name",
+}
+_FORBIDDEN = (
+    "grant s3:GetObject on the key and s3:ListBucket on the bucket (without the latter, a key "
+    "that is not there is forbidden too)"
+)
+_RETRY_AFTER_MAX_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer: ``headers`` by lower-case names."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Unfit(Exception):
+    """An answer that is not one to the question: too short, of another range, not XML."""
+
+
+def error_code(answer: Answer) -> str:
+    """The code of a refusal; empty where the answer has none."""
+    found = _CODE.search(answer.body)
+    return found[1].decode("ascii", "replace") if found else ""
+
+
+def region_of(answer: Answer) -> str | None:
+    """The region of the bucket, where a refusal tells that it is another one."""
+    if answer.status not in (301, 307, 400):
+        return None
+    header = answer.headers.get("x-amz-bucket-region")
+    found = _REGION.search(answer.body)
+    return header or (found[1].decode() if found else None)
+
+
+def worth_retrying(answer: Answer) -> bool:
+    """Whether the same request may go well a moment later."""
+    if answer.status == 429 or answer.status >= 500:
+        return True
+    return answer.status >= 400 and error_code(answer) in _PASSING
+
+
+def retry_after_s(answer: Answer) -> float | None:
+    """The server's own wish, in seconds. A date in its place is not looked at."""
+    text = answer.headers.get("retry-after", "")
+    return min(float(text), _RETRY_AFTER_MAX_S) if text.isdigit() else None
+
+
+def refusal(answer: Answer, operation: str, bucket: str, key: str) -> TailerError:
+    """The error of an answer that is none of those the caller can use."""
+    code = error_code(answer)
+    if worth_retrying(answer):
+        what = code or "no reason given"
+        return TransientError(
+            f"s3://{bucket}/{key}: the server answered {answer.status} to {operation} ({what})",
+            retry_after_s(answer),
+        )
+    table, path = f"s3://{bucket}", key or None
+    if code == "NoSuchBucket":
+        return TableError("the bucket does not exist", hint=_REMEDIES[code], table=table, path=path)
+    if code in EXPIRED:
+        return TableError("the credentials have expired", hint="renew them", table=table, path=path)
+    found = _MESSAGE.search(answer.body)
+    said = f"{code}: {found[1].decode('utf-8', 'replace')}" if found else code or "no reason given"
+    if answer.status in (401, 403) and code not in _REMEDIES:
+        return TableError(
+            f"access denied to {operation} ({said})", hint=_FORBIDDEN, table=table, path=path
+        )
+    return TableError(
+        f"the server refused {operation} with {answer.status} ({said})",
+        hint=_REMEDIES.get(code, "check the endpoint, the region and the store's options"),
+        table=table,
+        path=path,
+    )

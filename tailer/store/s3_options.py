@@ -1,0 +1,99 @@
+"""How a bucket is reached: the options of the S3 store, and its addresses.
+
+What is not set here comes from where the AWS tools take it: environment, profile, instance.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+from urllib.parse import urlsplit
+
+from tailer.errors import ConfigError
+
+__all__ = ["S3Options", "parse_s3_address"]
+
+_ADDRESS = re.compile(r"(?:s3|s3a|s3n)://([^/]+)/*(.*)", re.IGNORECASE | re.DOTALL)
+_WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """The options of the S3 store; stores with equal options share one pool of connections.
+
+    ``path_style`` None: virtual hosts on AWS, paths elsewhere. ``max_concurrency`` bounds the
+    requests at a time of all stores with these options, ``table_concurrency`` those of one store.
+    Times are in seconds; a request is made at most ``max_attempts`` times.
+    ``read_ahead_bytes_max`` bounds what is kept of one open data file.
+    """
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    path_style: bool | None = None
+    anonymous: bool = False
+    ca_bundle: str | None = None
+    requester_pays: bool = False
+    max_concurrency: int = 64
+    table_concurrency: int = 8
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 20.0
+    max_attempts: int = 4
+    read_ahead_bytes_max: int = 32 * MIB
+
+    def __post_init__(self) -> None:
+        if self.endpoint_url is not None:
+            url = urlsplit(self.endpoint_url)
+            if url.scheme not in ("http", "https") or not url.hostname:
+                raise ConfigError(
+                    f"endpoint_url is {self.endpoint_url!r}, and must be http://host or https://host"
+                )
+        for name in ("max_concurrency", "table_concurrency", "max_attempts"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, and must be at least 1")
+        for name in ("connect_timeout_s", "read_timeout_s", "read_ahead_bytes_max"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, and must be greater than 0")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> S3Options:
+        """The options of a mapping, whose values may be text (as the command line gives them).
+
+        Raises :class:`ConfigError`, naming the key, for one that is not known or of another type.
+        """
+        kinds = {field.name: str(field.type) for field in fields(cls)}
+        for key in options:
+            if key not in kinds:
+                known = ", ".join(sorted(kinds))
+                raise ConfigError(f"{key} is not an option of the S3 store; known are {known}")
+        return cls(**{key: _typed(key, value, kinds[key]) for key, value in options.items()})
+
+
+def _typed(key: str, value: Any, kind: str) -> Any:
+    wanted = kind.partition(" ")[0]
+    is_bool = isinstance(value, bool)
+    try:
+        match wanted:
+            case "str" if isinstance(value, str):
+                return value or None
+            case "bool" if is_bool or isinstance(value, str):
+                return value if is_bool else _WORDS[value.lower()]
+            case "int" if isinstance(value, str | int) and not is_bool:
+                return int(value)
+            case "float" if isinstance(value, str | int | float) and not is_bool:
+                return float(value)
+    except (KeyError, ValueError):
+        pass
+    raise ConfigError(f"{key} is {value!r}, and must be a {wanted}")
+
+
+def parse_s3_address(address: str) -> tuple[str, str] | None:
+    """(bucket, key) of ``s3://bucket/key``, also as s3a and s3n; None for another address.
+
+    The key is plain text, without a slash at its end.
+    """
+    match = _ADDRESS.fullmatch(address)
+    return None if match is None else (match[1], match[2].rstrip("/"))

@@ -1,0 +1,153 @@
+"""A data file on S3 as something that pyarrow reads from worker threads.
+
+The end of the file, where Parquet keeps its footer, comes with opening it. After that a read
+fetches more than was asked for: neighbouring column chunks are had with one request, and whoever
+reads on where an earlier fetch ended gets twice as much the next time. What is kept is bounded;
+when windows are dropped before they were read, as with very many columns, they become smaller.
+
+Every range carries the ETag that the file had when it was opened. A file that changed meanwhile is
+an error, never a mix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Fetch", "RangedReader"]
+
+#: The bytes of [start, end); runs on the event loop.
+Fetch = Callable[[int, int], Coroutine[Any, Any, bytes]]
+
+_WINDOW_MIN_BYTES = 256 * 1024
+_WINDOW_FIRST_BYTES = 1024 * 1024
+_WINDOW_MAX_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Window:
+    """Bytes of the file from ``start`` on; ``read`` is the end of what was asked of them."""
+
+    start: int
+    data: bytes
+    read: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+
+class RangedReader(io.RawIOBase):
+    """A file of ``size`` bytes for one thread at a time, any but the event loop's own.
+
+    ``tail`` are its last bytes, which are kept; ``bytes_max`` bounds what is kept besides.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        loop: asyncio.AbstractEventLoop,
+        size: int,
+        tail: bytes,
+        bytes_max: int,
+    ) -> None:
+        super().__init__()
+        self._fetch = fetch
+        self._loop = loop
+        self._loop_thread = threading.get_ident()
+        self._size = size
+        self._tail = _Window(size - len(tail), tail, size)
+        self._windows: list[_Window] = []  # the one used last at the end
+        self._bytes_max = bytes_max
+        self._window_max = min(_WINDOW_MAX_BYTES, bytes_max)
+        self._at = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set where the next read begins."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next ``size`` bytes, less only at the file's end."""
+        rest = max(0, self._size - self._at)
+        wanted = rest if size is None or size < 0 else min(size, rest)
+        data = self._range(self._at, self._at + wanted) if wanted else b""
+        self._at += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        """The bytes from here to the end."""
+        return self.read(-1)
+
+    def close(self) -> None:
+        """Forget what is kept."""
+        self._windows.clear()
+        super().close()
+
+    def _range(self, start: int, end: int) -> bytes:
+        parts, at = [], start
+        while at < end:
+            window = self._known(at) or self._get(at, end)
+            upto = min(end, window.end)
+            window.read = max(window.read, upto)
+            parts.append(window.data[at - window.start : upto - window.start])
+            at = upto
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _known(self, at: int) -> _Window | None:
+        if at >= self._tail.start:
+            return self._tail
+        for window in reversed(self._windows):
+            if window.start <= at < window.end:
+                if window is not self._windows[-1]:
+                    self._windows.remove(window)
+                    self._windows.append(window)
+                return window
+        return None
+
+    def _get(self, at: int, end: int) -> _Window:
+        """Fetch what is wanted from ``at`` on, and some of what follows."""
+        before = next((w for w in self._windows if w.end == at), None)
+        ahead = _WINDOW_FIRST_BYTES if before is None else 2 * len(before.data)
+        following = min(
+            (w.start for w in (*self._windows, self._tail) if w.start > at), default=self._size
+        )
+        upto = min(max(end, at + min(ahead, self._window_max)), following)
+        if before is not None:
+            self._windows.remove(before)
+        self._make_room(upto - at)
+        window = _Window(at, self._blocking(self._fetch(at, upto)), at)
+        self._windows.append(window)
+        return window
+
+    def _make_room(self, size: int) -> None:
+        kept = sum(len(window.data) for window in self._windows)
+        while self._windows and kept + size > self._bytes_max:
+            dropped = self._windows.pop(0)
+            kept -= len(dropped.data)
+            if dropped.read < dropped.end:
+                self._window_max = max(_WINDOW_MIN_BYTES, self._window_max // 2)
+
+    def _blocking(self, work: Coroutine[Any, Any, bytes]) -> bytes:
+        """Do it on the event loop, while this thread waits."""
+        if threading.get_ident() == self._loop_thread:
+            work.close()
+            raise RuntimeError("a file on S3 is read in worker threads, not in the event loop")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

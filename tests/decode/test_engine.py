@@ -1,0 +1,105 @@
+"""The comparison's engine, on values that a careless fingerprint takes for equal."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tailer.decode.engine import COMING, LEAVING, REF_FIELDS, DiffOptions, Engine, RowStream
+
+_MULTIPLIER, _WORD = 0xD6E8FEB86659FD93, 2**64
+
+
+def stream(data_type: pa.DataType, left: list[Any], came: list[Any]) -> RowStream:
+    """Rows of one column, the first of each side at position 0."""
+    schema = pa.schema([*REF_FIELDS, pa.field("c0", data_type)])
+    batches = [
+        pa.RecordBatch.from_arrays(
+            [
+                pa.array([side] * len(values), pa.int8()),
+                pa.array(range(len(values)), pa.int64()),
+                pa.array(values, data_type),
+            ],
+            schema=schema,
+        )
+        for side, values in ((LEAVING, left), (COMING, came))
+    ]
+    return RowStream(schema, iter(batches))
+
+
+def unmatched(data_type: pa.DataType, left: list[Any], came: list[Any]) -> tuple[Any, Any]:
+    with Engine(DiffOptions()) as engine:
+        found = engine.unmatched(lambda: stream(data_type, left, came))
+    return sorted(found[0].to_pylist()), sorted(found[1].to_pylist())
+
+
+def engine_hash(sql: str) -> int:
+    return int(duckdb.execute(f"SELECT hash({sql})").fetchall()[0][0])
+
+
+def integer_of_hash(hashed: int) -> int:
+    """The 64-bit integer whose hash this is: the engine's mixing, taken back."""
+    inverse = pow(_MULTIPLIER, -1, _WORD)
+    for _ in range(2):
+        hashed = (hashed ^ (hashed >> 32)) * inverse % _WORD
+    hashed ^= hashed >> 32
+    return hashed - _WORD if hashed >= _WORD // 2 else hashed
+
+
+def test_the_integer_with_the_hash_of_null_is_not_null() -> None:
+    alike = integer_of_hash(engine_hash("NULL::BIGINT"))
+    assert engine_hash(f"({alike})::BIGINT") == engine_hash("NULL::BIGINT")
+    assert unmatched(pa.int64(), [alike], [None]) == ([0], [0])
+    assert unmatched(pa.int64(), [1, None], [None, 1]) == ([], [])
+
+
+def test_wide_decimals_with_their_halves_swapped_are_two_values() -> None:
+    assert engine_hash("18446744073709551616::HUGEINT") == engine_hash("1::HUGEINT")
+    wide = pa.decimal128(38, 0)
+    assert unmatched(wide, [Decimal(2**64)], [Decimal(1)]) == ([0], [0])
+    assert unmatched(wide, [Decimal(2**64)], [Decimal(2**64)]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("data_type", "one", "other"),
+    [
+        (pa.list_(pa.string()), [""], [None]),
+        (pa.list_(pa.string()), [None], None),
+        (pa.struct([("a", pa.string())]), {"a": None}, None),
+        (pa.string(), "", None),
+        (pa.binary(), b"fingerp~", b""),
+        (pa.bool_(), False, None),
+        (pa.date32(), 0, None),
+    ],
+    ids=str,
+)
+def test_what_is_almost_nothing_is_not_nothing(
+    data_type: pa.DataType, one: object, other: object
+) -> None:
+    assert unmatched(data_type, [one], [other]) == ([0], [0])
+    assert unmatched(data_type, [one, other], [other, one]) == ([], [])
+
+
+def test_of_many_equal_rows_the_lowest_of_the_larger_side_stay() -> None:
+    assert unmatched(pa.int64(), [7, 7, 7, 8], [8, 7]) == ([0, 1], [])
+    assert unmatched(pa.string(), ["a"], ["a", "a", "b"]) == ([], [0, 2])
+
+
+def test_more_columns_than_there_are_bits_are_compared_all_the_same() -> None:
+    columns = [pa.field(f"c{i}", pa.int64()) for i in range(70)]
+    schema = pa.schema([*REF_FIELDS, *columns])
+
+    def rows() -> RowStream:
+        values: list[list[int | None]] = [[i, i] for i in range(69)]
+        last: list[int | None] = [None, 0]
+        arrays = [pa.array([LEAVING, COMING], pa.int8()), pa.array([0, 0], pa.int64())]
+        arrays += [pa.array(column, pa.int64()) for column in [*values, last]]
+        return RowStream(schema, iter([pa.RecordBatch.from_arrays(arrays, schema=schema)]))
+
+    with Engine(DiffOptions()) as engine:
+        left, came = engine.unmatched(rows)
+    assert (left.to_pylist(), came.to_pylist()) == ([0], [0])

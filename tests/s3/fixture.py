@@ -1,0 +1,120 @@
+"""A real S3 server for the tests: versitygw over a folder, built once for each of its sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.components import require
+from tests.source import ROOT
+
+__all__ = ["ACCESS", "REGION", "SECRET", "Bucket", "S3Server", "free_port", "run_server"]
+
+ACCESS, SECRET, REGION = "test-access", "test-secret", "eu-central-1"
+_SOURCES = Path(__file__).parent / "server"
+_START_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """A server at ``url``, whose buckets are the folders below ``folder``."""
+
+    url: str
+    folder: Path
+
+    def bucket(self, name: str) -> Bucket:
+        """A bucket, made if it is not there."""
+        (self.folder / name).mkdir(exist_ok=True)
+        return Bucket(name, self.url)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket and how to reach it, for this project and for others' clients."""
+
+    name: str
+    url: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of our S3 store; the account is in the environment."""
+        return {"endpoint_url": self.url, "region": REGION, **self.more}
+
+    @property
+    def deltalake(self) -> dict[str, str]:
+        """The storage options of deltalake."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": ACCESS,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
+            "aws_conditional_put": "etag",
+        }
+
+    def address(self, key: str) -> str:
+        """The address of a key."""
+        return f"s3://{self.name}/{key}"
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def _built() -> Path:
+    """The server's program: built by Go once, then kept in the checkout's cache."""
+    sources = b"".join((_SOURCES / n).read_bytes() for n in ("main.go", "go.mod", "go.sum"))
+    program = ROOT / ".cache" / f"s3server-{hashlib.sha256(sources).hexdigest()[:16]}"
+    if not program.exists():
+        go = shutil.which("go")
+        require("Go, which builds the S3 server,", go is not None)
+        program.parent.mkdir(exist_ok=True)
+        fresh = program.with_suffix(f".{os.getpid()}")
+        subprocess.run(
+            [str(go), "build", "-trimpath", "-ldflags=-s -w", "-o", str(fresh), "."],
+            cwd=_SOURCES, check=True, env={**os.environ, "CGO_ENABLED": "0"},
+        )  # fmt: skip
+        fresh.replace(program)
+    return program
+
+
+@contextmanager
+def run_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
+    """A server over a folder, ended with the block."""
+    port = port or free_port()
+    account = {"S3_ACCESS": ACCESS, "S3_SECRET": SECRET, "S3_REGION": REGION}
+    with subprocess.Popen(
+        [str(_built()), f"127.0.0.1:{port}", str(folder)],
+        env={**os.environ, **account}, stdout=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        try:
+            _wait_for(process, port)
+            yield S3Server(f"http://127.0.0.1:{port}", folder)
+        finally:
+            process.kill()
+
+
+def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
+    raise AssertionError(f"the S3 server did not start (its status is {process.poll()})")
