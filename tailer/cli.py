@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
 from tailer.errors import ConfigError, TailerError
 
@@ -39,6 +40,41 @@ def _read_options(p: argparse.ArgumentParser) -> None:
         help="the zone of partition timestamps that have none (default UTC)",
     )  # fmt: skip
     p.add_argument("--batch-rows-max", type=int, default=65_536, metavar="N")
+
+
+def _spark_command(commands: Any) -> None:
+    p = commands.add_parser("spark", help="run a configuration's feeds as Spark queries")
+    p.add_argument("config", metavar="CONFIG.toml")
+    p.add_argument("--master", metavar="URL", help="default: that of spark-submit, or local[*]")
+    p.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
+    )
+    p.add_argument("--available-now", action="store_true", help="read what there is, then end")
+    p.add_argument("--interval-s", type=float, default=0.5, metavar="S", help="between batches")
+    p.add_argument(
+        "--trigger-bytes-max", type=int, default=256 * 1024 * 1024, metavar="N",
+        help="bytes of data files in one batch of a query",
+    )  # fmt: skip
+
+
+def _offsets_command(commands: Any) -> None:
+    p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
+    p.add_argument("action", choices=("show", "set", "reset", "export", "import"))
+    p.add_argument("config", metavar="CONFIG.toml")
+    p.add_argument("feed", metavar="FEED")
+    p.add_argument(
+        "--at-version",
+        dest="at_version",
+        type=int,
+        metavar="N",
+        help="with set: the next version to read",
+    )
+    p.add_argument(
+        "--index", type=int, default=0, metavar="I", help="with set: the next change in it"
+    )
+    p.add_argument(
+        "--checkpoint", metavar="FOLDER", help="with import: the checkpoint of a Spark query"
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,20 +132,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--limit", type=int, metavar="N")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
 
-    p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
-    p.add_argument("action", choices=("show", "set", "reset"))
-    p.add_argument("config", metavar="CONFIG.toml")
-    p.add_argument("feed", metavar="FEED")
-    p.add_argument(
-        "--at-version",
-        dest="at_version",
-        type=int,
-        metavar="N",
-        help="with set: the next version to read",
-    )
-    p.add_argument(
-        "--index", type=int, default=0, metavar="I", help="with set: the next change in it"
-    )
+    _spark_command(commands)
+    _offsets_command(commands)
     return top
 
 

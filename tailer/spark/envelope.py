@@ -11,32 +11,37 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from queue import Queue
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
 import pyarrow as pa
+from anyio.from_thread import BlockingPortal
 from pyspark.sql.datasource import InputPartition
 
-from tailer.changes import ChangeBatch, ChangeFile, Offset
-from tailer.decode.rows import DecodeOptions, Rows, output_schema
+from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
+from tailer.decode.rows import DecodeOptions, output_schema
 from tailer.delta.snapshot import TableState
+from tailer.feed import FeedOptions, read_changes
+from tailer.log import DeltaLog
 from tailer.spark.driver import TaskPartition
 from tailer.spark.failing import one_sentence
 from tailer.spark.limited import LimitedStreamReader
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import Order, pack
+from tailer.spark.orders import Order, VersionOrder, pack
 from tailer.spark.planning import Planned, Planner
 from tailer.spark.source import TailerSource
 from tailer.spark.tasks import decoded, store_portal
+from tailer.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["SCHEMA", "BatchSource", "change_batches"]
+__all__ = ["SCHEMA", "BatchPartition", "BatchSource", "BatchStreamReader", "change_batches"]
 
 #: What rows belong to, pickled; and the rows with their positions, none where a version begins.
 SCHEMA = pa.schema([("head", pa.binary()), ("rows", pa.binary())])
-
-_POSITION = "_position"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,13 @@ class _Version:
     timestamp_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The file that some rows are of."""
+
+    file: ChangeFile
+
+
 class BatchSource(TailerSource):
     """``format("tailer-batches")``: the pipeline's own, in each version's own schema."""
 
@@ -56,6 +68,9 @@ class BatchSource(TailerSource):
     def name(cls) -> str:
         """The name of the format."""
         return "tailer-batches"
+
+    def _check(self, options: SourceOptions) -> None:
+        """Whatever the pipeline asks for."""
 
     def schema(self) -> StructType:
         """Two binary columns, see :data:`SCHEMA`."""
@@ -135,24 +150,90 @@ def _rows(
             for at, version in partition.begins:
                 if at == number:
                     yield _row(version, b"")
-            if order is not None:
+            if isinstance(order, VersionOrder):
+                for batch in _read_version(portal, store, order, options, decode):
+                    yield _row(_emptied(batch), _packed(batch))
+            elif order is not None:
                 for file, rows in decoded(portal, store, order, options, decode):
-                    # Which rows of the file are meant has been decided: it need not travel.
-                    yield _row(replace(file, rows=None, updated=None), _packed(rows))
+                    yield _row(_Piece(_bare(file)), _packed(rows))
 
 
-def _row(head: _Version | ChangeFile, rows: bytes | pa.Buffer) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.array([pickle.dumps(head)], pa.binary()), pa.array([rows], pa.binary())], schema=SCHEMA
-    )
+def _read_version(
+    portal: BlockingPortal,
+    store: Store,
+    order: VersionOrder,
+    options: SourceOptions,
+    decode: DecodeOptions,
+) -> Iterator[ChangeBatch]:
+    """A version's batches exactly as a daemon's feed reads them, its updates paired."""
+    log = DeltaLog(store, torn_commit_max_s=options.torn_commit_max_s)
+    feed = FeedOptions(options.change_source, options.key, options.diff, decode, paired=True)
+    batches: Queue[ChangeBatch | None] = Queue(maxsize=1)
+
+    async def read() -> None:
+        try:
+            found = read_changes(log, order.start, order.start.version, feed)
+            async with aclosing(found):
+                async for batch in found:
+                    await anyio.to_thread.run_sync(batches.put, batch, abandon_on_cancel=True)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(batches.put, None)
+
+    reading = portal.start_task_soon(read)
+    while (batch := batches.get()) is not None:
+        yield batch
+    reading.result()
 
 
-def _packed(rows: Rows) -> pa.Buffer:
-    batch = rows.batch.append_column(_POSITION, rows.positions)
+def _bare(file: ChangeFile) -> ChangeFile:
+    """A file without which of its rows are meant: that has been decided, and need not travel."""
+    kept = None if file.kept is None else ()
+    return replace(file, rows=None, updated=None, kept=kept)
+
+
+def _emptied(batch: ChangeBatch) -> ChangeBatch:
+    """A batch without its rows, which travel as Arrow."""
+    file = None if batch.file is None else _bare(batch.file)
+    none = pa.array([], pa.int64())
+    return replace(
+        batch, rows=batch.rows.slice(0, 0), positions=none, file=file,
+        row_ids=None, before=None, indices=None,
+    )  # fmt: skip
+
+
+def _row(head: _Version | _Piece | ChangeBatch, rows: bytes | pa.Buffer) -> pa.RecordBatch:
+    columns = [_single(pickle.dumps(head)), _single(rows)]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _single(value: bytes | pa.Buffer) -> pa.BinaryArray:
+    """An array of that one value, which is not copied."""
+    data = pa.py_buffer(value)
+    offsets = pa.array([0, data.size], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
+
+
+def _packed(rows: Rows | ChangeBatch) -> pa.Buffer:
+    """Rows as a batch of structs: the rows themselves and what goes with each of them."""
+    batch = rows.batch if isinstance(rows, Rows) else rows.rows
+    besides = {"positions": rows.positions, "row_ids": rows.row_ids}
+    if isinstance(rows, ChangeBatch):
+        besides |= {"before": rows.before, "indices": rows.indices}
+    given = {name: array for name, array in besides.items() if array is not None}
+    more = pa.RecordBatch.from_arrays([*given.values()], names=[*given])
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
+    for part in (batch, more):
+        with pa.ipc.new_stream(sink, part.schema) as writer:
+            writer.write_batch(part)
     return sink.getvalue()
+
+
+def _unpacked(packed: bytes) -> tuple[pa.RecordBatch, dict[str, pa.Array]]:
+    source = pa.BufferReader(packed)
+    # To its end, for the second stream begins there.
+    (batch,), (more,) = ([*pa.ipc.open_stream(source)] for _ in range(2))
+    return batch, dict(zip(more.schema.names, more.columns, strict=True))
 
 
 def change_batches(
@@ -175,12 +256,16 @@ def change_batches(
         assert version is not None, "rows come after the beginning of their version"
         if held is not None:
             yield held
+        data, besides = _unpacked(packed)
+        if isinstance(found, ChangeBatch):
+            held = replace(found, rows=data, **besides)
+            continue
         at = version.offset if held is None else held.next_offset
-        batch = pa.ipc.open_stream(packed).read_next_batch()
-        positions = batch.column(_POSITION)
-        data = batch.drop_columns([_POSITION])
         behind = replace(at, index=at.index + data.num_rows)
-        held = ChangeBatch(data, positions, found.state, found, version.timestamp_ms, at, behind)
+        held = ChangeBatch(
+            data, besides["positions"], found.file.state, found.file, version.timestamp_ms, at,
+            behind, besides.get("row_ids"),
+        )  # fmt: skip
     if version is not None:
         yield _ended(version, held, columns)
 

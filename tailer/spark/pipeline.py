@@ -8,6 +8,10 @@ the other, and a Spark checkpoint is only a scratch folder that each start makes
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import sys
 import tempfile
 import threading
 import time
@@ -31,7 +35,7 @@ from tailer.spark.options import STORE_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["PipelineFeed", "PipelineOptions", "run_pipeline", "start_session"]
 
@@ -70,6 +74,8 @@ def start_session(options: PipelineOptions) -> SparkSession:
     """The session of ``spark-submit`` where there is one, else a new one."""
     from pyspark.sql import SparkSession
 
+    # The workers must be able to import this package, and may not be the first python3 there is.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("tailer")
     if options.master is not None:
         builder = builder.master(options.master)
@@ -78,7 +84,7 @@ def start_session(options: PipelineOptions) -> SparkSession:
     return builder.getOrCreate()
 
 
-class _Stopped(Exception):  # noqa: N818  # an end, not an error
+class _Stopped(Exception):  # an end, not an error
     """The query is to end, and writes no further batch."""
 
 
@@ -114,7 +120,8 @@ class _Run:
         self._offset = offset
         feed.metrics.started(offset)
         reader = self.spark.readStream.format(BatchSource.name())
-        for name, value in self._source_options(offset).items():
+        wanted = feed.options.for_sink(self._sink)
+        for name, value in self._source_options(offset, wanted).items():
             reader = reader.option(name, value)
         writer = (
             reader.load(feed.table)
@@ -128,14 +135,13 @@ class _Run:
             writer = writer.trigger(processingTime=f"{self.options.interval_s} seconds")
         self.query = writer.start()
 
-    def _source_options(self, offset: Offset) -> dict[str, str]:
-        import json
-
-        options = self.feed.options
+    def _source_options(self, offset: Offset, options: FeedOptions) -> dict[str, str]:
         found = {
             "startingOffset": str(offset),
             "changeSource": options.change_source,
             "key": json.dumps(options.key),
+            "paired": str(options.paired),
+            "rowIds": str(options.decode.row_ids),
             "batchRowsMax": str(options.decode.batch_rows_max),
             "batchBytesMax": str(options.decode.batch_bytes_max),
             "writerTimezone": options.decode.writer_timezone,
@@ -185,11 +191,7 @@ class _Run:
         found: Exception | None = self.error
         if found is None and self.query is not None:
             found = self.query.exception()
-        if found is None or isinstance(found, TailerError):
-            return found
-        told = _sentence(str(found))
-        # What failed in the source on an executor or the driver comes as text only.
-        return TransientError(told) if told.startswith("[transient]") else SinkRejected(told)
+        return None if found is None else _told(found)
 
     def stop(self) -> None:
         """End the query after the batch in hand, and close the sink."""
@@ -205,13 +207,24 @@ class _Run:
         self._checkpoint.cleanup()
 
 
+def _told(error: Exception) -> TailerError:
+    """An error in the project's families; what failed on an executor comes as text only."""
+    if isinstance(error, TailerError):
+        return error
+    told = _sentence(str(error))
+    return TransientError(told) if told.startswith("[transient]") else SinkRejected(told)
+
+
 def _sentence(text: str) -> str:
     """Of what Spark makes of an error, our sentence."""
     for line in text.splitlines():
         _, mark, told = line.partition("TailerSourceError: ")
         if mark:
             return told
-    return text.splitlines()[0] if text else "the query ended without saying why"
+    # The last line of a Python traceback says what happened; else the first line of all does.
+    causes = re.findall(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
+    lines = text.splitlines() or ["the query ended without saying why"]
+    return causes[-1] if "Traceback" in text and causes else lines[0]
 
 
 def run_pipeline(
@@ -282,7 +295,7 @@ def _run_once(run: _Run, stopping: threading.Event) -> TailerError | None:
         while not run.ended() and not stopping.is_set():
             time.sleep(_POLL_S)
         return None if stopping.is_set() and run.error is None else run.failure()
-    except TransientError as e:
-        return e
+    except Exception as e:  # noqa: BLE001  # Spark raises many kinds; none may end unseen
+        return _told(e)
     finally:
         run.stop()
