@@ -19,6 +19,7 @@ LAYERS = (
     ("__main__", "testing"),
     ("cli",),
     ("commands",),
+    ("cluster",),
     ("daemon",),
     ("web",),
     ("spark", "sharing"),
