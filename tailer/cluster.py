@@ -84,7 +84,7 @@ def _serving(
     """Serve /metrics, /healthz and /readyz, as the daemon does, while the block runs."""
     if config.http is None:
         return nullcontext()
-    from tailer.web import serve
+    from tailer.web import health_routes, serve
 
     def unready() -> dict[str, str]:
         return {
@@ -93,7 +93,8 @@ def _serving(
             if feed.ended is not None or not feed.metrics.ready
         }
 
-    return portal.wrap_async_context_manager(serve(config.http, registry, unready))
+    routes = health_routes(registry, unready)
+    return portal.wrap_async_context_manager(serve(config.http, routes))
 
 
 def checkpoint_offset(folder: Path) -> Offset:

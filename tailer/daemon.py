@@ -80,9 +80,14 @@ async def _serving(config: Config, registry: Any, supervisor: Supervisor) -> Asy
     if config.http is None:
         yield
         return
+    from tailer.console import console_routes
     from tailer.web import api_routes, health_routes, serve
 
-    routes = [*health_routes(registry, supervisor), *api_routes(supervisor, config.token)]
+    routes = [
+        *health_routes(registry, supervisor.unready),
+        *api_routes(supervisor, config.token),
+        *console_routes(supervisor, config.token),
+    ]
     try:
         async with serve(config.http, routes):
             yield

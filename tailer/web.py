@@ -25,8 +25,11 @@ BODY_BYTES_MAX = 64 * 1024
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def health_routes(registry: Any, supervisor: Supervisor) -> list[web.RouteDef]:
-    """``/metrics``, ``/healthz`` (the process runs) and ``/readyz`` (all its feeds do)."""
+def health_routes(registry: Any, unready: Callable[[], dict[str, str]]) -> list[web.RouteDef]:
+    """``/metrics``, ``/healthz`` (the process runs) and ``/readyz`` (all its feeds do).
+
+    ``unready`` gives the feeds that are not ready, and why.
+    """
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(
@@ -37,7 +40,7 @@ def health_routes(registry: Any, supervisor: Supervisor) -> list[web.RouteDef]:
         return web.json_response({"status": "ok"})
 
     async def readyz(_: web.Request) -> web.Response:
-        waiting = supervisor.unready()
+        waiting = unready()
         return web.json_response(
             {"status": "waiting" if waiting else "ready", "feeds": waiting},
             status=503 if waiting else 200,

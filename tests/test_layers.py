@@ -21,6 +21,7 @@ LAYERS = (
     ("commands",),
     ("cluster",),
     ("daemon",),
+    ("console",),
     ("web",),
     ("spark", "sharing"),
     ("deltalog", "verify_topic"),

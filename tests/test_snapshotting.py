@@ -38,7 +38,10 @@ async def made(count: int) -> AsyncGenerator[AddFile, None]:
     dv = DeletionVectorDescriptor("u", "x", 1, 34, 2)
     for i in range(count):
         path = f"{i * 7919 % count:06d} größe"
-        yield AddFile(path, {"p": None, "q": "ä"}, i, 0, True, i, dv if i % 2 else None, i, None)
+        yield AddFile(
+            path, {"p": None, "q": "ä"}, i, 0, True, i,
+            deletion_vector=dv if i % 2 else None, base_row_id=i,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("run_files", [1, 7, 100, 1000])

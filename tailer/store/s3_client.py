@@ -9,8 +9,8 @@ processor for that.
 from __future__ import annotations
 
 import asyncio
-import os
 import datetime as dt
+import os
 import random
 import ssl
 from collections.abc import Callable, Mapping

@@ -13,7 +13,9 @@ NAMES = ("start", "log", "derive", "encode", "daemon", "kafka", "spark", "share"
 
 def main() -> None:
     """Run those that are named, or all; the status tells whether each stayed in its bounds."""
-    wanted = sys.argv[1:] or [n for n in NAMES if (ROOT / f"tests/benchmarks/bench_{n}.py").exists()]
+    wanted = sys.argv[1:] or [
+        n for n in NAMES if (ROOT / f"tests/benchmarks/bench_{n}.py").exists()
+    ]
     failed = []
     for name in wanted:
         print(f"== {name}", flush=True)
