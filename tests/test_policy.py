@@ -98,6 +98,7 @@ async def test_pause_says_it_and_waits_for_the_operator(evolved: Rig) -> None:
             await run_feed(evolved.feed(policies=policies))
         assert [n["_notice"] for n in evolved.notices][-1] == "schema_change"
         assert evolved.ids == [1, 2]
+    assert evolved.metric("tailer_errors_total", family="paused") == 0, "it is no error"
     evolved.requests.accepted.add(2)
     await run_feed(evolved.feed(policies=policies))
     assert evolved.ids == [1, 2, 3, 4, 5]
