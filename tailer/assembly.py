@@ -36,7 +36,9 @@ def offset_store(config: Config, feed: str, *, standby: bool = False) -> OffsetS
     """
     options = config.s3 if isinstance(config.state, str) else {}
     try:
-        return open_offset_store(config.state, feed, options, standby=standby)
+        return open_offset_store(
+            config.state, feed, options, standby=standby, lease_s=config.lease_s
+        )
     except ConfigError as e:
         raise ConfigError(f"{config.path}: daemon.state: {e}") from e
 

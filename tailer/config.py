@@ -89,7 +89,7 @@ class Config:
     log_format: str = "console"
     log_level: str = "info"
     measure_s: float = 30.0
-    standby_s: float = 1.0
+    lease_s: float = 60.0
     s3: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -122,7 +122,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         log_format=daemon["log_format"],
         log_level=daemon["log_level"],
         measure_s=daemon["measure_s"],
-        standby_s=daemon["standby_s"],
+        lease_s=daemon["lease_s"],
         s3=s3,
     )
 

@@ -73,13 +73,12 @@ async def _local(folder: str) -> list[str]:
 
 def _store_folders(scheme: str, options: Mapping[str, Any]) -> Folders:
     if scheme in ("s3", "s3a", "s3n"):
-        from tailer.store import s3  # on demand
+        from tailer.store.s3_folders import list_folders  # on demand
 
-        lister = getattr(s3, "list_folders", None)
-        if lister is not None:
+        async def folders(address: str) -> list[str]:
+            return await list_folders(address, options)
 
-            async def folders(address: str) -> list[str]:
-                return sorted(await lister(address, options))
-
-            return folders
-    raise ConfigError(f"a pattern can't be looked for at {scheme}://; only local folders can")
+        return folders
+    raise ConfigError(
+        f"a pattern can't be looked for at {scheme}://; only local folders and s3:// can"
+    )

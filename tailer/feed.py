@@ -52,6 +52,7 @@ from tailer.metrics import FeedMetrics, Observer
 from tailer.offsets import OffsetStore
 from tailer.pair import pair_updates, paired_batches
 from tailer.policy import (
+    FeedPaused,
     Policies,
     Requests,
     after_loss,
@@ -172,6 +173,8 @@ async def run_feed(feed: Feed) -> None:
                     pause = feed.options.retry.pause_min_s
                 await anyio.sleep(e.retry_after_s or pause * (0.5 + feed.jitter() / 2))
                 pause = min(pause * 2, feed.options.retry.pause_max_s)
+            except FeedPaused:
+                raise
             except TailerError as e:
                 feed.metrics.failed(e)
                 raise

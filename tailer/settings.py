@@ -73,8 +73,8 @@ DAEMON: dict[str, Setting] = {
     "measure_s": Setting(
         "number", 30.0, "Seconds between two looks at what is unread: bytes, time to loss.",
     ),
-    "standby_s": Setting(
-        "number", 1.0, "Seconds between two attempts to take over a feed that another process has.",
+    "lease_s": Setting(
+        "number", 60.0, "With the state on S3: a feed stays its owner's so long without a word.",
     ),
 }  # fmt: skip
 

@@ -54,12 +54,20 @@ def health_routes(registry: Any, unready: Callable[[], dict[str, str]]) -> list[
 
 
 def may_read(request: web.Request, token: str) -> bool:
-    """Whether a request may see the feeds: with the token; without one, from this machine."""
+    """Whether a request may see the feeds: with the token; without one, from this machine.
+
+    Then it must also name this machine as its host, or a page in somebody's browser could have its
+    own name lead here.
+    """
     if token:
         given = request.headers.get("Authorization", "").encode()
         return hmac.compare_digest(given, f"Bearer {token}".encode())
+    return _is_loopback(request.remote) and _is_loopback(request.url.host)
+
+
+def _is_loopback(host: str | None) -> bool:
     try:
-        return ipaddress.ip_address(request.remote or "").is_loopback
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
     except ValueError:
         return False
 

@@ -63,11 +63,17 @@ class Setting:
         return [line["id"] for line in self.lines(name) if "_notice" not in line]
 
     def ask(
-        self, method: str, path: str, body: Any = None, token: str | None = TOKEN
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str | None = TOKEN,
+        host: str | None = None,
     ) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            headers |= {} if host is None else {"Host": host}
             text = body if isinstance(body, str) or body is None else json.dumps(body)
             connection.request(method, path, text, headers)
             answer = connection.getresponse()
@@ -160,6 +166,9 @@ def test_without_a_token_status_is_read_here_and_nothing_is_changed(setting: Set
         until(program, lambda: setting.ids("orders") == [0, 1, 2])
         (feed,) = setting.ask("GET", "/api/v1/feeds", token=None)[1]["feeds"]
         assert feed["name"] == "orders"
+        for host in ("localhost:1", "[::1]:1"):
+            assert setting.ask("GET", "/api/v1/feeds", token=None, host=host)[0] == 200
+        assert setting.ask("GET", "/api/v1/feeds", token=None, host="evil.example")[0] == 401
         status, answer = setting.ask("POST", "/api/v1/feeds/orders/stop", token=None)
         assert (status, answer["error"]) == (403, "control is off: no daemon.token is configured")
         assert program.stop() == 0

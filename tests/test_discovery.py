@@ -8,6 +8,8 @@ import pytest
 
 from tailer.discovery import discover, is_pattern
 from tailer.errors import ConfigError
+from tests.s3.fixture import Bucket
+from tests.s3.tables import upload
 
 pytestmark = pytest.mark.anyio
 
@@ -49,3 +51,16 @@ async def test_a_store_without_folders_is_named() -> None:
 def test_what_is_a_pattern() -> None:
     assert is_pattern("s3://lake/*/")
     assert not is_pattern("s3://lake/orders")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+async def test_tables_are_found_on_s3(lake: Path, bucket: Bucket, scheme: str) -> None:
+    for log in lake.glob("**/_delta_log"):  # noqa: ASYNC240 - a test's own few folders
+        (log / "00000000000000000000.json").write_text("{}")
+    await upload(lake, bucket, "lake house")
+    root = f"{scheme}://{bucket.name}/lake house"
+    found = await discover(f"{root}/*/", bucket.options)
+    assert found == {"orders": f"{root}/orders", "people": f"{root}/people"}
+    deep = await discover(f"{scheme}://{bucket.name}/*/*/orders", bucket.options)
+    assert deep == {f"lake house/{c}": f"{root}/{c}/orders" for c in ("eu", "us")}
+    assert await discover(f"{root}/nowhere/*/", bucket.options) == {}

@@ -12,9 +12,10 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import DataLoss, OffsetError, SinkRejected, TableError, TransientError
 from tailer.feed import pipe, run_feed
+from tailer.publish import Publisher
 from tailer.testing.batches import change_batch
 from tailer.testing.faulty import Script
 from tests.rig import SCHEMA, Rig
@@ -350,3 +351,28 @@ async def test_the_reader_s_error_comes_out_behind_what_was_read_before() -> Non
     with pytest.raises(DataLoss, match="gone"):
         await pipe(broken(), publish)
     assert published == [0, 1]
+
+
+async def test_no_more_rows_a_second_than_allowed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, slept = 100.0, []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        slept.append(seconds)
+
+    async def items() -> AsyncGenerator[ChangeBatch | Notice, None]:
+        async for batch in _batches([]):
+            yield batch
+
+    feed = rig.feed(batch_rows_max=2)
+    publisher = Publisher(feed.sink, None, feed.offsets, rig.metrics, feed.requests)
+    with monkeypatch.context() as patched:
+        patched.setattr(anyio, "current_time", lambda: now)
+        patched.setattr(anyio, "sleep", sleep)
+        paced = publisher.paced(items(), 4.0)
+        rows = [item.num_rows async for item in paced if isinstance(item, ChangeBatch)]
+    assert rows == [1] * 10
+    assert slept == [0.0] + [0.25] * 9

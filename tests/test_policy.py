@@ -6,15 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import DataLoss, FileGone, SchemaChanged, SinkRejected
 from tailer.feed import run_feed
-from tailer.policy import FeedPaused, Policies
+from tailer.policy import FeedPaused, OnDataLoss, Policies
 from tailer.publish import PARKED_IN_A_ROW_MAX
-from tailer.sink import load_sink
+from tailer.sink import announce, load_sink
 from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
 from tests.rig import SCHEMA, Rig
@@ -97,6 +98,7 @@ async def test_pause_says_it_and_waits_for_the_operator(evolved: Rig) -> None:
             await run_feed(evolved.feed(policies=policies))
         assert [n["_notice"] for n in evolved.notices][-1] == "schema_change"
         assert evolved.ids == [1, 2]
+    assert evolved.metric("tailer_errors_total", family="paused") == 0, "it is no error"
     evolved.requests.accepted.add(2)
     await run_feed(evolved.feed(policies=policies))
     assert evolved.ids == [1, 2, 3, 4, 5]
@@ -163,6 +165,41 @@ async def test_snapshot_starts_anew_with_the_newest_rows(long: Rig) -> None:
     long.table.insert([{"id": 7}])
     await run_feed(long.feed(last=7, policies=Policies(on_data_loss="snapshot")))
     assert long.ids[-1] == 7
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "snapshot"])
+async def test_cleanup_passes_a_feed_that_runs(long: Rig, policy: OnDataLoss) -> None:
+    """The sink is slow, and meanwhile the versions behind the one in hand are cleaned away."""
+    feed = long.feed(last=6, policies=Policies(on_data_loss=policy))
+    inner = feed.sink
+
+    class Slow:
+        async def open(self, name: str) -> Offset | None:
+            return await inner.open(name)
+
+        async def write(self, batch: ChangeBatch) -> None:
+            if batch.version == 1 and batch.num_rows and not batch.offset.snapshot:
+                await anyio.wait_all_tasks_blocked()  # one more is read, and waits
+                clean_up(long.table, 5)
+            await inner.write(batch)
+
+        async def announce(self, notice: Notice) -> None:
+            await announce(inner, notice)
+
+        async def aclose(self) -> None:
+            await inner.aclose()
+
+    feed.sink = Slow()
+    if policy == "fail":
+        with pytest.raises(DataLoss, match="the commit is missing, though version"):
+            await run_feed(feed)
+        assert long.ids == [1, 2]
+        return
+    await run_feed(feed)
+    assert long.ids[:2] == [1, 2]
+    assert sorted(long.ids[2:]) == ([6] if policy == "skip" else [1, 2, 3, 4, 5, 6])
+    assert long.notices[0]["details"]["first_version"] == 3
+    assert await long.offset() == Offset(7)
 
 
 async def test_a_file_that_vacuum_took_fails_or_is_left_out(tmp_path: Path) -> None:
