@@ -18,8 +18,9 @@ from tailer.decode.engine import DiffOptions
 from tailer.decode.pairing import Images, Pairing, find_pairs, from_index, may_have_images
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
-from tailer.errors import OffsetError, first_error
+from tailer.errors import FileGone, OffsetError, first_error
 from tailer.fetch import fetch
+from tailer.policy import rows_of
 
 __all__ = ["Read", "pair_updates", "paired_batches"]
 
@@ -48,10 +49,19 @@ async def pair_updates(
         async with BlockingPortal() as portal:  # the engine pulls rows from threads of its own
 
             def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
-                fetched = portal.call(fetch, reading.log.store, file)
+                try:
+                    fetched = portal.call(fetch, reading.log.store, file)
+                except FileGone as e:
+                    e.rows = rows_of(file)
+                    raise
                 return fetched.source, fetched.selection
 
-            images = Images(files, commit.after, open_file, reading.decode, selector.rows)
+            def lost(file: ChangeFile) -> int | None:
+                known = (file.version, file.path) in reading.requests.lost
+                return (rows_of(file) or 0) if known else None
+
+            how = (open_file, reading.decode, selector.rows, lost)
+            images = Images(files, commit.after, *how)
             work = partial(find_pairs, images, commit.before, options, key)
             pairing = await anyio.to_thread.run_sync(work)
     except BaseExceptionGroup as group:
@@ -68,10 +78,10 @@ async def paired_batches(
     to a postimage behind it.
     """
     try:
-        at, rows = first, 0
+        at = first
         async with aclosing(read(files, replace(first, index=0))) as batches:
             async for batch in batches:
-                rows += batch.num_rows
+                rows = batch.offset.index + batch.num_rows
                 last = batch.next_offset.version != first.version
                 folded = await anyio.to_thread.run_sync(pairing.fold, batch)
                 folded = replace(from_index(folded, first.index), offset=at)

@@ -194,13 +194,14 @@ def _typed(value: Any, data_type: pa.DataType, how: TopicRow) -> Any:
     if types.is_binary(data_type):
         return base64.b64decode(value, validate=True)
     if types.is_floating(data_type):
-        return float(value)
+        number = float(value)
+        return pa.scalar(number, data_type).as_py() if data_type == pa.float32() else number
     if types.is_decimal(data_type):
         return _decimal(value, data_type, how)
     if types.is_date(data_type):
         return dt.date.fromordinal(value + _EPOCH_DATE) if how.connect else _date(value)
     if types.is_timestamp(data_type):
-        return value if isinstance(value, int) else _timestamp(value)
+        return _timestamp(value)
     return value
 
 
@@ -208,7 +209,9 @@ def _date(value: str) -> dt.date:
     return dt.date.fromisoformat(value)
 
 
-def _timestamp(value: str) -> dt.datetime:
+def _timestamp(value: str | int) -> dt.datetime:
+    if isinstance(value, int):  # Connect's, in microseconds
+        return dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=value)  # noqa: DTZ001  # has none
     return dt.datetime.fromisoformat(value)
 
 

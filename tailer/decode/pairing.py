@@ -57,11 +57,16 @@ def _as_it_is(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
+def _not_lost(_: ChangeFile) -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Images:
     """How the files of one version are read: all that both readings share.
 
-    ``select`` is what a row goes through before it may leave: a preimage, too.
+    ``select`` is what a row goes through before it may leave: a preimage, too. ``lost`` tells of
+    a file that is recorded as lost how many changes are counted for it, and None of any other.
     """
 
     files: Sequence[ChangeFile]
@@ -69,11 +74,21 @@ class Images:
     open_file: OpenFile
     decode: DecodeOptions
     select: Callable[[pa.RecordBatch], pa.RecordBatch] = _as_it_is
+    lost: Callable[[ChangeFile], int | None] = _not_lost
 
-    def rows(self, options: DecodeOptions) -> Iterator[tuple[ChangeFile, int, Any]]:
-        """File, place of the first row in the plain sequence, and rows, of everything."""
+    def rows(
+        self, options: DecodeOptions, *, images_only: bool = False
+    ) -> Iterator[tuple[ChangeFile, int, Any]]:
+        """File, place of the first row in the plain sequence, and rows, of everything; or of the
+        files that may hold images of updates."""
         at = 0
         for file in self.files:
+            passed = self.lost(file)
+            if passed is None and images_only and file.updated is None and file.rows is not None:
+                passed = len(file.rows)
+            if passed is not None:
+                at += passed
+                continue
             source, selection = self.open_file(file)
             with source:
                 for rows in decode_file(source, file, selection, options, Skip()):
@@ -262,21 +277,12 @@ def _images(reading: Images, key: tuple[str, ...]) -> RowStream:
     options = replace(reading.decode, columns=key, target=reading.after, row_ids=by_id)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        at = 0
-        for file in reading.files:
-            if file.updated is None and file.rows is not None:
-                at += len(file.rows)
-                continue
-            source, selection = reading.open_file(file)
-            with source:
-                for rows in decode_file(source, file, selection, options, Skip()):
-                    found = rows.batch
-                    values = [canonical_variants(c) for c in found.columns[: len(fields)]]
-                    if by_id:
-                        values.insert(0, rows.row_ids)
-                    kinds = found.column(CHANGE_TYPE)
-                    yield _sided(kinds, at, values, schema)
-                    at += found.num_rows
+        for _, at, rows in reading.rows(options, images_only=True):
+            found = rows.batch
+            values = [canonical_variants(c) for c in found.columns[: len(fields)]]
+            if by_id:
+                values.insert(0, rows.row_ids)
+            yield _sided(found.column(CHANGE_TYPE), at, values, schema)
 
     return RowStream(schema, batches())
 

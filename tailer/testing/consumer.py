@@ -6,6 +6,7 @@ what a consumer has to do.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -34,6 +35,8 @@ def _canonical(value: Any) -> str:
         return repr(sorted(texts) if pairs else texts)
     if isinstance(value, tuple):
         return repr([_canonical(item) for item in value])
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return f"{value.astimezone(dt.UTC).replace(tzinfo=None)!r}Z"
     return repr(0.0 if value == 0 and isinstance(value, float) else value)
 
 

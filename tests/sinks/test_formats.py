@@ -441,3 +441,21 @@ def test_the_table_of_types_in_the_docs_leaves_none_out() -> None:
         "map with other keys", "variant",
     } <= named  # fmt: skip
     assert set(NAMES) <= {name.strip("`") for name in named}
+
+
+def test_row_ids_have_their_place_in_every_format() -> None:
+    batch = replace(all_types(), row_ids=pa.array([5, None, 2**62, 0], pa.int64()))
+    expected = [5, None, 2**62, 0]
+    registry = MemoryRegistry()
+    enveloped = encoder("avro_debezium", registry).encode(batch)
+    events = [read_avro(registry, value) for value in enveloped.values.to_pylist()]
+    assert [event["source"]["row_id"] for event in events] == expected
+    for name in ("debezium", "debezium_schema"):
+        found = texts(encoder(name).encode(batch))
+        payloads = [event.get("payload", event) for event in found]
+        assert [payload["source"]["row_id"] for payload in payloads] == expected
+    shown = [None if number is None else str(number) for number in expected]
+    cloud = texts(encoder("cloudevents").encode(batch))
+    assert [event["deltarowid"] for event in cloud] == shown
+    for name, header in (("rows", "_row_id"), ("cloudevents_binary", "ce_deltarowid")):
+        assert headers(encoder(name).encode(batch), header) == shown
