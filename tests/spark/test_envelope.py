@@ -69,8 +69,8 @@ def events(batches: list[ChangeBatch]) -> list[str]:
 @pytest.mark.parametrize("name", ["cdf_dv", "plain", "types", "variant", "rowtracking"])
 def test_events_come_in_the_feeds_order_with_its_ids(
     name: str,
-    paired: bool,
-    golden: GoldenCase,  # noqa: FBT001
+    paired: bool,  # noqa: FBT001  # a parameter of the test
+    golden: GoldenCase,
 ) -> None:
     table = golden(name).table
     wanted = by_feed(table, paired=paired)
