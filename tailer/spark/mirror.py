@@ -2,7 +2,8 @@
 
 Each batch of ``foreachBatch`` is one commit of the mirror, under a transaction id of the
 application and a version that grows with the batches, so that a batch which comes again after a
-crash is not merged twice. What does not fit together is refused, for Delta itself would pass over such batches in silence.
+crash is not merged twice. What does not fit together is refused, for Delta itself would pass over
+such batches in silence.
 """
 
 from __future__ import annotations
