@@ -27,7 +27,7 @@ from tailer.offsets import OffsetStore
 from tailer.offsets.local import LocalOffsetStore
 from tailer.signals import until_stopped
 from tailer.sink import Sink, load_sink
-from tailer.store import open_store
+from tailer.store import open_store, source_options
 
 __all__ = ["check_feeds", "offset_store", "run_daemon", "table_log"]
 
@@ -55,7 +55,8 @@ def table_log(config: Config, feed: FeedConfig) -> DeltaLog:
     """The log of a feed's table; a relative path is relative to the configuration file."""
     local = "://" not in feed.table and not feed.table.startswith(("file:", "~"))
     address = str(config.folder / feed.table) if local else feed.table
-    return DeltaLog(open_store(address), torn_commit_max_s=feed.torn_commit_max_s)
+    options = source_options(address, feed.options.change_source)
+    return DeltaLog(open_store(address, options), torn_commit_max_s=feed.torn_commit_max_s)
 
 
 @dataclass(slots=True)
@@ -123,6 +124,9 @@ async def _run(one: _Running) -> None:
     except TailerError as e:
         one.ended = e
         logger.error("feed %s stopped: %s", one.feed.name, e)  # noqa: TRY400  # the sentence says it
+    finally:
+        with anyio.CancelScope(shield=True):
+            await one.feed.log.store.aclose()
 
 
 @asynccontextmanager
@@ -158,11 +162,12 @@ async def check_feeds(config: Config) -> int:
     status = 0
     for name, feed in config.feeds.items():
         _check_start(config, feed)
+        log = table_log(config, feed)
         try:
-            log = table_log(config, feed)
             saved = await offset_store(config, name).load()
             offset = saved or await start_offset(log, feed.start)
             state = (await log.snapshot()).state
+            await log.store.aclose()
             sink = _sink(config, feed)
             await sink.open(name)
             await sink.aclose()
@@ -177,4 +182,6 @@ async def check_feeds(config: Config) -> int:
                 f"{name}: ok, {log.store.root} (id {state.table_id}) to {feed.sink_type}, from "
                 f"version {offset.version}, index {offset.index} ({origin})"
             )
+        finally:
+            await log.store.aclose()
     return status

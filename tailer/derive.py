@@ -45,7 +45,7 @@ async def derive(
         async with BlockingPortal() as portal:  # the engine pulls rows from threads of its own
 
             def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
-                fetched = portal.call(fetch, store, file)
+                fetched = portal.call(fetch, store, file, decode.on_read)
                 return fetched.source, fetched.selection
 
             work = partial(_difference, commit, rewrite, open_file, decode, options, key)

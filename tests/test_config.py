@@ -87,10 +87,10 @@ def feed_with(line: str) -> str:
 MISTAKES = {
     "no feeds": ("[daemon]\n", "feeds is missing"),
     "empty feeds": ("[feeds]\n", "feeds is empty"),
-    "unknown table": (SMALLEST + "[sinks]\n", "sinks is not known; known are daemon, feeds"),
+    "unknown table": (SMALLEST + "[sinks]\n", "sinks is not known; known are daemon, feeds, store"),
     "unknown daemon key": (
         "[daemon]\nport = 1\n" + SMALLEST,
-        "daemon.port is not known; known are http, state",
+        "daemon.port is not known; known are http, log_format,",
     ),
     "unknown feed key": (feed_with("tavle = 1"), "feeds.orders.tavle is not known; known are"),
     "no table": ("[feeds.orders]\n" + SINK, "feeds.orders.table is missing"),
@@ -106,10 +106,19 @@ MISTAKES = {
         feed_with('change_source = "magic"'),
         "feeds.orders.change_source is 'magic', and must be one of auto, cdf, derived",
     ),
-    "rows below one": (feed_with("batch_rows_max = 0"), "batch_rows_max is 0, and must be great"),
-    "rows as text": (feed_with('batch_rows_max = "9"'), "batch_rows_max is '9', and must be a int"),
+    "rows below one": (
+        feed_with("batch_rows_max = 0"),
+        "batch_rows_max is 0, and must be a whole number, greater than 0",
+    ),
+    "rows as text": (
+        feed_with('batch_rows_max = "9"'),
+        "batch_rows_max is '9', and must be a whole number",
+    ),
     "rows as a flag": (feed_with("batch_rows_max = true"), "batch_rows_max is True, and must be"),
-    "negative seconds": (feed_with("poll_max_s = -1"), "poll_max_s is -1.0, and must be greater"),
+    "negative seconds": (
+        feed_with("poll_max_s = -1"),
+        "poll_max_s is -1, and must be a number, greater than 0",
+    ),
     "no such zone": (
         feed_with('writer_timezone = "Mars/Base"'),
         "feeds.orders.writer_timezone is 'Mars/Base', not a time zone's name",

@@ -22,7 +22,18 @@ import pyarrow.compute as pc
 
 from tailer.changes import is_arrow_variant, variant_json
 
-__all__ = ["JsonText", "base64_text", "json_lines", "json_objects", "json_values", "text_of"]
+__all__ = [
+    "JsonText",
+    "base64_text",
+    "children",
+    "json_lines",
+    "json_objects",
+    "json_values",
+    "text_of",
+    "timestamp_text",
+    "unicode_text",
+    "variant_text",
+]
 
 _NULL = pa.scalar("null")
 _DAY_US = 86_400_000_000
@@ -101,7 +112,7 @@ def _encoder(data_type: pa.DataType) -> Callable[[pa.Array], pa.StringArray]:
         (types.is_binary, _binary),
         (types.is_date, _date),
         (types.is_timestamp, _timestamp),
-        (is_arrow_variant, _variant),
+        (is_arrow_variant, variant_text),
         (types.is_struct, _struct),
         (types.is_list, _list),
         (types.is_map, _map),
@@ -127,7 +138,7 @@ def _matches(array: pa.StringArray, pattern: str) -> bool:
     return bool(pc.match_substring_regex(whole, pattern)[0].as_py())
 
 
-def _unicode(array: pa.StringArray) -> pa.StringArray:
+def unicode_text(array: pa.StringArray) -> pa.StringArray:
     """The same, with what is not UTF-8 replaced as Java does it: JSON has no way to carry it."""
     try:
         array.validate(full=True)  # Parquet's reader does not, and Spark may have written anything
@@ -144,7 +155,7 @@ def _string(array: pa.StringArray) -> pa.StringArray:
 
 
 def _escaped(array: pa.StringArray) -> pa.StringArray:
-    array = _unicode(array)
+    array = unicode_text(array)
     if _matches(array, _MUST_ESCAPE):
         for plain, escaped in _ESCAPES:
             array = pc.replace_substring(array, plain, escaped)
@@ -204,6 +215,11 @@ def _timestamp(array: pa.TimestampArray) -> pa.StringArray:
     return _calendar(micros, _DAY_US, _iso_timestamp, zone)
 
 
+def timestamp_text(array: pa.TimestampArray) -> pa.StringArray:
+    """Timestamps in ISO 8601, without quotes."""
+    return pc.utf8_slice_codeunits(_timestamp(array), 1, -1)
+
+
 def _calendar(
     array: pa.Array, per_day: int, far: Callable[[int], str], zone: str = ""
 ) -> pa.StringArray:
@@ -248,10 +264,18 @@ def _struct(array: pa.StructArray) -> pa.StringArray:
     fields = [array.type.field(i).name for i in range(array.type.num_fields)]
     if not fields:
         return _mask(pa.repeat(pa.scalar("{}"), len(array)), array)
-    return _mask(json_objects(fields, [array.field(i) for i in range(len(fields))]), array)
+    return _mask(json_objects(fields, children(array)), array)
 
 
-def _variant(array: pa.StructArray) -> pa.StringArray:
+def children(array: pa.StructArray) -> list[pa.Array]:
+    """The fields of a struct, null where it is: what lies beneath a null may be anything."""
+    if array.null_count:
+        return list(array.flatten())
+    return [array.field(i) for i in range(array.type.num_fields)]
+
+
+def variant_text(array: pa.StructArray) -> pa.StringArray:
+    """Variants as JSON text; null where there is none."""
     parts = (array.field(name).to_pylist() for name in ("value", "metadata"))
     return pa.array(
         [

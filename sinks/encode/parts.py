@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.encode.json import json_objects
+from sinks.encode.json import json_values
 from sinks.encode.records import Header, Records
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.errors import TableError
@@ -20,8 +20,12 @@ __all__ = [
     "key_array",
     "no_records",
     "repeated",
+    "table_name",
     "with_tombstones",
 ]
+
+#: The headers that tell an event from any other.
+_IDS = ("_event_id", "ce_id")
 
 
 def as_binary(text: pa.StringArray) -> pa.BinaryArray:
@@ -60,8 +64,7 @@ def key_array(batch: ChangeBatch, names: tuple[str, ...], rows: pa.StructArray) 
 
 def json_keys(keys: pa.StructArray) -> pa.BinaryArray:
     """Keys as JSON objects of the key columns."""
-    names = [keys.type.field(i).name for i in range(keys.type.num_fields)]
-    return as_binary(json_objects(names, keys.flatten()))
+    return as_binary(json_values(keys))
 
 
 def event_headers(batch: ChangeBatch) -> tuple[Header, ...]:
@@ -75,7 +78,7 @@ def event_headers(batch: ChangeBatch) -> tuple[Header, ...]:
     ]
     if batch.file is not None:
         headers.append(("_origin", batch.file.origin.encode()))
-    row_ids = getattr(batch, "row_ids", None)
+    row_ids = batch.row_ids
     if row_ids is not None:
         headers.append(("_row_id", row_ids.cast(pa.string())))
     if batch.offset.snapshot:
@@ -86,6 +89,11 @@ def event_headers(batch: ChangeBatch) -> tuple[Header, ...]:
 def no_records(batch: ChangeBatch) -> Records:
     """What a batch without rows becomes."""
     return Records(None, pa.array([], pa.binary()), (), batch.timestamp_ms)
+
+
+def table_name(batch: ChangeBatch, given: str) -> str:
+    """The table's name in events: as configured, else as in its metadata, else its id."""
+    return given or batch.state.metadata.name or batch.state.table_id
 
 
 def repeated(mask: pa.BooleanArray) -> pa.Int64Array:
@@ -115,7 +123,7 @@ def with_tombstones(records: Records, deleted: pa.BooleanArray) -> Records:
             headers.append((name, value))
             continue
         taken = value.take(order)
-        if name == "_event_id":
+        if name in _IDS:
             marked = pc.binary_join_element_wise(taken, pa.scalar("-t"), pa.scalar(""))
             taken = pc.if_else(again, marked, taken)
         headers.append((name, taken))

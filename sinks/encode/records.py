@@ -10,6 +10,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -92,6 +93,14 @@ _COMMON: dict[str, tuple[type, Any]] = {
 }
 _OWN: dict[str, dict[str, tuple[type, Any]]] = {
     "rows": {"ids": (bool, False)},
+    "debezium": {"schema": (bool, False)},
+    "cloudevents": {"mode": (str, "structured")},
+    "avro": {
+        "registry": (dict, {}),
+        "subjects": (str, "topic"),
+        "envelope": (str, "rows"),
+    },
+    "arrow": {"ids": (bool, False), "record_bytes_max": (int, 900_000)},
 }
 
 
@@ -106,18 +115,89 @@ def encoder_options(format: str) -> dict[str, tuple[type, Any]]:  # noqa: A002  
 def load_encoder(
     format: str,  # noqa: A002  # the option's name
     options: Mapping[str, Any],
-    registry: Registry | None = None,  # noqa: ARG001
+    registry: Registry | None = None,
+    folder: Path | None = None,
 ) -> Encoder:
     """The encoder of a format with its options (:func:`encoder_options`).
 
-    Raises :class:`ConfigError` naming the format or the option that is wrong.
+    ``registry`` stands in for the one that the options name; ``folder`` is what its files are
+    relative to. Raises :class:`ConfigError` naming the format or the option that is wrong.
     """
     taken = take_options(format, options, encoder_options(format), what="format")
-    key = taken["key"] = tuple(taken["key"])
+    key = tuple(taken["key"])
     if not all(isinstance(name, str) for name in key):
         raise ConfigError(f"option 'key' of format {format!r} is not a list of column names")
     if taken["tombstones"] and not key:
         raise ConfigError("tombstones need a key: name its columns in the option 'key'")
+    return _made(format, key, taken, registry, folder)
+
+
+def _made(
+    format: str,  # noqa: A002
+    key: tuple[str, ...],
+    taken: Mapping[str, Any],
+    registry: Registry | None,
+    folder: Path | None,
+) -> Encoder:
+    common = {"tombstones": taken["tombstones"]}
+    if format == "debezium":
+        from sinks.encode.debezium import DebeziumEncoder
+
+        names = {name: taken[name] for name in ("schema", "name", "table")}
+        return DebeziumEncoder(key, **names, **common)
+    if format == "cloudevents":
+        from sinks.encode.cloudevents import CloudEventsEncoder
+
+        binary = _choice(format, "mode", taken, ("structured", "binary")) == "binary"
+        return CloudEventsEncoder(key, binary=binary, table=taken["table"], **common)
+    if format == "avro":
+        return _avro(key, taken, registry, folder)
+    if format == "arrow":
+        from sinks.encode.arrow import ArrowEncoder
+
+        if key:
+            raise ConfigError("format 'arrow' has no keys: rows of many keys are in one record")
+        return ArrowEncoder(ids=taken["ids"], record_bytes_max=taken["record_bytes_max"])
     from sinks.encode.rows import RowsEncoder
 
-    return RowsEncoder(key, ids=taken["ids"], tombstones=taken["tombstones"])
+    return RowsEncoder(key, ids=taken["ids"], **common)
+
+
+def _avro(
+    key: tuple[str, ...],
+    taken: Mapping[str, Any],
+    registry: Registry | None,
+    folder: Path | None,
+) -> Encoder:
+    from sinks.encode.avro import AvroEncoder
+    from sinks.encode.registry import load_registry
+
+    subjects = _choice("avro", "subjects", taken, ("topic", "record", "topic_record"))
+    debezium = _choice("avro", "envelope", taken, ("rows", "debezium")) == "debezium"
+    if registry is None:
+        registry = load_registry(taken["registry"], folder)
+    return AvroEncoder(
+        registry,
+        key,
+        topic=taken["topic"],
+        subjects=subjects,  # type: ignore[arg-type]  # one of the choices
+        debezium=debezium,
+        tombstones=taken["tombstones"],
+        name=taken["name"],
+        table=taken["table"],
+    )
+
+
+def _choice(
+    format: str,  # noqa: A002
+    option: str,
+    taken: Mapping[str, Any],
+    choices: tuple[str, ...],
+) -> str:
+    value = taken[option]
+    if value not in choices:
+        raise ConfigError(
+            f"option {option!r} of format {format!r} is {value!r}; it is one of: "
+            f"{', '.join(choices)}"
+        )
+    return str(value)

@@ -207,6 +207,13 @@ def plan_rewrite(
     ``live`` are the keys of files that were in the table before (:func:`possible_readds`): adding
     one of them again only renews what the log says of it.
     """
+    if commit.header.cdcs and not commit.header.adds + commit.header.removes:
+        raise TableError(
+            "this version has change data but none of the data files that it changed, so nothing "
+            "can be derived from it",
+            version=commit.version,
+            hint="use change source auto or cdf",
+        )
     if not commit.header.data_changes:
         return Rewrite([], [])
     try:

@@ -19,7 +19,16 @@ from tailer.errors import ConfigError
 if typing.TYPE_CHECKING:
     from tailer.store.traffic import Traffic
 
-__all__ = ["FileStatus", "Store", "StoreTraits", "Watch", "open_store", "traits_of"]
+__all__ = [
+    "FileStatus",
+    "Store",
+    "StoreTraits",
+    "TimeTravel",
+    "Watch",
+    "open_store",
+    "source_options",
+    "traits_of",
+]
 
 LOG_DIR = "_delta_log"
 
@@ -97,15 +106,32 @@ def traits_of(store: Store) -> StoreTraits:
     return traits if isinstance(traits, StoreTraits) else StoreTraits()
 
 
+@typing.runtime_checkable
+class TimeTravel(typing.Protocol):
+    """A store whose other side looks versions up by time, where a log's commits would be listed."""
+
+    async def version_at_or_after(self, timestamp_ms: int) -> int | None:
+        """The first version at or after a time in epoch ms; None if all are before it."""
+
+
 def open_store(
     table: str, options: Mapping[str, Any] | None = None, traffic: Traffic | None = None
 ) -> Store:
-    """The store of a table's address: a path, ``file:`` or ``s3://bucket/key``.
+    """The store of a table's address: a path, ``file:``, ``s3://bucket/key`` or a shared table's
+    ``profile.share#share.schema.table``.
 
-    ``options`` are the store's own (those of :class:`tailer.store.s3_options.S3Options`), and
-    ``traffic`` is told of its requests. Raises :class:`ConfigError` for an address that no store
-    serves, or an option that its store does not have.
+    ``options`` are the store's own (those of :class:`tailer.store.s3_options.S3Options` or of
+    :class:`tailer.store.sharing.SharingOptions`), and ``traffic`` is told of its requests. Raises
+    :class:`ConfigError` for an address that no store serves, or an option that its store does not
+    have.
     """
+    if "#" in table:
+        from tailer.sharing.profile import is_shared
+
+        if is_shared(table):
+            from tailer.store.sharing import SharingOptions, SharingStore
+
+            return SharingStore(table, SharingOptions.parse(options or {}))
     scheme, separator, _ = table.partition("://")
     if not separator or scheme == "file" or table.startswith("file:"):
         from tailer.store.local import LocalStore  # stores load on demand
@@ -117,4 +143,18 @@ def open_store(
         from tailer.store.s3 import S3Store
 
         return S3Store(table, options or {}, traffic)
-    raise ConfigError(f"no store for {table!r}: a local path is read, and s3://bucket/key")
+    raise ConfigError(
+        f"no store for {table!r}: a local path is read, s3://bucket/key and "
+        "profile.share#share.schema.table"
+    )
+
+
+def source_options(table: str, change_source: str) -> dict[str, Any]:
+    """The options of a table's store that follow from how its changes are found.
+
+    A sharing server gives a change data feed or data files, by two requests; other stores have
+    the files that both ways need.
+    """
+    from tailer.sharing.profile import is_shared
+
+    return {"change_source": change_source} if is_shared(table) else {}

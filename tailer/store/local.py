@@ -3,7 +3,7 @@
 File system calls are short, so they run where they are called, except reads of unknown length,
 which go to a worker thread. A folder is watched through the operating system's own notifications,
 so that a commit is seen within milliseconds; where they are not to be had (some network file
-systems), :meth:`FolderWatch.wait` simply takes its time.
+systems), waiting simply takes its time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import anyio
 import anyio.to_thread
 import pyarrow as pa
 
@@ -24,11 +22,9 @@ from tailer.delta.paths import location as decode_location
 from tailer.delta.paths import split_scheme
 from tailer.errors import TableError, TransientError
 from tailer.store import FileStatus
+from tailer.store.folders import FolderWatch
 
-if TYPE_CHECKING:
-    from asyncinotify import Inotify
-
-__all__ = ["FolderWatch", "LocalStore"]
+__all__ = ["LocalStore"]
 
 
 def _status(name: str, result: os.stat_result) -> FileStatus:
@@ -157,35 +153,3 @@ class LocalStore:
 
     async def aclose(self) -> None:
         """Nothing is held open."""
-
-
-class FolderWatch:
-    """Waits for a folder to change, by inotify where there is one, else for the full time."""
-
-    def __init__(self, folder: Path) -> None:
-        self._inotify: Inotify | None = None
-        try:
-            from asyncinotify import Inotify, Mask  # Linux only, on demand
-        except (ImportError, OSError, AttributeError):
-            return
-        # A commit appears by rename, by hard link or by being written in place.
-        mask = Mask.MOVED_TO | Mask.CREATE | Mask.CLOSE_WRITE | Mask.DELETE_SELF
-        try:
-            self._inotify = Inotify()
-            self._inotify.add_watch(folder, mask)
-        except OSError:  # no such folder, or no watch left: the caller's polling sees changes too
-            self.close()
-
-    async def wait(self, seconds: float) -> None:
-        """See :class:`tailer.store.Watch`."""
-        if self._inotify is None:
-            await anyio.sleep(seconds)
-            return
-        with anyio.move_on_after(seconds):
-            await self._inotify.get()
-
-    def close(self) -> None:
-        """Stop watching."""
-        if self._inotify is not None:
-            self._inotify.close()
-            self._inotify = None

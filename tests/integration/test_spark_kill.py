@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -69,7 +70,7 @@ class Writer:
         self.table = TableBuilder(folder, COLUMNS)
         self.table.create()
         self.random = random.Random(seed)
-        self.live: dict[str, tuple[dict[str, object], list[dict[str, int]]]] = {}
+        self.live: dict[str, tuple[dict[str, Any], list[dict[str, int]]]] = {}
         self.next_id = 0
 
     def step(self) -> None:

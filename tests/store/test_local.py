@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import anyio
@@ -164,3 +164,62 @@ async def test_what_is_no_file_is_not_found_and_never_waited_for(
         await store.open(location, None)
     with pytest.raises(FileNotFoundError):
         await store.read(location, 0, 10)
+
+
+def inotify_instances() -> int:
+    """How many of them this process has open."""
+    count = 0
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            count += "inotify" in str(link.readlink())
+        except OSError:
+            continue  # the listing's own descriptor
+    return count
+
+
+async def test_hundreds_of_watches_share_one_instance(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        folders = [tmp_path / str(i) for i in range(300)]
+        watches = []
+        for folder in folders:
+            folder.mkdir()
+            watches.append(await stack.enter_async_context(LocalStore(str(folder)).watch("")))
+        assert inotify_instances() == 1
+        (folders[7] / "1.json").write_bytes(b"")
+        with anyio.fail_after(30):
+            await watches[7].wait(HOUR)
+        woken = []
+
+        async def wait(number: int) -> None:
+            await watches[number].wait(0.05)
+            woken.append(number)
+
+        with anyio.move_on_after(30):
+            await wait(8)
+        assert woken == [8]
+    assert inotify_instances() == 0
+
+
+async def test_two_watches_of_one_folder_see_the_same(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    with anyio.fail_after(30):
+        async with store.watch("") as first:
+            async with store.watch("") as second:
+                (tmp_path / "1.json").write_bytes(b"")
+                await first.wait(HOUR)
+                await second.wait(HOUR)
+            (tmp_path / "2.json").write_bytes(b"")
+            await first.wait(HOUR)
+
+
+async def test_a_watch_outlives_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "_delta_log"
+    folder.mkdir()
+    with anyio.fail_after(30):
+        async with LocalStore(str(tmp_path)).watch("_delta_log") as watch:
+            folder.rmdir()
+            await watch.wait(HOUR)
+            folder.mkdir()
+            await watch.wait(0.01)
+            (folder / "1.json").write_bytes(b"")
+            await watch.wait(HOUR)

@@ -1,0 +1,108 @@
+"""Avro schemas of Arrow types, with names that Avro allows.
+
+Every column is nullable and has the default null, so a table may gain and lose columns and its
+schemas stay compatible, both ways. Names that are none in Avro are changed letter by letter; the
+column's own name is then kept in the property ``delta.name``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from tailer.changes import is_arrow_variant
+
+__all__ = ["Names", "avro_name", "nullable", "record_schema", "schema_text"]
+
+_PLAIN = {
+    pa.bool_(): "boolean",
+    pa.int8(): "int",
+    pa.int16(): "int",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "bytes",
+}
+
+
+class Names:
+    """The record names that a schema has used: in Avro each may be defined once."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def unused(self, wanted: str) -> str:
+        """The name, with a number behind it if there is one like it already."""
+        name, number = wanted, 2
+        while name in self._used:
+            name, number = f"{wanted}_{number}", number + 1
+        self._used.add(name)
+        return name
+
+
+def avro_name(name: str) -> str:
+    """The name with what Avro does not allow in one replaced by underscores."""
+    allowed = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return allowed if re.match(r"[A-Za-z_]", allowed) else f"_{allowed}"
+
+
+def schema_text(schema: Any) -> str:
+    """A schema as JSON text, always the same for the same schema."""
+    return json.dumps(schema, separators=(",", ":"))
+
+
+def record_schema(
+    fields: Iterable[pa.Field], name: str, names: Names, namespace: str = ""
+) -> dict[str, Any]:
+    """The schema of a record with these fields, all of them nullable."""
+    unique = names.unused(name)
+    record: dict[str, Any] = {"type": "record", "name": unique}
+    if namespace:
+        record["namespace"] = namespace
+    members = Names()
+    record["fields"] = [_field(f, members.unused(avro_name(f.name)), unique, names) for f in fields]
+    return record
+
+
+def _field(field: pa.Field, name: str, parent: str, names: Names) -> dict[str, Any]:
+    schema = nullable(field.type, f"{parent}_{name}", names)
+    found = {"name": name, "type": schema, "default": None}
+    return found if name == field.name else {**found, "delta.name": field.name}
+
+
+def nullable(data_type: pa.DataType, name: str, names: Names) -> Any:
+    """The union of null and a type; a void column is null alone."""
+    return "null" if pa.types.is_null(data_type) else ["null", _schema(data_type, name, names)]
+
+
+def _schema(data_type: pa.DataType, name: str, names: Names) -> Any:
+    types = pa.types
+    if data_type in _PLAIN:
+        return _PLAIN[data_type]
+    if is_arrow_variant(data_type):
+        return "string"
+    if types.is_decimal(data_type):
+        exact = {"precision": data_type.precision, "scale": data_type.scale}
+        return {"type": "bytes", "logicalType": "decimal", **exact}
+    if types.is_date(data_type):
+        return {"type": "int", "logicalType": "date"}
+    if types.is_timestamp(data_type):
+        local = "local-" if data_type.tz is None else ""
+        return {"type": "long", "logicalType": f"{local}timestamp-micros"}
+    if types.is_struct(data_type):
+        fields = [data_type.field(i) for i in range(data_type.num_fields)]
+        return record_schema(fields, name, names)
+    if types.is_list(data_type):
+        return {"type": "array", "items": nullable(data_type.value_type, f"{name}_element", names)}
+    if not types.is_map(data_type):
+        raise TypeError(f"{data_type} has no Avro type")
+    if types.is_string(data_type.key_type):
+        return {"type": "map", "values": nullable(data_type.item_type, f"{name}_value", names)}
+    entry = [pa.field("key", data_type.key_type), pa.field("value", data_type.item_type)]
+    return {"type": "array", "items": record_schema(entry, f"{name}_entry", names)}

@@ -1,0 +1,107 @@
+"""The one file that touches what kafka-python 3.0 keeps to itself.
+
+Its ``send()`` takes a record at a time, some 35 us of Python for each, and it has no public way to
+take more. Here whole record batches are put where ``send()`` puts its own: into the producer's
+accumulator. From there on everything is the producer's own work, as for any batch: sequence
+numbers, transactions, compression, checksums, retries. Two smaller things are also here: a commit
+that ends when its time is up, and a close that does not wait for a broker that is gone.
+
+None of it is public, so :func:`usable` looks whether all is as expected, once, when a producer is
+made; where it is not, the driver goes by ``send()``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["VERSIONS", "append_batch", "close_at_once", "commit_within", "usable"]
+
+#: The releases whose insides are as this file knows them.
+VERSIONS = ("3.0.",)
+
+_MAGIC = 2
+_JOIN_S = 5.0
+
+
+def usable(producer: Any) -> bool:
+    """Whether this producer's insides are those that this file knows."""
+    import kafka
+    from kafka.producer.producer_batch import ProducerBatch
+    from kafka.record.memory_records import MemoryRecordsBuilder
+
+    if not kafka.__version__.startswith(VERSIONS):
+        return False
+    try:
+        accumulator, sender = producer._accumulator, producer._sender
+        builder = MemoryRecordsBuilder(_MAGIC, 0, 1)
+        inner = builder._builder
+        batch = ProducerBatch(("topic", 0), builder)
+        parameters = inspect.signature(MemoryRecordsBuilder.__init__).parameters
+        return (
+            list(parameters)[1:4] == ["magic", "compression_type", "batch_size"]
+            and accumulator.config["message_version"] == _MAGIC
+            and isinstance(accumulator.config["compression_attrs"], int)
+            and isinstance(inner._buffer, bytearray)
+            and (inner._num_records, inner._last_offset, builder._next_offset) == (0, 0, 0)
+            and inner._first_timestamp is inner._max_timestamp is None
+            and batch.record_count == 0
+            and not batch.produce_future.is_done
+            and callable(accumulator._tp_lock)
+            and callable(accumulator._incomplete.add)
+            and hasattr(accumulator._batches, "default_factory")
+            and callable(producer._transaction_manager.maybe_add_partition_to_transaction)
+            and callable(producer._transaction_manager.begin_commit)
+            and callable(sender.wakeup)
+            and callable(sender.force_close)
+        )
+    except (AttributeError, KeyError, TypeError, AssertionError):
+        return False
+
+
+def append_batch(
+    producer: Any, topic: str, partition: int, body: pa.Buffer, count: int, timestamp_ms: int
+) -> Any:
+    """Hand over the records of one batch; ``body`` is their bytes (format 2).
+
+    Returns the batch's future. When that is done, its ``value`` is (base offset, time of the
+    log append, what gives the error of a record or None).
+    """
+    from kafka.producer.producer_batch import ProducerBatch
+    from kafka.record.memory_records import MemoryRecordsBuilder
+    from kafka.structs import TopicPartition
+
+    place = TopicPartition(topic, partition)
+    transactions, accumulator = producer._transaction_manager, producer._accumulator
+    if transactions.is_transactional():
+        transactions.maybe_add_partition_to_transaction(place)
+    config = accumulator.config
+    builder = MemoryRecordsBuilder(_MAGIC, config["compression_attrs"], config["batch_size"])
+    inner = builder._builder
+    inner._buffer += memoryview(body)
+    inner._num_records, inner._last_offset = count, count - 1
+    inner._first_timestamp = inner._max_timestamp = timestamp_ms
+    builder._next_offset = count
+    batch = ProducerBatch(place, builder)
+    with accumulator._tp_lock(place):
+        accumulator._batches[place].append(batch)
+        accumulator._incomplete.add(batch)
+    producer._sender.wakeup()
+    return batch.produce_future
+
+
+def commit_within(producer: Any, seconds: float) -> bool:
+    """Commit the transaction; False if it is not known after so long whether that was done."""
+    result = producer._transaction_manager.begin_commit()
+    producer._sender.wakeup()
+    return bool(result.wait(timeout_ms=seconds * 1000))
+
+
+def close_at_once(producer: Any) -> None:
+    """Close a producer without waiting for anybody. Its own ``close(0)`` raises, and goes on
+    running, while a batch is under way."""
+    producer._sender.force_close()
+    producer._sender.join(_JOIN_S)
+    producer.close(timeout=0)

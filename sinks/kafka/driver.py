@@ -1,0 +1,63 @@
+"""What the sink asks of a Kafka client library, and the choice between the two that there are.
+
+A driver blocks, so all of it runs in a worker thread; calls never overlap. Errors come out as
+:class:`TransientError` or :class:`SinkRejected`. After any of them nothing is known about the
+driver: it is dropped, and a new one made.
+"""
+
+from __future__ import annotations
+
+import typing
+
+from sinks.encode.records import Records
+from sinks.kafka.options import KafkaOptions
+from tailer.errors import TransientError
+
+__all__ = ["Driver", "Fenced", "open_driver"]
+
+
+class Fenced(TransientError):
+    """Another producer has the same transactional id, or the transaction took too long.
+
+    Which of the two it was, the progress topic tells.
+    """
+
+
+class Driver(typing.Protocol):
+    """An idempotent producer (acks=all); with a transactional id, a transactional one."""
+
+    def init_transactions(self) -> None:
+        """Fence every older producer of this transactional id, and settle what it left open."""
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    def send(self, topic: str, partition: int, records: Records) -> None:
+        """Send records, in order, to one partition; their own ``partitions`` are not looked at.
+
+        Returns when they are on their way, and waits before while too many bytes are.
+        """
+
+    def flush(self) -> None:
+        """Wait until everything sent was acknowledged by all in-sync replicas."""
+
+    def commit(self) -> None:
+        """Flush and commit. When this returns, readers of committed records see it all."""
+
+    def close(self) -> None:
+        """Let go of everything at once; what was not flushed or committed is given up."""
+
+
+def open_driver(options: KafkaOptions, transactional_id: str | None) -> Driver:
+    """A connected driver of the kind that the options name; with no id, one without transactions.
+
+    Raises :class:`TransientError` where no broker answers, :class:`SinkRejected` where one refuses
+    the client, :class:`ConfigError` where the library is not installed.
+    """
+    if options.driver == "librdkafka":
+        from sinks.kafka.librdkafka import LibrdkafkaDriver
+
+        return LibrdkafkaDriver(options, transactional_id)
+    from sinks.kafka.kafka_python import KafkaPythonDriver
+
+    return KafkaPythonDriver(options, transactional_id)

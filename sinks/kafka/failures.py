@@ -1,0 +1,179 @@
+"""From what a Kafka client raises to the family of errors that says who must act."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from sinks.kafka.driver import Fenced
+from sinks.kafka.options import KafkaOptions
+from tailer.errors import SinkRejected, TailerError, TransientError
+
+__all__ = ["connected", "failure", "raised_as_failures"]
+
+T = TypeVar("T")
+
+#: So the two libraries name an older producer's fate; the last three are librdkafka's for the
+#: records of a producer that has failed for good.
+_FENCED = (
+    "ProducerFenced",
+    "InvalidProducerEpoch",
+    "_FENCED",
+    "INVALID_PRODUCER_EPOCH",
+    "_FATAL",
+    "_PURGE_QUEUE",
+    "_PURGE_INFLIGHT",
+)
+
+#: What no retry heals, by a part of the error's name or text, and what its operator can do.
+_REFUSED = (
+    ("TopicAuthorizationFailed", "the user may not use this topic: grant it Write and Describe"),
+    ("TOPIC_AUTHORIZATION", "the user may not use this topic: grant it Write and Describe"),
+    ("TransactionalIdAuthorization", "grant the user Write on the transactional id"),
+    ("TRANSACTIONAL_ID_AUTHORIZATION", "grant the user Write on the transactional id"),
+    ("ClusterAuthorization", "the user may not do this on the cluster"),
+    ("CLUSTER_AUTHORIZATION", "the user may not do this on the cluster"),
+    ("GroupAuthorization", "the user may not do this with the group"),
+    ("MessageSizeTooLarge", "lower batch_bytes, or raise the topic's max.message.bytes"),
+    ("RecordListTooLarge", "lower batch_bytes"),
+    ("MSG_SIZE_TOO_LARGE", "lower batch_bytes, or raise the topic's max.message.bytes"),
+    ("InvalidRecord", "is the topic compacted, and do the records have keys?"),
+    ("INVALID_RECORD", "is the topic compacted, and do the records have keys?"),
+    ("InvalidTransactionTimeout", "lower transaction_timeout_ms to the broker's maximum"),
+    ("INVALID_TRANSACTION_TIMEOUT", "lower transaction_timeout_ms to the broker's maximum"),
+    ("PolicyViolation", "the broker's policy forbids it"),
+    ("InvalidReplicationFactor", "lower replication_factor, or start more brokers"),
+    ("InvalidTopic", "choose another topic"),
+    ("InvalidConfig", "correct topic_config"),
+)
+#: The same for connections. A client library only logs these and goes on trying.
+_UNWELCOME = (
+    ("SaslAuthenticationFailed", "check the user name, the password and sasl_mechanism"),
+    ("SASL authentication error", "check the user name, the password and sasl_mechanism"),
+    ("UnsupportedSaslMechanism", "choose a sasl_mechanism that the listener offers"),
+    ("Unsupported SASL mechanism", "choose a sasl_mechanism that the listener offers"),
+    ("IllegalSaslState", "check security_protocol: this listener wants no SASL, or another"),
+    ("CERTIFICATE_VERIFY_FAILED", "check ssl_cafile, and the name in the broker's certificate"),
+    ("certificate verify failed", "check ssl_cafile, and the name in the broker's certificate"),
+    ("CERTIFICATE_REQUIRED", "the listener asks for ssl_certfile and ssl_keyfile"),
+    ("certificate required", "the listener asks for ssl_certfile and ssl_keyfile"),
+    ("WRONG_VERSION_NUMBER", "check security_protocol: this listener does not speak TLS"),
+    ("wrong version number", "check security_protocol: this listener does not speak TLS"),
+    ("no token from", "check the options sasl_oauthbearer_..."),
+)
+_LOGGED_MAX = 20
+_FIRST_SPELL_MS = 1_000
+
+
+def failure(error: BaseException, doing: str) -> TailerError:
+    """The error of ours for one of a client's; ``doing`` says at what it happened."""
+    if isinstance(error, TailerError):
+        return error
+    name, text = type(error).__name__, str(error)
+    both = f"{name} {text}"
+    if any(mark in both for mark in _FENCED):
+        return Fenced(f"Kafka ended the transaction while {doing}: {_short(name, text)}")
+    for mark, remedy in (*_REFUSED, *_UNWELCOME):
+        if mark in both:
+            return SinkRejected(f"Kafka refused {doing}: {_short(name, text)}; {remedy}")
+    return TransientError(f"Kafka failed {doing}: {_short(name, text)}")
+
+
+def _short(name: str, text: str) -> str:
+    text = " ".join(text.split())[:300]
+    return text if name in text else f"{name}: {text}" if text else name
+
+
+@contextmanager
+def raised_as_failures(doing: str) -> Iterator[None]:
+    """What the block raises, as errors of ours."""
+    try:
+        yield
+    except TailerError:
+        raise
+    except Exception as e:
+        raise failure(e, doing) from e
+
+
+class _Heard(logging.Handler):
+    """Keeps what a client logs: the only place where it says why it can't connect."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            self.lines = [*self.lines, record.getMessage()][-_LOGGED_MAX:]
+
+    def last_cause(self) -> str | None:
+        """Why the last connection failed, or the last line that there is."""
+        causes = [line for line in self.lines if line.startswith("Connection failed")]
+        return (causes or self.lines or [None])[-1]
+
+    def unwelcome(self) -> tuple[str, str] | None:
+        """A line that says that this client will never be let in, and what to do about it."""
+        for line in self.lines:
+            for mark, remedy in _UNWELCOME:
+                if mark in line:
+                    return line, remedy
+        return None
+
+
+def connected(make: Callable[..., T], options: KafkaOptions) -> T:
+    """What ``make`` returns, given settings of kafka-python that say how long it may take.
+
+    kafka-python goes on trying with a wrong password as it does with a broker that is away, and
+    in the end says only that time is up. So it is given short spells, and its log is read after
+    each: what no retry heals is raised at once, and all else with its cause when time is up.
+    """
+    from kafka.net.compat import KafkaNetClient
+
+    left, spell = options.bootstrap_timeout_ms, _FIRST_SPELL_MS
+    clients: list[Any] = []
+
+    def client(**settings: Any) -> Any:
+        clients.append(KafkaNetClient(**settings))
+        return clients[-1]
+
+    with _listening() as heard:
+        while True:
+            spell = min(spell * 2, left)
+            left -= spell
+            try:
+                return make(bootstrap_timeout_ms=spell, kafka_client=client)
+            except Exception as e:
+                # Whoever fails in its constructor leaves its thread and its sockets behind.
+                while clients:
+                    clients.pop().close()
+                _give_up(e, heard, options, last=left <= 0)
+
+
+@contextmanager
+def _listening() -> Iterator[_Heard]:
+    heard, logger = _Heard(), logging.getLogger("kafka")
+    logger.addHandler(heard)
+    try:
+        yield heard
+    finally:
+        logger.removeHandler(heard)
+
+
+def _give_up(error: Exception, heard: _Heard, options: KafkaOptions, *, last: bool) -> None:
+    servers = options.bootstrap_servers
+    found = failure(error, f"connecting to {servers}")
+    if isinstance(found, SinkRejected):
+        raise found from error
+    refused = heard.unwelcome()
+    if refused is not None:
+        line, remedy = refused
+        raise SinkRejected(f"Kafka at {servers} does not let us in: {line}; {remedy}") from error
+    if not last:
+        return
+    why = heard.last_cause() or str(error)
+    seconds = options.bootstrap_timeout_ms / 1000
+    raise TransientError(
+        f"no Kafka broker at {servers} has answered for {seconds:g} s: {why}"
+    ) from error

@@ -1,0 +1,199 @@
+"""The driver on kafka-python: whole record batches, made by columns.
+
+The producer underneath keeps what is its own: sequence numbers, transactions, retries, compression.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from sinks.encode.records import Records
+from sinks.kafka import accumulator
+from sinks.kafka.cluster import client_settings
+from sinks.kafka.failures import connected, raised_as_failures
+from sinks.kafka.options import KafkaOptions
+from sinks.kafka.record_batch import record_batches
+from tailer.errors import TransientError
+
+__all__ = ["KafkaPythonDriver"]
+
+#: How soon a transaction's next request is tried again; the default of 100 ms is what every
+#: commit would take.
+_RETRY_BACKOFF_MS = 5
+_REQUEST_BATCHES = 8
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A batch on its way: how to wait for it, and its bytes."""
+
+    future: Any
+    size: int
+    topic: str
+
+
+class KafkaPythonDriver:
+    """See :class:`sinks.kafka.driver.Driver`."""
+
+    def __init__(self, options: KafkaOptions, transactional_id: str | None) -> None:
+        from kafka import KafkaProducer
+
+        self._options = options
+        self._batch_bytes = options.batch_bytes
+        self._patience_s = options.delivery_timeout_ms / 1000
+        settings = client_settings(options) | {
+            "acks": "all",
+            "enable_idempotence": True,
+            "compression_type": None if options.compression == "none" else options.compression,
+            "batch_size": options.batch_bytes,
+            "max_request_size": max(options.batch_bytes * _REQUEST_BATCHES, 1024 * 1024),
+            "linger_ms": options.linger_ms,
+            "delivery_timeout_ms": options.delivery_timeout_ms,
+            "max_block_ms": options.delivery_timeout_ms,
+            "retry_backoff_ms": _RETRY_BACKOFF_MS,
+            "metrics_enabled": False,
+        }
+        if transactional_id is not None:
+            settings["transactional_id"] = transactional_id
+            settings["transaction_timeout_ms"] = options.transaction_timeout_ms
+        self._producer: Any = connected(lambda **how: KafkaProducer(**settings, **how), options)
+        self.by_batches = accumulator.usable(self._producer)
+        self._sent: deque[_Sent] = deque()
+        self._sent_bytes = 0
+        self._topics: set[str] = set()
+
+    def init_transactions(self) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        with raised_as_failures("beginning as the one producer of its transactional id"):
+            self._producer.init_transactions()
+
+    def begin(self) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        with raised_as_failures("beginning a transaction"):
+            self._producer.begin_transaction()
+
+    def send(self, topic: str, partition: int, records: Records) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        with raised_as_failures(f"writing to the topic {topic}"):
+            if topic not in self._topics:
+                self._producer.partitions_for(topic)  # the sender needs to know its leader
+                self._topics.add(topic)
+            if not self.by_batches:
+                self._send_each(topic, partition, records)
+                return
+            for body in record_batches(records, self._batch_bytes):
+                size = body.data.size
+                self._wait_until_under_way_are(self._options.in_flight_bytes - size)
+                future = accumulator.append_batch(
+                    self._producer,
+                    topic,
+                    partition,
+                    body.data,
+                    body.num_records,
+                    body.timestamp_ms,
+                )
+                self._remember(future, size, topic)
+
+    def _send_each(self, topic: str, partition: int, records: Records) -> None:
+        keys = records.keys
+        columns = [
+            (name, value if isinstance(value, bytes) else value.cast("binary"))
+            for name, value in records.headers
+        ]
+        for i in range(records.num_records):
+            headers = [
+                (name, value if isinstance(value, bytes) else value[i].as_py())
+                for name, value in columns
+            ]
+            key, value = None if keys is None else keys[i].as_py(), records.values[i].as_py()
+            size = len(key or b"") + len(value or b"")
+            self._wait_until_under_way_are(self._options.in_flight_bytes - size)
+            future = self._producer.send(
+                topic,
+                value,
+                key,
+                [(name, text) for name, text in headers if text is not None],
+                partition,
+                records.timestamp_ms,
+            )
+            self._remember(future._produce_future, size, topic)
+
+    def _remember(self, future: Any, size: int, topic: str) -> None:
+        self._sent.append(_Sent(future, size, topic))
+        self._sent_bytes += size
+
+    def _wait_until_under_way_are(self, bytes_max: int) -> None:
+        """Wait for the oldest batches until at most so many bytes are under way, or nothing is."""
+        while self._sent and self._sent_bytes > max(bytes_max, 0):
+            sent = self._sent.popleft()
+            self._sent_bytes -= sent.size
+            # The client gives a batch up after delivery_timeout_ms, and needs a little longer.
+            if not sent.future.wait(self._patience_s + 5):
+                raise TransientError(
+                    f"Kafka has not acknowledged a batch for the topic {sent.topic} in "
+                    f"{self._patience_s:g} s"
+                )
+            error = _error_of(sent.future)
+            if error is not None:
+                raise error
+
+    def flush(self) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        with raised_as_failures("writing"):
+            self._wait_until_under_way_are(0)
+            while self._sent:  # of no bytes
+                self._sent_bytes = 1
+                self._wait_until_under_way_are(0)
+            self._sent_bytes = 0
+
+    def commit(self) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        self.flush()
+        with raised_as_failures("committing a transaction"):
+            if self.by_batches:
+                done = accumulator.commit_within(self._producer, self._patience_s)
+            else:
+                done = _done_within(self._producer.commit_transaction, self._patience_s)
+        if not done:
+            raise TransientError(
+                f"Kafka has not answered in {self._patience_s:g} s whether a transaction is "
+                "committed"
+            )
+
+    def close(self) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        self._sent.clear()
+        with raised_as_failures("closing the producer"):
+            if self.by_batches:
+                accumulator.close_at_once(self._producer)
+            else:
+                _done_within(lambda: self._producer.close(timeout=0), self._patience_s)
+
+
+def _error_of(future: Any) -> Exception | None:
+    """Why a batch was not written, or None if it was."""
+    if future.failed():
+        return future.exception  # type: ignore[no-any-return]
+    _, _, error_of_record = future.value
+    return None if error_of_record is None else error_of_record(0)
+
+
+def _done_within(work: Any, seconds: float) -> bool:
+    """Whether a call that may never return has returned by then; its error is raised."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as e:  # noqa: BLE001  # raised again, in the thread that waits
+            errors.append(e)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    return not thread.is_alive()

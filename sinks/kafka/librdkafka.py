@@ -1,0 +1,197 @@
+"""The driver on librdkafka (confluent-kafka, the extra ``librdkafka``): record by record, in C.
+
+For brokers and users that want librdkafka's own transactions. Partitions are chosen as by the
+other driver, so a feed may change from one to the other at any restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from sinks.encode.records import Records
+from sinks.kafka.driver import Fenced
+from sinks.kafka.failures import failure, raised_as_failures
+from sinks.kafka.options import KafkaOptions
+from tailer.errors import ConfigError, TransientError
+
+__all__ = ["LibrdkafkaDriver"]
+
+#: How long the client waits for room before its errors are looked at again, in seconds.
+_ROOM_S = 0.05
+#: Delivery errors are asked for after so many records.
+_POLL_EVERY = 10_000
+_SLOT_BYTES = 1024 * 1024
+
+
+class LibrdkafkaDriver:
+    """See :class:`sinks.kafka.driver.Driver`."""
+
+    def __init__(self, options: KafkaOptions, transactional_id: str | None) -> None:
+        try:
+            from confluent_kafka import Producer
+        except ImportError as e:
+            raise ConfigError(
+                "driver = 'librdkafka' needs confluent-kafka: install delta-tailer[librdkafka]"
+            ) from e
+        self._patience_s = options.delivery_timeout_ms / 1000
+        self._failed: list[Any] = []
+        settings = _settings(options) | {
+            "on_delivery": self._delivered,
+            "error_cb": self._errored,
+        }
+        if transactional_id is not None:
+            settings["transactional.id"] = transactional_id
+            settings["transaction.timeout.ms"] = options.transaction_timeout_ms
+            # The client wants no other time-out to be longer than the transaction's.
+            for key in ("delivery.timeout.ms", "request.timeout.ms", "socket.timeout.ms"):
+                settings[key] = min(settings[key], options.transaction_timeout_ms)
+        with raised_as_failures("making a producer"):
+            self._producer: Any = Producer(settings, logger=logging.getLogger(__name__))
+
+    def _delivered(self, error: Any, _: Any) -> None:
+        """Told of failures only."""
+        if error is not None:
+            self._failed.append(error)
+
+    def _errored(self, error: Any) -> None:
+        """Told of all that goes wrong; most of it the client mends by itself."""
+        if error.fatal():
+            self._failed.append(error)
+
+    def _check(self) -> None:
+        if self._failed:
+            from confluent_kafka import KafkaException
+
+            raise failure(KafkaException(self._failed[0]), "writing")
+
+    def init_transactions(self) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        with raised_as_failures("beginning as the one producer of its transactional id"):
+            self._producer.init_transactions(self._patience_s)
+
+    def begin(self) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        with raised_as_failures("beginning a transaction"):
+            self._producer.begin_transaction()
+
+    def send(self, topic: str, partition: int, records: Records) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        count, producer = records.num_records, self._producer
+        values = records.values.to_pylist()
+        keys = [None] * count if records.keys is None else records.keys.to_pylist()
+        headers = _headers(records)
+        produce, timestamp = producer.produce, records.timestamp_ms
+        with raised_as_failures(f"writing to the topic {topic}"):
+            for i in range(count):
+                key, value, head = keys[i], values[i], headers[i]
+                while True:
+                    try:
+                        produce(
+                            topic, value, key, partition, None, timestamp=timestamp, headers=head
+                        )
+                        break
+                    except BufferError:  # as many bytes are under way as may be
+                        self._wait_for_room(topic)
+                if i % _POLL_EVERY == 0:
+                    producer.poll(0)
+                    self._check()
+
+    def _wait_for_room(self, topic: str) -> None:
+        give_up = time.monotonic() + self._patience_s + 5
+        before = len(self._producer)
+        while len(self._producer) >= before:
+            self._producer.poll(_ROOM_S)
+            self._check()
+            if time.monotonic() > give_up:
+                raise TransientError(
+                    f"Kafka has not acknowledged a batch for the topic {topic} in "
+                    f"{self._patience_s:g} s"
+                )
+
+    def flush(self) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        try:
+            with raised_as_failures("writing"):
+                left = self._producer.flush(self._patience_s + 5)
+        except TransientError as e:
+            self._check()
+            if isinstance(e.__cause__, SystemError):  # so a fatal error comes out of flush()
+                raise Fenced("librdkafka's producer has failed for good; it may be fenced") from e
+            raise
+        self._check()
+        if left:
+            raise TransientError(
+                f"Kafka has not acknowledged {left} records in {self._patience_s:g} s"
+            )
+
+    def commit(self) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        self.flush()
+        with raised_as_failures("committing a transaction"):
+            self._producer.commit_transaction(self._patience_s)
+
+    def close(self) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        with raised_as_failures("closing the producer"):
+            self._producer.purge()
+            self._producer.close(0)
+
+
+def _headers(records: Records) -> list[list[tuple[str, bytes]]]:
+    """Each record's headers, as the client takes them."""
+    columns = [
+        [(name, value)] * records.num_records
+        if isinstance(value, bytes)
+        else [(name, text) for text in value.to_pylist()]
+        for name, value in records.headers
+    ]
+    lacking = any(value.null_count for _, value in records.headers if not isinstance(value, bytes))
+    if not columns:
+        return [[]] * records.num_records
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    return [[h for h in row if h[1] is not None] for row in rows] if lacking else rows
+
+
+def _settings(options: KafkaOptions) -> dict[str, Any]:
+    security = options.security
+    settings: dict[str, Any] = {
+        "bootstrap.servers": options.bootstrap_servers,
+        "client.id": options.client_id,
+        "security.protocol": security.security_protocol,
+        "acks": "all",
+        "enable.idempotence": True,
+        "compression.type": options.compression,
+        "batch.size": options.batch_bytes,
+        "batch.num.messages": 1_000_000,
+        "message.max.bytes": max(options.batch_bytes, _SLOT_BYTES) + 65_536,
+        "linger.ms": options.linger_ms,
+        "queue.buffering.max.kbytes": max(1, options.in_flight_bytes // 1024),
+        "queue.buffering.max.messages": 0,
+        "delivery.timeout.ms": options.delivery_timeout_ms,
+        "request.timeout.ms": options.request_timeout_ms,
+        "socket.timeout.ms": options.request_timeout_ms,
+        "reconnect.backoff.max.ms": 1_000,
+        "retry.backoff.ms": 20,
+        "delivery.report.only.error": True,
+    }
+    if security.tls:
+        names = {
+            "ssl.ca.location": security.ssl_cafile,
+            "ssl.certificate.location": security.ssl_certfile,
+            "ssl.key.location": security.ssl_keyfile,
+            "ssl.key.password": security.ssl_password,
+        }
+        settings |= {name: value for name, value in names.items() if value}
+        settings["ssl.endpoint.identification.algorithm"] = (
+            "https" if security.ssl_check_hostname else "none"
+        )
+    if security.sasl:
+        settings["sasl.mechanisms"] = security.sasl_mechanism
+        if security.sasl_mechanism == "OAUTHBEARER":
+            settings["oauth_cb"] = security.tokens().token_and_expiry
+        else:
+            settings["sasl.username"] = security.sasl_username
+            settings["sasl.password"] = security.sasl_password
+    return settings

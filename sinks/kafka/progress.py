@@ -1,0 +1,113 @@
+"""How far a feed has come, kept in Kafka: one record in each transaction, beside the data.
+
+The progress topic has one partition and is compacted; the key is the feed's name. A record is
+a JSON object with a checksum, so that what somebody else wrote there is never taken for progress.
+
+Whoever opens the feed first writes a claim: the offset as it was, a higher epoch, its own name.
+By these claims two daemons that meet know which of them is the newer one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any
+
+from sinks.kafka.cluster import LastRecord
+from tailer.changes import Offset
+from tailer.errors import OffsetError, SinkRejected
+
+__all__ = ["Progress", "read_progress"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One progress record.
+
+    ``offset`` is the next change to write (None: nothing has been, the feed's start decides);
+    ``events`` how many events of the offset's version are already written; ``epoch`` counts the
+    claims, and ``owner`` made the last one; ``topics`` are those written to, with their ids;
+    ``schema`` is the id of the schema of what was written last.
+    """
+
+    feed: str
+    epoch: int = 0
+    owner: str = ""
+    offset: Offset | None = None
+    events: int = 0
+    schema: str = ""
+    topics: dict[str, str] = field(default_factory=dict)
+
+    def claimed_by(self, owner: str) -> Progress:
+        """The same progress, in the hands of a new owner."""
+        return replace(self, epoch=self.epoch + 1, owner=owner)
+
+    def to_bytes(self) -> bytes:
+        """The record's value; the order of its keys never changes."""
+        document = {
+            "format": _FORMAT,
+            "feed": self.feed,
+            "epoch": self.epoch,
+            "owner": self.owner,
+            "offset": None if self.offset is None else self.offset.to_json(),
+            "events": self.events,
+            "schema": self.schema,
+            "topics": self.topics,
+        }
+        return _text({**document, "checksum": _checksum(document)})
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Progress:
+        """Raises ``ValueError`` saying what is wrong with it."""
+        document = json.loads(value)
+        if not isinstance(document, dict):
+            raise ValueError("it is no JSON object")  # noqa: TRY004  # a wrong value, as others
+        checksum = document.pop("checksum", None)
+        if checksum != _checksum(document):
+            raise ValueError("its checksum is wrong or missing")
+        if document.get("format") != _FORMAT:
+            raise ValueError(f"its format is {document.get('format')!r}, and {_FORMAT} is known")
+        try:
+            offset = document["offset"]
+            return cls(
+                feed=document["feed"],
+                epoch=document["epoch"],
+                owner=document["owner"],
+                offset=None if offset is None else Offset.from_json(offset),
+                events=document["events"],
+                schema=document["schema"],
+                topics=document["topics"],
+            )
+        except (KeyError, OffsetError) as e:
+            raise ValueError(f"a field is missing or wrong: {e}") from e
+
+
+def _text(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    return blake2b(_text(document), digest_size=8).hexdigest()
+
+
+def read_progress(record: LastRecord | None, topic: str, feed: str) -> Progress | None:
+    """What a feed's last record says; None if it has none, or its last one is a tombstone.
+
+    Raises :class:`SinkRejected`, naming topic and offset, for a record that is none of ours.
+    """
+    if record is None or record.value is None:
+        return None
+    try:
+        progress = Progress.from_bytes(record.value)
+        if progress.feed != feed:
+            raise ValueError(f"it is of the feed {progress.feed!r}")
+    except ValueError as e:
+        raise SinkRejected(
+            f"the progress of feed {feed!r} is damaged: the record at offset {record.offset} of "
+            f"the topic {topic} was not written by delta-tailer ({e}); find out who writes there, "
+            "then set the feed's offset anew"
+        ) from e
+    return progress

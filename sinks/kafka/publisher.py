@@ -1,0 +1,195 @@
+"""From a batch of changes to records in partitions: encoding, routing, and what is too large.
+
+Pure but for the driver that it hands the records to, in pieces, so that the network is at work
+while the next piece is being encoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.encode.records import Encoder, Records
+from sinks.kafka.cluster import Topic
+from sinks.kafka.driver import Driver
+from sinks.kafka.partitioner import partitions_of_keys
+from sinks.kafka.record_batch import record_sizes
+from tailer.changes import ChangeBatch
+from tailer.errors import SinkRejected
+
+__all__ = ["Publisher", "single_record", "slices"]
+
+#: So many bytes of rows are encoded at a time.
+_PIECE_BYTES = 4 * 1024 * 1024
+
+
+def single_record(key: bytes | None, value: bytes, timestamp_ms: int) -> Records:
+    """One record without headers."""
+    keys = None if key is None else pa.array([key], pa.binary())
+    return Records(keys, pa.array([value], pa.binary()), (), timestamp_ms)
+
+
+def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[ChangeBatch]:
+    """A batch as consecutive batches of at most so many rows and about so many bytes.
+
+    One whose updates are paired stays whole: the halves of a pair may lie far apart in its
+    version, and no offset could stand between them.
+    """
+    count = batch.num_rows
+    fitting = max(1, count * bytes_max // max(batch.rows.nbytes, 1))
+    step = min(rows_max, fitting)
+    if count <= step or batch.indices is not None or batch.before is not None:
+        yield batch
+        return
+    offset = batch.offset
+    for at in range(0, count, step):
+        rows = batch.rows.slice(at, step)
+        following = replace(offset, index=offset.index + rows.num_rows)
+        ends = batch.next_offset if at + step >= count else following
+        part = replace(
+            batch,
+            rows=rows,
+            positions=batch.positions.slice(at, step),
+            offset=offset,
+            next_offset=ends,
+            **_sliced(batch, at, step),
+        )
+        yield part
+        offset = following
+
+
+def _sliced(batch: ChangeBatch, at: int, count: int) -> dict[str, pa.Array]:
+    row_ids = getattr(batch, "row_ids", None)
+    return {} if row_ids is None else {"row_ids": row_ids.slice(at, count)}
+
+
+class Publisher:
+    """Sends the records of batches to one topic, and of those that are too large a note to
+    another, if there is one."""
+
+    def __init__(
+        self, driver: Driver, encoder: Encoder, topic: Topic, batch_bytes: int, park: str = ""
+    ) -> None:
+        self.driver = driver
+        self.encoder = encoder
+        self.topic = topic
+        self.batch_bytes = batch_bytes
+        self.park = park
+        self.parked = 0
+        self._turn = 0
+
+    def publish(self, batch: ChangeBatch) -> int:
+        """Send a batch's records; returns how many there were, without tombstones.
+
+        Raises :class:`SinkRejected` for a record that is larger than the topic takes.
+        """
+        sent = 0
+        for piece in slices(batch, batch.num_rows or 1, _PIECE_BYTES):
+            sent += self._publish(piece)
+        return sent
+
+    def _publish(self, batch: ChangeBatch) -> int:
+        records = self.encoder.encode(batch)
+        if not records.num_records:
+            return 0
+        too_large = pc.greater(record_sizes(records), self.topic.max_message_bytes)
+        if pc.any(too_large).as_py():
+            if records.num_records < batch.num_rows and batch.num_rows > 1:
+                # One record for many rows: fewer rows make a smaller one.
+                return sum(self._publish(half) for half in _halves(batch))
+            records = self._without(records, too_large, batch)
+        self._send(records)
+        return len(records.values) - int(records.values.null_count)
+
+    def _send(self, records: Records) -> None:
+        count = self.topic.partitions
+        if records.partitions is not None:
+            places = records.partitions
+        elif count == 1:
+            return self.driver.send(self.topic.name, 0, records)
+        elif records.keys is not None:
+            places = partitions_of_keys(records.keys, count)
+        else:
+            places = self._in_turn(records, count)
+        for partition in pc.unique(places).to_pylist():
+            chosen = pc.indices_nonzero(pc.equal(places, partition))
+            self.driver.send(self.topic.name, partition, _taken(records, chosen))
+        return None
+
+    def _in_turn(self, records: Records, count: int) -> pa.Int32Array:
+        """Records without a key: a full batch for each partition in turn."""
+        ends = pc.cumulative_sum(record_sizes(records))
+        turns = pc.divide(ends, pa.scalar(self.batch_bytes, pa.int64()))
+        turns = pc.add(turns, pa.scalar(self._turn, pa.int64()))
+        self._turn = (turns[-1].as_py() + 1) % count
+        whole = pc.multiply(pc.divide(turns, pa.scalar(count, pa.int64())), count)
+        return pc.subtract(turns, whole).cast(pa.int32())
+
+    def _without(self, records: Records, large: pa.BooleanArray, batch: ChangeBatch) -> Records:
+        sizes = record_sizes(records).filter(large).to_pylist()
+        left_out = _taken(records, pc.indices_nonzero(large))
+        notes = [
+            _note(left_out, i, size, batch, self.topic.max_message_bytes)
+            for i, size in enumerate(sizes)
+        ]
+        if not self.park:
+            note = notes[0]
+            raise SinkRejected(
+                f"an event of version {batch.version} is too large for the topic "
+                f"{self.topic.name}: about {note['size']} bytes, of {note['max']} at most "
+                f"(event {note['event_id']}, file {note['file']}); raise the topic's "
+                "max.message.bytes, or set on_oversize = 'park'"
+            )
+        values = [json.dumps(note, separators=(",", ":")).encode() for note in notes]
+        parked = replace(left_out, values=pa.array(values, pa.binary()), partitions=None)
+        self.driver.send(self.park, 0, parked)
+        self.parked += len(values)
+        return _taken(records, pc.indices_nonzero(pc.invert(large)))
+
+
+def _note(records: Records, i: int, size: int, batch: ChangeBatch, most: int) -> dict[str, object]:
+    """What is known of an event that is too large, instead of its value."""
+    headers = {
+        name: value[i].as_py() for name, value in records.headers if not isinstance(value, bytes)
+    }
+    event_id = headers.get("_event_id")
+    return {
+        "reason": "too large",
+        "version": batch.version,
+        "file": batch.file.path if batch.file else None,
+        "event_id": event_id.decode() if isinstance(event_id, bytes) else event_id,
+        "size": size,
+        "max": most,
+    }
+
+
+def _taken(records: Records, places: pa.Array) -> Records:
+    return Records(
+        None if records.keys is None else records.keys.take(places),
+        records.values.take(places),
+        tuple(
+            (name, value if isinstance(value, bytes) else value.take(places))
+            for name, value in records.headers
+        ),
+        records.timestamp_ms,
+        None if records.partitions is None else records.partitions.take(places),
+    )
+
+
+def _halves(batch: ChangeBatch) -> tuple[ChangeBatch, ChangeBatch]:
+    middle = batch.num_rows // 2
+    return tuple(  # type: ignore[return-value]  # two of them
+        replace(
+            batch,
+            rows=batch.rows.slice(at, count),
+            positions=batch.positions.slice(at, count),
+            before=None if batch.before is None else batch.before.slice(at, count),
+            indices=None if batch.indices is None else batch.indices.slice(at, count),
+            **_sliced(batch, at, count),
+        )
+        for at, count in ((0, middle), (middle, batch.num_rows - middle))
+    )

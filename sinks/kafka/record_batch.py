@@ -1,0 +1,160 @@
+"""Records as the bytes of Kafka's record batches (format 2), by columns.
+
+Kafka's documentation, "Record Batch" and "Record": after the batch's header, which the client
+library writes, each record is its length, attributes, timestamp delta, offset delta, key, value
+and headers, with every number a zigzag varint. Here each of these parts is an array, and one join
+puts the rows together: no Python object per record.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.encode.records import Records
+
+__all__ = [
+    "BATCH_OVERHEAD",
+    "RECORDS_MAX",
+    "RECORD_OVERHEAD",
+    "Body",
+    "record_batches",
+    "record_sizes",
+    "varint",
+]
+
+#: Bytes of a record batch that are no records: its header.
+BATCH_OVERHEAD = 61
+#: At most so many bytes of a record are neither key, value nor header: length, attributes, two
+#: deltas, the lengths of key and value and the number of headers.
+RECORD_OVERHEAD = 5 + 1 + 1 + 5 + 5 + 5 + 5
+#: At most so many records in a batch, so that the table of offset deltas stays small.
+RECORDS_MAX = 65_536
+
+_EMPTY = pa.scalar(b"")
+#: Two zeros: no attributes, and every record has the batch's own timestamp.
+_ATTRIBUTES_AND_TIMESTAMP = pa.scalar(b"\0\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The records of one batch as bytes, and what the batch's header says about them."""
+
+    data: pa.Buffer
+    num_records: int
+    timestamp_ms: int
+
+
+def record_sizes(records: Records) -> pa.Int64Array:
+    """At most so many bytes (int64) is each record, uncompressed, in a batch of its own."""
+    fixed = RECORD_OVERHEAD + BATCH_OVERHEAD
+    sizes = _length(records.values)
+    if records.keys is not None:
+        sizes = pc.add(sizes, _length(records.keys))
+    for name, value in records.headers:
+        fixed += len(name.encode()) + 10
+        if isinstance(value, bytes):
+            fixed += len(value)
+        else:
+            sizes = pc.add(sizes, _length(value))
+    return pc.add(sizes, pa.scalar(fixed, pa.int64()))
+
+
+def _length(array: pa.Array) -> pa.Int64Array:
+    return pc.fill_null(pc.binary_length(array), 0).cast(pa.int64())
+
+
+def record_batches(records: Records, bytes_max: int) -> Iterator[Body]:
+    """The records of one partition, in order, as the bodies of batches of at most ``bytes_max``
+    bytes each, uncompressed and with their headers; a record that is larger has one of its own."""
+    rest = _key_value_headers(records)
+    sizes = pc.add(pc.binary_length(rest).cast(pa.int64()), pa.scalar(5 + 2 + 5, pa.int64()))
+    ends = memoryview(pc.cumulative_sum(sizes).buffers()[1]).cast("q")
+    room, count, at = bytes_max - BATCH_OVERHEAD, len(rest), 0
+    while at < count:
+        before = ends[at - 1] if at else 0
+        end = bisect_right(ends, before + room, at, min(count, at + RECORDS_MAX))
+        end = max(end, at + 1)
+        yield Body(_body(rest.slice(at, end - at)), end - at, records.timestamp_ms)
+        at = end
+
+
+def _body(rest: pa.BinaryArray) -> pa.Buffer:
+    deltas = _small_varints().slice(0, len(rest))
+    bare = pc.binary_join_element_wise(_ATTRIBUTES_AND_TIMESTAMP, deltas, rest, _EMPTY)
+    whole = pc.binary_join_element_wise(_varints(pc.binary_length(bare)), bare, _EMPTY)
+    return whole.buffers()[2]
+
+
+def _key_value_headers(records: Records) -> pa.BinaryArray:
+    """Each record from its key on: what does not depend on its place in a batch."""
+    parts: list[pa.Array | pa.Scalar] = []
+    parts += [pa.scalar(varint(-1))] if records.keys is None else _sized(records.keys)
+    parts += _sized(records.values)
+    # Headers that all records have come with their number in front; one that a record lacks is
+    # left out there, and not counted.
+    present, optional, count = b"", [], None
+    for name, value in records.headers:
+        head = varint(len(name.encode())) + name.encode()
+        if isinstance(value, bytes):
+            present += head + varint(len(value)) + value
+    always = sum(isinstance(value, bytes) for _, value in records.headers)
+    for name, value in records.headers:
+        if isinstance(value, bytes):
+            continue
+        head = pa.scalar(varint(len(name.encode())) + name.encode())
+        if not value.null_count:
+            always += 1
+            optional += [head, *_sized(_binary(value))]
+            continue
+        there = value.is_valid()
+        text = pc.binary_join_element_wise(head, *_sized(_binary(value)), _EMPTY)
+        optional.append(pc.if_else(there, text, _EMPTY))
+        one = there.cast(pa.int32())
+        count = one if count is None else pc.add(count, one)
+    if count is None:
+        parts.append(pa.scalar(varint(always) + present))
+    else:
+        parts += [_varints(pc.add(count, pa.scalar(always, pa.int32()))), pa.scalar(present)]
+    return pc.binary_join_element_wise(*parts, *optional, _EMPTY)
+
+
+def _binary(array: pa.Array) -> pa.BinaryArray:
+    return array if array.type == pa.binary() else array.cast(pa.binary())
+
+
+def _sized(array: pa.BinaryArray) -> list[pa.Array]:
+    """The lengths and the bytes of an array; a null has the length -1 and no bytes."""
+    lengths = pc.binary_length(array)
+    if not array.null_count:
+        return [_varints(lengths), array]
+    return [_varints(pc.fill_null(lengths, -1)), pc.fill_null(array, b"")]
+
+
+def _varints(numbers: pa.Int32Array) -> pa.BinaryArray:
+    """Each number as a zigzag varint. There are few different ones: each is written once."""
+    encoded = numbers.dictionary_encode()
+    texts = [varint(number) for number in encoded.dictionary.to_pylist()]
+    return pa.array(texts, pa.binary()).take(encoded.indices)
+
+
+@cache
+def _small_varints() -> pa.BinaryArray:
+    """The numbers from 0 to RECORDS_MAX - 1: the offset deltas of a batch."""
+    return pa.array([varint(number) for number in range(RECORDS_MAX)], pa.binary())
+
+
+def varint(number: int) -> bytes:
+    """A number as a zigzag varint."""
+    left = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while left > 0x7F:
+        out.append(0x80 | left & 0x7F)
+        left >>= 7
+    out.append(left)
+    return bytes(out)

@@ -1,0 +1,196 @@
+"""How the sink proves itself to the brokers, and they to it: SASL and TLS.
+
+Secrets never show in ``repr``. TLS verifies the broker's certificate and its name by default.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tailer.errors import ConfigError
+
+__all__ = ["MECHANISMS", "PROTOCOLS", "OAuthTokens", "Security"]
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+_OAUTH = "sasl_oauthbearer_"
+#: A token is renewed when this part of its life is over.
+_RENEW_AT = 0.8
+_TOKEN_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The options that decide who talks to whom. Paths are absolute or None."""
+
+    security_protocol: str
+    sasl_mechanism: str
+    sasl_username: str
+    sasl_password: str = field(repr=False)
+    sasl_oauthbearer_token: str = field(repr=False)
+    sasl_oauthbearer_token_endpoint_url: str
+    sasl_oauthbearer_client_id: str
+    sasl_oauthbearer_client_secret: str = field(repr=False)
+    sasl_oauthbearer_scope: str
+    ssl_cafile: str
+    ssl_certfile: str
+    ssl_keyfile: str
+    ssl_password: str = field(repr=False)
+    ssl_check_hostname: bool = True
+
+    ALLOWED: ClassVar[dict[str, tuple[type, Any]]] = {
+        "security_protocol": (str, "PLAINTEXT"),
+        "sasl_mechanism": (str, ""),
+        "sasl_username": (str, ""),
+        "sasl_password": (str, ""),
+        "sasl_oauthbearer_token": (str, ""),
+        "sasl_oauthbearer_token_endpoint_url": (str, ""),
+        "sasl_oauthbearer_client_id": (str, ""),
+        "sasl_oauthbearer_client_secret": (str, ""),
+        "sasl_oauthbearer_scope": (str, ""),
+        "ssl_cafile": (str, ""),
+        "ssl_certfile": (str, ""),
+        "ssl_keyfile": (str, ""),
+        "ssl_password": (str, ""),
+        "ssl_check_hostname": (bool, True),
+    }
+
+    @classmethod
+    def of(cls, taken: Mapping[str, Any], folder: Path) -> Security:
+        """Checked options; files are relative to ``folder`` and must exist.
+
+        Raises :class:`ConfigError` naming the key.
+        """
+        values = dict(taken)
+        for key in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
+            if values[key]:
+                values[key] = str(folder / values[key])
+                if not Path(values[key]).is_file():
+                    raise ConfigError(f"option {key!r} of sink 'kafka': there is no {values[key]}")
+        security = cls(**values)
+        security._check()
+        return security
+
+    @property
+    def sasl(self) -> bool:
+        """Whether the client logs in."""
+        return self.security_protocol.startswith("SASL_")
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol.endswith("SSL")
+
+    def _check(self) -> None:
+        if self.security_protocol not in PROTOCOLS:
+            raise _wrong("security_protocol", self.security_protocol, PROTOCOLS)
+        given = [key for key in self.ALLOWED if getattr(self, key) not in ("", True)]
+        if not self.sasl and any(key.startswith("sasl_") for key in given):
+            raise ConfigError(
+                "options sasl_... of sink 'kafka' need security_protocol SASL_SSL (or "
+                f"SASL_PLAINTEXT), and it is {self.security_protocol}"
+            )
+        if not self.tls and any(key.startswith("ssl_") for key in given):
+            raise ConfigError(
+                "options ssl_... of sink 'kafka' need security_protocol SSL or SASL_SSL, and it is "
+                f"{self.security_protocol}"
+            )
+        if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
+            raise ConfigError("ssl_certfile and ssl_keyfile of sink 'kafka' go together")
+        if self.sasl:
+            self._check_sasl()
+
+    def _check_sasl(self) -> None:
+        if self.sasl_mechanism not in MECHANISMS:
+            raise _wrong("sasl_mechanism", self.sasl_mechanism, MECHANISMS)
+        if self.sasl_mechanism != "OAUTHBEARER":
+            if not self.sasl_username or not self.sasl_password:
+                raise ConfigError(
+                    f"{self.sasl_mechanism} needs the options sasl_username and sasl_password"
+                )
+            return
+        if self.sasl_oauthbearer_token:
+            return
+        url, names = self.sasl_oauthbearer_token_endpoint_url, ("client_id", "client_secret")
+        if not url or not all(getattr(self, _OAUTH + name) for name in names):
+            raise ConfigError(
+                "OAUTHBEARER needs either sasl_oauthbearer_token or all of "
+                "sasl_oauthbearer_token_endpoint_url, ..._client_id and ..._client_secret"
+            )
+        parsed = urllib.parse.urlsplit(url)
+        local = parsed.hostname in ("localhost", "127.0.0.1", "::1")
+        if parsed.scheme != "https" and not (parsed.scheme == "http" and local):
+            raise ConfigError(
+                f"sasl_oauthbearer_token_endpoint_url is {url!r}: a secret is sent there, so it "
+                "must be https"
+            )
+
+    def tokens(self) -> OAuthTokens:
+        """Where the tokens of OAUTHBEARER come from."""
+        return OAuthTokens(self)
+
+
+def _wrong(key: str, value: str, allowed: tuple[str, ...]) -> ConfigError:
+    return ConfigError(
+        f"option {key!r} of sink 'kafka' is {value!r}; it must be one of {', '.join(allowed)}"
+    )
+
+
+class OAuthTokens:
+    """Tokens for OAUTHBEARER: one from the configuration, or by OAuth's client credentials grant
+    (RFC 6749, 4.4), renewed before it ends. Blocking; the clients call it in their own threads."""
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+        self._token = security.sasl_oauthbearer_token
+        self._renew_at = float("inf") if self._token else 0.0
+        self._expires = 0.0
+
+    def token(self) -> str:
+        """A token that is good now. Raises ``OSError`` where the issuer refuses or is away."""
+        if time.time() >= self._renew_at:
+            self._token, lifetime = self._request()
+            self._expires = time.time() + lifetime
+            self._renew_at = time.time() + lifetime * _RENEW_AT
+        return self._token
+
+    def token_and_expiry(self, _: str = "") -> tuple[str, float]:
+        """The token and the second (since 1970) at which it ends, as confluent-kafka wants it."""
+        token = self.token()
+        return token, self._expires or time.time() + 365 * 86_400
+
+    def _request(self) -> tuple[str, float]:
+        s = self._security
+        pair = (
+            urllib.parse.quote(part, safe="")
+            for part in (s.sasl_oauthbearer_client_id, s.sasl_oauthbearer_client_secret)
+        )
+        form = {"grant_type": "client_credentials"}
+        if s.sasl_oauthbearer_scope:
+            form["scope"] = s.sasl_oauthbearer_scope
+        request = urllib.request.Request(  # noqa: S310  # its scheme is checked with the options
+            s.sasl_oauthbearer_token_endpoint_url,
+            urllib.parse.urlencode(form).encode(),
+            {
+                "Authorization": "Basic " + b64encode(":".join(pair).encode()).decode(),
+                "Accept": "application/json",
+            },
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310  # as above
+                document = json.loads(answer.read(_TOKEN_BYTES_MAX))
+            return str(document["access_token"]), float(document.get("expires_in", 300))
+        except (urllib.error.URLError, ValueError, KeyError, TypeError) as e:
+            raise OSError(
+                f"no token from {s.sasl_oauthbearer_token_endpoint_url}: {type(e).__name__}: {e}"
+            ) from e

@@ -1,0 +1,89 @@
+"""The Kafka sink: sessions with Kafka, each in worker threads."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import anyio.to_thread
+
+from sinks.encode.records import load_encoder
+from sinks.kafka.options import KafkaOptions
+from sinks.kafka.session import AtLeastOnce, ExactlyOnce, Session
+from tailer.changes import ChangeBatch, Offset
+from tailer.errors import SinkRejected
+
+__all__ = ["KafkaSink"]
+
+
+class KafkaSink:
+    """Writes a feed's events to a topic, in the format and with the delivery of its options."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self.options = options
+        encoder = load_encoder(options.format, options.encoder)
+        #: Whether the feed is to pair updates, and by which columns: see
+        #: :class:`sinks.encode.records.Encoder`.
+        self.paired = encoder.paired
+        self.key_columns = encoder.key_columns
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
+        self._claimed = 0
+        self._session: Session | None = None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> KafkaSink:
+        """Options: those of :class:`sinks.kafka.options.KafkaOptions`, of
+        :class:`sinks.kafka.security.Security` and of the format."""
+        return cls(KafkaOptions.take(options, folder))
+
+    async def open(self, feed: str) -> Offset | None:
+        """See :class:`tailer.sink.Sink`. The offset to resume from, with exactly-once delivery."""
+        return await anyio.to_thread.run_sync(self._open, feed)
+
+    def _open(self, feed: str) -> Offset | None:
+        self._close()
+        if self.options.exactly_once:
+            self._session = ExactlyOnce(self.options, feed, self._owner, self._claimed)
+        else:
+            self._session = AtLeastOnce(self.options, feed)
+        offset = self._session.open()
+        if isinstance(self._session, ExactlyOnce):
+            self._claimed = self._session.claimed
+        return offset
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """See :class:`tailer.sink.Sink`."""
+        if self._session is None:
+            raise SinkRejected("the sink is not open")
+        await anyio.to_thread.run_sync(self._session.write, batch)
+
+    async def set_offset(self, feed: str, offset: Offset | None) -> None:
+        """Overwrite the progress that Kafka keeps for a feed, fencing a daemon that runs it.
+
+        None: the feed's start decides. Raises :class:`SinkRejected` where delivery is not exactly
+        once, for then the feed's offset store has it.
+        """
+        await anyio.to_thread.run_sync(partial(self._set_offset, feed, offset))
+
+    def _set_offset(self, feed: str, offset: Offset | None) -> None:
+        self._open(feed)
+        try:
+            if not isinstance(self._session, ExactlyOnce):
+                raise SinkRejected("with at-least-once delivery Kafka keeps no offset")
+            self._session.set_offset(offset)
+        finally:
+            self._close()
+
+    async def aclose(self) -> None:
+        """See :class:`tailer.sink.Sink`."""
+        await anyio.to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()

@@ -1,0 +1,265 @@
+"""A real Kafka broker for tests: one KRaft node on free ports, started in about two seconds.
+
+The jars come from Maven, once, into ``.cache`` of the checkout; so do a formatted data folder,
+copied for each broker, and a class archive that halves its start. A broker dies with the process
+that started it, also if that is killed.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.components import java_major, require
+from tests.source import ROOT
+
+__all__ = ["KAFKA_VERSION", "Broker", "kafka_home"]
+
+#: The newest that resolves whole from Maven Central, and that kafka-python says it supports.
+KAFKA_VERSION = "4.3.1"
+LOG4J_VERSION = "2.25.5"
+
+POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>local</groupId><artifactId>kafka-broker</artifactId><version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
+      <version>{KAFKA_VERSION}</version></dependency>
+    <dependency><groupId>org.apache.logging.log4j</groupId>
+      <artifactId>log4j-slf4j-impl</artifactId><version>{LOG4J_VERSION}</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
+      <version>{KAFKA_VERSION}</version></dependency>
+  </dependencies>
+</project>
+"""
+LOGGING = """Configuration:
+  Appenders:
+    Console: {name: STDOUT, PatternLayout: {pattern: "%d{ISO8601} %p %m (%c)%n"}}
+  Loggers:
+    Root: {level: INFO, AppenderRef: {ref: STDOUT}}
+"""
+STARTED = b"Kafka Server started"
+PR_SET_PDEATHSIG = 1
+
+
+def kafka_home() -> Path:
+    """The folder with Kafka's jars, template and class archive; made on first use."""
+    require("Java 17 or newer", java_major() >= 17)
+    home = ROOT / ".cache" / f"kafka-{KAFKA_VERSION}-java{java_major()}"
+    if not (home / "ready").exists():
+        require("Maven", shutil.which("mvn") is not None)
+        home.parent.mkdir(exist_ok=True)
+        shutil.rmtree(home, ignore_errors=True)
+        _make_home(home)
+    return home
+
+
+def _make_home(home: Path) -> None:
+    home.mkdir()
+    (home / "pom.xml").write_text(POM)
+    (home / "log4j2.yaml").write_text(LOGGING)
+    subprocess.run(
+        ["mvn", "-q", "-B", "-ntp", "-f", str(home / "pom.xml"), "dependency:copy-dependencies"]
+        + ["-DincludeScope=runtime", f"-DoutputDirectory={home / 'lib'}"],
+        check=True,
+        stdout=sys.stderr,
+        timeout=300,
+    )
+    # The template was formatted and never used; the archive holds what a broker has loaded.
+    first = Broker(home=home, jvm=[f"-XX:ArchiveClassesAtExit={home / 'broker.jsa'}"])
+    try:
+        first.format()
+        shutil.copytree(first.folder / "data", home / "template")
+        first.start().stop()
+    finally:
+        first.close()
+    (home / "ready").touch()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _kafka_uuid() -> str:
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):  # the tools would take it for an option
+            return text
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Broker:
+    """One broker, which is its own controller. ``listeners`` maps names to security protocols.
+
+    It keeps its data over :meth:`kill` or :meth:`stop` and :meth:`start`, until it is closed.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
+        format_arguments: Sequence[str] = (),
+        heap: str = "512m",
+        jvm: Sequence[str] | None = None,
+        home: Path | None = None,
+    ) -> None:
+        self.home = home or kafka_home()
+        self.folder = Path(tempfile.mkdtemp(prefix="kafka-"))
+        self.settings = dict(settings or {})
+        self.listeners = dict(listeners or {"PLAINTEXT": "PLAINTEXT"})
+        self.format_arguments = list(format_arguments)
+        archive = self.home / "broker.jsa"
+        quick = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+        self.jvm = list(jvm) if jvm is not None else ["-XX:TieredStopAtLevel=1", *quick]
+        self.heap = heap
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = self.folder / "broker.log"
+        self._cluster_id = _kafka_uuid()
+        *self._ports, self._controller_port = _free_ports(len(self.listeners) + 1)
+        self._formatted = False
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        """The address of the first listener."""
+        return f"127.0.0.1:{self._ports[0]}"
+
+    def address(self, listener: str) -> str:
+        """The address of a listener by its name."""
+        return f"127.0.0.1:{self._ports[list(self.listeners).index(listener)]}"
+
+    def start(self) -> Broker:
+        """Start it, again if it ran before; returns when it serves."""
+        properties = self._write_properties()
+        if not self._formatted:
+            self.format()
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self._java("kafka.Kafka", str(properties)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - the child only sets a flag
+            )
+        give_up = time.monotonic() + 60
+        while STARTED not in self.log.read_bytes():
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                self.kill()
+                raise RuntimeError(f"the broker did not start:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.02)
+        return self
+
+    def format(self) -> None:
+        """Make the data folder: from the template, if nothing special is asked for."""
+        properties = self._write_properties()
+        data, template = self.folder / "data", self.home / "template"
+        if template.exists() and not self.format_arguments:
+            shutil.copytree(template, data)
+            (data / "meta.properties").write_text(
+                f"version=1\ncluster.id={self._cluster_id}\nnode.id=1\n"
+                f"directory.id={_kafka_uuid()}\n"
+            )
+        else:
+            command = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id]
+            command += ["-c", str(properties), *self.format_arguments]
+            subprocess.run(self._java(*command), check=True, capture_output=True, timeout=60)
+        self._formatted = True
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it as its operator would."""
+        self._end(signal.SIGTERM)
+
+    def close(self) -> None:
+        """End it and remove its data."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+            self.process.wait(30)
+
+    def _java(self, *arguments: str) -> list[str]:
+        java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
+        memory = ["-XX:+UseSerialGC", f"-Xmx{self.heap}"]
+        logging = f"-Dlog4j2.configurationFile={self.home / 'log4j2.yaml'}"
+        return [str(java), *memory, *self.jvm, logging, "-cp", f"{self.home}/lib/*", *arguments]
+
+    def _write_properties(self) -> Path:
+        local = [f"{name}://127.0.0.1:{port}" for name, port in self._named_ports()]
+        controller = f"CONTROLLER://127.0.0.1:{self._controller_port}"
+        protocols = [f"{name}:{protocol}" for name, protocol in self.listeners.items()]
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            # Static, or the port would be part of the formatted folder.
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "listeners": ",".join([*local, controller]),
+            "advertised.listeners": ",".join([*local, controller]),
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": next(iter(self.listeners)),
+            "listener.security.protocol.map": ",".join([*protocols, "CONTROLLER:PLAINTEXT"]),
+            "log.dirs": str(self.folder / "data"),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "auto.create.topics.enable": "false",
+            # A killed broker waits for its own old registration to end.
+            "broker.session.timeout.ms": "2000",
+            "broker.heartbeat.interval.ms": "500",
+            # An open transaction of a killed client is ended as soon as it is over.
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+            # The commits of test tables have any age.
+            "log.retention.ms": "-1",
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+            "background.threads": "2",
+            "log.cleaner.dedupe.buffer.size": "2097152",
+            "log.cleaner.threads": "1",
+            "message.max.bytes": "8388608",
+            **self.settings,
+        }
+        path = self.folder / "server.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        return path
+
+    def _named_ports(self) -> list[tuple[str, int]]:
+        return list(zip(self.listeners, self._ports, strict=True))

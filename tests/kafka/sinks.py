@@ -1,0 +1,69 @@
+"""Kafka sinks without a feed: made, opened and written to in one line."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from sinks.kafka.sink import KafkaSink
+from tailer.changes import ChangeBatch, Offset
+from tailer.errors import TailerError
+from tailer.testing.batches import change_batch
+
+__all__ = ["SCHEMA", "batch", "fresh", "made", "opened", "refused"]
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def fresh(prefix: str = "t") -> str:
+    """A name that no other test uses."""
+    return f"{prefix}-{uuid4().hex[:12]}"
+
+
+def made(bootstrap: str, topic: str, **options: Any) -> KafkaSink:
+    """A sink with progress of its own, so that tests in one broker do not meet."""
+    settings = {
+        "bootstrap_servers": bootstrap,
+        "topic": topic,
+        "progress_topic": f"{topic}-progress",
+        "transactional_id": f"{topic}-writer",
+        **options,
+    }
+    return KafkaSink.from_options(settings, Path.cwd())
+
+
+@asynccontextmanager
+async def opened(
+    bootstrap: str, topic: str, feed: str = "orders", **options: Any
+) -> AsyncIterator[tuple[KafkaSink, Offset | None]]:
+    """An open sink and the offset that it resumes from."""
+    sink = made(bootstrap, topic, **options)
+    try:
+        yield sink, await sink.open(feed)
+    finally:
+        await sink.aclose()
+
+
+def batch(
+    version: int, ids: Sequence[int], *, index: int = 0, last: bool = True, name: str = "x"
+) -> ChangeBatch:
+    """Inserted rows with these ids."""
+    rows = [{"id": i, "name": name} for i in ids]
+    return change_batch(SCHEMA, rows, version=version, index=index, last=last)
+
+
+async def refused(sink: KafkaSink, kind: type[TailerError], feed: str = "orders") -> str:
+    """The sentence with which opening is refused, by an error of exactly this kind."""
+    try:
+        await sink.open(feed)
+    except TailerError as e:
+        assert type(e) is kind, repr(e)
+        return str(e)
+    finally:
+        await sink.aclose()
+    raise AssertionError("nothing was refused")

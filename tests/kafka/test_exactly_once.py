@@ -1,0 +1,315 @@
+"""Progress and data in one transaction: what is resumed, what is refused, who wins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.to_thread
+import pytest
+from confluent_kafka import Producer
+
+from sinks.kafka.driver import Fenced
+from sinks.kafka.progress import Progress
+from tailer.changes import Offset
+from tailer.errors import SinkRejected, TransientError
+from tailer.testing.batches import empty_batch
+from tests.kafka.broker import Broker
+from tests.kafka.sinks import SCHEMA, batch, fresh, made, opened, refused
+from tests.kafka.topics import (
+    create_topic,
+    delete_records,
+    delete_topic,
+    events,
+    read_topic,
+    set_topic_config,
+)
+
+pytestmark = pytest.mark.anyio
+DRIVERS = pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
+
+
+def ids(kafka: Broker, topic: str) -> list[int]:
+    return [row["id"] for row in events(kafka.bootstrap, topic)]
+
+
+@DRIVERS
+async def test_a_feed_resumes_behind_what_was_committed(kafka: Broker, driver: str) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic, driver=driver) as (sink, offset):
+        assert offset is None
+        await sink.write(batch(1, [1, 2], last=False))
+        await sink.write(batch(1, [3], index=2))
+    async with opened(kafka.bootstrap, topic, driver=driver) as (sink, offset):
+        assert offset == batch(1, [3], index=2).next_offset
+        assert offset.timestamp_floor_ms == batch(1, [3]).timestamp_ms
+        await sink.write(batch(2, [4]))
+    assert ids(kafka, topic) == [1, 2, 3, 4]
+
+
+@DRIVERS
+async def test_a_batch_that_failed_half_way_is_not_seen(kafka: Broker, driver: str) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic, driver=driver, partitions=1) as (sink, _):
+        await sink.write(batch(1, [1]))
+        session = sink._session
+        assert session is not None
+        session.driver.begin()  # type: ignore[union-attr]
+        session._publisher(batch(2, [2])).publish(batch(2, [2]))
+        session.driver.flush()  # type: ignore[union-attr]
+    async with opened(kafka.bootstrap, topic, driver=driver) as (sink, offset):
+        assert offset == Offset(2)
+        await sink.write(batch(2, [2]))
+    assert ids(kafka, topic) == [1, 2]
+    everything = read_topic(kafka.bootstrap, topic, "read_uncommitted")
+    assert [event.row["id"] for event in everything] == [1, 2, 2]
+
+
+async def test_a_large_batch_is_several_transactions(kafka: Broker) -> None:
+    topic = fresh()
+    options = {"transaction_rows": 3, "partitions": 1}
+    async with opened(kafka.bootstrap, topic, **options) as (sink, _):
+        await sink.write(batch(5, range(10), last=True))
+    progress = [
+        Progress.from_bytes(event.value or b"")
+        for event in read_topic(kafka.bootstrap, f"{topic}-progress")
+    ]
+    assert [p.offset and (p.offset.version, p.offset.index) for p in progress] == [
+        None, (5, 3), (5, 6), (5, 9), (6, 0),
+    ]  # fmt: skip
+    assert [p.events for p in progress] == [0, 3, 6, 9, 0]
+    assert ids(kafka, topic) == list(range(10))
+
+
+async def test_a_restart_within_a_version_goes_on_within_it(kafka: Broker) -> None:
+    topic, markers = fresh(), fresh("markers")
+    options = {"transaction_topic": markers}
+    async with opened(kafka.bootstrap, topic, **options) as (sink, _):
+        await sink.write(batch(7, [1, 2], last=False))
+    async with opened(kafka.bootstrap, topic, **options) as (sink, offset):
+        assert offset is not None
+        assert (offset.version, offset.index) == (7, 2)
+        await sink.write(batch(7, [3], index=2))
+        await sink.write(batch(8, [4]))
+    found = [event.row for event in read_topic(kafka.bootstrap, markers)]
+    table = batch(7, []).offset.table_id
+    assert [(m["status"], m["id"], m["event_count"]) for m in found] == [
+        ("BEGIN", f"{table}:7", None),
+        ("END", f"{table}:7", 3),
+        ("BEGIN", f"{table}:8", None),
+        ("END", f"{table}:8", 1),
+    ]
+    assert found[1]["data_collections"] == [{"data_collection": topic, "event_count": 3}]
+
+
+async def test_versions_without_changes_move_progress_on(kafka: Broker) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic) as (sink, _):
+        await sink.write(batch(1, [1]))
+        for version in range(2, 40):
+            await sink.write(empty_batch(SCHEMA, version=version))
+    written = read_topic(kafka.bootstrap, f"{topic}-progress")
+    assert len(written) < 20, "not one transaction for each of them"
+    async with opened(kafka.bootstrap, topic) as (_, offset):
+        assert offset == Offset(40)
+
+
+async def test_feeds_share_a_progress_topic(kafka: Broker) -> None:
+    shared, topics = fresh("progress"), [fresh(), fresh()]
+    for topic in topics:
+        async with opened(kafka.bootstrap, topic, topic, progress_topic=shared) as (sink, offset):
+            assert offset is None
+            await sink.write(batch(3, [1]))
+    for topic in topics:
+        async with opened(kafka.bootstrap, topic, topic, progress_topic=shared) as (_, offset):
+            assert offset == Offset(4)
+
+
+async def test_progress_behind_another_feeds_open_transaction_is_waited_for(kafka: Broker) -> None:
+    """Its own progress lies behind the other's open transaction: reading only what is stable now
+    would find an older one, and write twice."""
+    shared, topic, other = fresh("progress"), fresh(), fresh()
+    async with opened(kafka.bootstrap, other, other, progress_topic=shared) as (held, _):
+        async with opened(kafka.bootstrap, topic, topic, progress_topic=shared) as (sink, _):
+            await sink.write(batch(1, [1]))
+            session = held._session
+            session.driver.begin()  # type: ignore[union-attr]
+            session._send_progress(session.progress)  # type: ignore[union-attr]
+            session.driver.flush()  # type: ignore[union-attr]
+            await sink.write(batch(2, [2]))
+        late = made(kafka.bootstrap, topic, progress_topic=shared, transaction_timeout_ms=1000)
+        found: list[Offset | None] = []
+
+        async def reopen() -> None:
+            found.append(await late.open(topic))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(reopen)
+            await anyio.sleep(1)
+            assert found == []
+            session.driver.commit()  # type: ignore[union-attr]
+        assert found == [Offset(3)]
+        await late.aclose()
+
+
+# --- progress and data that do not belong together
+
+
+async def test_a_topic_that_is_gone_is_refused(kafka: Broker) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic) as (sink, _):
+        await sink.write(batch(1, [1]))
+    delete_topic(kafka.bootstrap, topic)
+    sentence = await refused(made(kafka.bootstrap, topic), SinkRejected)
+    assert f"the topic {topic} is gone" in sentence
+    create_topic(kafka.bootstrap, topic)
+    sentence = await refused(made(kafka.bootstrap, topic), SinkRejected)
+    assert "was deleted and made anew" in sentence
+
+
+async def test_data_without_progress_is_refused(kafka: Broker) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic) as (sink, _):
+        await sink.write(batch(1, [1]))
+    delete_topic(kafka.bootstrap, f"{topic}-progress")
+    sentence = await refused(made(kafka.bootstrap, topic), SinkRejected)
+    assert "knows no progress of feed 'orders'" in sentence
+    assert "append_to_existing" in sentence
+    options = {"append_to_existing": True}
+    async with opened(kafka.bootstrap, topic, **options) as (sink, offset):
+        assert offset is None
+        await sink.write(batch(2, [2]))
+    async with opened(kafka.bootstrap, topic) as (_, offset):
+        assert offset == Offset(3)
+
+
+async def test_truncated_progress_is_refused(kafka: Broker) -> None:
+    topic = fresh()
+    progress = f"{topic}-progress"
+    async with opened(kafka.bootstrap, topic) as (sink, _):
+        await sink.write(batch(1, [1]))
+    # Only a topic that may delete can be cut; that alone is refused.
+    set_topic_config(kafka.bootstrap, progress, "cleanup.policy", "delete")
+    sentence = await refused(made(kafka.bootstrap, topic), SinkRejected)
+    assert "must have one and 'compact'" in sentence
+    delete_records(kafka.bootstrap, progress)
+    set_topic_config(kafka.bootstrap, progress, "cleanup.policy", "compact")
+    sentence = await refused(made(kafka.bootstrap, topic), SinkRejected)
+    assert "knows no progress" in sentence
+
+
+def another_offset(value: bytes) -> bytes:
+    return value.replace(b'"version":2', b'"version":1')
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda _: b"not JSON", "Expecting value"),
+        (lambda _: b"[1]", "no JSON object"),
+        (lambda _: b'{"format":1}', "checksum"),
+        (another_offset, "checksum"),
+    ],
+)
+async def test_a_strangers_progress_is_refused(
+    kafka: Broker, change: Callable[[bytes], bytes], said: str
+) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic) as (sink, _):
+        await sink.write(batch(1, [1]))
+    last = read_topic(kafka.bootstrap, f"{topic}-progress")[-1]
+    assert json.loads(last.value or b"")["offset"]["version"] == 2
+    stranger = Producer({"bootstrap.servers": kafka.bootstrap})
+    stranger.produce(f"{topic}-progress", change(last.value or b""), b"orders")
+    assert stranger.flush(10) == 0
+    sentence = await refused(made(kafka.bootstrap, topic), SinkRejected)
+    assert "was not written by delta-tailer" in sentence
+    assert said in sentence
+    assert f"{topic}-progress" in sentence
+
+
+async def test_an_offset_can_be_set_anew(kafka: Broker) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic) as (sink, _):
+        await sink.write(batch(1, [1]))
+    await made(kafka.bootstrap, topic).set_offset("orders", Offset(9, 4))
+    async with opened(kafka.bootstrap, topic) as (_, offset):
+        assert offset is not None
+        assert (offset.version, offset.index) == (9, 4)
+    await made(kafka.bootstrap, topic).set_offset("orders", None)
+    async with opened(kafka.bootstrap, topic) as (_, offset):
+        assert offset is None
+
+
+# --- two daemons
+
+
+async def stopped_by(work: Callable[[], Awaitable[object]]) -> SinkRejected:
+    with pytest.raises(SinkRejected) as caught:
+        await work()
+    return caught.value
+
+
+@DRIVERS
+async def test_the_newer_daemon_wins(kafka: Broker, driver: str) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic, driver=driver) as (older, _):
+        await older.write(batch(1, [1]))
+        async with opened(kafka.bootstrap, topic, driver=driver) as (newer, offset):
+            assert offset == Offset(2)
+            error = await stopped_by(lambda: older.write(batch(2, [2])))
+            assert "taken over by a newer daemon" in str(error)
+            assert newer._owner in str(error)
+            await newer.write(batch(2, [2]))
+            # Not even a restart from within helps the older one.
+            again = await stopped_by(lambda: older.open("orders"))
+            assert newer._owner in str(again)
+            await newer.write(batch(3, [3]))
+    assert ids(kafka, topic) == [1, 2, 3]
+
+
+@DRIVERS
+async def test_what_a_zombie_left_open_is_never_seen(kafka: Broker, driver: str) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic, driver=driver, partitions=1) as (zombie, _):
+        await zombie.write(batch(1, [1]))
+        session = zombie._session
+        assert session is not None
+        assert session.driver is not None
+        session.driver.begin()
+        session._publisher(batch(2, [2])).publish(batch(2, [2], name="zombie"))
+        session.driver.flush()
+        async with opened(kafka.bootstrap, topic, driver=driver) as (newer, _):
+            await newer.write(batch(2, [2]))
+            with pytest.raises((Fenced, TransientError)):
+                session._publisher(batch(3, [3])).publish(batch(3, [3], name="zombie"))
+                session.driver.commit()
+            await newer.write(batch(3, [3]))
+    rows = events(kafka.bootstrap, topic)
+    assert [(row["id"], row["name"]) for row in rows] == [(1, "x"), (2, "x"), (3, "x")]
+
+
+@DRIVERS
+async def test_a_transaction_that_took_too_long_is_done_again(kafka: Broker, driver: str) -> None:
+    topic = fresh()
+    options = {"driver": driver, "transaction_timeout_ms": 1000}
+    async with opened(kafka.bootstrap, topic, **options) as (sink, _):
+        await sink.write(batch(1, [1]))
+        session = sink._session
+        assert session is not None
+        assert session.driver is not None
+        session.driver.begin()
+        session._publisher(batch(2, [2])).publish(batch(2, [2]))
+        session.driver.flush()
+        await anyio.sleep(3.5)  # the broker ends it meanwhile
+
+        def commit() -> None:
+            with session._dropped_on_error():  # type: ignore[attr-defined]
+                session.driver.commit()  # type: ignore[union-attr]
+
+        with pytest.raises(TransientError):
+            await anyio.to_thread.run_sync(commit)
+        assert await sink.open("orders") == Offset(2)
+        await sink.write(batch(2, [2]))
+    assert ids(kafka, topic) == [1, 2]

@@ -1,0 +1,392 @@
+"""What reaches a topic, and what a sink says of brokers, topics and rows that it can't use."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer
+from kafka.partitioner.default import murmur2
+
+from sinks.kafka import accumulator
+from sinks.kafka.sink import KafkaSink
+from tailer.errors import ConfigError, SinkRejected, TableError, TransientError
+from tailer.sink import load_sink
+from tailer.testing.batches import change_batch
+from tests.kafka.broker import Broker
+from tests.kafka.sinks import SCHEMA, batch, fresh, made, opened, refused
+from tests.kafka.topics import create_topic, events, read_topic, set_topic_config, topic_config
+
+pytestmark = pytest.mark.anyio
+DRIVERS = pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
+DELIVERIES = pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+
+
+async def test_the_sink_is_found_by_its_name(kafka: Broker, tmp_path: Path) -> None:
+    options = {"bootstrap_servers": kafka.bootstrap, "topic": fresh(), "delivery": "at-least-once"}
+    sink = load_sink("kafka").from_options(options, tmp_path)
+    assert await sink.open("orders") is None
+    await sink.aclose()
+
+
+@DRIVERS
+@DELIVERIES
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_records_arrive_whole(
+    kafka: Broker, driver: str, delivery: str, compression: str
+) -> None:
+    topic = fresh()
+    rows = [{"id": i, "name": f"größe {i} " * (i % 40)} for i in range(500)]
+    rows[7]["_change_type"] = "delete"
+    changes = change_batch(SCHEMA, rows, version=3, last=True)
+    options = {
+        "driver": driver,
+        "delivery": delivery,
+        "compression": compression,
+        "key": ["id"],
+        "tombstones": True,
+        "partitions": 3,
+        "batch_bytes": 4_000,
+    }
+    async with opened(kafka.bootstrap, topic, **options) as (sink, _):
+        await sink.write(changes)
+    found = read_topic(kafka.bootstrap, topic)
+    values = [event.row for event in found if event.value is not None]
+    values.sort(key=lambda row: int(row["id"]))
+    assert [(row["id"], row["name"]) for row in values] == [
+        (row["id"], row["name"]) for row in rows
+    ]
+    assert {event.id for event in found if event.value} == set(changes.event_ids().to_pylist())
+    (tombstone,) = (event for event in found if event.value is None)
+    assert tombstone.key == b'{"id":7}'
+    assert tombstone.headers["_change_type"] == b"delete"
+    # The same as every Java producer would choose, and kafka-python reads it as librdkafka does.
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=kafka.bootstrap,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=500,
+        group_id=None,
+    )
+    again = list(consumer)
+    consumer.close()
+    assert {(m.partition, m.offset, m.key, m.value) for m in again} == {
+        (event.partition, event.offset, event.key, event.value) for event in found
+    }
+    assert all(m.partition == (murmur2(m.key) & 0x7FFFFFFF) % 3 for m in again)
+
+
+async def test_without_private_access_send_does_the_same(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accumulator, "usable", lambda _: False)
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic, key=["id"], partitions=1) as (sink, _):
+        await sink.write(batch(1, range(50)))
+        assert sink._session is not None
+        assert not sink._session.driver.by_batches  # type: ignore[union-attr]
+        await sink.write(batch(2, range(50, 60)))
+    found = read_topic(kafka.bootstrap, topic)
+    assert [event.row["id"] for event in found] == list(range(60))
+    assert found[3].headers["_event_id"] == batch(1, range(50)).event_ids()[3].as_py().encode()
+
+
+async def test_this_kafka_python_is_one_whose_insides_are_known(kafka: Broker) -> None:
+    async with opened(kafka.bootstrap, fresh()) as (sink, _):
+        assert sink._session is not None
+        assert sink._session.driver.by_batches  # type: ignore[union-attr]
+
+
+def test_another_kafka_python_is_not_reached_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    import kafka as library
+
+    monkeypatch.setattr(library, "__version__", "3.1.0")
+    assert not accumulator.usable(object())
+    monkeypatch.setattr(library, "__version__", "3.0.12")
+    assert not accumulator.usable(object())
+
+
+@DRIVERS
+async def test_a_replay_is_the_same_to_the_byte(kafka: Broker, driver: str) -> None:
+    topic = fresh()
+    options = {"delivery": "at-least-once", "driver": driver, "partitions": 1, "key": ["id"]}
+    for _ in range(2):
+        async with opened(kafka.bootstrap, topic, **options) as (sink, offset):
+            assert offset is None
+            await sink.write(batch(1, range(20)))
+    found = [
+        (e.key, e.value, sorted(e.headers.items())) for e in read_topic(kafka.bootstrap, topic)
+    ]
+    assert len(found) == 40
+    assert found[:20] == found[20:]
+
+
+@DRIVERS
+async def test_keys_keep_their_order_and_no_keys_use_all_partitions(
+    kafka: Broker, driver: str
+) -> None:
+    keyed, unkeyed = fresh(), fresh()
+    options = {"driver": driver, "partitions": 4, "batch_bytes": 2_000}
+    async with opened(kafka.bootstrap, keyed, key=["name"], **options) as (sink, _):
+        for version in range(5):
+            await sink.write(batch(version, range(version * 100, version * 100 + 100)))
+    async with opened(kafka.bootstrap, unkeyed, **options) as (sink, _):
+        for version in range(5):
+            await sink.write(batch(version, range(version * 100, version * 100 + 100)))
+    found = read_topic(kafka.bootstrap, keyed)
+    assert len({event.partition for event in found}) == 1, "there is one key"
+    assert [event.row["id"] for event in found] == list(range(500))
+    spread = read_topic(kafka.bootstrap, unkeyed)
+    assert {event.partition for event in spread} == {0, 1, 2, 3}
+    for partition in range(4):
+        within = [event.row["id"] for event in spread if event.partition == partition]
+        assert within == sorted(within)
+
+
+async def test_a_topic_is_made_as_asked_for(kafka: Broker) -> None:
+    name = fresh()
+    config = {"retention.ms": 86_400_000, "max.message.bytes": 2_000_000}
+    options = {"partitions": 5, "replication_factor": 1, "topic_config": config}
+    async with opened(kafka.bootstrap, f"{name}.{{feed}}", "fx", **options) as (sink, _):
+        await sink.write(batch(1, range(20)))
+    found = topic_config(kafka.bootstrap, f"{name}.fx")
+    assert found["retention.ms"] == "86400000"
+    assert found["message.timestamp.type"] == "LogAppendTime"
+    assert topic_config(kafka.bootstrap, f"{name}.{{feed}}-progress".replace("{feed}", "fx"))[
+        "cleanup.policy"
+    ] == "compact"  # fmt: skip
+    assert len(events(kafka.bootstrap, f"{name}.fx")) == 20
+
+
+async def test_a_topic_named_after_the_table_is_known_at_the_first_batch(kafka: Broker) -> None:
+    name = fresh()
+    options = {"progress_topic": f"{name}-p", "transactional_id": name}
+    async with opened(kafka.bootstrap, f"{name}.{{table}}", **options) as (sink, _):
+        with pytest.raises(ConfigError, match="the table has none in its metadata"):
+            await sink.write(batch(1, [1]))
+    options["table"] = "sales"
+    async with opened(kafka.bootstrap, f"{name}.{{table}}", **options) as (sink, _):
+        await sink.write(batch(1, [1]))
+    assert len(events(kafka.bootstrap, f"{name}.sales")) == 1
+
+
+# --- topics and rows that can't be used
+
+
+async def test_a_missing_topic_is_named_where_none_may_be_made(kafka: Broker) -> None:
+    topic = fresh()
+    create_topic(kafka.bootstrap, f"{topic}-progress", cleanup_policy="compact")
+    sentence = await refused(made(kafka.bootstrap, topic, create_topics=False), SinkRejected)
+    assert f"there is no topic {topic} at {kafka.bootstrap}, and create_topics is false" in sentence
+
+
+async def test_settings_that_the_broker_refuses_are_named(kafka: Broker) -> None:
+    sink = made(kafka.bootstrap, fresh(), topic_config={"retention.ms": "soon"})
+    assert "InvalidConfig" in await refused(sink, SinkRejected)
+    sink = made(kafka.bootstrap, fresh(), replication_factor=3)
+    assert "lower replication_factor" in await refused(sink, SinkRejected)
+    sink = made(kafka.bootstrap, fresh(), transaction_timeout_ms=10**9)
+    assert "lower transaction_timeout_ms" in await refused(sink, SinkRejected)
+
+
+@DELIVERIES
+async def test_an_unknown_key_column_is_named_and_the_offset_stays(
+    kafka: Broker, delivery: str
+) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic, key=["nr"], delivery=delivery) as (sink, _):
+        with pytest.raises(TableError, match="the key column 'nr' does not exist"):
+            await sink.write(batch(4, [1]))
+    async with opened(kafka.bootstrap, topic, key=["id"], delivery=delivery) as (sink, offset):
+        assert offset is None
+        await sink.write(batch(4, [1]))
+    assert len(read_topic(kafka.bootstrap, topic)) == 1
+
+
+@DRIVERS
+@DELIVERIES
+async def test_an_event_that_is_too_large_is_named(
+    kafka: Broker, driver: str, delivery: str
+) -> None:
+    topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="5000")
+    rows = [{"id": 1, "name": "x"}, {"id": 2, "name": "y" * 6000}, {"id": 3, "name": "z"}]
+    changes = change_batch(SCHEMA, rows, version=9, path="part-7.parquet", last=True)
+    options = {"driver": driver, "delivery": delivery}
+    async with opened(kafka.bootstrap, topic, **options) as (sink, _):
+        with pytest.raises(SinkRejected) as caught:
+            await sink.write(changes)
+    sentence = str(caught.value)
+    for part in ("version 9", topic, "of 5000 at most", "part-7.parquet", "max.message.bytes"):
+        assert part in sentence
+    assert changes.event_ids()[1].as_py() in sentence
+    assert read_topic(kafka.bootstrap, topic) == []
+
+
+async def test_an_event_that_is_too_large_can_be_parked(kafka: Broker) -> None:
+    topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="5000")
+    rows = [{"id": 1, "name": "x"}, {"id": 2, "name": "y" * 6000}, {"id": 3, "name": "z"}]
+    changes = change_batch(SCHEMA, rows, version=9, path="part-7.parquet", last=True)
+    options = {"on_oversize": "park", "park_topic": f"{topic}-parked", "key": ["id"]}
+    async with opened(kafka.bootstrap, topic, **options) as (sink, _):
+        await sink.write(changes)
+    assert [row["id"] for row in events(kafka.bootstrap, topic)] == [1, 3]
+    (parked,) = read_topic(kafka.bootstrap, f"{topic}-parked")
+    assert parked.key == b'{"id":2}'
+    assert parked.id == changes.event_ids()[1].as_py()
+    note = parked.row
+    assert note.pop("size") > 6000
+    assert note == {
+        "reason": "too large",
+        "version": 9,
+        "file": "part-7.parquet",
+        "event_id": parked.id,
+        "max": 5000,
+    }
+
+
+async def test_batches_stay_below_the_topics_limit(kafka: Broker) -> None:
+    topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="3000")
+    async with opened(kafka.bootstrap, topic) as (sink, _):
+        await sink.write(batch(1, range(400), name="n" * 100))
+    assert len(events(kafka.bootstrap, topic)) == 400
+
+
+async def test_a_compacted_topic_without_keys_is_named(kafka: Broker) -> None:
+    topic = create_topic(kafka.bootstrap, fresh(), cleanup_policy="compact")
+    async with opened(kafka.bootstrap, topic) as (sink, _):
+        with pytest.raises(SinkRejected, match="is the topic compacted"):
+            await sink.write(batch(1, [1]))
+
+
+async def test_a_limit_that_was_lowered_meanwhile_is_named(kafka: Broker) -> None:
+    topic = fresh()
+    options = {"partitions": 1, "delivery_timeout_ms": 2_000, "request_timeout_ms": 1_000}
+    async with opened(kafka.bootstrap, topic, **options) as (sink, _):
+        await sink.write(batch(1, [1]))
+        set_topic_config(kafka.bootstrap, topic, "max.message.bytes", "2000")
+        with pytest.raises((SinkRejected, TransientError)):
+            await sink.write(batch(2, range(100), name="n" * 100))
+        await sink.open("orders")
+        await sink.write(batch(2, range(100), name="n" * 100))
+    assert len(events(kafka.bootstrap, topic)) == 101
+
+
+# --- brokers that are away
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address where nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+@DRIVERS
+async def test_a_broker_that_is_away_is_waited_for(nobody: str, driver: str) -> None:
+    sink = made(nobody, fresh(), driver=driver, bootstrap_timeout_ms=500)
+    sentence = await refused(sink, TransientError)
+    assert f"no Kafka broker at {nobody} has answered for 0.5 s" in sentence
+    assert "refused" in sentence.lower()
+
+
+@DRIVERS
+async def test_a_broker_that_goes_away_is_waited_for(driver: str) -> None:
+    topic = fresh()
+    options: dict[str, Any] = {
+        "driver": driver,
+        "bootstrap_timeout_ms": 500,
+        "delivery_timeout_ms": 2_000,
+        "request_timeout_ms": 1_000,
+    }
+    with Broker() as broker:
+        sink = made(broker.bootstrap, topic, **options)
+        await sink.open("orders")
+        await sink.write(batch(1, [1]))
+        broker.kill()
+        with pytest.raises(TransientError):
+            await sink.write(batch(2, [2]))
+        with pytest.raises(TransientError, match="no Kafka broker"):
+            await sink.open("orders")
+        broker.start()
+        offset = await sink.open("orders")
+        assert offset is not None
+        assert offset.version == 2
+        await sink.write(batch(2, [2]))
+        await sink.aclose()
+        assert [row["id"] for row in events(broker.bootstrap, topic)] == [1, 2]
+
+
+# --- options
+
+
+GOOD = {"bootstrap_servers": "127.0.0.1:9092", "topic": "t"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topic": None}, "not a str"),
+        ({"bootstrap": "x"}, "no option 'bootstrap'"),
+        ({"delivery": "once"}, "must be one of exactly-once, at-least-once"),
+        ({"driver": "java"}, "must be one of kafka-python, librdkafka"),
+        ({"compression": "br"}, "must be one of none, gzip"),
+        ({"format": "xml"}, "there is no format 'xml'"),
+        ({"format": 3}, "not a str"),
+        ({"batch_bytes": 0}, "must be greater than 0"),
+        ({"partitions": 0}, "or -1 for the broker's default"),
+        ({"linger_ms": -1}, "must not be negative"),
+        ({"topic": "{feed}.{schema}"}, "may hold {feed} and {table}"),
+        ({"progress_topic": "{table}"}, "may hold {feed}, and"),
+        ({"on_oversize": "park"}, "needs the option 'park_topic'"),
+        ({"delivery_timeout_ms": 5, "request_timeout_ms": 10}, "must be at least request_timeout"),
+        ({"tombstones": True}, "tombstones need a key"),
+        ({"security_protocol": "TLS"}, "must be one of PLAINTEXT, SSL"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "X"}, "must be one of PLAIN, SCRAM"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "needs the options sasl_us"),
+        ({"sasl_username": "u"}, "need security_protocol SASL_SSL"),
+        ({"ssl_cafile": "/etc/hostname"}, "need security_protocol SSL"),
+        ({"security_protocol": "SSL", "ssl_cafile": "none.pem"}, "there is no"),
+        ({"security_protocol": "SSL", "ssl_keyfile": "/etc/hostname"}, "go together"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "needs either sasl_"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        KafkaSink.from_options({**GOOD, **options}, tmp_path)
+    assert said in str(caught.value)
+
+
+def test_a_secret_goes_nowhere_in_the_clear(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="it must be https|so it must be https"):
+        KafkaSink.from_options(
+            {
+                **GOOD,
+                "security_protocol": "SASL_SSL",
+                "sasl_mechanism": "OAUTHBEARER",
+                "sasl_oauthbearer_token_endpoint_url": "http://issuer.example/token",
+                "sasl_oauthbearer_client_id": "me",
+                "sasl_oauthbearer_client_secret": "hush",
+            },
+            tmp_path,
+        )
+
+
+def test_secrets_do_not_show(tmp_path: Path) -> None:
+    secrets = {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "alice",
+        "sasl_password": "hush-1",
+        "ssl_password": "hush-2",
+        "sasl_oauthbearer_token": "hush-3",
+        "sasl_oauthbearer_client_secret": "hush-4",
+    }
+    sink = KafkaSink.from_options({**GOOD, **secrets}, tmp_path)
+    shown = repr(sink.options) + str(sink.options) + json.dumps(str(sink.__dict__))
+    assert "alice" in shown
+    assert "hush" not in shown
