@@ -41,6 +41,9 @@ __all__ = ["PipelineFeed", "PipelineOptions", "run_pipeline", "start_session"]
 
 _POLL_S = 0.2
 
+#: What Spark says where a process was too slow to start, or an executor is gone.
+_HEALING = ("Python worker failed to connect back", "ExecutorLostFailure", "Python worker exited")
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
@@ -212,7 +215,8 @@ def _told(error: Exception) -> TailerError:
     if isinstance(error, TailerError):
         return error
     told = _sentence(str(error))
-    return TransientError(told) if told.startswith("[transient]") else SinkRejected(told)
+    healing = told.startswith("[transient]") or any(sign in str(error) for sign in _HEALING)
+    return TransientError(told) if healing else SinkRejected(told)
 
 
 def _sentence(text: str) -> str:
