@@ -37,6 +37,7 @@ __all__ = ["SharingOptions", "SharingStore"]
 
 POLL_INTERVAL_MIN_S = 30.0
 _VERSIONS_PER_REQUEST_MAX = 10_000
+_LISTED_MAX = 5_000_000
 
 #: A checkpoint needs some id in its name, and here there is one for each version.
 _CHECKPOINT = "checkpoint.00000000-0000-0000-0000-000000000000.json"
@@ -227,6 +228,12 @@ class SharingStore:
             newest = await self._known_newest()
             first = int(digits[0]) if digits else await self._known_oldest()
             known_time = self._log().known_time
+        if newest - first > _LISTED_MAX:
+            raise TableError(
+                f"the sharing server speaks of {newest - first} versions, too many to list",
+                table=self._root,
+                hint="start at a version",
+            )
         for version in range(first, newest + 1):
             time_ms = known_time(version)
             for name in (f"{version:020d}.{_CHECKPOINT}", f"{version:020d}.json"):

@@ -6,6 +6,7 @@ Written for tests alone: it takes the whole log into memory, knows no checkpoint
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass
 from hashlib import md5
 from pathlib import Path
@@ -53,8 +54,13 @@ class ReferenceTable:
         self.folder = folder
         self._commits: dict[int, list[Action]] = {}
         self._times: dict[int, int] = {}
+        self._lock = threading.Lock()  # a client may ask again before the last answer is made
 
     def _read(self) -> None:
+        with self._lock:
+            self._read_on()
+
+    def _read_on(self) -> None:
         log = self.folder / "_delta_log"
         while True:
             version = len(self._commits)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,18 +29,26 @@ TOKEN = "the-token"
 class ReferenceServer(Answers):
     """Shares ``tables`` by (share, schema, table). ``token`` is what lets one in."""
 
-    def __init__(self, tables: dict[tuple[str, str, str], Path], token: str = TOKEN) -> None:
+    def __init__(
+        self,
+        tables: dict[tuple[str, str, str], Path],
+        token: str = TOKEN,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         super().__init__(tables)
         self.token = token
         self.requests: list[Request] = []
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.http.daemon_threads = True
-        self.files = f"http://127.0.0.1:{self.http.server_port}/files"
+        if tls is not None:
+            self.http.socket = tls.wrap_socket(self.http.socket, server_side=True)
+        self.base = f"http{'s' * (tls is not None)}://127.0.0.1:{self.http.server_port}"
+        self.files = f"{self.base}/files"
 
     @property
     def endpoint(self) -> str:
         """The endpoint of profiles."""
-        return f"http://127.0.0.1:{self.http.server_port}/prefix"
+        return f"{self.base}/prefix"
 
     def profile(self, folder: Path, **more: Any) -> Path:
         """A profile file for this server."""

@@ -120,3 +120,31 @@ def test_check_reaches_a_shared_table(
     server.token = "another"
     assert main(["check", str(config)]) == 1
     assert "401 (UNAUTHENTICATED: the token is not known)" in capsys.readouterr().out
+
+
+def test_options_of_the_store_come_from_the_command_line_and_from_the_configuration(
+    server: ReferenceServer, tmp_path: Path, capsys: Capture
+) -> None:
+    address = f"{tmp_path}/test.share#share.schema.table"
+    delta = ("--store-option", "response_format=delta")
+    assert run(capsys, "history", address, *delta)
+    assert server.requests[-1].capabilities.startswith("responseformat=delta;")
+    (line,) = run(capsys, "history", address, "--store-option", "poll_interval_s=5", status=2)
+    assert "every 30 seconds at most" in line
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[feeds.orders]\ntable = "test.share#share.schema.table"\n[feeds.orders.store]\n'
+        'max_versions_per_rpc = 0\n[feeds.orders.sink]\ntype = "jsonl"\npath = "-"\n'
+    )
+    (line,) = run(capsys, "check", config, status=2)
+    assert "max_versions_per_rpc must be from 1" in line
+
+
+def test_verify_proves_a_shared_table(tmp_path: Path, capsys: Capture) -> None:
+    table = golden_table("cdf_restore_dv", tmp_path)
+    with serving({NAME: table}) as server:
+        address = f"{server.profile(tmp_path)}#share.schema.table"
+        for source in ("auto", "derived"):
+            lines = run(capsys, "verify", address, "--change-source", source)
+            assert lines
+            assert all(line.endswith(": exact") for line in lines)

@@ -255,11 +255,28 @@ async def test_a_feed_is_read_up_to_where_it_ends(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_derived_from_change_data_alone(tmp_path: Path) -> None:
-    table = golden_table("cdf_dv", tmp_path)
+    table = golden_table("cdf_restore_dv", tmp_path)
     with serving({NAME: table}) as server:
         store = shared_store(server.profile(tmp_path), change_source="cdf")
+        log = DeltaLog(store)
+        last = await log.latest_version()
+        async with aclosing(follow(log, Offset(0), last)) as commits:
+            found = [commit async for commit in commits if commit.header.cdcs]
         with pytest.raises(TableError, match="nothing can be derived"):
-            await read_store(store, 0, await newest(table), "derived")
+            plan_rewrite(found[0], {})
+        await store.aclose()
+
+
+async def test_a_store_gives_what_its_feed_asks_for(tmp_path: Path) -> None:
+    """Also where another feed of the same program asked for something else before."""
+    table = golden_table("cdf_restore_dv", tmp_path)
+    with serving({NAME: table}) as server:
+        store = shared_store(server.profile(tmp_path))
+        last = await newest(table)
+        sources: tuple[ChangeSource, ...] = ("cdf", "derived", "auto")
+        for source in sources:
+            found = await read_store(store, 0, last, source)
+            assert plain(found) == await direct(table, 0, source)
         await store.aclose()
 
 
