@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
 import logging
@@ -314,7 +315,7 @@ class ShareServer:
 
     async def _query(self, request: _Request) -> web.StreamResponse:
         table = self._table(request)
-        body = QueryBody.parse(await _json_body(request.http))
+        body = QueryBody.parse(await _json_body(request.http, self.config.limits.stall_s))
         links = await self._links(request, table)
         ask = stream_answer if body.starting_version is not None else query_answer
         return await self._stream(request, await ask(table, body, request.capabilities, links))
@@ -388,7 +389,7 @@ class ShareServer:
         request.recipient = Recipient(claim.recipient, "")
         request.facts |= {"of": ".".join(claim.table), "file": claim.location}
         config = self.config.grants.table(claim.recipient, *claim.table)
-        if config is None:
+        if config is None or not self.recipients.is_active(claim.recipient):
             raise Refusal(403, "PERMISSION_DENIED", "the table is no longer shared with you")
         table = self.tables.get(config)
         response, request.sent = await send_file(
@@ -416,10 +417,13 @@ def _error(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Respo
     return web.json_response(refusal.body.to_json(), status=refusal.status, headers=headers)
 
 
-async def _json_body(http: web.Request) -> Any:
+async def _json_body(http: web.Request, stall_s: float) -> Any:
     """The body as JSON; none at all is ``{}``."""
     try:
-        data = await http.read()
+        async with asyncio.timeout(stall_s):
+            data = await http.read()
+    except TimeoutError:
+        raise Refusal(408, "MALFORMED_REQUEST", "the body did not come") from None
     except web.HTTPRequestEntityTooLarge:
         raise Refusal(413, "MALFORMED_REQUEST", "the body is too large") from None
     if not data.strip():

@@ -76,6 +76,15 @@ class RecipientStore:
             return None
         return Recipient(token.recipient, token.id)
 
+    def is_active(self, recipient: str) -> bool:
+        """Whether any token of the recipient is good now."""
+        self._refresh()
+        now = self._clock()
+        return any(
+            t.recipient == recipient and (t.expires is None or now < t.expires)
+            for t in self._tokens.values()
+        )
+
     def tokens(self) -> list[Token]:
         """All tokens, the expired ones too."""
         self._refresh()

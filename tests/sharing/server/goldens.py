@@ -62,5 +62,5 @@ def served_goldens(folder: Path) -> Iterator[Served]:
             archive.extractall(folder, filter="tar")
     tables = {f"golden.d.{name}": folder / name / "table" for name in TABLES}
     limits = "requests_per_s = 10000\nburst = 100000"
-    with served(folder, tables, share=limits) as running:
+    with served(folder, tables, share=limits, dev=False) as running:
         yield running

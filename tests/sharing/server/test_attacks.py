@@ -17,6 +17,7 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pytest
 
+from tailer.cli import main
 from tailer.sharing.server.downloads import byte_range
 from tailer.sharing.server.refusals import Refusal
 from tailer.testing.table import TableBuilder
@@ -121,6 +122,29 @@ def test_a_foreign_token_opens_its_own_share_alone(server: Served) -> None:
     assert server.get(f"{place('open.x.t')}/version", bearer=bob).status == 404
     page = server.get("/shares/open/all-tables?maxResults=0").json["nextPageToken"]
     assert server.get(f"/shares/open/all-tables?pageToken={page}", bearer=bob).status == 400
+
+
+def test_with_the_last_token_end_the_urls_that_were_given(server: Served) -> None:
+    bob = json.loads(token(server.config, "bob"))["bearerToken"]
+    url = first_url(server, "hidden.x.t", bearer=bob)
+    assert server.get(url).status == 200
+    assert main(["share", "token", "revoke", str(server.config), "bob"]) == 0
+    reply = server.get(url)
+    assert (reply.status, reply.code) == (403, "PERMISSION_DENIED")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    table = table_at(tmp_path / "t")
+    with served(tmp_path, {"s.x.t": table.folder}, share="stall_s = 0.5") as server:
+        parts = urlsplit(f"{server.url}{place('s.x.t')}/query")
+        client = socket.create_connection((parts.hostname or "", parts.port or 0), PATIENCE_S)
+        client.sendall(
+            f"POST {parts.path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.bearer}\r\n"
+            "Content-Length: 100\r\n\r\n{".encode()
+        )
+        assert client.recv(4096).startswith(b"HTTP/1.1 408 ")
+        client.close()
+        assert server.query("s.x.t").status == 200
 
 
 def test_a_url_with_anything_changed_gives_nothing(server: Served) -> None:

@@ -17,7 +17,7 @@ from tailer.testing.table import TableBuilder
 from tests.components import require
 from tests.sharing.server.serving import served
 
-EXAMPLES = int(os.environ.get("TAILER_SCHEMATHESIS_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("TAILER_SCHEMATHESIS_EXAMPLES", "6"))
 CHECKS = (
     "not_a_server_error", "status_code_conformance", "content_type_conformance",
     "response_headers_conformance", "response_schema_conformance", "ignored_auth",
