@@ -1,0 +1,147 @@
+"""From a Delta table's change feed to Kafka: 1,000,000 events of some 300 bytes, end to end,
+beside what the client libraries do with bytes that are ready, and Spark before it writes any.
+
+    python -m tests.benchmarks.bench_kafka [--rounds N] [--only PART-OF-A-NAME]
+
+Ends with 1 where the default driver is less than 5 times as fast as a loop over kafka-python's
+``send()``, or behind a loop of librdkafka's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tests.benchmarks.kafka_contenders import CONTENDERS
+from tests.benchmarks.measure import ROOT, Peak, environment
+from tests.benchmarks.tables import bench_folder
+from tests.kafka.broker import Broker
+from tests.kafka.topics import create_topic
+
+__all__ = ["main", "make_table"]
+
+EVENTS = 1_000_000
+PARTITIONS = 6
+JAVA = "Java producer-perf-test"
+DEFAULT = "exactly once, kafka-python"
+BOUNDS = {
+    "kafka-python send() loop": 5.0,
+    "librdkafka produce() loop": 1.0,
+}
+
+
+def make_table() -> Path:
+    """500,000 rows inserted, half of them updated: 1,000,000 events from version 1 on."""
+    import deltalake
+
+    folder = bench_folder() / "kafka-1"
+    if (folder / "_delta_log" / f"{3:020d}.json").exists():
+        return folder
+    rows = EVENTS // 2
+    for part in range(2):
+        ids = pa.arange(part * rows // 2, (part + 1) * rows // 2)
+        text = ids.cast(pa.string())
+        table = pa.table(
+            {
+                "id": ids,
+                "customer": pc.binary_join_element_wise("customer ", text, ""),
+                "amount": pc.divide(ids.cast(pa.float64()), 7.0),
+                "status": pa.array(["open"] * len(ids)),
+                "note": pc.binary_join_element_wise("n" * 60, text, " "),
+                "updated": pc.add(ids, 1_700_000_000_000_000).cast(pa.timestamp("us", "UTC")),
+            }
+        )
+        if part == 0:
+            deltalake.DeltaTable.create(
+                str(folder), table.schema, configuration={"delta.enableChangeDataFeed": "true"}
+            )
+        deltalake.write_deltalake(str(folder), table, mode="append")
+    deltalake.DeltaTable(str(folder)).update(
+        predicate=f"id < {rows // 2}", updates={"status": "'paid'"}
+    )
+    return folder
+
+
+def java_perf(broker: Broker, topic: str) -> float:
+    """Records a second that Java's own tool says it has sent."""
+    command = ["java", "-Xmx512m", "-cp", f"{broker.home}/lib/*"]
+    command += ["org.apache.kafka.tools.ProducerPerformance", "--topic", topic]
+    command += ["--num-records", str(EVENTS), "--record-size", "300", "--throughput", "-1"]
+    command += ["--producer-props", f"bootstrap.servers={broker.bootstrap}", "acks=all"]
+    command += ["batch.size=524288", "linger.ms=50"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    return float(re.findall(r"([\d.]+) records/sec", answer.stdout)[-1])
+
+
+def run(name: str, broker: Broker, table: Path) -> tuple[float, float, float]:
+    """Records a second, processor seconds a million records, and the peak of MiB."""
+    topic = "t" + re.sub(r"\W+", "-", name)
+    create_topic(broker.bootstrap, topic, PARTITIONS)
+    try:
+        if name == JAVA:
+            return java_perf(broker, topic), 0.0, 0.0
+        module = "tests.benchmarks.kafka_contenders"
+        command = [sys.executable, "-m", module, name, broker.bootstrap, topic, str(table)]
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
+        ) as process:
+            peak = Peak(process.pid)
+            peak.start()
+            said, _ = process.communicate(timeout=900)
+            peak.stop()
+            assert process.returncode == 0, name
+        found = json.loads(said.splitlines()[-1])
+        count = found["records"] or EVENTS
+        return count / found["seconds"], found["seconds"], peak.bytes / 2**20
+    finally:
+        delete(broker, topic)
+
+
+def delete(broker: Broker, topic: str) -> None:
+    """So that the disk holds one topic at a time."""
+    from tests.kafka.topics import delete_topic
+
+    delete_topic(broker.bootstrap, topic)
+
+
+def main() -> None:
+    """Measure all, by turns, and compare the medians."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="")
+    asked = parser.parse_args()
+    table = make_table()
+    names = [name for name in [*CONTENDERS, JAVA] if asked.only in name]
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    with Broker(heap="1g", jvm=[]) as broker:
+        for _ in range(asked.rounds):
+            for name in names:
+                rate, seconds, mib = run(name, broker, table)
+                rates[name].append(rate)
+                print(f"{name:34} {rate:10,.0f}/s {seconds:7.2f} s {mib:6.0f} MiB", flush=True)
+    print()
+    medians = {name: median(found) for name, found in rates.items()}
+    for name, rate in medians.items():
+        print(f"{name:34} {rate:10,.0f} records/s")
+    if DEFAULT not in medians:
+        return
+    beyond = [
+        f"{DEFAULT} is {medians[DEFAULT] / medians[name]:.1f} times {name}, of {bound:g} wanted"
+        for name, bound in BOUNDS.items()
+        if name in medians and medians[DEFAULT] < bound * medians[name]
+    ]
+    for line in beyond:
+        print(line, file=sys.stderr)
+    sys.exit(1 if beyond else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What `bench_kafka` measures, each in a process of its own: `python -m ... CONTENDER BOOTSTRAP
+TOPIC TABLE`. Prints one JSON object: the seconds that the work took, without start-up, and the
+number of records.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["CONTENDERS", "main", "values"]
+
+#: What ready bytes are sent with is like what our own events are like.
+VALUE_BYTES = 300
+SEND_LOOP_RECORDS = 150_000
+
+
+def values(count: int) -> list[bytes]:
+    """Ready JSON of the size that the table's events have."""
+    head = '{"id":%d,"customer":"customer %d","note":"'
+    made = []
+    for i in range(count):
+        text = head % (i, i % 5000)
+        made.append((text + "x" * (VALUE_BYTES - len(text) - 2) + '"}').encode())
+    return made
+
+
+def ours(driver: str, delivery: str) -> Callable[[str, str, str], tuple[float, int]]:
+    """The table's whole feed, by the daemon's own feed, from the table to the broker."""
+
+    def run(bootstrap: str, topic: str, table: str) -> tuple[float, int]:
+        import anyio
+        from prometheus_client import CollectorRegistry
+
+        from sinks.kafka.sink import KafkaSink
+        from tailer.changes import Offset
+        from tailer.feed import Feed, FeedOptions, run_feed
+        from tailer.log import DeltaLog
+        from tailer.metrics import FeedMetrics, MetricFamilies
+        from tailer.offsets.memory import MemoryOffsetStore
+        from tailer.store.local import LocalStore
+
+        options = {"bootstrap_servers": bootstrap, "topic": topic, "driver": driver}
+        options |= {"delivery": delivery, "progress_topic": f"{topic}-progress"}
+        log = DeltaLog(LocalStore(table))
+        metrics = FeedMetrics("bench", time.time, MetricFamilies(CollectorRegistry()))
+
+        async def start(_: DeltaLog) -> Offset:
+            return Offset(1)
+
+        async def work() -> tuple[float, int]:
+            last = await log.latest_version()
+            feed = Feed(
+                name=topic,
+                log=log,
+                sink=KafkaSink.from_options(options, Path.cwd()),
+                offsets=MemoryOffsetStore(),
+                start=start,
+                metrics=metrics,
+                jitter=lambda: 0.5,
+                options=FeedOptions(),
+                last=last,
+            )
+            began = time.perf_counter()
+            await run_feed(feed)
+            return time.perf_counter() - began, 0
+
+        return anyio.run(work)
+
+    return run
+
+
+def send_loop(bootstrap: str, topic: str, _: str) -> tuple[float, int]:
+    """kafka-python's ``send()``, ready bytes."""
+    from kafka import KafkaProducer
+
+    made = values(SEND_LOOP_RECORDS)
+    producer = KafkaProducer(
+        bootstrap_servers=bootstrap, batch_size=512 * 1024, linger_ms=50, retry_backoff_ms=5
+    )
+    began = time.perf_counter()
+    for value in made:
+        producer.send(topic, value)
+    producer.flush()
+    taken = time.perf_counter() - began
+    producer.close()
+    return taken, len(made)
+
+
+def librdkafka_loop(bootstrap: str, topic: str, _: str) -> tuple[float, int]:
+    """confluent-kafka's ``produce()``, ready bytes."""
+    from confluent_kafka import Producer
+
+    made = values(1_000_000)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 50,
+            "batch.size": 512 * 1024,
+            "queue.buffering.max.messages": 0,
+            "queue.buffering.max.kbytes": 1024 * 1024,
+        }
+    )
+    failed: list[Any] = []
+    began = time.perf_counter()
+    for i, value in enumerate(made):
+        producer.produce(topic, value, on_delivery=lambda error, _: error and failed.append(error))
+        if i % 1000 == 0:
+            producer.poll(0)
+    left = producer.flush(120)
+    taken = time.perf_counter() - began
+    assert not left, left
+    assert not failed, failed[:3]
+    return taken, len(made)
+
+
+def spark(_: str, __: str, table: str) -> tuple[float, int]:
+    """readChangeFeed and JSON in Spark's batch, to nowhere, in a session that is warm.
+
+    Spark's Kafka sink does not resolve whole from Maven Central for this Spark, so this is what it
+    takes before its first record leaves: less than it would take with Kafka behind it.
+    """
+    import tempfile
+
+    from tests.components import start_spark
+
+    session = start_spark(Path(tempfile.mkdtemp()))
+
+    def run(first: int, last: int) -> None:
+        frame = (
+            session.read.format("delta")
+            .option("readChangeFeed", "true")
+            .option("startingVersion", first)
+            .option("endingVersion", last)
+            .load(table)
+        )
+        frame.selectExpr("to_json(struct(*)) AS value").write.format("noop").mode(
+            "overwrite"
+        ).save()
+
+    last = session.sql(f"DESCRIBE HISTORY delta.`{table}` LIMIT 1").collect()[0]["version"]
+    run(1, 1)  # warm up
+    began = time.perf_counter()
+    run(1, last)
+    taken = time.perf_counter() - began
+    session.stop()
+    return taken, 0
+
+
+CONTENDERS: dict[str, Callable[[str, str, str], tuple[float, int]]] = {
+    "exactly once, kafka-python": ours("kafka-python", "exactly-once"),
+    "exactly once, librdkafka": ours("librdkafka", "exactly-once"),
+    "at least once, kafka-python": ours("kafka-python", "at-least-once"),
+    "Spark, changes to JSON, no Kafka": spark,
+    "kafka-python send() loop": send_loop,
+    "librdkafka produce() loop": librdkafka_loop,
+}
+
+
+def main() -> None:
+    """Run one contender."""
+    name, bootstrap, topic, table = sys.argv[1:]
+    seconds, count = CONTENDERS[name](bootstrap, topic, table)
+    print(json.dumps({"seconds": seconds, "records": count}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Record batches by columns are the bytes that kafka-python itself would write."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2 as kafka_murmur2
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from sinks.encode.records import Header, Records
+from sinks.kafka.partitioner import murmur2, partitions_of_keys
+from sinks.kafka.record_batch import BATCH_OVERHEAD, Body, record_batches, record_sizes
+
+SOME_BYTES = st.binary(max_size=300)
+RECORD = st.tuples(
+    st.none() | SOME_BYTES,  # key
+    st.none() | SOME_BYTES,  # value
+    st.none() | SOME_BYTES,  # a header that some records lack
+    SOME_BYTES,  # and one that all have
+)
+
+
+def by_columns(rows: list[tuple[bytes | None, bytes | None, bytes | None, bytes]]) -> Records:
+    columns = [pa.array(column, pa.binary()) for column in zip(*rows, strict=True)]
+    headers: tuple[Header, ...] = (
+        ("some", columns[2]),
+        ("größe", columns[3]),
+        ("constant", b"all of them"),
+    )
+    return Records(columns[0], columns[1], headers, 1_767_225_600_000)
+
+
+def by_kafka_python(records: Records) -> bytes:
+    """The same records, one after the other, by the client's own builder."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)  # noqa: FBT003
+    columns = [(n, v if isinstance(v, bytes) else v.to_pylist()) for n, v in records.headers]
+    # Headers that all records have stand first where they are constant: the order of the wire.
+    columns.sort(key=lambda header: not isinstance(header[1], bytes))
+    for i in range(records.num_records):
+        headers = [(n, v if isinstance(v, bytes) else v[i]) for n, v in columns]
+        key = None if records.keys is None else records.keys[i].as_py()
+        value = records.values[i].as_py()
+        present = [(n, v) for n, v in headers if v is not None]
+        builder.append(i, records.timestamp_ms, key, value, present)
+    return bytes(builder._buffer[BATCH_OVERHEAD:])
+
+
+@given(st.lists(RECORD, min_size=1, max_size=30))
+def test_a_batch_is_what_kafka_python_writes(
+    rows: list[tuple[bytes | None, bytes | None, bytes | None, bytes]],
+) -> None:
+    records = by_columns(rows)
+    (body,) = record_batches(records, 1 << 30)
+    assert body.data.to_pybytes() == by_kafka_python(records)
+    assert (body.num_records, body.timestamp_ms) == (len(rows), records.timestamp_ms)
+
+
+def test_many_records_without_keys_or_headers() -> None:
+    values = pa.array([b"x" * (i % 200) for i in range(70_000)], pa.binary())
+    records = Records(None, values, (), 5)
+    first, second = record_batches(records, 1 << 30)
+    assert (first.num_records, second.num_records) == (65_536, 4_464)
+    head = Records(None, values.slice(0, 65_536), (), 5)
+    assert first.data.to_pybytes() == by_kafka_python(head)
+
+
+@given(st.lists(RECORD, min_size=1, max_size=60), st.integers(400, 3_000))
+def test_batches_are_in_order_and_within_the_bound(
+    rows: list[tuple[bytes | None, bytes | None, bytes | None, bytes]], bytes_max: int
+) -> None:
+    records = by_columns(rows)
+    bodies: list[Body] = list(record_batches(records, bytes_max))
+    assert sum(body.num_records for body in bodies) == len(rows)
+    sizes, at = record_sizes(records).to_pylist(), 0
+    for body in bodies:
+        size = body.data.size + BATCH_OVERHEAD
+        assert size <= bytes_max or body.num_records == 1
+        assert size <= sum(sizes[at : at + body.num_records])
+        at += body.num_records
+
+
+@given(st.lists(st.none() | st.binary(max_size=70), max_size=200), st.integers(1, 1000))
+def test_keys_go_where_kafka_sends_them(keys: list[bytes | None], count: int) -> None:
+    array = pa.array(keys, pa.binary())
+    wanted = [kafka_murmur2(key or b"") & 0xFFFFFFFF for key in keys]
+    assert murmur2(array).to_pylist() == wanted
+    found = partitions_of_keys(array, count).to_pylist()
+    assert found == [(h & 0x7FFFFFFF) % count for h in wanted]
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 31])
+def test_many_keys_of_one_length(length: int) -> None:
+    numbers = random.Random(length)
+    keys = [numbers.randbytes(length) for _ in range(500)]
+    sliced = pa.array([b"before", *keys], pa.binary()).slice(1)
+    assert murmur2(sliced).to_pylist() == [kafka_murmur2(key) & 0xFFFFFFFF for key in keys]
