@@ -123,8 +123,10 @@ class VersionReader:
     def _batch(self, file: ChangeFile | None, rows: Rows, at: Offset) -> ChangeBatch:
         following = replace(at, index=at.index + rows.batch.num_rows, plan=self.reading.plan)
         state = self.selector.state(self.state if file is None else file.state)
-        if file is not None and file.kept is not None:  # what is written need not be kept too
-            file = replace(file, kept=())
+        if file is not None:
+            file = self.selector.file(file)
+            if file.kept is not None:  # what is written need not be kept too
+                file = replace(file, kept=())
         batch, positions = rows.batch, rows.positions
         stamp = self.timestamp_ms
         return ChangeBatch(batch, positions, state, file, stamp, at, following, rows.row_ids)
@@ -141,19 +143,29 @@ def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:
     held: Rows | None = None
     for rows in decoded:
         if held is not None:
-            rows = Rows(  # noqa: PLW2901  # it begins with what was held back
-                pa.concat_batches([held.batch, rows.batch]),
-                pa.concat_arrays([held.positions, rows.positions]),
-            )
+            rows = _joined(held, rows)  # noqa: PLW2901  # it begins with what was held back
             held = None
         count = rows.batch.num_rows
         if count and rows.batch.column(CHANGE_TYPE)[-1].as_py() == "update_preimage":
-            held = Rows(rows.batch.slice(count - 1), rows.positions.slice(count - 1))
-            rows = Rows(rows.batch.slice(0, count - 1), rows.positions.slice(0, count - 1))  # noqa: PLW2901
+            held = rows.slice(count - 1)
+            ids = None if rows.row_ids is None else rows.row_ids.slice(0, count - 1)
+            before = (rows.batch.slice(0, count - 1), rows.positions.slice(0, count - 1), ids)
+            rows = Rows(*before)  # noqa: PLW2901
         if rows.batch.num_rows:
             yield rows
     if held is not None:
         yield held
+
+
+def _joined(first: Rows, second: Rows) -> Rows:
+    ids = None
+    if first.row_ids is not None and second.row_ids is not None:
+        ids = pa.concat_arrays([first.row_ids, second.row_ids])
+    return Rows(
+        pa.concat_batches([first.batch, second.batch]),
+        pa.concat_arrays([first.positions, second.positions]),
+        ids,
+    )
 
 
 async def in_thread(iterator: Iterator[T]) -> AsyncGenerator[T, None]:

@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 from tailer.delta.actions import DeletionVectorDescriptor, StringMap
 from tailer.delta.schema import is_arrow_variant
 from tailer.delta.snapshot import TableState
+from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import OffsetError
 
@@ -190,6 +191,7 @@ class ChangeFile:
     only: DeletionVectorDescriptor | None = None
     without: DeletionVectorDescriptor | None = None
     num_records: int | None = None
+    bounds: tuple[Bounds, ...] = ()
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
     rows: BitMap64 | None = field(default=None, hash=False)
@@ -254,11 +256,10 @@ class ChangeBatch:
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), pa.Array | pa.RecordBatch)
         }
-        # Where images were paired, rows know their own places; else they are counted.
-        places = self.indices
 
         def at(row: int) -> Offset:
-            index = self.offset.index + row if places is None else places[row].as_py()
+            # Where images were paired, rows know their own places; else they are counted.
+            index = self.row_indices()[row].as_py()
             return replace(self.offset, index=index, plan=self.next_offset.plan)
 
         return replace(

@@ -102,7 +102,7 @@ def _share_parser(commands: Any) -> None:
 
 def _offsets_parser(commands: Any) -> None:
     p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
-    p.add_argument("action", choices=("show", "set", "reset"))
+    p.add_argument("action", choices=("show", "set", "reset", "export", "import"))
     p.add_argument("config", metavar="CONFIG.toml")
     p.add_argument("feed", metavar="FEED")
     p.add_argument(
@@ -115,6 +115,24 @@ def _offsets_parser(commands: Any) -> None:
     p.add_argument(
         "--index", type=int, default=0, metavar="I", help="with set: the next change in it"
     )
+    p.add_argument(
+        "--checkpoint", metavar="FOLDER", help="with import: the checkpoint of a Spark query"
+    )
+
+
+def _spark_parser(commands: Any) -> None:
+    p = commands.add_parser("spark", help="run a configuration's feeds as Spark queries")
+    p.add_argument("config", metavar="CONFIG.toml")
+    p.add_argument("--master", metavar="URL", help="default: that of spark-submit, or local[*]")
+    p.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
+    )
+    p.add_argument("--available-now", action="store_true", help="read what there is, then end")
+    p.add_argument("--interval-s", type=float, default=0.5, metavar="S", help="between batches")
+    p.add_argument(
+        "--trigger-bytes-max", type=int, default=256 * 1024 * 1024, metavar="N",
+        help="bytes of data files in one batch of a query",
+    )  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
@@ -178,6 +196,7 @@ def parser() -> argparse.ArgumentParser:
     _shares_parser(commands)
     _share_parser(commands)
     _offsets_parser(commands)
+    _spark_parser(commands)
     return top
 
 

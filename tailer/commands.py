@@ -37,7 +37,7 @@ from tailer.offsets.memory import MemoryOffsetStore
 from tailer.output import jsonl_options, open_output, output_kind
 from tailer.signals import until_stopped
 from tailer.sink import load_sink
-from tailer.store import open_store, source_options
+from tailer.store import open_store
 
 if TYPE_CHECKING:
     from tailer.verify import Verdict
@@ -104,7 +104,7 @@ def _check_columns(columns: list[str] | None, state: TableState, table: str) -> 
 @asynccontextmanager
 async def _table_log(arguments: argparse.Namespace) -> AsyncIterator[DeltaLog]:
     """The log of the command's table; its connections are closed behind it."""
-    options = source_options(arguments.table, getattr(arguments, "change_source", "auto"))
+    options: dict[str, Any] = {}
     for option in arguments.store_options:
         key, separator, value = option.partition("=")
         if not separator:
@@ -316,28 +316,70 @@ async def _check(arguments: argparse.Namespace) -> int:
     return await check_feeds(load_config(Path(arguments.config)))
 
 
+async def _spark(arguments: argparse.Namespace) -> int:
+    from tailer.config import load_config
+
+    try:
+        from tailer.cluster import run_cluster
+        from tailer.spark.pipeline import PipelineOptions
+    except ModuleNotFoundError as e:
+        raise ConfigError(
+            f"Spark is not installed ({e}); install the extra: pip install 'delta-tailer[spark]'"
+        ) from None
+    settings = [setting.partition("=") for setting in arguments.conf]
+    for key, equals, _ in settings:
+        if not equals:
+            raise ConfigError(f"--conf {key!r} must be KEY=VALUE")
+    options = PipelineOptions(
+        available_now=arguments.available_now,
+        interval_s=arguments.interval_s,
+        trigger_bytes_max=arguments.trigger_bytes_max,
+        master=arguments.master,
+        conf={key: value for key, _, value in settings},
+    )
+    return run_cluster(load_config(Path(arguments.config)), options)
+
+
 async def _offsets(arguments: argparse.Namespace) -> int:
     from tailer.config import load_config
-    from tailer.daemon import offset_store, table_log
+    from tailer.daemon import feed_configs, offset_store, table_log
 
     config = load_config(Path(arguments.config))
-    if arguments.feed not in config.feeds:
-        known = ", ".join(sorted(config.feeds))
+    feeds = await feed_configs(config)
+    # Of a feed with several sinks, each has an offset of its own.
+    names = {
+        f"{name}/{sink}" if sink else name: feed
+        for name, feed in feeds.items()
+        for sink in feed.sinks
+    }
+    if arguments.feed not in names:
+        known = ", ".join(sorted(names)) or "none"
         raise ConfigError(f"{arguments.config} has no feed {arguments.feed!r}; it has {known}")
     store = offset_store(config, arguments.feed)
-    if arguments.action == "show":
+    if arguments.action in ("show", "export"):
         offset = await store.load()
+        if offset is None and arguments.action == "export":
+            raise ConfigError(f"the feed {arguments.feed!r} has no saved offset to export")
         print("none" if offset is None else offset)
         return 0
+    if arguments.action == "import" and arguments.checkpoint is None:
+        raise ConfigError("offsets import needs --checkpoint FOLDER, that of a Spark query")
     if arguments.action == "set" and arguments.at_version is None:
         raise ConfigError("offsets set needs --at-version N, the next version to read")
     await store.acquire()
     try:
         if arguments.action == "reset":
             await store.clear()
+        elif arguments.action == "import":
+            from tailer.cluster import checkpoint_offset
+
+            await store.save(checkpoint_offset(Path(arguments.checkpoint)))
         else:
-            log = table_log(config, config.feeds[arguments.feed])
-            before = await log.state_before(arguments.at_version)
+            log = table_log(config, names[arguments.feed])
+            try:
+                before = await log.state_before(arguments.at_version)
+            finally:
+                await log.store.aclose()
             table_id = before.table_id if before else None
             await store.save(Offset(arguments.at_version, arguments.index, table_id=table_id))
     finally:
@@ -362,5 +404,6 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
     "offsets": _offsets,
     "verify": _on_table(_verify),
     "share": _share,
+    "spark": _spark,
     "shares": _shares,
 }

@@ -96,14 +96,15 @@ class DeltaLog:
     ) -> Iterator[T]:
         """What an asynchronous generator gives, pulled item by item."""
         with start_blocking_portal() as portal:
-            generator = items(async_log.DeltaLog(open_store(self.table)))
+            store = open_store(self.table)
+            generator = items(async_log.DeltaLog(store))
             ended = object()
 
             async def following() -> Any:
                 return await anext(generator, ended)
 
             async def close() -> None:
-                async with aclosing(generator):
+                async with aclosing(store), aclosing(generator):
                     pass
 
             try:

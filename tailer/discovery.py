@@ -34,7 +34,7 @@ async def discover(pattern: str, options: Mapping[str, Any]) -> dict[str, str]:
     :class:`TransientError` where the store does not answer.
     """
     scheme, separator, rest = pattern.rpartition("://")
-    root = scheme + separator if separator else ("/" if rest.startswith("/") else "")
+    root = scheme + separator + ("/" if rest.startswith("/") else "")
     parts = [part for part in rest.split("/") if part]
     folders = _store_folders(scheme, options) if separator and scheme != "file" else _local
     found: dict[str, str] = {}
@@ -73,10 +73,8 @@ async def _local(folder: str) -> list[str]:
 
 def _store_folders(scheme: str, options: Mapping[str, Any]) -> Folders:
     if scheme in ("s3", "s3a", "s3n"):
-        try:
-            from tailer.store import s3  # type: ignore[attr-defined,unused-ignore]  # on demand
-        except ImportError:
-            s3 = None
+        from tailer.store import s3  # on demand
+
         lister = getattr(s3, "list_folders", None)
         if lister is not None:
 

@@ -42,13 +42,17 @@ class Branch:
         return (0, at.version) if at.snapshot else (1, 0)
 
 
-class FanOut:
+class FanOut(OffsetStore):
     """A sink made of sinks, and the offset store made of theirs."""
 
     def __init__(self, branches: list[Branch], start: Callable[[], Awaitable[Offset]]) -> None:
         self.branches = branches
         self._start = start
         self._active: list[Branch] = []
+        #: What all of them want of the reader: see :meth:`tailer.feed.FeedOptions.for_sink`.
+        self.paired = any(getattr(branch.sink, "paired", False) for branch in branches)
+        self.row_ids = any(getattr(branch.sink, "row_ids", False) for branch in branches)
+        self.key_columns = getattr(branches[0].sink, "key_columns", ())
 
     # As a sink
 
@@ -116,6 +120,16 @@ class FanOut:
 
     # As an offset store
 
+    @property
+    def waiting_for(self) -> str | None:
+        """Who holds one of them."""
+        return next((o for b in self.branches if (o := b.offsets.waiting_for)), None)
+
+    async def check(self) -> None:
+        """Make sure that all are still this process's own."""
+        for branch in self._active:
+            await branch.offsets.check()
+
     async def acquire(self) -> None:
         """Become the owner of all; or, if one is held, of none."""
         try:
@@ -151,8 +165,5 @@ def _rest(batch: ChangeBatch, at: Offset | None) -> ChangeBatch | None:
         # Rows of a snapshot in mid-stream do not move the offset, and are for everyone at it.
         again = batch.offset.snapshot and at == batch.next_offset
         return batch if again else None
-    places = getattr(batch, "indices", None)
-    first = at.index - batch.offset.index
-    if places is not None:
-        first = pc.sum(pc.less(places, at.index)).as_py() or 0
-    return batch.slice(min(first, batch.num_rows), batch.num_rows)
+    first = pc.sum(pc.less(batch.row_indices(), at.index)).as_py() or 0
+    return batch.slice(first, batch.num_rows)

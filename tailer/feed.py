@@ -21,6 +21,7 @@ from hashlib import blake2b
 from typing import TypeAlias, TypeVar
 
 import anyio
+import anyio.to_thread
 
 from tailer.batches import Reading, VersionReader
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
@@ -63,6 +64,7 @@ from tailer.publish import Publisher, PublishOptions
 from tailer.select import Selection, Selector
 from tailer.sink import Sink, wants_row_ids
 from tailer.snapshotting import Resnapshot, initial_snapshot
+from tailer.store import ChangeSourced
 
 __all__ = [
     "Feed",
@@ -164,7 +166,8 @@ async def run_feed(feed: Feed) -> None:
             try:
                 return await _run_once(feed)
             except TransientError as e:
-                feed.metrics.retried(e)
+                if e.family != "rejoin":
+                    feed.metrics.retried(e)
                 if feed.metrics.versions_delivered > written:
                     pause = feed.options.retry.pause_min_s
                 await anyio.sleep(e.retry_after_s or pause * (0.5 + feed.jitter() / 2))
@@ -295,6 +298,8 @@ async def read_items(
 def _reading(
     log: DeltaLog, options: FeedOptions, observer: Observer, requests: Requests
 ) -> Reading:
+    if isinstance(log.store, ChangeSourced):
+        log.store.serve(options.change_source)
     selector = Selector(options.selection, options.decode.writer_timezone)
     columns = options.selection.columns or options.decode.columns
     decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
@@ -373,43 +378,58 @@ async def _commit_items(
                     yield changed
                 stop_for_schema(changed, policy)
         reading.observer.planned(commit)
-        reader = VersionReader(reading, commit, commit.timestamp_ms)
+        read = VersionReader(reading, commit, commit.timestamp_ms).batches
         files = await _plan(reading, commit, options)
-        pairing = None
+        found = read(files, first)
         if options.paired:
             planned = (reading, commit, files, options.diff, options.key)
             files, pairing = await pair_updates(*planned)
-        read = reader.batches
-        found = paired_batches(pairing, files, first, read) if pairing else read(files, first)
+            found = paired_batches(pairing, files, first, read) if pairing else read(files, first)
         async with aclosing(found) as batches:
             async for batch in batches:
                 yield batch
+    except FileGone as e:
+        if options.paired:
+            e.rows = None  # a pair's other image may be elsewhere: its places can't be counted
+        raise e.at(table=reading.log.store.root, version=commit.version) from None
     except TableError as e:
         raise e.at(table=reading.log.store.root, version=commit.version) from None
 
 
 async def _plan(reading: Reading, commit: Commit, options: FeedOptions) -> Iterable[ChangeFile]:
     if is_passed(commit, options.policies):
-        return ()
-    log = reading.log
+        return []
+    log, wants = reading.log, reading.selector.wants
     derived = source_of(commit, options.change_source) == "derived"
     lacking = incomplete_removes(commit, derived=derived)
     again = possible_readds(commit) if derived else set()
     known = await log.find_files(commit.version - 1, lacking | again)
     if not derived:
-        return plan_changes(commit, known)
+        files = (file for file in plan_changes(commit, known) if wants(file))
+        if not options.paired:
+            return files
+        lost = reading.requests.lost
+        return (file for file in files if (file.version, file.path) not in lost)
     live = {file_key(add) for where, add in known.items() if where in again}
     rewrite = plan_rewrite(commit, known, live)
-    wants, noops = reading.selector.wants, reading.observer.noops
     rewrite = replace(
         rewrite,
         leaving=[file for file in rewrite.leaving if wants(file)],
         coming=[file for file in rewrite.coming if wants(file)],
     )
     try:
-        return await derive(
-            log.store, commit, rewrite, reading.decode, options.diff, options.key, noops
+        found = await derive(
+            log.store,
+            commit,
+            rewrite,
+            reading.decode,
+            options.diff,
+            options.key,
+            reading.observer.noops,
         )
     except FileGone as e:
         # Without one of its files the others' rows can't be told apart: the whole version is lost.
         raise DataLoss(e.what, version=commit.version, path=e.path, hint=e.hint) from None
+    if options.paired:
+        found = [f for f in found if (f.version, f.path) not in reading.requests.lost]
+    return found

@@ -19,7 +19,7 @@ from tailer.decode.vectors import (
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location
 from tailer.errors import FileGone, TableError
-from tailer.store import Store
+from tailer.store import Elsewhere, Store
 
 __all__ = ["Fetched", "fetch"]
 
@@ -40,6 +40,8 @@ async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -
     Raises :class:`FileGone` for a file that is not there, :class:`CorruptLog` for a deletion
     vector that does not pass its checks; both name version and file.
     """
+    if isinstance(store, Elsewhere):
+        await store.expect(file.location, file.version, snapshot=file.origin == "snapshot")
     selection = ALL_ROWS
     if file.rows is not None:
         selection = RowSelection.of(file.rows, None)

@@ -17,7 +17,7 @@ from tailer.delta.segment import LogKind, commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, OffsetError, TableReplaced, TransientError
 from tailer.log import DeltaLog, versions_of
-from tailer.store import LOG_DIR, Watch, traits_of
+from tailer.store import LOG_DIR, Watch, rest_mark, traits_of
 
 __all__ = ["FollowOptions", "follow"]
 
@@ -93,18 +93,20 @@ class _Follower:
         watch: Watch,
     ) -> Commit:
         """The commit of ``version`` as soon as it is there."""
-        pause, waited = self.options.poll_min_s, False
+        pause, waited, rest = self.options.poll_min_s, False, None
         while True:
+            mark = rest_mark(self.log.store, LOG_DIR)
             try:
-                commit = await self.log.commit(version, state, floor)
-                if version > self.newest:
-                    await self._learn_newest(version, backlog=not waited)
+                if mark is None or mark != rest:
+                    commit = await self.log.commit(version, state, floor)
+                    if version > self.newest:
+                        await self._learn_newest(version, backlog=not waited)
+                    return commit
             except FileNotFoundError:
+                rest = mark
                 if anyio.current_time() >= self._check_at:
                     await self._check_waiting(version, witness)
                     self._check_at = anyio.current_time() + traits_of(self.log.store).check_s
-            else:
-                return commit
             await watch.wait(pause)
             waited = True
             pause = min(pause * 2, self.options.poll_max_s)

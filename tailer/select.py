@@ -246,12 +246,19 @@ class Selector:
         mask = self._mask(document["name"])
         return {**document, "type": "string"} if mask == "hash" else document
 
+    def file(self, file: ChangeFile) -> ChangeFile:
+        """The file as sinks may know it: without values that its rows do not have."""
+        if not self._masks and self.selection.columns is None:
+            return file
+        known = {} if self._masks else file.partition_values
+        return replace(file, state=self.state(file.state), partition_values=known)
+
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows as sinks may see them. Raises :class:`TableError` for what can't be hashed."""
         if not self._masks:
             return rows
-        names, columns = [], []
         end = rows.num_columns - len(METADATA_FIELDS)
+        names, columns = [], []
         for at, (name, column) in enumerate(zip(rows.schema.names, rows.columns, strict=True)):
             mask = self._mask(name) if at < end else None
             if mask == "drop":

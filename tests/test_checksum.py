@@ -1,4 +1,4 @@
-"""Version checksum files (RULES 9): believed where they fit, and never against the log."""
+"""Version checksum files (rule 9 of tests/README.md): believed only where they fit the log."""
 
 from __future__ import annotations
 

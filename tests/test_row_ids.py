@@ -1,4 +1,4 @@
-"""Row ids in events (RULES 21): where versions have them, and the same on every replay."""
+"""Row ids in events (rule 21 of tests/README.md), the same on every replay."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SchemaChanged, TableError
 from tailer.feed import run_feed
 from tailer.select import Mask, Selection, parse_where
@@ -183,3 +184,37 @@ async def test_a_nested_column_can_not_be_hashed(tmp_path: Path) -> None:
 
 def test_the_key_is_not_shown() -> None:
     assert "tests" not in repr(masked(name="hash"))
+
+
+async def test_preimages_beside_their_rows_are_masked_too(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("phone", pa.string())])
+    table = TableBuilder(tmp_path / "t", schema, cdf=True)
+    rig = Rig(tmp_path, table)
+    table.create()
+    images = [("update_preimage", "secret a"), ("update_postimage", "secret b")]
+    rows = [{"id": 0, "name": "secret", "phone": "1", "_change_type": "insert"}]
+    rows += [{"id": 1, "name": n, "phone": "2", "_change_type": kind} for kind, n in images]
+    table.commit(table.cdc(rows))
+    found: list[ChangeBatch] = []
+
+    class Gathering:
+        async def open(self, feed: str) -> None:
+            pass
+
+        async def write(self, batch: ChangeBatch) -> None:
+            found.append(batch)
+
+        async def aclose(self) -> None:
+            pass
+
+    selection = masked(name="hash", phone="drop")
+    more: dict[str, Any] = {"paired": True, "key": ("id",), "batch_rows_max": 9}
+    feed = rig.feed(sink=Gathering(), selection=selection, **more)
+    await run_feed(feed)
+    (batch,) = (b for b in found if b.num_rows)
+    assert batch.before is not None
+    digests = [blake2b(n.encode(), key=KEY, digest_size=16).hexdigest() for _, n in images]
+    assert batch.before.to_pylist() == [None, {"id": 1, "name": digests[0]}]
+    assert batch.rows.column("name")[1].as_py() == digests[1]
+    assert "secret" not in str(found)
+    assert [f.name for f in batch.state.schema] == ["id", "name"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -39,14 +38,17 @@ async def made(count: int) -> AsyncGenerator[AddFile, None]:
     dv = DeletionVectorDescriptor("u", "x", 1, 34, 2)
     for i in range(count):
         path = f"{i * 7919 % count:06d} größe"
-        yield AddFile(path, {"p": None, "q": "ä"}, i, 0, True, i, dv if i % 2 else None, i, None)
+        yield AddFile(
+            path, {"p": None, "q": "ä"}, i, 0, True, i,
+            deletion_vector=dv if i % 2 else None, base_row_id=i,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("run_files", [1, 7, 100, 1000])
 async def test_files_are_sorted_out_of_core(tmp_path: Path, run_files: int) -> None:
     found = list(await sorted_files(made(100), str(tmp_path), run_files))
     assert found == sorted([add async for add in made(100)], key=lambda add: add.path)
-    assert os.listdir(tmp_path) == [], "nothing is left behind"
+    assert [name async for name in anyio.Path(tmp_path).iterdir()] == [], "nothing is left behind"
 
 
 # Resuming

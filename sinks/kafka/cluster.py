@@ -22,6 +22,7 @@ _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 #: Records are looked for from a topic's end, in steps that grow by this factor.
 _FIRST_STEP, _STEP_FACTOR = 256, 16
 _POLL_MS = 200
+_STALLED_S = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +175,53 @@ class Cluster:
         stays open longer than a transaction of ours may. With ``stable``, only what lies before
         every open transaction counts, and nothing is waited for.
         """
-        from kafka import KafkaConsumer, TopicPartition
-
         end = self._offset(topic, 0, _LATEST, stable=stable)
         beginning = self._offset(topic, 0, _EARLIEST)
+        start, step = end, _FIRST_STEP
+        while start > beginning:
+            stop, start = start, max(beginning, start - step)
+            step *= _STEP_FACTOR
+            found = self._scan(topic, start, stop, key)
+            if found is not None:
+                return found
+        return None
+
+    def _scan(self, topic: str, start: int, stop: int, key: bytes) -> LastRecord | None:
+        """The last committed record with the key from ``start`` to before ``stop``."""
+        from kafka import TopicPartition
+
         place = TopicPartition(topic, 0)
+        found, position = None, start
+        now = time.monotonic()
+        moved, give_up = now, now + self._options.transaction_timeout_ms / 1000 + 10
+        consumer = self._consumer(place, position)
+        try:
+            while position < stop:
+                with raised_as_failures(f"reading the topic {topic}"):
+                    for record in consumer.poll(_POLL_MS).get(place, ()):
+                        if record.offset < stop and record.key == key:
+                            found = LastRecord(record.offset, record.value)
+                    before, position = position, consumer.position(place, _STALLED_S * 1000)
+                position = before if position is None else position
+                now = time.monotonic()
+                moved = now if position > before else moved
+                if now > give_up:
+                    raise TransientError(
+                        f"the topic {topic} can't be read beyond offset {position}: another "
+                        "producer's transaction is open there; end it, or wait for its time-out"
+                    )
+                if now > moved + _STALLED_S:
+                    # Most likely a transaction is open there. But a consumer has also been seen
+                    # to get nothing more after its broker was back; a new one does.
+                    consumer.close()
+                    consumer, moved = self._consumer(place, position), now
+        finally:
+            consumer.close()
+        return found
+
+    def _consumer(self, place: Any, position: int) -> Any:
+        from kafka import KafkaConsumer
+
         consumer: Any = connected(
             lambda **how: KafkaConsumer(
                 **self._settings,
@@ -191,36 +234,6 @@ class Cluster:
             ),
             self._options,
         )
-        try:
-            with raised_as_failures(f"reading the topic {topic}"):
-                consumer.assign([place])
-                start, step = end, _FIRST_STEP
-                while start > beginning:
-                    stop, start = start, max(beginning, start - step)
-                    step *= _STEP_FACTOR
-                    found = self._scan(consumer, place, start, stop, key)
-                    if found is not None:
-                        return found
-        finally:
-            consumer.close()
-        return None
-
-    def _scan(
-        self, consumer: Any, place: Any, start: int, stop: int, key: bytes
-    ) -> LastRecord | None:
-        """The last committed record with the key from ``start`` to before ``stop``."""
-        consumer.seek(place, start)
-        found = None
-        give_up = time.monotonic() + self._options.transaction_timeout_ms / 1000 + 10
-        position = start
-        while position < stop:
-            for record in consumer.poll(_POLL_MS).get(place, ()):
-                if record.offset < stop and record.key == key:
-                    found = LastRecord(record.offset, record.value)
-            position = consumer.position(place)
-            if time.monotonic() > give_up:
-                raise TransientError(
-                    f"the topic {place.topic} can't be read beyond offset {position}: another "
-                    "producer's transaction is open there; end it, or wait until it times out"
-                )
-        return found
+        consumer.assign([place])
+        consumer.seek(place, position)
+        return consumer

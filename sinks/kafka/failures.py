@@ -57,14 +57,15 @@ _UNWELCOME = (
     ("IllegalSaslState", "check security_protocol: this listener wants no SASL, or another"),
     ("CERTIFICATE_VERIFY_FAILED", "check ssl_cafile, and the name in the broker's certificate"),
     ("certificate verify failed", "check ssl_cafile, and the name in the broker's certificate"),
+    ("BAD_CERTIFICATE", "the listener asks for ssl_certfile and ssl_keyfile of its own clients"),
+    ("bad certificate", "the listener asks for ssl_certfile and ssl_keyfile of its own clients"),
     ("CERTIFICATE_REQUIRED", "the listener asks for ssl_certfile and ssl_keyfile"),
     ("certificate required", "the listener asks for ssl_certfile and ssl_keyfile"),
     ("WRONG_VERSION_NUMBER", "check security_protocol: this listener does not speak TLS"),
     ("wrong version number", "check security_protocol: this listener does not speak TLS"),
     ("no token from", "check the options sasl_oauthbearer_..."),
 )
-_LOGGED_MAX = 20
-_FIRST_SPELL_MS = 1_000
+_FIRST_SPELL_MS = 500
 
 
 def failure(error: BaseException, doing: str) -> TailerError:
@@ -98,28 +99,24 @@ def raised_as_failures(doing: str) -> Iterator[None]:
 
 
 class _Heard(logging.Handler):
-    """Keeps what a client logs: the only place where it says why it can't connect."""
+    """What a client logs while it connects: the only place where it says why it can't.
+
+    ``cause`` is why a connection failed last; ``refusal`` a line that says that this client will
+    never be let in, with what to do about it.
+    """
 
     def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.lines: list[str] = []
+        super().__init__(logging.WARNING)
+        self.cause: str | None = None
+        self.refusal: tuple[str, str] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
-            self.lines = [*self.lines, record.getMessage()][-_LOGGED_MAX:]
-
-    def last_cause(self) -> str | None:
-        """Why the last connection failed, or the last line that there is."""
-        causes = [line for line in self.lines if line.startswith("Connection failed")]
-        return (causes or self.lines or [None])[-1]
-
-    def unwelcome(self) -> tuple[str, str] | None:
-        """A line that says that this client will never be let in, and what to do about it."""
-        for line in self.lines:
-            for mark, remedy in _UNWELCOME:
-                if mark in line:
-                    return line, remedy
-        return None
+        line = record.getMessage()
+        if line.startswith(("Connection failed", "Bootstrap connection")):
+            self.cause = line
+        for mark, remedy in _UNWELCOME:
+            if mark in line:
+                self.refusal = line, remedy
 
 
 def connected(make: Callable[..., T], options: KafkaOptions) -> T:
@@ -144,7 +141,7 @@ def connected(make: Callable[..., T], options: KafkaOptions) -> T:
             left -= spell
             try:
                 return make(bootstrap_timeout_ms=spell, kafka_client=client)
-            except Exception as e:
+            except Exception as e:  # noqa: BLE001  # all go to _give_up
                 # Whoever fails in its constructor leaves its thread and its sockets behind.
                 while clients:
                     clients.pop().close()
@@ -166,14 +163,12 @@ def _give_up(error: Exception, heard: _Heard, options: KafkaOptions, *, last: bo
     found = failure(error, f"connecting to {servers}")
     if isinstance(found, SinkRejected):
         raise found from error
-    refused = heard.unwelcome()
-    if refused is not None:
-        line, remedy = refused
+    if heard.refusal is not None:
+        line, remedy = heard.refusal
         raise SinkRejected(f"Kafka at {servers} does not let us in: {line}; {remedy}") from error
     if not last:
         return
-    why = heard.last_cause() or str(error)
     seconds = options.bootstrap_timeout_ms / 1000
     raise TransientError(
-        f"no Kafka broker at {servers} has answered for {seconds:g} s: {why}"
+        f"no Kafka broker at {servers} has answered for {seconds:g} s: {heard.cause or error}"
     ) from error

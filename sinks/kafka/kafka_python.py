@@ -16,7 +16,7 @@ from sinks.kafka.cluster import client_settings
 from sinks.kafka.failures import connected, raised_as_failures
 from sinks.kafka.options import KafkaOptions
 from sinks.kafka.record_batch import record_batches
-from tailer.errors import TransientError
+from tailer.errors import ConfigError, TransientError
 
 __all__ = ["KafkaPythonDriver"]
 
@@ -41,6 +41,7 @@ class KafkaPythonDriver:
     def __init__(self, options: KafkaOptions, transactional_id: str | None) -> None:
         from kafka import KafkaProducer
 
+        _check_compression(options.compression)
         self._options = options
         self._batch_bytes = options.batch_bytes
         self._patience_s = options.delivery_timeout_ms / 1000
@@ -119,7 +120,7 @@ class KafkaPythonDriver:
                 partition,
                 records.timestamp_ms,
             )
-            self._remember(future._produce_future, size, topic)
+            self._remember(future, size, topic)
 
     def _remember(self, future: Any, size: int, topic: str) -> None:
         self._sent.append(_Sent(future, size, topic))
@@ -131,6 +132,9 @@ class KafkaPythonDriver:
             sent = self._sent.popleft()
             self._sent_bytes -= sent.size
             # The client gives a batch up after delivery_timeout_ms, and needs a little longer.
+            if not self.by_batches:
+                sent.future.get(self._patience_s + 5)
+                continue
             if not sent.future.wait(self._patience_s + 5):
                 raise TransientError(
                     f"Kafka has not acknowledged a batch for the topic {sent.topic} in "
@@ -171,6 +175,16 @@ class KafkaPythonDriver:
                 accumulator.close_at_once(self._producer)
             else:
                 _done_within(lambda: self._producer.close(timeout=0), self._patience_s)
+
+
+def _check_compression(kind: str) -> None:
+    """Raise :class:`ConfigError` if the library that compresses so is not installed."""
+    from kafka import codec
+
+    if kind != "none" and not getattr(codec, f"has_{kind}")():
+        raise ConfigError(
+            f"compression = {kind!r} needs a library of its own: install delta-tailer[compression]"
+        )
 
 
 def _error_of(future: Any) -> Exception | None:

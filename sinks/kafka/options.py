@@ -143,9 +143,9 @@ def _text(value: Any) -> str:
 
 
 def _check(taken: dict[str, Any]) -> None:
-    for key, allowed in _CHOICES.items():
-        if taken[key] not in allowed:
-            raise _wrong(key, taken[key], f"must be one of {', '.join(allowed)}")
+    for key, choices in _CHOICES.items():
+        if taken[key] not in choices:
+            raise _wrong(key, taken[key], f"must be one of {', '.join(choices)}")
     for key in _AT_LEAST_ONE:
         if taken[key] < 1:
             raise _wrong(key, taken[key], "must be greater than 0")

@@ -181,8 +181,8 @@ class ExactlyOnce(Session):
             self._check_claims(found)
             self.progress = (found or Progress(self.feed)).claimed_by(self.owner)
             if self.options.transaction_topic:
-                name = topic_name(self.options.transaction_topic, self.feed)
-                self._transactions = self._made(name, 1, {})
+                markers = topic_name(self.options.transaction_topic, self.feed)
+                self._transactions = self._made(markers, 1, {})
             name = self._topic_at_once()
             if name is not None:
                 self._publishers[name] = self._new_publisher(self._admitted(name))

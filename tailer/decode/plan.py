@@ -61,6 +61,7 @@ def _work_order(
     if not isinstance(action, AddCDCFile):
         more["without"] = action.deletion_vector
         more["num_records"] = action.num_records
+        more["bounds"] = action.bounds
         more["base_row_id"] = action.base_row_id
         more["default_row_commit_version"] = action.default_row_commit_version
     return ChangeFile(
@@ -322,6 +323,7 @@ def _completed(
         )
     names = ("size", "num_records", "deletion_vector", "base_row_id", "default_row_commit_version")
     lacking = {n: getattr(add, n) for n in names if getattr(remove, n) is None}
+    lacking["bounds"] = remove.bounds or add.bounds
     return replace(remove, partition_values=add.partition_values, **lacking)
 
 

@@ -212,14 +212,29 @@ class _Decoder:
         """
         state, physical = self.file.state, target.physical_name(field)
         if physical in {state.physical_name(f) for f in state.partition_fields()}:
-            text = self.file.partition_values.get(physical)
-            return partition_scalar(text, field.type, self.options.writer_timezone)
+            return self._partition_value(field, physical)
         found = find_field(in_file, field, target.mapping)
         if found is None:
             return pa.scalar(None, arrow_type(field.type))
         name, source = found[1].name, found[1].type
         convert = converter(source, field.type, target.mapping, field.name, calendar)
         return name, convert
+
+    def _partition_value(self, field: StructField, physical: str) -> pa.Scalar:
+        text = self.file.partition_values.get(physical)
+        zone = self.options.writer_timezone
+        try:
+            return partition_scalar(text, field.type, zone)
+        except CorruptLog:
+            state = self.file.state
+            own = next(f for f in state.partition_fields() if state.physical_name(f) == physical)
+            if own.type == field.type:
+                raise
+            partition_scalar(text, own.type, zone)
+            raise CorruptRow(
+                f"the partition value {text!r} can't be read in the later type of the column "
+                f"{field.name!r}"
+            ) from None
 
     def batches(self, skip: Skip, part: tuple[int, int] | None) -> Iterator[Rows]:
         first = 0

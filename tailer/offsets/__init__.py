@@ -9,6 +9,9 @@ from typing import Any
 
 from tailer.changes import Offset
 
+if typing.TYPE_CHECKING:
+    from tailer.store.traffic import Traffic
+
 __all__ = ["LEASE_S", "OffsetStore", "open_offset_store"]
 
 #: How long a feed on S3 stays its owner's without a word from it, in seconds.
@@ -64,17 +67,21 @@ def open_offset_store(
     *,
     standby: bool | None = None,
     lease_s: float = LEASE_S,
+    traffic: Traffic | None = None,
 ) -> OffsetStore:
     """The offset store of a feed in a local folder or under ``s3://bucket/prefix``.
 
     ``options`` are those of the S3 store. ``standby`` waits while another process has the feed
-    instead of refusing; by default on S3 alone. Raises :class:`ConfigError` for wrong options.
+    instead of refusing; by default on S3 alone. ``traffic`` is told of requests. Raises
+    :class:`ConfigError` for wrong options.
     """
     if "://" in str(address):
         from tailer.offsets.s3 import S3OffsetStore  # loads on demand
 
-        waits = standby is not False
-        return S3OffsetStore(str(address), feed, options or {}, standby=waits, lease_s=lease_s)
+        return S3OffsetStore(
+            str(address), feed, options or {},
+            standby=standby is not False, lease_s=lease_s, traffic=traffic,
+        )  # fmt: skip
     from tailer.offsets.local import LocalOffsetStore
 
     return LocalOffsetStore(Path(address), feed, standby=bool(standby))

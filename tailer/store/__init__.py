@@ -20,13 +20,15 @@ if typing.TYPE_CHECKING:
     from tailer.store.traffic import Traffic
 
 __all__ = [
+    "ChangeSourced",
+    "Elsewhere",
     "FileStatus",
     "Store",
     "StoreTraits",
     "TimeTravel",
     "Watch",
     "open_store",
-    "source_options",
+    "rest_mark",
     "traits_of",
 ]
 
@@ -107,11 +109,39 @@ def traits_of(store: Store) -> StoreTraits:
 
 
 @typing.runtime_checkable
+class ChangeSourced(typing.Protocol):
+    """A store that asks another side for a table's changes, in one of several ways."""
+
+    def serve(self, change_source: str) -> None:
+        """From now on, give what the changes are found by that the feed asks for."""
+
+
+@typing.runtime_checkable
+class Elsewhere(typing.Protocol):
+    """A store that knows where a file lies only once it has read of it.
+
+    Who reads a file that another process has planned tells first what it is about to read.
+    """
+
+    async def expect(self, location: str, version: int, *, snapshot: bool) -> None:
+        """Make a file known that a version's commit names, or that version's snapshot."""
+
+
+@typing.runtime_checkable
 class TimeTravel(typing.Protocol):
     """A store whose other side looks versions up by time, where a log's commits would be listed."""
 
     async def version_at_or_after(self, timestamp_ms: int) -> int | None:
         """The first version at or after a time in epoch ms; None if all are before it."""
+
+
+def rest_mark(store: Store, folder: str) -> str | None:
+    """A mark of a folder that has been at rest for a while, None if that is not cheap to tell.
+
+    While it stays the same no file has come into the folder, gone from it or been renamed there.
+    """
+    mark = getattr(store, "rest_mark", None)
+    return mark(folder) if callable(mark) else None
 
 
 def open_store(
@@ -147,14 +177,3 @@ def open_store(
         f"no store for {table!r}: a local path is read, s3://bucket/key and "
         "profile.share#share.schema.table"
     )
-
-
-def source_options(table: str, change_source: str) -> dict[str, Any]:
-    """The options of a table's store that follow from how its changes are found.
-
-    A sharing server gives a change data feed or data files, by two requests; other stores have
-    the files that both ways need.
-    """
-    from tailer.sharing.profile import is_shared
-
-    return {"change_source": change_source} if is_shared(table) else {}

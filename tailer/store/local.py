@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from tailer.errors import TableError, TransientError
 from tailer.store import FileStatus
 from tailer.store.folders import FolderWatch
 
-__all__ = ["LocalStore"]
+__all__ = ["FolderWatch", "LocalStore"]
 
 
 def _status(name: str, result: os.stat_result) -> FileStatus:
@@ -45,6 +46,10 @@ def _check_regular(path: Path) -> None:
     """A folder, a device or a pipe is no file of a table, and to open one may take for ever."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+
+
+#: Two changes of a folder further apart than this have different times on any file system.
+_REST_NS = 3_000_000_000
 
 
 class LocalStore:
@@ -109,10 +114,28 @@ class LocalStore:
                 raise FileNotFoundError(location) from None
             raise self._unreadable(location, e) from e
 
+    def rest_mark(self, folder: str) -> str | None:
+        """See :func:`tailer.store.rest_mark`: the folder itself, and when it was changed last.
+
+        None for a change so young that another one could bear the same time.
+        """
+        try:
+            found = self.path(folder).stat()
+        except OSError:
+            return None
+        if time.time_ns() - found.st_mtime_ns < _REST_NS:
+            return None
+        return f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}"
+
     async def read(
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
         """See :class:`tailer.store.Store`."""
+        try:
+            self.path(location).stat()
+        except OSError as e:
+            if _is_absent(e):  # the answer to most polls, and not worth a thread
+                raise FileNotFoundError(location) from None
         return await anyio.to_thread.run_sync(self._read, location, offset, length)
 
     def _read(self, location: str, offset: int, length: int | None) -> tuple[bytes, FileStatus]:

@@ -11,7 +11,6 @@ The server is asked for its newest version no more often than every ``poll_inter
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -28,8 +27,9 @@ from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.http import Refused, timestamp_text
 from tailer.sharing.model import Table
 from tailer.sharing.profile import load_profile, parse_address
-from tailer.store import LOG_DIR, FileStatus
+from tailer.store import LOG_DIR, FileStatus, StoreTraits
 from tailer.store.https import HttpsFiles, Link
+from tailer.store.scratch import Scratch
 from tailer.store.sharing_links import LinkTable
 from tailer.store.sharing_log import ChangeRequests, SharedLog, Spooled
 
@@ -48,7 +48,7 @@ _CHECKPOINT_NAME = re.compile(rf"(\d{{20}})\.{re.escape(_CHECKPOINT)}")
 class SharingOptions:
     """The options of a shared table's store, as configuration has them.
 
-    ``change_source`` is the feed's own: it says by which request changes are had.
+    ``change_source`` says by which request changes are had; a feed's own comes before it.
     """
 
     change_source: ChangeRequests = "auto"
@@ -62,17 +62,13 @@ class SharingOptions:
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
         """The options in a configuration's table. Raises :class:`ConfigError` for a wrong one."""
-        known = {f.name: type(f.default) for f in fields(cls)}
-        for key, value in values.items():
-            if key not in known:
+        kinds = {f.name: str(f.type).partition(" ")[0] for f in fields(cls)}
+        for key in values:
+            if key not in kinds:
                 raise ConfigError(
-                    f"a shared table has no option {key!r}; it has {', '.join(sorted(known))}"
+                    f"a shared table has no option {key!r}; it has {', '.join(sorted(kinds))}"
                 )
-            kind = str if key == "ca_bundle" else known[key]
-            right = isinstance(value, (int, float) if kind is float else kind)
-            if not right or isinstance(value, bool) is not (kind is bool):
-                raise ConfigError(f"{key} is {value!r}, and must be a {kind.__name__}")
-        options = cls(**values)
+        options = cls(**{key: _typed(key, value, kinds[key]) for key, value in values.items()})
         if options.poll_interval_s < POLL_INTERVAL_MIN_S:
             raise ConfigError(
                 f"poll_interval_s is {options.poll_interval_s:g}, and sharing servers are asked "
@@ -91,11 +87,34 @@ class SharingOptions:
         return options
 
 
+def _typed(key: str, value: Any, kind: str) -> Any:
+    """An option's value; the command line has all of them as text."""
+    try:
+        match kind, value:
+            case "bool", bool():
+                return value
+            case "bool", "true" | "false":
+                return value == "true"
+            case "int", int() | str() if not isinstance(value, bool):
+                return int(value)
+            case "float", int() | float() | str() if not isinstance(value, bool):
+                return float(value)
+            case _ if kind not in ("bool", "int", "float") and isinstance(value, str):
+                return value
+    except ValueError:
+        pass
+    wanted = kind if kind in ("bool", "int", "float") else "str"
+    raise ConfigError(f"{key} is {value!r}, and must be a {wanted}")
+
+
 class SharingStore:
     """A shared table. ``clock`` gives epoch seconds; see :class:`tailer.store.Store`.
 
     Raises :class:`ConfigError` for an address, a profile or an option that is wrong.
     """
+
+    #: What is made here is whole when it is there, and whether there is more costs no request.
+    traits = StoreTraits(atomic=True)
 
     def __init__(
         self,
@@ -119,7 +138,7 @@ class SharingStore:
             self._client.session, self, clock, root=self._root, allow_http=options.allow_http
         )
         self._lock = anyio.Lock()
-        self._opened: tuple[tempfile.TemporaryDirectory[str], LinkTable, SharedLog] | None = None
+        self._opened: tuple[Scratch, LinkTable, SharedLog] | None = None
         self._newest: int | None = None
         self._oldest: int | None = None
         self._poll_at = 0.0
@@ -133,17 +152,23 @@ class SharingStore:
     def _log(self) -> SharedLog:
         return self._open()[2]
 
-    def _open(self) -> tuple[tempfile.TemporaryDirectory[str], LinkTable, SharedLog]:
+    def _open(self) -> tuple[Scratch, LinkTable, SharedLog]:
         if self._opened is None:
-            folder = tempfile.TemporaryDirectory(prefix="tailer-share-")
-            links = LinkTable(Path(folder.name, "links.db"))
+            scratch = Scratch("tailer-share-")
+            links = LinkTable(scratch.folder / "links.db")
             options = self._options
             log = SharedLog(
-                self._client, self._table, Path(folder.name), links,
+                self._client, self._table, scratch.folder, links,
                 options.change_source, options.max_versions_per_rpc,
             )  # fmt: skip
-            self._opened = folder, links, log
+            self._opened = scratch, links, log
         return self._opened
+
+    def serve(self, change_source: str) -> None:
+        """See :class:`tailer.store.ChangeSourced`."""
+        if change_source not in ("auto", "cdf", "derived"):
+            raise ConfigError(f"{change_source!r} is not a change source")
+        self._log().serve(change_source)  # type: ignore[arg-type]  # one of the three
 
     # Versions
 
@@ -267,12 +292,23 @@ class SharingStore:
         """Close all connections, and remove what was kept on the disk."""
         await self._client.aclose()
         if self._opened is not None:
-            folder, links, _ = self._opened
+            scratch, links, _ = self._opened
             self._opened = None
             links.close()
-            await anyio.to_thread.run_sync(folder.cleanup)
+            await anyio.to_thread.run_sync(scratch.close)
 
     # Links
+
+    async def expect(self, location: str, version: int, *, snapshot: bool) -> None:
+        """See :class:`tailer.store.Elsewhere`: another store may have read the log."""
+        _, links, log = self._open()
+        if location in links:
+            return
+        async with self._lock:
+            try:
+                await log.learn(location, version, snapshot=snapshot)
+            except TableError as e:
+                raise e.at(table=self._root) from None
 
     async def link(self, location: str) -> Link:
         """See :class:`tailer.store.https.Links`."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +42,7 @@ class LinkTable:
     """URLs on the disk. Its calls are short, and are made where they are needed."""
 
     def __init__(self, file: Path) -> None:
-        # Whichever worker thread flushes or looks up: one at a time, as the store's lock has it.
+        self._lock = threading.Lock()  # a worker thread writes while others look up
         self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
         self._db.executescript(
             "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
@@ -57,22 +59,29 @@ class LinkTable:
             rows.append((f.location, f.url, f.expires_ms, size, str(origin), self.issue))
             if f.dv_location is not None:
                 rows.append((f.dv_location, f.dv_url, f.expires_ms, None, str(origin), self.issue))
-        self._db.execute("BEGIN")
-        self._db.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?)", rows)
-        self._db.execute("COMMIT")
+        with self._lock:
+            self._db.execute("BEGIN")
+            self._db.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?)", rows)
+            self._db.execute("COMMIT")
 
     def get(self, location: str) -> tuple[Link, Origin]:
         """A location's URL and where it is from. Raises FileNotFoundError for an unknown one."""
-        row = self._db.execute(
-            "SELECT url, expires, size, issued, origin FROM links WHERE location = ?", (location,)
-        ).fetchone()
+        sql = "SELECT url, expires, size, issued, origin FROM links WHERE location = ?"
+        with self._lock:
+            row = self._db.execute(sql, (location,)).fetchone()
         if row is None:
             raise FileNotFoundError(location)
         return Link(*row[:4]), Origin.parse(row[4])
 
+    def __contains__(self, location: str) -> bool:
+        with suppress(FileNotFoundError):
+            return bool(self.get(location))
+        return False
+
     def drop(self, origin: Origin) -> None:
         """Forget the URLs of a request, where no newer one gave them again."""
-        self._db.execute("DELETE FROM links WHERE origin = ?", (str(origin),))
+        with self._lock:
+            self._db.execute("DELETE FROM links WHERE origin = ?", (str(origin),))
 
     def close(self) -> None:
         """Close the database."""

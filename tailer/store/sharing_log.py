@@ -100,6 +100,15 @@ class SharedLog:
         self._refresh_token: str | None = None
         self._made = 0
 
+    def serve(self, requests: ChangeRequests) -> None:
+        """From now on, ask for changes in this way; what was got in another one is forgotten."""
+        if requests != self._requests:
+            self._requests = requests
+            while self._ranges:
+                found = self._ranges.pop()
+                shutil.rmtree(found.folder, ignore_errors=True)
+                self._links.drop(found.origin)
+
     # Commits
 
     async def commit(self, version: int, newest: int) -> Spooled:
@@ -260,7 +269,7 @@ class SharedLog:
             if time is None:
                 time = _created(after)
             found.times[version] = time
-            info = {"timestamp": time, "inCommitTimestamp": time}
+            info = {"inCommitTimestamp": time}
             lines = [{"commitInfo": info}, *after.actions(before)]
             _append(found.file(version), lines)
             before = after
@@ -390,6 +399,21 @@ class SharedLog:
         return answer.end.refresh_token if answer.end is not None else None
 
     # URLs
+
+    async def learn(self, location: str, version: int, *, snapshot: bool) -> None:
+        """Ask for the URLs of one version, or of its snapshot, until a file's is among them."""
+        kinds = {"cdf": ("changes",), "derived": ("files",)}.get(
+            self._requests, ("changes", "files")
+        )
+        refusal: TableError | None = None
+        for kind in ("snapshot",) if snapshot else kinds:
+            if location not in self._links:
+                try:
+                    await self.renew(Origin(kind, version, version))
+                except DataLoss as e:
+                    refusal = refusal or e
+        if location not in self._links and refusal is not None:
+            raise refusal
 
     async def renew(self, origin: Origin) -> None:
         """Ask once more what gave these URLs, and take the new ones."""

@@ -37,40 +37,40 @@ LAST_VERSION = 11
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.string())])
 
 
-def big_log(kind: str) -> Path:
+def big_log(kind: str, files: int = FILES) -> Path:
     """The table `classic` or `v2`; made now where the cache does not hold it."""
-    folder = bench_folder() / f"log-{kind}"
+    folder = bench_folder() / (f"log-{kind}" if files == FILES else f"log-{kind}-{files}")
     recipe = folder / "recipe.json"
-    if not recipe.exists() or json.loads(recipe.read_text()) != [RECIPE, FILES]:
+    if not recipe.exists() or json.loads(recipe.read_text()) != [RECIPE, files]:
         shutil.rmtree(folder, ignore_errors=True)
-        _make(folder / "table", kind)
+        _make(folder / "table", kind, files)
         # Written last: without it the folder was left half made, and is made again.
-        recipe.write_text(json.dumps([RECIPE, FILES]))
+        recipe.write_text(json.dumps([RECIPE, files]))
     return folder / "table"
 
 
-def _make(folder: Path, kind: str) -> None:
+def _make(folder: Path, kind: str, files: int) -> None:
     table = TableBuilder(folder, SCHEMA, partition_by=["day"])
     features = {"readerFeatures": ["v2Checkpoint"], "writerFeatures": ["v2Checkpoint"]}
     protocol = table.protocol(3, 7, **features) if kind == "v2" else table.protocol()
     steering = [protocol, table.metadata(), {"txn": {"appId": "app", "version": 7}}]
     prefix = f"{CHECKPOINT_VERSION:020d}.checkpoint"
     if kind == "v2":
-        sidecars = _write_sidecars(table.log / "_sidecars")
+        sidecars = _write_sidecars(table.log / "_sidecars", files)
         manifest = [*steering, {"checkpointMetadata": {"version": CHECKPOINT_VERSION}}, *sidecars]
         lines = "".join(json.dumps(action) + "\n" for action in manifest)
         (table.log / f"{prefix}.{uuid.uuid4()}.json").write_text(lines)
     else:
-        _write_files(table.log / f"{prefix}.parquet", range(FILES), steering)
-    write_hint(table.log, CHECKPOINT_VERSION, FILES + TOMBSTONES + len(steering))
+        _write_files(table.log / f"{prefix}.parquet", range(files), steering)
+    write_hint(table.log, CHECKPOINT_VERSION, files + TOMBSTONES + len(steering))
     new = table.add([{"id": 1, "name": "a"}], partition={"day": "2026-01-01"})
     table.commit(new, version=CHECKPOINT_VERSION + 1)
     table.commit({"txn": {"appId": "app", "version": 8}}, version=LAST_VERSION)
 
 
-def _write_sidecars(folder: Path) -> Iterator[dict[str, object]]:
+def _write_sidecars(folder: Path, files: int) -> Iterator[dict[str, object]]:
     folder.mkdir()
-    share = FILES // SIDECARS
+    share = files // SIDECARS
     for number in range(SIDECARS):
         path = folder / f"{uuid.uuid4()}.parquet"
         _write_files(path, range(number * share, (number + 1) * share), [])

@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from tests.components import java_major, require
 from tests.source import ROOT
@@ -71,8 +72,12 @@ def _make_home(home: Path) -> None:
     (home / "pom.xml").write_text(POM)
     (home / "log4j2.yaml").write_text(LOGGING)
     subprocess.run(
-        ["mvn", "-q", "-B", "-ntp", "-f", str(home / "pom.xml"), "dependency:copy-dependencies"]
-        + ["-DincludeScope=runtime", f"-DoutputDirectory={home / 'lib'}"],
+        [
+            *("mvn", "-q", "-B", "-ntp", "-f", str(home / "pom.xml")),
+            "dependency:copy-dependencies",
+            "-DincludeScope=runtime",
+            f"-DoutputDirectory={home / 'lib'}",
+        ],
         check=True,
         stdout=sys.stderr,
         timeout=300,
@@ -82,7 +87,8 @@ def _make_home(home: Path) -> None:
     try:
         first.format()
         shutil.copytree(first.folder / "data", home / "template")
-        first.start().stop()
+        first.start()
+        first.stop()
     finally:
         first.close()
     (home / "ready").touch()
@@ -142,8 +148,9 @@ class Broker:
         *self._ports, self._controller_port = _free_ports(len(self.listeners) + 1)
         self._formatted = False
 
-    def __enter__(self) -> Broker:
-        return self.start()
+    def __enter__(self) -> Self:
+        self.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -157,7 +164,7 @@ class Broker:
         """The address of a listener by its name."""
         return f"127.0.0.1:{self._ports[list(self.listeners).index(listener)]}"
 
-    def start(self) -> Broker:
+    def start(self) -> None:
         """Start it, again if it ran before; returns when it serves."""
         properties = self._write_properties()
         if not self._formatted:
@@ -176,7 +183,6 @@ class Broker:
                 self.kill()
                 raise RuntimeError(f"the broker did not start:\n{self.log.read_text()[-4000:]}")
             time.sleep(0.02)
-        return self
 
     def format(self) -> None:
         """Make the data folder: from the template, if nothing special is asked for."""

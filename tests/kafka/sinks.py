@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pytest
 
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import ChangeBatch, Offset
@@ -60,10 +61,9 @@ def batch(
 async def refused(sink: KafkaSink, kind: type[TailerError], feed: str = "orders") -> str:
     """The sentence with which opening is refused, by an error of exactly this kind."""
     try:
-        await sink.open(feed)
-    except TailerError as e:
-        assert type(e) is kind, repr(e)
-        return str(e)
+        with pytest.raises(kind) as caught:
+            await sink.open(feed)
     finally:
         await sink.aclose()
-    raise AssertionError("nothing was refused")
+    assert caught.type is kind
+    return str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -68,7 +69,7 @@ async def test_a_batch_that_failed_half_way_is_not_seen(kafka: Broker, driver: s
 
 async def test_a_large_batch_is_several_transactions(kafka: Broker) -> None:
     topic = fresh()
-    options = {"transaction_rows": 3, "partitions": 1}
+    options: dict[str, Any] = {"transaction_rows": 3, "partitions": 1}
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(5, range(10), last=True))
     progress = [
@@ -84,7 +85,7 @@ async def test_a_large_batch_is_several_transactions(kafka: Broker) -> None:
 
 async def test_a_restart_within_a_version_goes_on_within_it(kafka: Broker) -> None:
     topic, markers = fresh(), fresh("markers")
-    options = {"transaction_topic": markers}
+    options: dict[str, Any] = {"transaction_topic": markers}
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(7, [1, 2], last=False))
     async with opened(kafka.bootstrap, topic, **options) as (sink, offset):
@@ -176,7 +177,7 @@ async def test_data_without_progress_is_refused(kafka: Broker) -> None:
     sentence = await refused(made(kafka.bootstrap, topic), SinkRejected)
     assert "knows no progress of feed 'orders'" in sentence
     assert "append_to_existing" in sentence
-    options = {"append_to_existing": True}
+    options: dict[str, Any] = {"append_to_existing": True}
     async with opened(kafka.bootstrap, topic, **options) as (sink, offset):
         assert offset is None
         await sink.write(batch(2, [2]))
@@ -282,9 +283,14 @@ async def test_what_a_zombie_left_open_is_never_seen(kafka: Broker, driver: str)
         session.driver.flush()
         async with opened(kafka.bootstrap, topic, driver=driver) as (newer, _):
             await newer.write(batch(2, [2]))
-            with pytest.raises((Fenced, TransientError)):
+
+            def go_on() -> None:
+                assert session.driver is not None
                 session._publisher(batch(3, [3])).publish(batch(3, [3], name="zombie"))
                 session.driver.commit()
+
+            with pytest.raises((Fenced, TransientError)):
+                go_on()
             await newer.write(batch(3, [3]))
     rows = events(kafka.bootstrap, topic)
     assert [(row["id"], row["name"]) for row in rows] == [(1, "x"), (2, "x"), (3, "x")]
@@ -293,7 +299,7 @@ async def test_what_a_zombie_left_open_is_never_seen(kafka: Broker, driver: str)
 @DRIVERS
 async def test_a_transaction_that_took_too_long_is_done_again(kafka: Broker, driver: str) -> None:
     topic = fresh()
-    options = {"driver": driver, "transaction_timeout_ms": 1000}
+    options: dict[str, Any] = {"driver": driver, "transaction_timeout_ms": 1000}
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
         session = sink._session

@@ -27,15 +27,28 @@ DELIVERIES = pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once
 
 
 async def test_the_sink_is_found_by_its_name(kafka: Broker, tmp_path: Path) -> None:
-    options = {"bootstrap_servers": kafka.bootstrap, "topic": fresh(), "delivery": "at-least-once"}
+    options: dict[str, Any] = {
+        "bootstrap_servers": kafka.bootstrap,
+        "topic": fresh(),
+        "delivery": "at-least-once",
+    }
     sink = load_sink("kafka").from_options(options, tmp_path)
     assert await sink.open("orders") is None
     await sink.aclose()
 
 
 @DRIVERS
-@DELIVERIES
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize(
+    ("compression", "delivery"),
+    [
+        ("none", "exactly-once"),
+        ("none", "at-least-once"),
+        ("gzip", "exactly-once"),
+        ("snappy", "at-least-once"),
+        ("lz4", "exactly-once"),
+        ("zstd", "exactly-once"),
+    ],
+)
 async def test_records_arrive_whole(
     kafka: Broker, driver: str, delivery: str, compression: str
 ) -> None:
@@ -43,7 +56,7 @@ async def test_records_arrive_whole(
     rows = [{"id": i, "name": f"größe {i} " * (i % 40)} for i in range(500)]
     rows[7]["_change_type"] = "delete"
     changes = change_batch(SCHEMA, rows, version=3, last=True)
-    options = {
+    options: dict[str, Any] = {
         "driver": driver,
         "delivery": delivery,
         "compression": compression,
@@ -110,10 +123,23 @@ def test_another_kafka_python_is_not_reached_into(monkeypatch: pytest.MonkeyPatc
     assert not accumulator.usable(object())
 
 
+async def test_a_compression_that_is_not_installed_is_named(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka.codec.has_zstd", lambda: False)
+    sentence = await refused(made(kafka.bootstrap, fresh(), compression="zstd"), ConfigError)
+    assert "install delta-tailer[compression]" in sentence
+
+
 @DRIVERS
 async def test_a_replay_is_the_same_to_the_byte(kafka: Broker, driver: str) -> None:
     topic = fresh()
-    options = {"delivery": "at-least-once", "driver": driver, "partitions": 1, "key": ["id"]}
+    options: dict[str, Any] = {
+        "delivery": "at-least-once",
+        "driver": driver,
+        "partitions": 1,
+        "key": ["id"],
+    }
     for _ in range(2):
         async with opened(kafka.bootstrap, topic, **options) as (sink, offset):
             assert offset is None
@@ -130,7 +156,7 @@ async def test_keys_keep_their_order_and_no_keys_use_all_partitions(
     kafka: Broker, driver: str
 ) -> None:
     keyed, unkeyed = fresh(), fresh()
-    options = {"driver": driver, "partitions": 4, "batch_bytes": 2_000}
+    options: dict[str, Any] = {"driver": driver, "partitions": 4, "batch_bytes": 2_000}
     async with opened(kafka.bootstrap, keyed, key=["name"], **options) as (sink, _):
         for version in range(5):
             await sink.write(batch(version, range(version * 100, version * 100 + 100)))
@@ -150,7 +176,7 @@ async def test_keys_keep_their_order_and_no_keys_use_all_partitions(
 async def test_a_topic_is_made_as_asked_for(kafka: Broker) -> None:
     name = fresh()
     config = {"retention.ms": 86_400_000, "max.message.bytes": 2_000_000}
-    options = {"partitions": 5, "replication_factor": 1, "topic_config": config}
+    options: dict[str, Any] = {"partitions": 5, "replication_factor": 1, "topic_config": config}
     async with opened(kafka.bootstrap, f"{name}.{{feed}}", "fx", **options) as (sink, _):
         await sink.write(batch(1, range(20)))
     found = topic_config(kafka.bootstrap, f"{name}.fx")
@@ -164,7 +190,7 @@ async def test_a_topic_is_made_as_asked_for(kafka: Broker) -> None:
 
 async def test_a_topic_named_after_the_table_is_known_at_the_first_batch(kafka: Broker) -> None:
     name = fresh()
-    options = {"progress_topic": f"{name}-p", "transactional_id": name}
+    options: dict[str, Any] = {"progress_topic": f"{name}-p", "transactional_id": name}
     async with opened(kafka.bootstrap, f"{name}.{{table}}", **options) as (sink, _):
         with pytest.raises(ConfigError, match="the table has none in its metadata"):
             await sink.write(batch(1, [1]))
@@ -215,7 +241,7 @@ async def test_an_event_that_is_too_large_is_named(
     topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="5000")
     rows = [{"id": 1, "name": "x"}, {"id": 2, "name": "y" * 6000}, {"id": 3, "name": "z"}]
     changes = change_batch(SCHEMA, rows, version=9, path="part-7.parquet", last=True)
-    options = {"driver": driver, "delivery": delivery}
+    options: dict[str, Any] = {"driver": driver, "delivery": delivery}
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         with pytest.raises(SinkRejected) as caught:
             await sink.write(changes)
@@ -230,7 +256,11 @@ async def test_an_event_that_is_too_large_can_be_parked(kafka: Broker) -> None:
     topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="5000")
     rows = [{"id": 1, "name": "x"}, {"id": 2, "name": "y" * 6000}, {"id": 3, "name": "z"}]
     changes = change_batch(SCHEMA, rows, version=9, path="part-7.parquet", last=True)
-    options = {"on_oversize": "park", "park_topic": f"{topic}-parked", "key": ["id"]}
+    options: dict[str, Any] = {
+        "on_oversize": "park",
+        "park_topic": f"{topic}-parked",
+        "key": ["id"],
+    }
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(changes)
     assert [row["id"] for row in events(kafka.bootstrap, topic)] == [1, 3]
@@ -264,7 +294,11 @@ async def test_a_compacted_topic_without_keys_is_named(kafka: Broker) -> None:
 
 async def test_a_limit_that_was_lowered_meanwhile_is_named(kafka: Broker) -> None:
     topic = fresh()
-    options = {"partitions": 1, "delivery_timeout_ms": 2_000, "request_timeout_ms": 1_000}
+    options: dict[str, Any] = {
+        "partitions": 1,
+        "delivery_timeout_ms": 2_000,
+        "request_timeout_ms": 1_000,
+    }
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
         set_topic_config(kafka.bootstrap, topic, "max.message.bytes", "2000")
@@ -362,7 +396,7 @@ def test_a_wrong_option_is_named(options: dict[str, Any], said: str, tmp_path: P
 
 
 def test_a_secret_goes_nowhere_in_the_clear(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="it must be https|so it must be https"):
+    with pytest.raises(ConfigError, match="it must be https"):
         KafkaSink.from_options(
             {
                 **GOOD,

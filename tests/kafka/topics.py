@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no __all__
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -61,7 +61,7 @@ class Reader:
 
     def __init__(
         self, bootstrap: str, topic: str, isolation: str = "read_committed", **settings: Any
-    ):
+    ) -> None:
         self.topic = topic
         self.consumer = Consumer(
             {
@@ -72,6 +72,7 @@ class Reader:
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
                 "check.crcs": True,
+                "log_level": 2,  # brokers come and go in these tests
                 "fetch.wait.max.ms": 50,
                 "reconnect.backoff.max.ms": 500,
                 **settings,
@@ -84,6 +85,7 @@ class Reader:
 
     def poll(self, timeout: float = 0.2) -> Iterator[Event]:
         """What has come; notes which partitions are read to their present end."""
+        message: Any  # its methods say None for what a consumed record has
         for message in self.consumer.consume(10_000, timeout):
             error = message.error()
             if error is None:
@@ -128,7 +130,7 @@ def events(bootstrap: str, topic: str) -> list[dict[str, Any]]:
 
 
 def admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -264,10 +265,10 @@ def _response(answer: Answer) -> web.Response:
 
 
 @contextmanager
-def run_front(bucket: Bucket) -> Iterator[Front]:
+def run_front(bucket: Bucket, tls: ssl.SSLContext | None = None) -> Iterator[Front]:
     """A front of the bucket's server, in a thread, as long as the block runs."""
-    port = free_port()
-    front = Front(replace(bucket, url=f"http://127.0.0.1:{port}"), bucket.url)
+    port, scheme = free_port(), "http" if tls is None else "https"
+    front = Front(replace(bucket, url=f"{scheme}://127.0.0.1:{port}"), bucket.url)
     loop = asyncio.new_event_loop()
     started = threading.Event()
     ending = asyncio.Event()
@@ -277,7 +278,7 @@ def run_front(bucket: Bucket) -> Iterator[Front]:
         app.router.add_route("*", "/{path:.*}", front.handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+        await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
         started.set()
         await ending.wait()
         await runner.cleanup()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +17,12 @@ from tailer.metrics import FeedMetrics
 from tailer.offsets import OffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.store import Store
+from tailer.store.s3 import S3Store
+from tailer.store.traffic import Traffic
 from tests.s3.fixture import Bucket
 from tests.s3.objects import Objects
 
-__all__ = ["QUICK", "Collected", "deliver", "upload"]
+__all__ = ["QUICK", "Collected", "Counted", "deliver", "store_of", "upload"]
 
 QUICK = FeedOptions(
     follow=FollowOptions(poll_min_s=0.01, poll_max_s=0.05),
@@ -91,3 +94,26 @@ async def deliver(
     )
     await run_feed(feed)
     return sink
+
+
+class Counted(Traffic):
+    """Counts requests by operation."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        self.received = 0
+        self.retries = 0
+
+    def request(self, operation: str, status: str, received: int) -> None:  # noqa: ARG002
+        """See :class:`tailer.store.traffic.Traffic`."""
+        self.requests[operation] += 1
+        self.received += received
+
+    def retry(self, operation: str) -> None:  # noqa: ARG002
+        """See :class:`tailer.store.traffic.Traffic`."""
+        self.retries += 1
+
+
+def store_of(bucket: Bucket, key: str = "orders", traffic: Traffic | None = None) -> S3Store:
+    """The store of a table."""
+    return S3Store(bucket.address(key), bucket.options, traffic)

@@ -86,6 +86,7 @@ class Answers:
         self.faults = Faults()
         self.urls: dict[str, tuple[Path, int]] = {}
         self.lock = threading.RLock()
+        self.answer = threading.local()  # what is of the answer that a thread is at
         self.files = ""  # where URLs lead to
 
     def page(self, names: list[dict[str, Any]], query: dict[str, str]) -> dict[str, Any]:
@@ -112,9 +113,16 @@ class Answers:
         return found[1]
 
     def url(self, table: ReferenceTable, path: str) -> str:
-        """A new URL for a file of a table, which looks pre-signed."""
+        """A new URL for a file of a table, which looks pre-signed; the same one throughout an
+        answer, for by it a client may know a file that is removed and added again."""
         name = unquote(path)
         file = Path(name) if name.startswith("/") else table.folder / name
+        given: dict[Path, str] = self.answer.__dict__.setdefault("urls", {})
+        if file not in given:
+            given[file] = self._new_url(file)
+        return given[file]
+
+    def _new_url(self, file: Path) -> str:
         with self.lock:
             key = f"{len(self.urls):08d}"
             self.urls[key] = file, self.faults.requests_per_url or 1_000_000

@@ -70,6 +70,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     reference: ReferenceServer
     protocol_version = "HTTP/1.1"
+    # Header and body in one packet: the second of two would wait for the other side's word.
+    disable_nagle_algorithm = True
+    wbufsize = 65_536
 
     def log_message(self, *_: Any) -> None:
         """Nothing is printed."""
@@ -120,6 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _route(self, request: Request, parts: list[str]) -> None:
         server = self.reference
+        server.answer.urls = {}
         names = [name for name, _ in server.tables.values()]
         match parts:
             case ["shares"]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailer.changes import Offset
-from tailer.decode.plan import ChangeSource
+from tailer.changes import ChangeFile, Offset
+from tailer.decode.plan import ChangeSource, plan_changes, plan_rewrite, plan_snapshot
 from tailer.errors import (
     ConfigError,
     CorruptLog,
@@ -19,12 +20,12 @@ from tailer.errors import (
     TableReplaced,
     TransientError,
 )
+from tailer.fetch import fetch
 from tailer.follow import follow
 from tailer.history import start_offset, version_at_or_after, version_at_or_before
 from tailer.log import DeltaLog
-from tailer.store import open_store
 from tailer.store.local import LocalStore
-from tailer.store.sharing import SharingOptions
+from tailer.store.sharing import SharingStore
 from tests.sharing.reference_server import serving
 from tests.sharing.shared import (
     NAME,
@@ -376,6 +377,41 @@ async def test_a_file_of_another_length_is_refused(tmp_path: Path) -> None:
         await store.aclose()
 
 
+@pytest.mark.parametrize("source", ["auto", "cdf", "derived"])
+async def test_what_one_store_planned_another_can_read(
+    source: ChangeSource, tmp_path: Path
+) -> None:
+    """As on a cluster: one machine reads the log, others the files."""
+    table = golden_table("cdf_restore_dv", tmp_path)
+    with serving({NAME: table}) as server:
+        profile = server.profile(tmp_path)
+        planner = shared_store(profile, change_source=source)
+        files = await planned(planner, source)
+        assert len(files) > 4
+        for file in files:
+            reader = shared_store(profile, change_source=source)
+            with (await fetch(reader, file)).source as opened:
+                assert opened.size() == file.size
+            await reader.aclose()
+        await planner.aclose()
+
+
+async def planned(store: SharingStore, source: ChangeSource) -> list[ChangeFile]:
+    log, found = DeltaLog(store), []
+    last = await log.latest_version()
+    async with aclosing(follow(log, Offset(0), last)) as commits:
+        async for commit in commits:
+            if source == "derived":
+                rewrite = plan_rewrite(commit, {})
+                found += [*rewrite.leaving, *rewrite.coming]
+            elif commit.version:
+                found += list(plan_changes(commit))
+    snapshot = await log.snapshot()
+    async with aclosing(log.live_files(snapshot)) as adds:
+        found += [plan_snapshot(add, last, 0, snapshot.state) async for add in adds]
+    return found
+
+
 # The log
 
 
@@ -431,38 +467,9 @@ async def test_what_was_kept_on_the_disk_is_bounded_and_goes(tmp_path: Path) -> 
     with serving({NAME: table.folder}) as server:
         store = shared_store(server.profile(tmp_path), max_versions_per_rpc=2)
         await read_store(store, 0, 19)
-        folder = store._open()[0].name
-        assert sum(len(files) for at, _, files in os.walk(folder) if at != folder) <= 4
+        folder = store._open()[0].folder
+        assert sum(len(files) for at, _, files in os.walk(folder) if Path(at) != folder) <= 4
         (links,) = store._open()[1]._db.execute("SELECT count(*) FROM links").fetchone()
         assert links <= 4
         await store.aclose()
     assert not os.path.exists(folder)  # noqa: ASYNC240, PTH110  # a test may wait for the disk
-
-
-# Configuration
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"poll_interval_s": 29.9}, "every 30 seconds at most"),
-        ({"poll_interval_s": "60"}, "must be a float"),
-        ({"poll_interval_s": True}, "must be a float"),
-        ({"max_versions_per_rpc": 0}, "from 1 to"),
-        ({"response_format": "csv"}, "one of auto, delta, parquet"),
-        ({"timeout_s": 0}, "greater than 0"),
-        ({"region": "eu"}, "no option 'region'; it has allow_http"),
-    ],
-)
-async def test_options_that_are_wrong_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        SharingOptions.parse(options)
-
-
-async def test_a_shared_table_is_found_by_its_address(tmp_path: Path) -> None:
-    with serving({}) as server:
-        profile = server.profile(tmp_path)
-        store = open_store(f"{profile}#a.b.c", {"poll_interval_s": 60})
-        assert store.root == f"{profile}#a.b.c"
-        assert "the-token" not in repr(store) + repr(vars(store))
-        await store.aclose()

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from tailer.errors import ConfigError, TableError, TransientError
-from tailer.store import open_store
+from tailer.store import open_store, rest_mark
 from tailer.store.local import LocalStore
 
 pytestmark = pytest.mark.anyio
@@ -223,3 +223,25 @@ async def test_a_watch_outlives_its_folder(tmp_path: Path) -> None:
             await watch.wait(0.01)
             (folder / "1.json").write_bytes(b"")
             await watch.wait(HOUR)
+
+
+def test_a_folder_at_rest_has_a_mark_that_any_change_changes(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    store = LocalStore(str(tmp_path))
+    assert rest_mark(store, "_delta_log") is None, "it has just been made"
+    long_ago = 1_000_000_000
+
+    def mark() -> str | None:
+        os.utime(log, (long_ago, long_ago))
+        return rest_mark(store, "_delta_log")
+
+    first = mark()
+    assert first is not None
+    assert mark() == first
+    (log / "0.json").write_text("")
+    assert rest_mark(store, "_delta_log") is None, "the change is too young to be told from another"
+    log.rename(tmp_path / "old")
+    assert rest_mark(store, "_delta_log") is None
+    log.mkdir()
+    assert mark() != first, "another folder in its place"

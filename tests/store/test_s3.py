@@ -3,63 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import tarfile
-from collections import Counter
+import re
+import shutil
+import ssl
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tailer.changes import Offset
-from tailer.cli import main
 from tailer.errors import ConfigError, TableError, TransientError
 from tailer.follow import FollowOptions, follow
 from tailer.log import DeltaLog
+from tailer.offsets.s3 import S3OffsetStore
 from tailer.store import open_store
 from tailer.store.s3 import S3Store, SharedClients
 from tailer.store.s3_errors import Unfit
 from tailer.store.s3_listing import parse_page
 from tailer.store.s3_options import S3Options, parse_s3_address
-from tailer.store.s3_reader import RangedReader
-from tailer.store.traffic import StoreMetrics, Traffic
+from tailer.store.traffic import StoreMetrics
 from tailer.testing.table import TableBuilder
+from tests.components import require
+from tests.programs import run_tailer
 from tests.s3.fixture import REGION, Bucket, S3Server
 from tests.s3.front import Fault, run_front
 from tests.s3.objects import Objects
-from tests.s3.tables import deliver, upload
+from tests.s3.tables import Counted, deliver, store_of, upload
+from tests.source import ROOT
 
 pytestmark = pytest.mark.anyio
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "data"
 SCHEMA = pa.schema([("id", pa.int64())])
-MIB = 1024 * 1024
-
-
-class Counted(Traffic):
-    """Counts requests by operation."""
-
-    def __init__(self) -> None:
-        self.requests: Counter[str] = Counter()
-        self.received = 0
-        self.retries = 0
-
-    def request(self, operation: str, status: str, received: int) -> None:  # noqa: ARG002
-        self.requests[operation] += 1
-        self.received += received
-
-    def retry(self, operation: str) -> None:  # noqa: ARG002
-        self.retries += 1
-
-
-def store_of(bucket: Bucket, key: str = "orders", traffic: Traffic | None = None) -> S3Store:
-    return S3Store(bucket.address(key), bucket.options, traffic)
 
 
 # Addresses and options
@@ -194,6 +176,30 @@ async def test_a_server_that_is_not_there_may_come_back(bucket: Bucket) -> None:
             await store.read("x")
 
 
+async def test_a_certificate_is_trusted_by_its_authority_alone(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    require("openssl", shutil.which("openssl") is not None)
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    made += ["-nodes", "-subj", "/CN=s3", "-addext", "subjectAltName=IP:127.0.0.1"]
+    await anyio.run_process([*made, "-keyout", str(key), "-out", str(certificate)])
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"found")
+    with run_front(bucket, tls) as front:
+        async with aclosing(store_of(front.bucket)) as store:
+            with pytest.raises(TableError, match=r"certificate is not trusted.*as ca_bundle"):
+                await store.read("x")
+        options = {**front.bucket.options, "ca_bundle": str(certificate)}
+        async with aclosing(S3Store(bucket.address("orders"), options)) as store:
+            assert (await store.read("x"))[0] == b"found"
+    async with aclosing(S3Store("s3://b/x", {"ca_bundle": str(tmp_path / "none")})) as store:
+        with pytest.raises(ConfigError, match="can't be used as it is configured"):
+            await store.read("x")
+
+
 async def test_an_anonymous_request_is_not_signed(bucket: Bucket) -> None:
     options = {**bucket.options, "anonymous": True}
     async with aclosing(S3Store(bucket.address("orders"), options)) as store:
@@ -221,6 +227,55 @@ async def test_a_bucket_of_another_region_is_found_there(bucket: Bucket) -> None
 
 
 # Requests
+
+
+async def test_no_more_rights_are_needed_than_the_docs_say(bucket: Bucket, tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "orders", SCHEMA)
+    table.create()
+    table.insert([{"id": 1}])
+    table.checkpoint()
+    table.insert([{"id": 2}])
+    await upload(table.folder, bucket, "orders")
+    with run_front(bucket) as front:
+        offsets = S3OffsetStore(bucket.address("state"), "orders", front.bucket.options)
+        async with aclosing(store_of(front.bucket)) as store:
+            await deliver(store, Offset(1, snapshot=True), 2, offsets=offsets)
+            await store.stat("_delta_log/00000000000000000000.json")
+        assert front.requests.keys() == {"get", "head", "list", "put"}
+    (policy,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "s3.md").read_text(), re.DOTALL)
+    actions = {a for statement in json.loads(policy)["Statement"] for a in statement["Action"]}
+    assert actions == {"s3:GetObject", "s3:ListBucket", "s3:PutObject"}
+
+
+async def test_the_docs_name_every_option_with_its_default() -> None:
+    text = (ROOT / "docs" / "s3.md").read_text()
+    for option in fields(S3Options):
+        assert f"`{option.name}`" in text
+        if type(option.default) in (int, float):
+            assert re.search(rf"`{option.name}`.*\b{option.default:.0f}\b", text), option.name
+
+
+def test_a_table_is_followed_with_the_environment_alone(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TableBuilder(tmp_path / "orders", SCHEMA)
+    table.create()
+    table.insert([{"id": 1}, {"id": 2}])
+    anyio.run(upload, table.folder, bucket, "orders")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.url)
+    monkeypatch.setenv("AWS_REGION", REGION)
+    monkeypatch.setenv("PYTHONWARNINGS", "default::ResourceWarning")
+    address = bucket.address("orders")
+    ended = run_tailer("tail", address, "--from", "earliest", "--to", "1")
+    assert [json.loads(line)["id"] for line in ended.stdout.splitlines()] == [1, 2]
+    assert (ended.returncode, ended.stderr) == (0, ""), "nothing is left open"
+    ended = run_tailer("read", address, "--starting-version", "1", "--output", "-")
+    assert len(ended.stdout.splitlines()) == 2, ended.stderr
+    ended = run_tailer("history", address, "--store-option", "area=x")
+    assert ended.returncode == 2
+    assert "area is not an option of the S3 store" in ended.stderr
+    ended = run_tailer("history", address, "--store-option", "region")
+    assert (ended.returncode, "must be KEY=VALUE" in ended.stderr) == (2, True)
 
 
 async def test_an_idle_poll_is_one_request(bucket: Bucket, tmp_path: Path) -> None:
@@ -306,108 +361,6 @@ async def test_requests_bytes_and_retries_are_counted(bucket: Bucket) -> None:
     assert registry.get_sample_value("tailer_store_bytes_total") >= 5  # type: ignore[operator]
 
 
-# Data files
-
-
-async def read_parquet(store: S3Store, columns: list[str] | None = None) -> pa.Table:
-    """As the decoder does it: in a thread, a buffer at a time."""
-
-    def read(source: pa.NativeFile) -> pa.Table:
-        with source, pq.ParquetFile(source, pre_buffer=False, buffer_size=256 * 1024) as parquet:
-            batches = list(parquet.iter_batches(8192, columns=columns))
-            return pa.Table.from_batches(batches)
-
-    return await anyio.to_thread.run_sync(read, await store.open("part.parquet", None))
-
-
-def numbers(rows: int, columns: int) -> pa.Table:
-    return pa.table({f"c{i}": pa.array(range(i, rows + i), pa.int64()) for i in range(columns)})
-
-
-def parquet_bytes(table: pa.Table, group_rows: int) -> bytes:
-    out = pa.BufferOutputStream()
-    pq.write_table(table, out, row_group_size=group_rows, use_dictionary=False, compression="none")
-    data: bytes = out.getvalue().to_pybytes()
-    return data
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "group_rows", "requests_max"),
-    [(600_000, 3, 200_000, 20), (100_000, 40, 50_000, 60), (1000, 1, 1000, 1)],
-)
-async def test_a_file_is_read_with_few_requests_and_once(
-    bucket: Bucket, rows: int, columns: int, group_rows: int, requests_max: int
-) -> None:
-    table = numbers(rows, columns)
-    data = parquet_bytes(table, group_rows)
-    async with Objects(bucket) as objects:
-        await objects.put("orders/part.parquet", data)
-    counted = Counted()
-    async with aclosing(store_of(bucket, traffic=counted)) as store:
-        assert (await read_parquet(store)).equals(table)
-    assert counted.requests.total() <= requests_max
-    size = len(data)
-    assert counted.received <= size * 1.01 + 64 * 1024
-
-
-async def test_columns_that_are_not_asked_for_are_mostly_left_alone(bucket: Bucket) -> None:
-    table = numbers(1_000_000, 6)
-    data = parquet_bytes(table, 1_000_000)
-    async with Objects(bucket) as objects:
-        await objects.put("orders/part.parquet", data)
-    counted = Counted()
-    async with aclosing(store_of(bucket, traffic=counted)) as store:
-        assert (await read_parquet(store, ["c2"])).equals(table.select(["c2"]))
-    size = len(data)
-    assert counted.received < size * 0.5
-
-
-async def test_what_is_kept_of_a_file_is_bounded(bucket: Bucket) -> None:
-    """Forty columns side by side need more than they are given, and are read all the same."""
-    table = numbers(200_000, 40)
-    async with Objects(bucket) as objects:
-        await objects.put("orders/part.parquet", parquet_bytes(table, 200_000))
-    options = {**bucket.options, "read_ahead_bytes_max": 4 * MIB}
-    async with aclosing(S3Store(bucket.address("orders"), options)) as store:
-        assert (await read_parquet(store)).equals(table)
-
-
-async def test_windows_are_dropped_before_there_are_too_many() -> None:
-    data = bytes(range(256)) * (64 * 1024)
-
-    async def fetch(start: int, end: int) -> bytes:
-        return data[start:end]
-
-    reader = RangedReader(fetch, asyncio.get_running_loop(), len(data), data[-10:], 4 * MIB)
-
-    def read_all(step: int) -> None:
-        for at in range(0, len(data), step):
-            reader.seek(at)
-            assert reader.read(1000) == data[at : at + 1000]
-            assert sum(len(window.data) for window in reader._windows) <= 4 * MIB
-
-    await anyio.to_thread.run_sync(read_all, 3 * MIB)
-    await anyio.to_thread.run_sync(read_all, 100_000)
-    assert reader.seek(0, 2) == len(data)
-    assert reader.read(5) == b""
-
-
-async def test_a_file_that_is_replaced_while_it_is_open_is_an_error(bucket: Bucket) -> None:
-    async with Objects(bucket) as objects, aclosing(store_of(bucket)) as store:
-        await objects.put("orders/x", b"a" * MIB)
-        with await store.open("x", None) as source:
-            await objects.put("orders/x", b"b" * MIB)
-            with pytest.raises(TransientError, match="was replaced while it was read"):
-                await anyio.to_thread.run_sync(source.read_at, 10, 0)
-
-
-async def test_a_read_on_the_event_loop_is_refused_and_not_a_deadlock(bucket: Bucket) -> None:
-    async with Objects(bucket) as objects, aclosing(store_of(bucket)) as store:
-        await objects.put("orders/x", b"a" * MIB)
-        with await store.open("x", None) as source, pytest.raises(RuntimeError, match="threads"):
-            source.read_at(10, 0)
-
-
 # Listings
 
 
@@ -438,55 +391,3 @@ async def test_a_listing_tells_whole_seconds_and_plain_keys() -> None:
     (found,) = page.objects
     assert (found.key, found.size, found.etag) == ("a b+ü/x", 7, '"e"')
     assert found.mtime_ms == 1_769_854_830_000
-
-
-# Whole tables
-
-
-def unpack(name: str, folder: Path) -> Path:
-    """A golden table, its files' times cut to the whole seconds that S3 has."""
-    with tarfile.open(GOLDEN / f"{name}.tar.gz") as archive:
-        archive.extractall(folder, filter="tar")
-    for file in (folder / name / "table").rglob("*"):
-        seconds = int(file.stat().st_mtime)
-        os.utime(file, (seconds, seconds))
-    return folder / name / "table"
-
-
-def read_rows(command: str, table: str, output: Path, *options: str) -> pa.Table:
-    arguments = ["--starting-version", "1", "--with-ids"] if command == "read" else []
-    assert main([command, table, *arguments, "--output", str(output), *options]) == 0
-    with pa.OSFile(str(output)) as file:
-        return pa.ipc.open_file(file).read_all()
-
-
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        ("read", "cdf_partition_strings"),
-        ("read", "cdf_dv_large_file"),
-        ("read", "cdf_times_backwards"),
-        ("read", "mapping_name_cdf"),
-        ("snapshot", "multi_part_checkpoint"),
-        ("read", "plain_dv"),
-        ("read", "random_prefixes"),
-        ("read", "rowtracking_dv"),
-        ("snapshot", "v2_checkpoint_parquet"),
-    ],
-)
-def test_a_table_of_spark_s_is_read_from_s3_as_from_the_disk(
-    bucket: Bucket, s3_server: S3Server, tmp_path: Path, command: str, name: str
-) -> None:
-    local = unpack(name, tmp_path)
-    anyio.run(upload, local, bucket, "lake/orders")
-    remote = s3_server.folder / bucket.name / "lake/orders"
-    for file in local.rglob("*"):
-        if file.is_file():
-            seconds = int(file.stat().st_mtime)
-            os.utime(remote / file.relative_to(local), (seconds, seconds))
-    address = bucket.address("lake/orders")
-    options = [f"--store-option={key}={value}" for key, value in bucket.options.items()]
-    found = read_rows(command, address, tmp_path / "s3.arrow", *options)
-    expected = read_rows(command, str(local), tmp_path / "local.arrow")
-    assert expected.num_rows > 0
-    assert found.equals(expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import math
@@ -170,8 +171,11 @@ class ShareServer:
             response = await self._answer(request, handler)
             status = response.status
         except ConnectionError as e:
-            request.facts["broken"] = str(e) or "the connection was lost"
-            raise
+            # Of what is under way nothing can be mended: no more is sent, not even an end.
+            request.facts.setdefault("broken", str(e) or "the connection was lost")
+            if http.transport is not None:
+                http.transport.abort()
+            return web.Response(status=status)
         finally:
             self._record(request, status, self.ticks() - started)
         return response
@@ -186,8 +190,10 @@ class ShareServer:
         except Refusal as refusal:
             return self._refused(request, refusal)
         except TailerError as e:
-            self._logger.warning("%s: %s", request.endpoint, e)
-            return self._refused(request, refusal_of(e))
+            told = refusal_of(e)
+            if told.status >= 500:
+                self._logger.warning("%s: %s", request.endpoint, e)
+            return self._refused(request, told)
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:
@@ -199,9 +205,6 @@ class ShareServer:
     def _refused(self, request: _Request, refusal: Refusal) -> web.StreamResponse:
         if request.facts.get("streaming"):
             # The status is out: all that is left is not to end the stream as if it were whole.
-            request.facts["broken"] = refusal.body.message
-            if request.http.transport is not None:
-                request.http.transport.abort()
             raise ConnectionResetError(refusal.body.message)
         request.facts["error"] = refusal.body.error_code
         response = _error(refusal)
@@ -284,15 +287,17 @@ class ShareServer:
             raise not_found("the table")
         return self.tables.get(config)
 
-    def _links(self, request: _Request, table: SharedTable) -> Links:
+    async def _links(self, request: _Request, table: SharedTable) -> Links:
         key, who = table.config.key, request.recipient.name
-        expires_ms = int((self.clock() + self.config.url_ttl_s) * 1000)
-        return Links(
-            self.signer,
-            who,
-            expires_ms,
-            lambda where: self.signer.url(FileClaim(key, where, who, expires_ms)),
-        )
+        now, ttl_s = int(self.clock()), self.config.url_ttl_s
+        presigned = await table.presigner(dt.datetime.fromtimestamp(now, dt.UTC), ttl_s)
+        expires_ms = (now + ttl_s) * 1000
+
+        def url(where: str) -> str:
+            elsewhere = presigned(where) if presigned else None
+            return elsewhere or self.signer.url(FileClaim(key, where, who, expires_ms))
+
+        return Links(self.signer, who, expires_ms, url)
 
     async def _version(self, request: _Request) -> web.StreamResponse:
         table = self._table(request)
@@ -302,7 +307,7 @@ class ShareServer:
 
     async def _metadata(self, request: _Request) -> web.StreamResponse:
         table = self._table(request)
-        links = self._links(request, table)
+        links = await self._links(request, table)
         return await self._stream(
             request, await metadata_answer(table, request.capabilities, links)
         )
@@ -310,7 +315,7 @@ class ShareServer:
     async def _query(self, request: _Request) -> web.StreamResponse:
         table = self._table(request)
         body = QueryBody.parse(await _json_body(request.http))
-        links = self._links(request, table)
+        links = await self._links(request, table)
         ask = stream_answer if body.starting_version is not None else query_answer
         return await self._stream(request, await ask(table, body, request.capabilities, links))
 
@@ -324,7 +329,7 @@ class ShareServer:
             ending_timestamp=query.get("endingTimestamp"),
             historical_metadata=query.get("includeHistoricalMetadata", "").lower() == "true",
         )
-        links = self._links(request, table)
+        links = await self._links(request, table)
         answer = await changes_answer(table, wanted, request.capabilities, links)
         return await self._stream(request, answer)
 

@@ -25,7 +25,7 @@ from tailer.history import version_at_or_after, version_at_or_before
 from tailer.sharing.model import Capabilities, EndOfStream, ndjson_line
 from tailer.sharing.server.lines import LineWriter, choose_format
 from tailer.sharing.server.query import Answer, Links, QueryBody, line_writer, timestamp_of
-from tailer.sharing.server.refusals import Refusal, invalid
+from tailer.sharing.server.refusals import Refusal, invalid, refusal_of
 from tailer.sharing.server.tables import SharedTable, missing_commit, raw_actions
 
 __all__ = ["ChangesRange", "changes_answer", "stream_answer"]
@@ -148,8 +148,8 @@ class _Walk:
         except (TailerError, Refusal) as e:
             # Where the client knows the action, it learns why; else the stream breaks off.
             if asked.end_of_stream and commit is not opening:
-                what = e.body.message if isinstance(e, Refusal) else "the table can't be read on"
-                yield ndjson_line(EndOfStream(error=what).to_json())
+                refusal = e if isinstance(e, Refusal) else refusal_of(e)
+                yield ndjson_line(EndOfStream(error=refusal.body.message).to_json())
                 return
             raise
         if asked.end_of_stream:

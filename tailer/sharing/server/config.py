@@ -23,6 +23,8 @@ __all__ = ["Limits", "ShareConfig", "load_share_config"]
 T = TypeVar("T")
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+#: S3 takes no signature that is good for longer.
+_URL_TTL_S_MAX = 7 * 86_400
 #: An HMAC key shorter than the hash's half would be the weakest part of a URL.
 _KEY_BYTES_MIN = 16
 
@@ -141,7 +143,7 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
         address=address,
         public_url=public_url.rstrip("/"),
         tls=tls,
-        url_ttl_s=share.positive("url_ttl_s", int, 3600),
+        url_ttl_s=min(share.positive("url_ttl_s", int, 3600), _URL_TTL_S_MAX),
         state=state,
         audit=path.parent / share.take("audit", str, str(state.absolute() / "audit.jsonl")),
         catalog=catalog,
@@ -236,6 +238,8 @@ def _catalog(top: _Section, folder: Path) -> Catalog:
                         history=table.take("history", bool, default=False),
                         cdf=table.take("cdf", bool, default=False),
                         also=tuple(_location(also, folder) for also in table.strings("also")),
+                        proxy=table.take("proxy", bool, default=False),
+                        store=table.take("store", dict, {}),
                     ),
                     table.wrong,
                 )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tailer.errors import ConfigError
 from tailer.sharing.model import Schema, Share, Table
@@ -22,7 +23,9 @@ Wrong = Callable[[str, str], ConfigError]
 class TableConfig:
     """One shared table. ``history``: old versions may be asked for; ``cdf``: its changes may.
 
-    ``also`` are folders besides the table's own in which its files may lie (shallow clones).
+    ``also`` are folders besides the table's own in which its files may lie (shallow clones);
+    ``store`` the options of the store that the table lies in. ``proxy``: files on S3 pass through
+    this server, and are not given out by pre-signed URLs of S3.
     """
 
     share: str
@@ -32,6 +35,8 @@ class TableConfig:
     history: bool = False
     cdf: bool = False
     also: tuple[str, ...] = ()
+    proxy: bool = False
+    store: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def key(self) -> tuple[str, str, str]:

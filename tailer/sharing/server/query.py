@@ -16,13 +16,13 @@ import anyio.to_thread
 
 from tailer.delta.actions import LONG_MAX
 from tailer.delta.snapshot import Snapshot
-from tailer.errors import ConfigError, CorruptLog
+from tailer.errors import ConfigError, CorruptLog, TailerError
 from tailer.history import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.sharing.model import Capabilities, EndOfStream, ResponseFormat, ndjson_line
 from tailer.sharing.server.hints import parse_hints
 from tailer.sharing.server.lines import LineWriter, choose_format
 from tailer.sharing.server.predicates import FileFacts, Node
-from tailer.sharing.server.refusals import Refusal, invalid
+from tailer.sharing.server.refusals import Refusal, invalid, refusal_of
 from tailer.sharing.server.signing import Forged, Signer
 from tailer.sharing.server.tables import SharedTable
 
@@ -165,6 +165,8 @@ def _no_history(what: str) -> Refusal:
 
 def may_be_read(table: SharedTable, where: str) -> bool:
     """Whether a location lies where this table's files may lie. Its log may name anything."""
+    if ".." in where.split("/"):
+        return False
     if not where.startswith("/") and "://" not in where:
         return True
     roots = (table.store.root, *table.config.also)
@@ -279,7 +281,8 @@ class _Selection:
                 )
             )
             # Rows count towards the limit only where all of them are sure to match.
-            if self.body.understood and all(may.certain for may in outcomes):
+            counts = self.body.limit is not None and self.body.understood
+            if counts and all(may.certain for may in outcomes):
                 self.rows += facts.num_rows
             if self.is_full():
                 break
@@ -292,10 +295,18 @@ async def _end(
     chunks: AsyncGenerator[bytes, None] | None = None,
     refresh_token: str | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks, and the end-of-stream action behind them where the client knows of it."""
+    """The chunks, and the end-of-stream action behind them where the client knows of it: it says
+    that they are whole, or why they are not."""
+    end = EndOfStream(refresh_token, None, links.expires_ms)
     if chunks is not None:
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                yield chunk
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+        except (TailerError, Refusal) as e:
+            if not asked.end_of_stream:
+                raise
+            refusal = e if isinstance(e, Refusal) else refusal_of(e)
+            end = EndOfStream(error=refusal.body.message)
     if asked.end_of_stream:
-        yield ndjson_line(EndOfStream(refresh_token, None, links.expires_ms).to_json())
+        yield ndjson_line(end.to_json())

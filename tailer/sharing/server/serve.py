@@ -48,6 +48,9 @@ async def run_server(config: ShareConfig) -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
+    # Our own mistakes are logged where they are caught; what is left is HTTP that is none, and
+    # anyone can send that.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     server = ShareServer(config, signing_key(config.key, config.state))
     runner = web.AppRunner(
         server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=5.0

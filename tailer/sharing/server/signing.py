@@ -84,6 +84,7 @@ class Signer:
 
     def __init__(self, key: bytes, base: str) -> None:
         self._base = base
+        self._encoder = json.JSONEncoder(separators=(",", ":"))
         self._keys = {
             purpose: hmac.new(key, purpose.encode(), hashlib.sha256).digest()
             for purpose in ("file", "page", "refresh")
@@ -107,7 +108,7 @@ class Signer:
     def url(self, claim: FileClaim) -> str:
         """The URL of a file. The same claim gives the same URL."""
         values = [*claim.table, claim.location, claim.recipient, claim.expires_ms]
-        body = _encode(json.dumps(values, separators=(",", ":")).encode())
+        body = _encode(self._encoder.encode(values).encode())
         name = quote(claim.location.rsplit("/", 1)[-1], safe="")
         mac = self._mac("file", f"{body}/{name}").hex()
         expires = f"X-Amz-Expires={claim.expires_ms // 1000}"

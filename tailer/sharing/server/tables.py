@@ -3,9 +3,10 @@ has them."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from itertools import islice
 from typing import Any
@@ -89,6 +90,11 @@ class SharedTable:
             return None
         return status.size, status.mtime_ms, status.tag
 
+    async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
+        """What makes URLs of the store's own; None where this server gives the files out."""
+        presigner = None if self.config.proxy else getattr(self.store, "presigner", None)
+        return await presigner(at, ttl_s) if presigner is not None else None
+
     async def sums(self, version: int) -> VersionChecksum | None:
         """What the log says of the version's size; None if it does not."""
         return await self.log.checksum(version)
@@ -150,7 +156,8 @@ def _live(
     actions: Iterator[FileAction], reconciliation: Reconciliation, *, remember: bool
 ) -> Iterator[dict[str, Any]]:
     for kind, values in actions:
-        action = action_of(kind, values)
+        # Whether a file is live is told by its path and vector; its statistics cost most to read.
+        action = action_of(kind, {k: v for k, v in values.items() if k != "stats"})
         if action is not None and any(reconciliation.live([action], remember=remember)):
             yield values
 
@@ -173,7 +180,9 @@ class Tables:
         """The table of a configuration. Raises :class:`ConfigError` if no store serves it."""
         table = self._open.get(config.key)
         if table is None:
-            table = self._open[config.key] = SharedTable(config, open_store(config.location))
+            table = self._open[config.key] = SharedTable(
+                config, open_store(config.location, config.store)
+            )
         return table
 
     async def aclose(self) -> None:

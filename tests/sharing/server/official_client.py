@@ -52,7 +52,7 @@ def rows(columns: list[str], records: list[list[Any]]) -> list[str]:
 
 def ask(url: str, what: str, version: int | None) -> Any:
     """The client's pandas frame."""
-    import delta_sharing
+    import delta_sharing  # type: ignore[import-not-found]  # it is in a venv of its own
 
     kind, form = what.split(":")
     use_delta = {"parquet": False, "delta": True, "auto": None}[form]
@@ -66,7 +66,7 @@ def ask(url: str, what: str, version: int | None) -> Any:
 def main() -> None:
     """Answer all requests."""
     profile, schema = sys.argv[1:]
-    answers = []
+    answers: list[dict[str, Any]] = []
     for table, what, version in json.load(sys.stdin):
         said = io.StringIO()
         try:

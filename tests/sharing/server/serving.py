@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from tests.programs import PATIENCE_S, Program, started
 
-__all__ = ["Reply", "Served", "configuration", "served", "token"]
+__all__ = ["Reply", "Served", "ask", "configuration", "place", "served", "token"]
 
 DELTA = "responseformat=delta;readerfeatures=deletionvectors,columnmapping,timestampntz"
 
@@ -112,6 +112,8 @@ def configuration(
     recipients: Mapping[str, list[str]],
     *,
     open_tables: bool = True,
+    store: str = "",
+    table_settings: str = "",
 ) -> str:
     """CONFIG.toml with tables by `share.schema.table`, each with history and feed if `open`."""
     lines = ["[share]", share]
@@ -124,6 +126,11 @@ def configuration(
             f"location = {json.dumps(str(location))}",
             f"history = {str(open_tables).lower()}",
             f"cdf = {str(open_tables).lower()}",
+            table_settings,
+            *(
+                [f"[shares.{share_name}.schemas.{schema}.tables.{table}.store]", store]
+                * bool(store)
+            ),
         ]
     return "\n".join([*lines, ""])
 
@@ -151,6 +158,9 @@ def served(
     share: str = "",
     recipients: Mapping[str, list[str]] | None = None,
     open_tables: bool = True,
+    dev: bool = True,
+    store: str = "",
+    table: str = "",
 ) -> Iterator[Served]:
     """A server of some tables, with the recipient `alice`, who is granted every share unless
     `recipients` say otherwise."""
@@ -160,10 +170,13 @@ def served(
     url = f"http://127.0.0.1:{port}/delta-sharing"
     settings = f'address = "127.0.0.1:{port}"\npublic_url = "{url}"\n{share}'
     config = folder / "share.toml"
-    config.write_text(configuration(tables, settings, recipients, open_tables=open_tables))
+    text = configuration(
+        tables, settings, recipients, open_tables=open_tables, store=store, table_settings=table
+    )
+    config.write_text(text)
     profile = folder / "alice.share"
     profile.write_text(token(config, "alice"))
-    with started("share", config) as program:
+    with started("share", config, dev=dev) as program:
         program.wait_until(lambda: any("sharing " in line for line in program.errors))
         yield Served(config, url, profile, program)
         assert program.stop() == 0, str(program)

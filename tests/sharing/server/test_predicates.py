@@ -70,7 +70,7 @@ IDS = facts({"id": 10}, {"id": 20}, {"id": 0})
         ("region IS NULL", False), ("`id` = 9", False), ("REGION > 'et' AND id = 12", True),
     ],
 )  # fmt: skip
-def test_files_that_cannot_match_are_left_out(text: str, may: bool) -> None:
+def test_files_that_cannot_match_are_left_out(text: str, *, may: bool) -> None:
     assert may_match(text, IDS) is may
 
 
@@ -123,10 +123,15 @@ def test_decimals_that_writers_round_prove_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("nulls", "is_null", "is_not_null", "compares"),
-    [(0, False, True, True), (10, True, False, False), (4, True, True, True), (None, True, True, True)],
-)  # fmt: skip
+    [
+        (0, False, True, True),
+        (10, True, False, False),
+        (4, True, True, True),
+        (None, True, True, True),
+    ],
+)
 def test_a_null_count_proves_something_at_its_ends_alone(
-    nulls: int | None, is_null: bool, is_not_null: bool, compares: bool
+    nulls: int | None, *, is_null: bool, is_not_null: bool, compares: bool
 ) -> None:
     of = facts(nulls={"id": nulls})
     assert may_match("id IS NULL", of) is is_null
@@ -185,7 +190,7 @@ def compare(op: str, name: str, value: str, value_type: str) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_json_predicates(tree: dict[str, Any], may: bool) -> None:
+def test_json_predicates(tree: dict[str, Any], *, may: bool) -> None:
     for form in (tree, json.dumps(tree)):
         node = parse_json_hint(form)
         assert node is not None
@@ -230,16 +235,17 @@ def value_of(node: Any, row: dict[str, Any]) -> bool | None:
     """What a predicate is for one row: SQL's three values, by the book."""
     name = type(node).__name__
     if name == "IsNull":
-        return row[node.column.lower()] is None
+        return bool(row[node.column.lower()] is None)
     if name == "Comparison":
         value = row[node.column.lower()]
         if value is None:
             return None
         one, other = value, node.literal
-        return {
+        holds = {
             "=": one == other, "<>": one != other, "<": one < other, "<=": one <= other,
             ">": one > other, ">=": one >= other,
-        }[node.op]  # fmt: skip
+        }  # fmt: skip
+        return bool(holds[node.op])
     if name == "Not":
         inner = value_of(node.child, row)
         return None if inner is None else not inner

@@ -18,6 +18,7 @@ from tests.sharing.server.serving import DELTA, Served, place, served, token
 
 ID = pa.schema([("id", pa.int64()), ("part", pa.string())])
 T = "Sales.EU.Orders"
+V = "sales.eu.vectors"
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ PARQUET = "responseformat=parquet"
         (T, "responseformat=Parquet,Delta;readerfeatures=deletionvectors", "parquet"),
         (T, "nonsense;=;a=b=c", "parquet"),
         ("sales.eu.vectors", "responseformat=delta;READERFEATURES=DeletionVectors", "delta"),
-        ("sales.eu.vectors", "responseformat=parquet,delta;readerfeatures=deletionvectors", "delta"),
+        (V, "responseformat=parquet,delta;readerfeatures=deletionvectors", "delta"),
         ("sales.eu.vectors", "", None), ("sales.eu.vectors", PARQUET, None),
         ("sales.eu.vectors", "responseformat=delta", None),
         ("sales.eu.vectors", "responseformat=delta;readerfeatures=columnmapping", None),
@@ -209,7 +210,8 @@ def test_ids_stay_and_urls_are_bound_to_their_answer(server: Served) -> None:
 
 
 def test_time_travel(server: Served) -> None:
-    for body in ({"version": 1}, {"timestamp": "2023-11-14T22:13:21.5Z"}):
+    bodies: list[dict[str, Any]] = [{"version": 1}, {"timestamp": "2023-11-14T22:13:21.5Z"}]
+    for body in bodies:
         reply = server.query(T, **body)
         assert reply.headers["delta-table-version"] == "1"
         metadata, *files = reply.lines[1:]
@@ -218,11 +220,20 @@ def test_time_travel(server: Served) -> None:
             (1, 1_700_000_001_000)
         }
         assert len(files) == 2
-    for body in ({"version": 4}, {"version": -1}, {"version": "1"}, {"version": True},
-                 {"timestamp": "1999-01-01T00:00:00Z"}, {"timestamp": 5},
-                 {"version": 1, "timestamp": "2023-11-14T22:13:21.5Z"},
-                 {"version": 1, "startingVersion": 1}, {"endingVersion": 2},
-                 {"startingVersion": 3, "endingVersion": 2}, {"limitHint": -1}):  # fmt: skip
+    wrong: list[dict[str, Any]] = [
+        {"version": 4},
+        {"version": -1},
+        {"version": "1"},
+        {"version": True},
+        {"timestamp": "1999-01-01T00:00:00Z"},
+        {"timestamp": 5},
+        {"version": 1, "timestamp": "2023-11-14T22:13:21.5Z"},
+        {"version": 1, "startingVersion": 1},
+        {"endingVersion": 2},
+        {"startingVersion": 3, "endingVersion": 2},
+        {"limitHint": -1},
+    ]
+    for body in wrong:
         assert server.query(T, **body).code == "INVALID_PARAMETER_VALUE", body
 
 
@@ -233,8 +244,9 @@ def test_hints_leave_out_files_before_the_limit_does(server: Served) -> None:
     assert parts(predicateHints=["part = 'b'"]) == ["b"]
     assert "c" not in parts(predicateHints=["id < 20"])
     assert "c" in parts(predicateHints=["id < 21"])
-    tree = {"op": "equal", "children": [{"op": "column", "name": "PART", "valueType": "string"},
-                                        {"op": "literal", "value": "a", "valueType": "string"}]}  # fmt: skip
+    column = {"op": "column", "name": "PART", "valueType": "string"}
+    literal = {"op": "literal", "value": "a", "valueType": "string"}
+    tree = {"op": "equal", "children": [column, literal]}
     assert parts(jsonPredicateHints=json.dumps(tree)) == ["a"]
     assert parts(predicateHints=["part = 'b'"], jsonPredicateHints=json.dumps(tree)) == []
     assert len(parts(limitHint=1)) == 1
