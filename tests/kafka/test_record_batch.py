@@ -36,7 +36,7 @@ def by_columns(rows: list[tuple[bytes | None, bytes | None, bytes | None, bytes]
 
 def by_kafka_python(records: Records) -> bytes:
     """The same records, one after the other, by the client's own builder."""
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)  # noqa: FBT003
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
     columns = [(n, v if isinstance(v, bytes) else v.to_pylist()) for n, v in records.headers]
     # Headers that all records have stand first where they are constant: the order of the wire.
     columns.sort(key=lambda header: not isinstance(header[1], bytes))
