@@ -8,6 +8,7 @@ once, with ids by which what was written twice can be told.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -17,49 +18,102 @@ from typing import Any, BinaryIO
 
 import anyio.to_thread
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sinks.encode.json import json_lines
-from tailer.changes import ChangeBatch, Offset
-from tailer.errors import SinkRejected, TableError, TransientError
+from sinks.encode.json import text_of
+from sinks.encode.records import Encoder, encoder_options, load_encoder
+from sinks.encode.rows import row_objects
+from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import take_options
 
-__all__ = ["JsonlSink", "batch_lines"]
+__all__ = ["FORMATS", "JsonlSink", "batch_lines", "encoded_lines"]
 
 _TAIL_BYTES = 64 * 1024
 
 
-def batch_lines(batch: ChangeBatch, *, ids: bool) -> pa.Buffer:
-    """A batch as JSON lines; with ``ids``, the field ``_event_id`` comes last."""
-    names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
-    if ids:
-        names.append("_event_id")
-        columns.append(batch.event_ids())
-    try:
-        return json_lines(names, columns)
-    except TableError as e:  # a variant whose bytes are none
-        raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
+#: The formats whose values are JSON, one line each.
+FORMATS = ("rows", "debezium", "cloudevents")
+#: The options of encoders that only a message broker has a place for.
+_NOT_HERE = ("ids", "mode", "name", "schema", "tombstones", "topic")
+
+
+def batch_lines(
+    batch: ChangeBatch, *, ids: bool, origin: bool = False, row_ids: bool = False
+) -> pa.Buffer:
+    """A batch as JSON lines; the fields ``_event_id``, ``_origin`` and ``_row_id`` come last.
+
+    A row id that is not known is null.
+    """
+    if not batch.num_rows:
+        return pa.py_buffer(b"")
+    return text_of(row_objects(batch, ids=ids, origin=origin, row_ids=row_ids, end="}\n"))
+
+
+def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
+    """The values of a batch's records as lines."""
+    values = encoder.encode(batch).values.drop_null()
+    if not len(values):
+        return pa.py_buffer(b"")
+    newline = pa.scalar(b"\n")
+    return text_of(pc.binary_join_element_wise(values, newline, pa.scalar(b"")))
 
 
 class JsonlSink:
-    """Writes to ``path``, or to standard output where that is "-"."""
+    """Writes to ``path``, or to standard output where that is "-".
 
-    def __init__(self, path: Path | None, *, ids: bool = True, sync: bool = True) -> None:
+    ``format`` and its ``options`` are of :func:`sinks.encode.records.load_encoder`; ``ids``,
+    ``origin`` and ``row_ids`` are for the format ``rows``.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        ids: bool = True,
+        sync: bool = True,
+        notices: bool = True,
+        origin: bool = False,
+        row_ids: bool = False,
+        format: str = "rows",  # noqa: A002  # the option's name
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.path = path
         self.ids = ids
+        self.notices = notices
         self.sync = sync
+        self.origin = origin
+        self.row_ids = row_ids
+        self.format = format
+        self.options = dict(options or {})
+        encoder = load_encoder(format, self.options)
+        #: What the feed pairs updates by: see :class:`sinks.encode.records.Encoder`.
+        self.paired, self.key_columns = encoder.paired, encoder.key_columns
+        self._encoder = encoder
         self._file: BinaryIO | FileIO | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
-        """Options: ``path`` (required), ``ids`` (default true), ``sync`` (default true)."""
-        taken = take_options(
-            "jsonl", options, {"path": (str, ...), "ids": (bool, True), "sync": (bool, True)}
-        )
-        path = None if taken["path"] == "-" else folder / taken["path"]
-        return cls(path, ids=taken["ids"], sync=taken["sync"])
+        """Options: ``path`` (required); ``ids``, ``sync`` and ``notices`` (default true);
+        ``origin`` and ``row_ids`` (default false); ``format`` (rows, debezium or cloudevents;
+        default rows) and those of the format."""
+        own: dict[str, tuple[type, Any]] = {"path": (str, ...), "format": (str, "rows")}
+        own |= dict.fromkeys(("ids", "sync", "notices"), (bool, True))
+        own |= dict.fromkeys(("origin", "row_ids"), (bool, False))
+        wanted = options.get("format", "rows")
+        if wanted not in FORMATS:
+            raise ConfigError(
+                f"option 'format' of sink 'jsonl' is {wanted!r}; it is one of: {', '.join(FORMATS)}"
+            )
+        of_format = {k: v for k, v in encoder_options(wanted).items() if k not in _NOT_HERE}
+        taken = take_options("jsonl", options, {**own, **of_format})
+        chosen = {k: taken.pop(k) for k in of_format}
+        named = taken.pop("path")
+        return cls(None if named == "-" else folder / named, **taken, options=chosen)
 
-    async def open(self, feed: str) -> Offset | None:  # noqa: ARG002  # the file is this feed's alone
+    async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""
+        self._encoder = load_encoder(self.format, {**self.options, "name": feed})
         try:
             self._file = await anyio.to_thread.run_sync(self._open)
         except OSError as e:
@@ -78,14 +132,20 @@ class JsonlSink:
     async def write(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Sink`."""
         if batch.num_rows:
-            await anyio.to_thread.run_sync(self._write, batch)
+            await anyio.to_thread.run_sync(lambda: self._write(self._lines(batch)))
 
-    def _write(self, batch: ChangeBatch) -> None:
+    async def announce(self, notice: Notice) -> None:
+        """See :class:`tailer.sink.Announces`: one line, known by its field ``_notice``."""
+        if self.notices:
+            text = json.dumps(notice.to_json(), ensure_ascii=False, separators=(",", ":"))
+            await anyio.to_thread.run_sync(self._write, text.encode() + b"\n")
+
+    def _write(self, lines: pa.Buffer | bytes) -> None:
         file = self._file
         if file is None:
             raise SinkRejected("the sink is not open")
         try:
-            left = memoryview(batch_lines(batch, ids=self.ids))
+            left = memoryview(lines)
             while left:
                 left = left[file.write(left) :]
             file.flush()
@@ -95,6 +155,11 @@ class JsonlSink:
             raise SinkRejected("the reader of standard output has gone") from e
         except OSError as e:
             raise TransientError(f"{self.path or 'standard output'}: {e.strerror}") from e
+
+    def _lines(self, batch: ChangeBatch) -> pa.Buffer:
+        if self.format == "rows":
+            return batch_lines(batch, ids=self.ids, origin=self.origin, row_ids=self.row_ids)
+        return encoded_lines(batch, self._encoder)
 
     async def aclose(self) -> None:
         """See :class:`tailer.sink.Sink`."""

@@ -1,4 +1,4 @@
-"""The names that every stage shares: Offset, ChangeFile, ChangeBatch.
+"""The names that every stage shares: Offset, ChangeFile, ChangeBatch, Notice.
 
 An :class:`Offset` names *the next change to read*, never the last one read. A
 :class:`ChangeFile` is one data file's work order; a :class:`ChangeBatch` is rows on their way to a
@@ -8,7 +8,7 @@ sink, with the offset that they begin at and the one to save once they are writt
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Any, Literal, Self
 
@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 from tailer.delta.actions import DeletionVectorDescriptor, StringMap
 from tailer.delta.schema import is_arrow_variant
 from tailer.delta.snapshot import TableState
+from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import OffsetError
 
@@ -31,6 +32,8 @@ __all__ = [
     "ChangeBatch",
     "ChangeFile",
     "ChangeType",
+    "Notice",
+    "NoticeKind",
     "Offset",
     "Origin",
     "Rows",
@@ -42,6 +45,11 @@ ChangeType = Literal["insert", "update_preimage", "update_postimage", "delete"]
 #: How a change was found: from cdc files, from whole files, by row ids, by cancel-out; or not a
 #: change at all but a row of the initial snapshot.
 Origin = Literal["cdf", "files", "row_ids", "cancel_out", "snapshot"]
+
+#: What a feed tells its sink besides changes.
+NoticeKind = Literal[
+    "schema_change", "data_loss", "skipped_version", "snapshot_begin", "snapshot_end", "heartbeat"
+]
 
 CHANGE_TYPES: tuple[ChangeType, ...] = ("insert", "update_preimage", "update_postimage", "delete")
 CHANGE_TYPE = "_change_type"
@@ -66,7 +74,8 @@ class Offset:
 
     With ``snapshot``, the ``index``-th row of the initial snapshot of ``version``.
     ``timestamp_floor_ms`` is the timestamp of the version before, which keeps timestamps of later
-    versions the same even after the log before them was cleaned up.
+    versions the same even after the log before them was cleaned up. ``plan`` says by which options
+    the changes within the version were counted: under others, the index means another change.
     """
 
     version: int
@@ -74,6 +83,7 @@ class Offset:
     snapshot: bool = field(default=False, compare=False)
     table_id: str | None = field(default=None, compare=False)
     timestamp_floor_ms: int | None = field(default=None, compare=False)
+    plan: str | None = field(default=None, compare=False)
 
     FORMAT = 1
 
@@ -85,11 +95,19 @@ class Offset:
             index=0,
             snapshot=False,
             timestamp_floor_ms=timestamp_ms,
+            plan=None,
         )
+
+    def under(self, plan: str) -> Offset:
+        """The offset to go on from under the options of this plan: inside a version whose changes
+        were counted in another way, that is the version's start."""
+        if self.index and self.plan not in (None, plan):
+            return replace(self, index=0, plan=None)
+        return self
 
     def to_json(self) -> dict[str, Any]:
         """The offset as a JSON object; the order of its keys never changes."""
-        return {
+        document = {
             "format": self.FORMAT,
             "table_id": self.table_id,
             "version": self.version,
@@ -97,6 +115,7 @@ class Offset:
             "snapshot": self.snapshot,
             "timestamp_floor_ms": self.timestamp_floor_ms,
         }
+        return document if self.plan is None else {**document, "plan": self.plan}
 
     def __str__(self) -> str:
         return json.dumps(self.to_json(), separators=(",", ":"))
@@ -112,7 +131,7 @@ class Offset:
             )
         version, index = document.get("version"), document.get("index")
         table_id, floor = document.get("table_id"), document.get("timestamp_floor_ms")
-        snapshot = document.get("snapshot")
+        snapshot, plan = document.get("snapshot"), document.get("plan")
         if (
             isinstance(version, int)
             and isinstance(index, int)
@@ -122,8 +141,9 @@ class Offset:
             and isinstance(snapshot, bool)
             and isinstance(table_id, str | None)
             and isinstance(floor, int | None)
+            and isinstance(plan, str | None)
         ):
-            return cls(version, index, snapshot, table_id, floor)
+            return cls(version, index, snapshot, table_id, floor, plan)
         raise OffsetError("the offset is damaged: a field is missing or of the wrong kind")
 
 
@@ -171,6 +191,7 @@ class ChangeFile:
     only: DeletionVectorDescriptor | None = None
     without: DeletionVectorDescriptor | None = None
     num_records: int | None = None
+    bounds: tuple[Bounds, ...] = ()
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
     rows: BitMap64 | None = field(default=None, hash=False)
@@ -228,6 +249,26 @@ class ChangeBatch:
         first = self.offset.index
         return pa.arange(first, first + self.num_rows)
 
+    def slice(self, first: int, end: int) -> ChangeBatch:
+        """The rows ``first`` to ``end`` (exclusive) as a batch of their own."""
+        arrays = {
+            f.name: value.slice(first, end - first)
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), pa.Array | pa.RecordBatch)
+        }
+
+        def at(row: int) -> Offset:
+            # Where images were paired, rows know their own places; else they are counted.
+            index = self.row_indices()[row].as_py()
+            return replace(self.offset, index=index, plan=self.next_offset.plan)
+
+        return replace(
+            self,
+            **arrays,
+            offset=at(first) if first else self.offset,
+            next_offset=self.next_offset if end >= self.num_rows else at(end),
+        )
+
     def event_ids(self) -> pa.StringArray:
         """One id per row: the same on every run, machine and way of reading the same log files.
 
@@ -243,3 +284,37 @@ class ChangeBatch:
         return pc.binary_join_element_wise(
             pa.scalar(self.file.event_prefix()), self.positions.cast(pa.string()), letters, "-"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A record of the feed's own life, in its place between the changes.
+
+    ``details`` is JSON and depends on the kind. But for a heartbeat's there is no clock in it, so a
+    replay gives the same bytes. ``timestamp_ms`` is the commit's, a heartbeat's the time of day.
+    ``next_offset`` is the one to save once the notice is written; it often equals ``offset``.
+    """
+
+    kind: NoticeKind
+    version: int
+    timestamp_ms: int
+    offset: Offset
+    next_offset: Offset
+    details: dict[str, Any] = field(hash=False)
+
+    def notice_id(self) -> str:
+        """32 hex digits, the same on every run: of table id, version, kind and details."""
+        details = json.dumps(self.details, sort_keys=True)
+        text = "\x00".join((self.offset.table_id or "", str(self.version), self.kind, details))
+        return blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The notice as a JSON object; the order of its keys never changes."""
+        return {
+            "_notice": self.kind,
+            "_notice_id": self.notice_id(),
+            "table_id": self.offset.table_id,
+            "version": self.version,
+            "timestamp_ms": self.timestamp_ms,
+            "details": self.details,
+        }

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
 from tailer.errors import ConfigError, TailerError
 
@@ -33,7 +34,7 @@ def _read_options(p: argparse.ArgumentParser) -> None:
         help="columns that pair derived deletes and inserts into updates",
     )  # fmt: skip
     p.add_argument("--columns", nargs="+", metavar="COL", help="only these data columns")
-    p.add_argument("--with-ids", action="store_true", help="add _event_id and its likes")
+    p.add_argument("--with-ids", action="store_true", help="add _event_id, _origin and _row_id")
     p.add_argument(
         "--writer-timezone", default="UTC", metavar="ZONE",
         help="the zone of partition timestamps that have none (default UTC)",
@@ -41,63 +42,82 @@ def _read_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--batch-rows-max", type=int, default=65_536, metavar="N")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The argument parser of all commands."""
-    top = argparse.ArgumentParser(
-        prog="tailer", description="Every row-level change of a Delta Lake table, in order."
-    )
-    top.add_argument("--version", action="store_true", help="print the version and exit")
-    top.add_argument("--debug", action="store_true", help="show tracebacks")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND")
-
-    p = commands.add_parser("tail", help="follow one table, its events as JSON lines")
-    p.add_argument("table", metavar="TABLE")
+def _table(p: argparse.ArgumentParser) -> None:
     p.add_argument(
-        "--from", dest="start", default="latest", metavar="WHERE",
-        help="latest (default), earliest, snapshot, a version or a time; inclusive",
+        "table", metavar="TABLE", help="a path, s3://bucket/key or profile.share#share.schema.table"
+    )
+    p.add_argument(
+        "--store-option", action="append", default=[], metavar="KEY=VALUE", dest="store_options",
+        help="how the table is reached, such as endpoint_url=http://host; may be repeated",
     )  # fmt: skip
-    p.add_argument("--to", dest="last", type=int, metavar="VERSION", help="end after this version")
-    _read_options(p)
 
-    p = commands.add_parser("read", help="the changes of a range of versions, into a file")
-    p.add_argument("table", metavar="TABLE")
-    start = p.add_mutually_exclusive_group(required=True)
-    start.add_argument("--starting-version", type=int, metavar="A")
-    start.add_argument("--starting-timestamp", metavar="TIME")
-    end = p.add_mutually_exclusive_group()
-    end.add_argument("--ending-version", type=int, metavar="B")
-    end.add_argument("--ending-timestamp", metavar="TIME")
-    _read_options(p)
-    p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
 
-    for name, text in (
-        ("run", "the daemon: all feeds of a configuration file"),
-        ("check", "validate a configuration; reach its tables and sinks"),
-    ):
-        p = commands.add_parser(name, help=text)
-        p.add_argument("config", metavar="CONFIG.toml")
+def _waiting_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--torn-commit-max-s", type=float, default=10.0, metavar="S",
+        help="wait so long for a half-written commit (default 10)",
+    )  # fmt: skip
 
-    p = commands.add_parser("verify", help="prove that the events lead from snapshot to snapshot")
-    p.add_argument("table", metavar="TABLE")
+
+def _verify_options(p: argparse.ArgumentParser) -> None:
+    _table(p)
     p.add_argument("--from", dest="first", type=int, metavar="A", help="default: the earliest")
     p.add_argument("--to", dest="last", type=int, metavar="B", help="default: the newest")
     _read_options(p)
+    p.add_argument(
+        "--topic", metavar="NAME",
+        help="prove that a Kafka topic's events do; without --from it has them from the beginning",
+    )  # fmt: skip
+    p.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="the brokers of --topic")
+    p.add_argument(
+        "--consumer-config",
+        metavar="FILE",
+        help="JSON: further settings of kafka-python's consumer",
+    )
 
-    p = commands.add_parser("snapshot", help="what a table is at a version")
-    p.add_argument("table", metavar="TABLE")
-    at = p.add_mutually_exclusive_group()
-    at.add_argument("--version", dest="at_version", type=int, metavar="N")
-    at.add_argument("--timestamp", metavar="TIME")
-    p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
-    p.add_argument("--writer-timezone", default="UTC", metavar="ZONE")
 
-    p = commands.add_parser("history", help="a table's commits, newest first")
-    p.add_argument("table", metavar="TABLE")
-    p.add_argument("--limit", type=int, metavar="N")
+def _shares_parser(commands: Any) -> None:
+    p = commands.add_parser("shares", help="what a Delta Sharing profile gives access to")
+    p.add_argument("profile", metavar="PROFILE", help="a profile file, as the provider gave it")
+    p.add_argument("--share", metavar="NAME", help="only this share")
+    p.add_argument("--schema", metavar="NAME", help="only this schema, of the share named")
+    p.add_argument("--page-size", type=int, metavar="N", help="ask for so many at a time")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
+    p.add_argument("--ca-bundle", metavar="FILE", help="authorities of TLS certificates, as PEM")
+    p.add_argument("--allow-http", action="store_true", help="send the token without TLS, too")
 
+
+def _share_parser(commands: Any) -> None:
+    p = commands.add_parser(
+        "share", help="share tables over Delta Sharing, or manage its recipients' tokens",
+        usage="tailer share CONFIG.toml\n"
+        "       tailer share token new CONFIG.toml RECIPIENT [--expires-in 90d]\n"
+        "       tailer share token revoke CONFIG.toml RECIPIENT [--id ID]\n"
+        "       tailer share token list CONFIG.toml [RECIPIENT]",
+    )  # fmt: skip
+    p.add_argument("words", nargs="+", metavar="CONFIG.toml | token ACTION CONFIG.toml RECIPIENT")
+    p.add_argument("--expires-in", default="90d", metavar="TIME", help="90d, 12h, ... or never")
+    p.add_argument("--id", metavar="ID", help="with revoke: this token alone")
+
+
+def _spark_parser(commands: Any) -> None:
+    p = commands.add_parser("spark", help="run a configuration's feeds as Spark queries")
+    p.add_argument("config", metavar="CONFIG.toml")
+    p.add_argument("--master", metavar="URL", help="default: that of spark-submit, or local[*]")
+    p.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
+    )
+    p.add_argument("--available-now", action="store_true", help="read what there is, then end")
+    p.add_argument("--interval-s", type=float, default=0.5, metavar="S", help="between batches")
+    p.add_argument(
+        "--trigger-bytes-max", type=int, default=256 * 1024 * 1024, metavar="N",
+        help="bytes of data files in one batch of a query",
+    )  # fmt: skip
+
+
+def _offsets_parser(commands: Any) -> None:
     p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
-    p.add_argument("action", choices=("show", "set", "reset"))
+    p.add_argument("action", choices=("show", "set", "reset", "export", "import"))
     p.add_argument("config", metavar="CONFIG.toml")
     p.add_argument("feed", metavar="FEED")
     p.add_argument(
@@ -110,6 +130,73 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--index", type=int, default=0, metavar="I", help="with set: the next change in it"
     )
+    p.add_argument(
+        "--checkpoint", metavar="FOLDER", help="with import: the checkpoint of a Spark query"
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser of all commands."""
+    top = argparse.ArgumentParser(
+        prog="tailer", description="Every row-level change of a Delta Lake table, in order."
+    )
+    top.add_argument("--version", action="store_true", help="print the version and exit")
+    top.add_argument("--debug", action="store_true", help="show tracebacks")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+
+    p = commands.add_parser("tail", help="follow one table, its events as JSON lines")
+    _table(p)
+    p.add_argument(
+        "--from", dest="start", default="latest", metavar="WHERE",
+        help="latest (default), earliest, snapshot, a version or a time; inclusive",
+    )  # fmt: skip
+    p.add_argument("--to", dest="last", type=int, metavar="VERSION", help="end after this version")
+    p.add_argument(
+        "--with-notices", action="store_true", help="also print schema changes and the like"
+    )
+    _waiting_option(p)
+    _read_options(p)
+
+    p = commands.add_parser("read", help="the changes of a range of versions, into a file")
+    _table(p)
+    start = p.add_mutually_exclusive_group(required=True)
+    start.add_argument("--starting-version", type=int, metavar="A")
+    start.add_argument("--starting-timestamp", metavar="TIME")
+    end = p.add_mutually_exclusive_group()
+    end.add_argument("--ending-version", type=int, metavar="B")
+    end.add_argument("--ending-timestamp", metavar="TIME")
+    _waiting_option(p)
+    _read_options(p)
+    p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
+
+    for name, text in (
+        ("run", "the daemon: all feeds of a configuration file"),
+        ("check", "validate a configuration; reach its tables and sinks"),
+    ):
+        p = commands.add_parser(name, help=text)
+        p.add_argument("config", metavar="CONFIG.toml")
+
+    _verify_options(
+        commands.add_parser("verify", help="prove that the events lead from snapshot to snapshot")
+    )
+
+    p = commands.add_parser("snapshot", help="what a table is at a version")
+    _table(p)
+    at = p.add_mutually_exclusive_group()
+    at.add_argument("--version", dest="at_version", type=int, metavar="N")
+    at.add_argument("--timestamp", metavar="TIME")
+    p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
+    p.add_argument("--writer-timezone", default="UTC", metavar="ZONE")
+
+    p = commands.add_parser("history", help="a table's commits, newest first")
+    _table(p)
+    p.add_argument("--limit", type=int, metavar="N")
+    p.add_argument("--json", action="store_true", help="one JSON object a line")
+
+    _shares_parser(commands)
+    _share_parser(commands)
+    _offsets_parser(commands)
+    _spark_parser(commands)
     return top
 
 
@@ -156,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command is None:
             parser().print_help(sys.stderr)
             return EXIT_USAGE
-        if arguments.command in ("tail", "run"):
+        if arguments.command in ("tail", "run", "share"):
             _end_on_signals()
         from tailer import commands
 

@@ -8,9 +8,10 @@ import json
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import anyio
@@ -23,6 +24,7 @@ from tailer.errors import ConfigError, TableError
 from tailer.feed import Feed, FeedOptions, pipe, read_changes, run_feed
 from tailer.follow import FollowOptions
 from tailer.history import (
+    checksum_errors,
     history,
     parse_timestamp,
     start_offset,
@@ -32,18 +34,32 @@ from tailer.history import (
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.output import open_output, output_kind
+from tailer.output import jsonl_options, open_output, output_kind
 from tailer.signals import until_stopped
 from tailer.sink import load_sink
 from tailer.store import open_store
+
+if TYPE_CHECKING:
+    from tailer.verify import Verdict
 
 __all__ = ["run"]
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command that the arguments name."""
-    command = _COMMANDS[arguments.command]
-    return anyio.run(command, arguments)
+    return anyio.run(_COMMANDS[arguments.command], arguments)
+
+
+def _on_table(
+    command: Callable[[argparse.Namespace, DeltaLog], Awaitable[int]],
+) -> Callable[[argparse.Namespace], Awaitable[int]]:
+    """A command that is given the log of its table."""
+
+    async def opened(arguments: argparse.Namespace) -> int:
+        async with _table_log(arguments) as log:
+            return await command(arguments, log)
+
+    return opened
 
 
 def _decode_options(arguments: argparse.Namespace, target: TableState | None) -> DecodeOptions:
@@ -55,6 +71,7 @@ def _decode_options(arguments: argparse.Namespace, target: TableState | None) ->
         writer_timezone=arguments.writer_timezone,
         target=target,
         columns=tuple(arguments.columns) if arguments.columns else None,
+        row_ids=arguments.with_ids,
     )
 
 
@@ -84,8 +101,27 @@ def _check_columns(columns: list[str] | None, state: TableState, table: str) -> 
             )
 
 
-async def _tail(arguments: argparse.Namespace) -> int:
-    log = DeltaLog(open_store(arguments.table))
+@asynccontextmanager
+async def _table_log(arguments: argparse.Namespace) -> AsyncIterator[DeltaLog]:
+    """The log of the command's table; its connections are closed behind it."""
+    options: dict[str, Any] = {}
+    for option in arguments.store_options:
+        key, separator, value = option.partition("=")
+        if not separator:
+            raise ConfigError(f"--store-option {option!r} must be KEY=VALUE")
+        options[key] = value
+    torn = getattr(arguments, "torn_commit_max_s", 10.0)
+    if torn <= 0:
+        raise ConfigError("--torn-commit-max-s must be greater than 0")
+    store = open_store(arguments.table, options)
+    try:
+        yield DeltaLog(store, torn_commit_max_s=torn)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.aclose()
+
+
+async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
     offset = await start_offset(log, arguments.start)
     if arguments.columns:
         _check_columns(arguments.columns, (await log.snapshot()).state, log.store.root)
@@ -96,7 +132,10 @@ async def _tail(arguments: argparse.Namespace) -> int:
     feed = Feed(
         name="tail",
         log=log,
-        sink=load_sink("jsonl").from_options({"path": "-", "ids": arguments.with_ids}, Path()),
+        sink=load_sink("jsonl").from_options(
+            {**jsonl_options("-", ids=arguments.with_ids), "notices": arguments.with_notices},
+            Path(),
+        ),
         offsets=MemoryOffsetStore(),
         start=start,
         metrics=FeedMetrics("tail", time.time),
@@ -129,9 +168,8 @@ async def _range(arguments: argparse.Namespace, log: DeltaLog) -> tuple[int, int
     return first, last
 
 
-async def _read(arguments: argparse.Namespace) -> int:
+async def _read(arguments: argparse.Namespace, log: DeltaLog) -> int:
     kind = output_kind(arguments.output)
-    log = DeltaLog(open_store(arguments.table))
     first, last = await _range(arguments, log)
     end = (await log.snapshot(last)).state
     _check_columns(arguments.columns, end, log.store.root)
@@ -146,8 +184,7 @@ async def _read(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _snapshot(arguments: argparse.Namespace) -> int:
-    log = DeltaLog(open_store(arguments.table))
+async def _snapshot(arguments: argparse.Namespace, log: DeltaLog) -> int:
     version = arguments.at_version
     if arguments.timestamp is not None:
         version = await version_at_or_before(log, parse_timestamp(arguments.timestamp))
@@ -166,7 +203,8 @@ async def _snapshot(arguments: argparse.Namespace) -> int:
         files, size = files + 1, size + add.size
         deleted = add.deletion_vector.cardinality if add.deletion_vector else 0
         records += (add.num_records or 0) - deleted
-    print(json.dumps(_describe(snapshot.version, snapshot.state, files, size, records), indent=2))
+    found = _describe(snapshot.version, snapshot.state, files, size, records)
+    print(json.dumps({**found, "checksum_errors": await checksum_errors(log, snapshot)}, indent=2))
     return 0
 
 
@@ -190,8 +228,7 @@ def _describe(version: int, state: TableState, files: int, size: int, rows: int)
     }
 
 
-async def _history(arguments: argparse.Namespace) -> int:
-    log = DeltaLog(open_store(arguments.table))
+async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:
     entries = [entry async for entry in history(log)]
     for entry in entries[::-1][: arguments.limit]:
         moment = dt.datetime.fromtimestamp(entry.timestamp_ms / 1000, dt.UTC)
@@ -206,26 +243,63 @@ async def _history(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _verify(arguments: argparse.Namespace) -> int:
+async def _verify(arguments: argparse.Namespace, log: DeltaLog) -> int:
     from tailer.verify import verify
 
-    log = DeltaLog(open_store(arguments.table))
+    if arguments.topic is not None:
+        return _show(await _verify_topic(arguments, log))
     first = await log.earliest_version() if arguments.first is None else arguments.first
     last = await log.latest_version() if arguments.last is None else arguments.last
     if not 0 <= first <= last:
         raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
     status = 0
     async for verdict in verify(log, first, last, _feed_options(arguments, None)):
-        where = f"versions {verdict.first} to {verdict.last}, {verdict.events} events"
-        if verdict.exact:
-            print(f"{where}: exact")
-            continue
-        status = 1
-        print(f"{where}: {verdict.missing} rows missing, {verdict.surplus} rows too many")
-        for row in verdict.examples.to_pylist() if verdict.examples is not None else ():
-            surplus = row.pop("surplus")
-            print(f"  {surplus:+d} {json.dumps(row, default=str)}")
+        status = max(status, _show(verdict))
     return status
+
+
+async def _verify_topic(arguments: argparse.Namespace, log: DeltaLog) -> Verdict:
+    from tailer.verify_topic import Topic, verify_topic
+
+    if arguments.bootstrap_servers is None:
+        raise ConfigError("--topic needs --bootstrap-servers")
+    topic = Topic(arguments.topic, arguments.bootstrap_servers, _settings(arguments))
+    last = await log.latest_version() if arguments.last is None else arguments.last
+    options = _feed_options(arguments, None)
+    return await verify_topic(log, topic, arguments.first, last, options)
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The consumer's settings in the file that the arguments name."""
+    file = arguments.consumer_config
+    if file is None:
+        return {}
+    try:
+        settings = json.loads(Path(file).read_text())
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"{file} can't be read ({e})") from None
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{file} is not a JSON object")
+    return settings
+
+
+def _show(verdict: Verdict) -> int:
+    """Print a verdict; its exit status."""
+    where = f"versions {verdict.first} to {verdict.last}, {verdict.events} events"
+    if verdict.exact:
+        print(f"{where}: exact")
+        return 0
+    print(f"{where}: {verdict.missing} rows missing, {verdict.surplus} rows too many")
+    for row in verdict.examples.to_pylist() if verdict.examples is not None else ():
+        surplus = row.pop("surplus")
+        print(f"  {surplus:+d} {json.dumps(row, default=str)}")
+    return 1
+
+
+async def _shares(arguments: argparse.Namespace) -> int:
+    from tailer.shares import list_shares
+
+    return await list_shares(arguments)
 
 
 async def _run(arguments: argparse.Namespace) -> int:
@@ -242,28 +316,70 @@ async def _check(arguments: argparse.Namespace) -> int:
     return await check_feeds(load_config(Path(arguments.config)))
 
 
+async def _spark(arguments: argparse.Namespace) -> int:
+    from tailer.config import load_config
+
+    try:
+        from tailer.cluster import run_cluster
+        from tailer.spark.pipeline import PipelineOptions
+    except ModuleNotFoundError as e:
+        raise ConfigError(
+            f"Spark is not installed ({e}); install the extra: pip install 'delta-tailer[spark]'"
+        ) from None
+    settings = [setting.partition("=") for setting in arguments.conf]
+    for key, equals, _ in settings:
+        if not equals:
+            raise ConfigError(f"--conf {key!r} must be KEY=VALUE")
+    options = PipelineOptions(
+        available_now=arguments.available_now,
+        interval_s=arguments.interval_s,
+        trigger_bytes_max=arguments.trigger_bytes_max,
+        master=arguments.master,
+        conf={key: value for key, _, value in settings},
+    )
+    return run_cluster(load_config(Path(arguments.config)), options)
+
+
 async def _offsets(arguments: argparse.Namespace) -> int:
     from tailer.config import load_config
-    from tailer.daemon import offset_store, table_log
+    from tailer.daemon import feed_configs, offset_store, table_log
 
     config = load_config(Path(arguments.config))
-    if arguments.feed not in config.feeds:
-        known = ", ".join(sorted(config.feeds))
+    feeds = await feed_configs(config)
+    # Of a feed with several sinks, each has an offset of its own.
+    names = {
+        f"{name}/{sink}" if sink else name: feed
+        for name, feed in feeds.items()
+        for sink in feed.sinks
+    }
+    if arguments.feed not in names:
+        known = ", ".join(sorted(names)) or "none"
         raise ConfigError(f"{arguments.config} has no feed {arguments.feed!r}; it has {known}")
     store = offset_store(config, arguments.feed)
-    if arguments.action == "show":
+    if arguments.action in ("show", "export"):
         offset = await store.load()
+        if offset is None and arguments.action == "export":
+            raise ConfigError(f"the feed {arguments.feed!r} has no saved offset to export")
         print("none" if offset is None else offset)
         return 0
+    if arguments.action == "import" and arguments.checkpoint is None:
+        raise ConfigError("offsets import needs --checkpoint FOLDER, that of a Spark query")
     if arguments.action == "set" and arguments.at_version is None:
         raise ConfigError("offsets set needs --at-version N, the next version to read")
     await store.acquire()
     try:
         if arguments.action == "reset":
             await store.clear()
+        elif arguments.action == "import":
+            from tailer.cluster import checkpoint_offset
+
+            await store.save(checkpoint_offset(Path(arguments.checkpoint)))
         else:
-            log = table_log(config, config.feeds[arguments.feed])
-            before = await log.state_before(arguments.at_version)
+            log = table_log(config, names[arguments.feed])
+            try:
+                before = await log.state_before(arguments.at_version)
+            finally:
+                await log.store.aclose()
             table_id = before.table_id if before else None
             await store.save(Offset(arguments.at_version, arguments.index, table_id=table_id))
     finally:
@@ -272,13 +388,22 @@ async def _offsets(arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def _share(arguments: argparse.Namespace) -> int:
+    from tailer.sharing.server.serve import share
+
+    return await share(arguments)
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
-    "tail": _tail,
-    "read": _read,
+    "tail": _on_table(_tail),
+    "read": _on_table(_read),
     "run": _run,
     "check": _check,
-    "snapshot": _snapshot,
-    "history": _history,
+    "snapshot": _on_table(_snapshot),
+    "history": _on_table(_history),
     "offsets": _offsets,
-    "verify": _verify,
+    "verify": _on_table(_verify),
+    "share": _share,
+    "spark": _spark,
+    "shares": _shares,
 }

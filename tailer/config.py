@@ -10,108 +10,92 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
 from tailer.decode.engine import DiffOptions
-from tailer.decode.plan import ChangeSource
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import ConfigError
 from tailer.feed import FeedOptions, RetryOptions
 from tailer.follow import FollowOptions
+from tailer.history import check_start
+from tailer.policy import Policies
+from tailer.publish import PublishOptions
+from tailer.select import Mask, Selection, parse_where
+from tailer.settings import DAEMON, FEED, Setting, Settings
 
-__all__ = ["Config", "FeedConfig", "load_config"]
-
-T = TypeVar("T")
+__all__ = ["Config", "FeedConfig", "SinkConfig", "load_config"]
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_KEY_BYTES = range(16, 65)
+_TOP = {
+    "daemon": Setting("table", {}, ""),
+    "store": Setting("table", {}, ""),
+    "feeds": Setting("table", None, ""),
+}
+_STORES = {"s3": Setting("table", {}, "")}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkConfig:
+    """One sink: its type and its own options. They may hold secrets, so they are not shown."""
+
+    type: str
+    options: dict[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class FeedConfig:
-    """One ``[feeds.NAME]``: a table, a sink and how to get from one to the other."""
+    """One ``[feeds.NAME]``: a table, its sinks and how to get from one to the others.
+
+    ``sinks`` has one entry named "" where there is one ``[feeds.NAME.sink]``. ``table`` may be a
+    pattern; then the feed stands for one feed of each table that it finds.
+    """
 
     name: str
     table: str
     start: str
     torn_commit_max_s: float
     options: FeedOptions
-    sink_type: str
-    sink_options: dict[str, Any]
+    sinks: dict[str, SinkConfig]
+    park: SinkConfig | None = None
+    store: dict[str, Any] = field(default_factory=dict, repr=False)
+    paused: bool = False
+    discover_s: float = 60.0
+
+    @property
+    def sink_type(self) -> str:
+        """The types of its sinks."""
+        return ", ".join(sink.type for sink in self.sinks.values())
+
+    @property
+    def sink_options(self) -> dict[str, Any]:
+        """The options of its first sink."""
+        return next(iter(self.sinks.values())).options
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole configuration. ``http`` is (host, port), or None where it is off."""
+    """A whole configuration. ``http`` is (host, port), or None where it is off; ``state`` a folder
+    or an ``s3://`` address, ``s3`` the store options that all tables share."""
 
     path: Path
     http: tuple[str, int] | None
-    state: Path
+    state: Path | str
     feeds: dict[str, FeedConfig]
+    token: str = field(default="", repr=False)
+    log_format: str = "console"
+    log_level: str = "info"
+    measure_s: float = 30.0
+    lease_s: float = 60.0
+    s3: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def folder(self) -> Path:
         """What the relative paths of the file are relative to."""
         return self.path.parent
-
-
-class _Table:
-    """One table of the file; every key must be asked for, or it is unknown."""
-
-    def __init__(self, file: Path, name: str, values: Any) -> None:
-        self.file, self.name = file, name
-        if not isinstance(values, dict):
-            raise ConfigError(f"{file}: {name} must be a table")
-        self.values: dict[str, Any] = values
-        self.asked: set[str] = set()
-
-    def wrong(self, key: str, what: str) -> ConfigError:
-        place = f"{self.name}.{key}" if self.name else key
-        return ConfigError(f"{self.file}: {place} {what}")
-
-    def take(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """A key of one type; with no default it is required."""
-        self.asked.add(key)
-        value = self.values.get(key)
-        if value is None:
-            if default is None:
-                raise self.wrong(key, "is missing")
-            return default
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self.wrong(key, f"is {value!r}, and must be a {kind.__name__}")
-        return value
-
-    def choice(self, key: str, allowed: tuple[str, ...], default: str) -> str:
-        value = self.take(key, str, default)
-        if value not in allowed:
-            raise self.wrong(key, f"is {value!r}, and must be one of {', '.join(allowed)}")
-        return value
-
-    def positive(self, key: str, kind: type[T], default: T) -> T:
-        value = self.take(key, kind, default)
-        if not isinstance(value, int | float) or value <= 0:
-            raise self.wrong(key, f"is {value!r}, and must be greater than 0")
-        return value
-
-    def strings(self, key: str) -> tuple[str, ...]:
-        value: list[Any] = self.take(key, list, [])
-        if not all(isinstance(item, str) for item in value):
-            raise self.wrong(key, f"is {value!r}, and must be a list of strings")
-        return tuple(value)
-
-    def table(self, key: str) -> _Table:
-        self.asked.add(key)
-        return _Table(self.file, f"{self.name}.{key}" if self.name else key, self.values.get(key))
-
-    def finish(self) -> None:
-        """Refuse the keys that nobody asked for."""
-        for key in self.values:
-            if key not in self.asked:
-                raise self.wrong(key, f"is not known; known are {', '.join(sorted(self.asked))}")
 
 
 def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
@@ -122,17 +106,45 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         raise ConfigError(f"{path} can't be read ({e.strerror})") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not TOML: {e}") from e
-    top = _Table(path, "", _with_variables(document, path, environment))
-    daemon = _Table(path, "daemon", top.take("daemon", dict, {}))
-    http = _address(daemon, daemon.take("http", str, "127.0.0.1:9464"))
-    state = path.parent / daemon.take("state", str, "state")
-    daemon.finish()
-    feeds = top.take("feeds", dict)
-    top.finish()
+    top = Settings(path, "", _with_variables(document, path, environment), _TOP)
+    daemon = Settings(path, "daemon", top["daemon"], DAEMON)
+    s3 = Settings(path, "store", top["store"], _STORES)["s3"]
+    feeds = top["feeds"]
+    state = _state(path.parent, daemon["state"])
     if not feeds:
         raise ConfigError(f"{path}: feeds is empty; describe one as [feeds.NAME]")
-    names = _Table(path, "feeds", feeds)
-    return Config(path, http, state, {name: _feed(names.table(name), name) for name in feeds})
+    return Config(
+        path=path,
+        http=_address(daemon, daemon["http"]),
+        state=state,
+        feeds={name: _feed(path, name, values, s3) for name, values in feeds.items()},
+        token=_token(daemon, path.parent),
+        log_format=daemon["log_format"],
+        log_level=daemon["log_level"],
+        measure_s=daemon["measure_s"],
+        lease_s=daemon["lease_s"],
+        s3=s3,
+    )
+
+
+def _state(folder: Path, text: str) -> Path | str:
+    return text if "://" in text else folder / text
+
+
+def _token(daemon: Settings, folder: Path) -> str:
+    token: str = daemon["token"]
+    file: str = daemon["token_file"]
+    if not file:
+        return token
+    if token:
+        raise daemon.wrong("token_file", "stands beside token; only one of the two may")
+    try:
+        found = (folder / file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise daemon.wrong("token_file", f"is {file!r}, which can't be read ({e})") from e
+    if not found:
+        raise daemon.wrong("token_file", f"is {file!r}, which is empty")
+    return found
 
 
 def _with_variables(value: Any, path: Path, environment: Mapping[str, str]) -> Any:
@@ -151,7 +163,7 @@ def _with_variables(value: Any, path: Path, environment: Mapping[str, str]) -> A
     return _VARIABLE.sub(replaced, value)
 
 
-def _address(table: _Table, text: str) -> tuple[str, int] | None:
+def _address(table: Settings, text: str) -> tuple[str, int] | None:
     if not text:
         return None
     host, _, port = text.rpartition(":")
@@ -160,44 +172,113 @@ def _address(table: _Table, text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def _feed(table: _Table, name: str) -> FeedConfig:
-    sink = table.table("sink")
-    sink_type = sink.take("type", str)
-    zone = table.take("writer_timezone", str, "UTC")
+def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConfig:
+    if not name or "/" in name:
+        raise ConfigError(f"{path}: feeds has the name {name!r}; it must not be empty or hold a /")
+    feed = Settings(path, f"feeds.{name}", values, FEED)
+    table, start = feed["table"], str(feed["from"])
+    try:
+        check_start(start)
+    except ConfigError as e:
+        raise feed.wrong("from", f"is {e}") from None
+    return FeedConfig(
+        name=name,
+        table=table,
+        start=start,
+        torn_commit_max_s=feed["torn_commit_max_s"],
+        options=_options(feed),
+        sinks=_sinks(feed),
+        park=_sink(feed, "park") if feed["park"] else None,
+        store={**(s3 if table.startswith("s3") else {}), **feed["store"]},
+        paused=feed["paused"],
+        discover_s=feed["discover_s"],
+    )
+
+
+def _options(feed: Settings) -> FeedOptions:
+    for least, most in (("poll_min_s", "poll_max_s"), ("retry_min_s", "retry_max_s")):
+        if feed[least] > feed[most] and {least, most} <= feed.values.keys():
+            raise feed.wrong(least, f"is {feed[least]}, and must not be above {most}")
+    return FeedOptions(
+        change_source=feed["change_source"],
+        key=tuple(feed["key"]),
+        diff=DiffOptions(
+            memory_bytes_max=feed["diff_memory_bytes_max"],
+            spill_folder=feed["spill_folder"] or None,
+        ),
+        decode=DecodeOptions(
+            batch_rows_max=feed["batch_rows_max"],
+            batch_bytes_max=feed["batch_bytes_max"],
+            writer_timezone=_zone(feed),
+        ),
+        follow=FollowOptions(
+            poll_min_s=feed["poll_min_s"], poll_max_s=max(feed["poll_min_s"], feed["poll_max_s"])
+        ),
+        retry=RetryOptions(
+            pause_min_s=feed["retry_min_s"],
+            pause_max_s=max(feed["retry_min_s"], feed["retry_max_s"]),
+        ),
+        selection=_selection(feed),
+        policies=Policies(
+            on_schema_change=feed["on_schema_change"],
+            on_data_loss=feed["on_data_loss"],
+            on_reject=feed["on_reject"],
+            ignore_deletes=feed["ignore_deletes"],
+            skip_change_commits=feed["skip_change_commits"],
+        ),
+        publish=PublishOptions(feed["max_rows_per_s"], feed["heartbeat_s"]),
+    )
+
+
+def _zone(feed: Settings) -> str:
+    zone: str = feed["writer_timezone"]
     try:
         ZoneInfo(zone)
     except (ValueError, OSError, KeyError) as e:  # KeyError: there is none of that name
-        raise table.wrong("writer_timezone", f"is {zone!r}, not a time zone's name") from e
-    source: ChangeSource = table.choice("change_source", ("auto", "cdf", "derived"), "auto")  # type: ignore[assignment]  # checked there
-    config = FeedConfig(
-        name=name,
-        table=table.take("table", str),
-        start=str(table.values.get("from", "latest")),
-        torn_commit_max_s=table.positive("torn_commit_max_s", float, 10.0),
-        options=FeedOptions(
-            change_source=source,
-            key=table.strings("key"),
-            diff=DiffOptions(
-                memory_bytes_max=table.positive("diff_memory_bytes_max", int, 512 * 1024 * 1024),
-                spill_folder=table.take("spill_folder", str, "") or None,
-            ),
-            decode=DecodeOptions(
-                batch_rows_max=table.positive("batch_rows_max", int, 65_536),
-                batch_bytes_max=table.positive("batch_bytes_max", int, 32 * 1024 * 1024),
-                writer_timezone=zone,
-            ),
-            follow=FollowOptions(
-                poll_min_s=table.positive("poll_min_s", float, 0.5),
-                poll_max_s=table.positive("poll_max_s", float, 5.0),
-            ),
-            retry=RetryOptions(
-                pause_min_s=table.positive("retry_min_s", float, 0.2),
-                pause_max_s=table.positive("retry_max_s", float, 30.0),
-            ),
-        ),
-        sink_type=sink_type,
-        sink_options={k: v for k, v in sink.values.items() if k != "type"},
-    )
-    table.asked.add("from")
-    table.finish()
-    return config
+        raise feed.wrong("writer_timezone", f"is {zone!r}, not a time zone's name") from e
+    return zone
+
+
+def _selection(feed: Settings) -> Selection:
+    masks, key = feed["mask"], feed["mask_key"].encode()
+    for column, mask in masks.items():
+        if mask not in get_args(Mask):
+            allowed = ", ".join(get_args(Mask))
+            raise feed.wrong(f"mask.{column}", f"is {mask!r}, and must be one of {allowed}")
+    if "hash" in masks.values() and len(key) not in _KEY_BYTES:
+        raise feed.wrong("mask_key", f"has {len(key)} bytes, and must have 16 to 64")
+    where = None
+    if feed["where"]:
+        try:
+            where = parse_where(feed["where"])
+        except ConfigError as e:
+            raise feed.wrong("where", str(e)) from None
+    return Selection(tuple(feed["columns"]) or None, where, masks, key)
+
+
+def _sinks(feed: Settings) -> dict[str, SinkConfig]:
+    several = feed["sinks"]
+    if several and "sink" in feed.values:
+        raise feed.wrong("sinks", "stands beside sink; only one of the two may")
+    if not several:
+        if "sink" not in feed.values:
+            raise feed.wrong("sink", "must be a table")
+        return {"": _sink(feed, "sink")}
+    named = Settings(feed.file, f"{feed.name}.sinks", several, dict.fromkeys(several, _ANY))
+    for name in several:
+        if not name or "/" in name:
+            raise named.wrong(repr(name), "must not be empty or hold a /")
+    return {name: _sink(named, name) for name in several}
+
+
+_ANY = Setting("table", {}, "")
+
+
+def _sink(feed: Settings, key: str) -> SinkConfig:
+    values = feed[key]
+    kind = values.get("type")
+    if kind is None:
+        raise feed.wrong(f"{key}.type", "is missing")
+    if not isinstance(kind, str):
+        raise feed.wrong(f"{key}.type", f"is {kind!r}, and must be a string")
+    return SinkConfig(kind, {k: v for k, v in values.items() if k != "type"})

@@ -1,153 +1,110 @@
-"""Many feeds in one process, with their metrics and health over HTTP.
+"""Many feeds in one process, with their metrics, health and control over HTTP.
 
 Feeds are independent: one that ends with an error leaves the others running. The daemon ends when
-no feed is left, or on SIGINT and SIGTERM, when every feed has finished its batch in hand.
+every feed has failed, or on SIGINT and SIGTERM, when each has finished its batch in hand. SIGHUP
+has it read its configuration again.
 """
 
 from __future__ import annotations
 
-import logging
-import random
+import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
-from tailer.changes import Offset
-from tailer.config import Config, FeedConfig
+from tailer.assembly import (
+    assemble,
+    feed_sinks,
+    feeds_of_pattern,
+    offset_store,
+    table_log,
+)
+from tailer.config import Config, FeedConfig, load_config
+from tailer.control import Supervisor
+from tailer.discovery import is_pattern
 from tailer.errors import ConfigError, TailerError
-from tailer.feed import Feed, run_feed
-from tailer.history import check_start, start_offset
-from tailer.log import DeltaLog
-from tailer.metrics import FeedMetrics, MetricFamilies
-from tailer.offsets import OffsetStore
-from tailer.offsets.local import LocalOffsetStore
+from tailer.history import start_offset
+from tailer.logs import set_up_logs
+from tailer.metrics import MetricFamilies
 from tailer.signals import until_stopped
-from tailer.sink import Sink, load_sink
-from tailer.store import open_store
+from tailer.store.traffic import StoreMetrics
 
-__all__ = ["check_feeds", "offset_store", "run_daemon", "table_log"]
-
-
-def offset_store(config: Config, feed: str) -> OffsetStore:
-    """Where the feed's offset is kept."""
-    return LocalOffsetStore(config.state, feed)
-
-
-def _sink(config: Config, feed: FeedConfig) -> Sink:
-    try:
-        return load_sink(feed.sink_type).from_options(feed.sink_options, config.folder)
-    except ConfigError as e:
-        raise ConfigError(f"{config.path}: feeds.{feed.name}.sink: {e}") from e
-
-
-def _check_start(config: Config, feed: FeedConfig) -> None:
-    try:
-        check_start(feed.start)
-    except ConfigError as e:
-        raise ConfigError(f"{config.path}: feeds.{feed.name}.from: {e}") from None
-
-
-def table_log(config: Config, feed: FeedConfig) -> DeltaLog:
-    """The log of a feed's table; a relative path is relative to the configuration file."""
-    local = "://" not in feed.table and not feed.table.startswith(("file:", "~"))
-    address = str(config.folder / feed.table) if local else feed.table
-    return DeltaLog(open_store(address), torn_commit_max_s=feed.torn_commit_max_s)
-
-
-@dataclass(slots=True)
-class _Running:
-    """One feed of the daemon and what became of it."""
-
-    feed: Feed
-    ended: TailerError | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Following its table, and the last attempt did not fail."""
-        return self.ended is None and self.feed.metrics.ready
-
-
-def _feed(config: Config, feed: FeedConfig, families: MetricFamilies) -> Feed:
-    _check_start(config, feed)
-
-    async def start(log: DeltaLog) -> Offset:
-        return await start_offset(log, feed.start)
-
-    return Feed(
-        name=feed.name,
-        log=table_log(config, feed),
-        sink=_sink(config, feed),
-        offsets=offset_store(config, feed.name),
-        start=start,
-        metrics=FeedMetrics(feed.name, time.time, families),
-        jitter=random.random,
-        options=feed.options,
-    )
+__all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_log"]
 
 
 async def run_daemon(config: Config) -> int:
     """Run all feeds of a configuration; returns the exit status.
 
-    0 after a signal, 1 if every feed has ended with an error.
+    0 after a signal, 1 if a feed has failed.
     """
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    logger = set_up_logs(config.log_format, config.log_level)
     registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
     families = MetricFamilies(registry)
-    running = [_Running(_feed(config, feed, families)) for feed in config.feeds.values()]
+    supervisor = Supervisor(
+        config, lambda: load_config(config.path), families, StoreMetrics(registry), logger
+    )
 
     async def work() -> None:
-        async with _serving(config, registry, running), anyio.create_task_group() as tasks:
-            for one in running:
-                tasks.start_soon(_run, one)
+        async with _serving(config, registry, supervisor), anyio.create_task_group() as tasks:
+            tasks.start_soon(_reloading, supervisor)
+            await supervisor.run()
+            tasks.cancel_scope.cancel()
 
     stopped = await until_stopped(work)
-    failed = [one for one in running if one.ended is not None]
-    for one in failed:
-        print(f"tailer: feed {one.feed.name}: {one.ended}", file=sys.stderr)
+    failed = supervisor.failures()
+    for name, error in failed.items():
+        print(f"tailer: feed {name}: {error}", file=sys.stderr)
     return 0 if stopped and not failed else 1 if failed else 0
 
 
-async def _run(one: _Running) -> None:
-    logger = logging.getLogger("tailer")
-    logger.info("feed %s: following %s", one.feed.name, one.feed.log.store.root)
-    try:
-        await run_feed(one.feed)
-    except TailerError as e:
-        one.ended = e
-        logger.error("feed %s stopped: %s", one.feed.name, e)  # noqa: TRY400  # the sentence says it
+async def _reloading(supervisor: Supervisor) -> None:
+    """Read the configuration again on SIGHUP; one with a mistake leaves all as it is."""
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            try:
+                await supervisor.reload()
+            except ConfigError as e:
+                supervisor.refused(e)
 
 
 @asynccontextmanager
-async def _serving(
-    config: Config, registry: object, running: list[_Running]
-) -> AsyncIterator[None]:
-    """Serve /metrics, /healthz and /readyz while the block runs."""
+async def _serving(config: Config, registry: Any, supervisor: Supervisor) -> AsyncIterator[None]:
+    """Serve metrics, health and control while the block runs."""
     if config.http is None:
         yield
         return
-    from tailer.web import serve
+    from tailer.console import console_routes
+    from tailer.web import api_routes, health_routes, serve
 
-    def ready() -> dict[str, str]:
-        return {
-            one.feed.name: str(one.ended or one.feed.metrics.error or "starting")
-            for one in running
-            if not one.ready
-        }
-
+    routes = [
+        *health_routes(registry, supervisor.unready),
+        *api_routes(supervisor, config.token),
+        *console_routes(supervisor, config.token),
+    ]
     try:
-        async with serve(config.http, registry, ready):
+        async with serve(config.http, routes):
             yield
     except OSError as e:
         host, port = config.http
         raise ConfigError(f"{config.path}: daemon.http: {host}:{port} can't be served ({e})") from e
+
+
+async def feed_configs(config: Config) -> dict[str, FeedConfig]:
+    """All feeds of a configuration by name, those of its patterns as they are found now."""
+    found: dict[str, FeedConfig] = {}
+    for name, feed in config.feeds.items():
+        if is_pattern(feed.table):
+            found |= await feeds_of_pattern(config, feed)
+        else:
+            found[name] = feed
+    return found
 
 
 async def check_feeds(config: Config) -> int:
@@ -156,25 +113,58 @@ async def check_feeds(config: Config) -> int:
     Returns 0, or 1 if one of them can't be reached.
     """
     status = 0
-    for name, feed in config.feeds.items():
-        _check_start(config, feed)
+    for feed in config.feeds.values():
+        if not is_pattern(feed.table):
+            assemble(config, feed)  # what is wrong with the file itself comes first
+    for name, feed in (await feed_configs(config)).items():
         try:
-            log = table_log(config, feed)
-            saved = await offset_store(config, name).load()
-            offset = saved or await start_offset(log, feed.start)
-            state = (await log.snapshot()).state
-            sink = _sink(config, feed)
-            await sink.open(name)
-            await sink.aclose()
+            print(f"{name}: ok, {await _check(config, feed)}")
         except ConfigError:
             raise
         except TailerError as e:
             print(f"{name}: {e}")
             status = 1
-        else:
-            origin = "saved offset" if saved else feed.start
-            print(
-                f"{name}: ok, {log.store.root} (id {state.table_id}) to {feed.sink_type}, from "
-                f"version {offset.version}, index {offset.index} ({origin})"
-            )
     return status
+
+
+async def _check(config: Config, feed: FeedConfig) -> str:
+    """Where a feed would start. Raises what keeps it from that."""
+    log = table_log(config, feed)
+    try:
+        state = (await log.snapshot()).state
+        _check_selection(config, feed, state.schema.names, state)
+        places = []
+        for branch, sink in feed_sinks(config, feed).items():
+            full = f"{feed.name}/{branch}" if branch else feed.name
+            saved = await sink.open(full)
+            await sink.aclose()
+            saved = saved or await offset_store(config, full).load()
+            offset = saved or await start_offset(log, feed.start)
+            origin = "saved offset" if saved else feed.start
+            to = f"{branch} " if branch else ""
+            places.append(f"{to}from version {offset.version}, index {offset.index} ({origin})")
+    finally:
+        await log.store.aclose()
+    return f"{log.store.root} (id {state.table_id}) to {feed.sink_type}, {', '.join(places)}"
+
+
+def _check_selection(config: Config, feed: FeedConfig, names: list[str], state: Any) -> None:
+    """Refuse columns that the table does not have now."""
+    place = f"{config.path}: feeds.{feed.name}"
+    selection = feed.options.selection
+    known = {name.lower() for name in names}
+    for key, wanted in (
+        ("columns", selection.columns or ()),
+        ("key", feed.options.key),
+        ("mask", tuple(selection.masks)),
+    ):
+        for name in wanted:
+            if (name.lower() if key == "mask" else name) not in (known if key == "mask" else names):
+                raise ConfigError(
+                    f"{place}.{key} names {name!r}, and the table's columns are: {', '.join(names)}"
+                )
+    if selection.where is not None:
+        try:
+            selection.where.check(state)
+        except ConfigError as e:
+            raise ConfigError(f"{place}.where {e}") from None

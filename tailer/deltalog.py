@@ -32,7 +32,14 @@ from tailer.delta.properties import tombstone_retention_ms
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import ConfigError, TableError
 from tailer.follow import follow
-from tailer.history import HistoryEntry, history, version_at_or_before
+from tailer.history import (
+    HistoryEntry,
+    Sums,
+    checksum_errors,
+    history,
+    snapshot_sums,
+    version_at_or_before,
+)
 from tailer.store import open_store
 
 __all__ = ["DeltaLog"]
@@ -89,14 +96,15 @@ class DeltaLog:
     ) -> Iterator[T]:
         """What an asynchronous generator gives, pulled item by item."""
         with start_blocking_portal() as portal:
-            generator = items(async_log.DeltaLog(open_store(self.table)))
+            store = open_store(self.table)
+            generator = items(async_log.DeltaLog(store))
             ended = object()
 
             async def following() -> Any:
                 return await anext(generator, ended)
 
             async def close() -> None:
-                async with aclosing(generator):
+                async with aclosing(store), aclosing(generator):
                     pass
 
             try:
@@ -145,6 +153,21 @@ class DeltaLog:
             return await log.snapshot(version)
 
         return self._run(find)
+
+    def sums(self, snapshot: Snapshot | None = None) -> Sums:
+        """How many live files a snapshot has (the current one by default), and their bytes.
+
+        The version's checksum file tells it without reading the list of files, where it is there
+        and of the same protocol, metadata and transaction as the snapshot.
+        """
+        at = snapshot or self.snapshot
+        return self._run(lambda log: snapshot_sums(log, at))
+
+    def checksum_errors(self, snapshot: Snapshot | None = None) -> tuple[str, ...] | None:
+        """The fields of the version's checksum file that contradict the log; reads all files' log
+        entries. None if the version has no checksum file that can be read."""
+        at = snapshot or self.snapshot
+        return self._run(lambda log: checksum_errors(log, at))
 
     @property
     def metadata(self) -> Metadata:

@@ -15,7 +15,9 @@ __all__ = [
     "CorruptLog",
     "CorruptRow",
     "DataLoss",
+    "FileGone",
     "OffsetError",
+    "SchemaChanged",
     "SinkRejected",
     "TableError",
     "TableReplaced",
@@ -114,6 +116,21 @@ class DataLoss(TableError):
     """A version or a file between the offset and the end of the log is gone."""
 
     family = "data_loss"
+
+
+class FileGone(DataLoss):
+    """A data, cdc or deletion vector file of a version is gone. ``file`` is the path, as the log
+    has it, of the data or cdc file that can't be read without it; ``rows`` how many changes it
+    had, None if nothing tells."""
+
+    file = ""
+    rows: int | None = None
+
+
+class SchemaChanged(TableError):
+    """The table's schema changed, and the feed is not to go on by itself."""
+
+    family = "schema"
 
 
 class TableReplaced(TableError):

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
+from tailer.decode.tracking import OnRead
 from tailer.decode.vectors import (
     ALL_ROWS,
     RowSelection,
@@ -17,8 +18,8 @@ from tailer.decode.vectors import (
 )
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location
-from tailer.errors import DataLoss, TableError
-from tailer.store import Store
+from tailer.errors import FileGone, TableError
+from tailer.store import Elsewhere, Store
 
 __all__ = ["Fetched", "fetch"]
 
@@ -32,18 +33,22 @@ class Fetched:
     selection: RowSelection
 
 
-async def fetch(store: Store, file: ChangeFile) -> Fetched:
+async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
     """Open a work order's data file and read its deletion vectors.
 
-    Raises :class:`DataLoss` for a file that is gone, :class:`CorruptLog` for a deletion vector
-    that does not pass its checks; both name version and file.
+    ``on_read`` is told how many bytes the deletion vectors take; decoding tells of the data file.
+    Raises :class:`FileGone` for a file that is not there, :class:`CorruptLog` for a deletion
+    vector that does not pass its checks; both name version and file.
     """
+    if isinstance(store, Elsewhere):
+        await store.expect(file.location, file.version, snapshot=file.origin == "snapshot")
     selection = ALL_ROWS
     if file.rows is not None:
         selection = RowSelection.of(file.rows, None)
     elif file.only is not None or file.without is not None:
         selection = RowSelection.of(
-            await _rows_of(store, file, file.only), await _rows_of(store, file, file.without)
+            await _rows_of(store, file, file.only, on_read),
+            await _rows_of(store, file, file.without, on_read),
         )
     try:
         return Fetched(file, await store.open(file.location, file.size), selection)
@@ -53,7 +58,10 @@ async def fetch(store: Store, file: ChangeFile) -> Fetched:
 
 
 async def _rows_of(
-    store: Store, file: ChangeFile, dv: DeletionVectorDescriptor | None
+    store: Store,
+    file: ChangeFile,
+    dv: DeletionVectorDescriptor | None,
+    on_read: OnRead | None,
 ) -> BitMap64 | None:
     if dv is None:
         return None
@@ -64,6 +72,8 @@ async def _rows_of(
             return parse_inline_dv(dv)
         offset, length = stored_length(dv)
         stored, _ = await store.read(where, offset, length)
+        if on_read is not None:
+            on_read(len(stored))
         return parse_dv_file(stored, dv)
     except FileNotFoundError:
         raise _gone(store, file, str(where), "deletion vector") from None
@@ -71,8 +81,8 @@ async def _rows_of(
         raise e.at(table=store.root, version=file.version, path=where or file.path) from None
 
 
-def _gone(store: Store, file: ChangeFile, path: str, kind: str) -> DataLoss:
-    return DataLoss(
+def _gone(store: Store, file: ChangeFile, path: str, kind: str) -> FileGone:
+    error = FileGone(
         f"the {kind} file is gone",
         table=store.root,
         version=file.version,
@@ -80,3 +90,5 @@ def _gone(store: Store, file: ChangeFile, path: str, kind: str) -> DataLoss:
         hint="VACUUM or a lifecycle rule removed it before it was read; start after this version, "
         "or with a snapshot",
     )
+    error.file = file.path
+    return error

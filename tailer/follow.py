@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
+import anyio
+
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import LogKind, commit_name
 from tailer.delta.snapshot import TableState
-from tailer.errors import DataLoss, OffsetError, TableReplaced
+from tailer.errors import DataLoss, OffsetError, TableReplaced, TransientError
 from tailer.log import DeltaLog, versions_of
-from tailer.store import LOG_DIR, FileStatus, Watch
+from tailer.store import LOG_DIR, Watch, rest_mark, traits_of
 
 __all__ = ["FollowOptions", "follow"]
 
@@ -59,6 +61,7 @@ class _Follower:
         self.options = options
         self.newest = -1
         self._tell = newest
+        self._check_at = 0.0  # by the event loop's clock
 
     async def commits(self, start: Offset, last: int | None = None) -> AsyncGenerator[Commit, None]:
         state = await self.log.state_before(start.version)
@@ -68,36 +71,42 @@ class _Follower:
                 table=self.log.store.root,
                 hint="reset the offset if the table was replaced on purpose",
             )
-        version, floor, witness = start.version, start.timestamp_floor_ms, None
+        version, floor = start.version, start.timestamp_floor_ms
+        witness: Commit | None = None
         async with self.log.store.watch(LOG_DIR) as watch:
             while last is None or version <= last:
-                commit, status = await self._next(version, state, floor, witness, watch)
+                commit = await self._next(version, state, floor, witness, watch)
                 if witness is not None and not await self._unchanged(witness):
                     await self._check_same_table(commit, state)
                 if self.options.same_table:
                     self._check_id(commit, start.table_id if state is None else state.table_id)
                 yield commit
                 version, state, floor = version + 1, commit.after, commit.timestamp_ms
-                witness = status
+                witness = commit
 
     async def _next(
         self,
         version: int,
         state: TableState | None,
         floor: int | None,
-        witness: FileStatus | None,
+        witness: Commit | None,
         watch: Watch,
-    ) -> tuple[Commit, FileStatus]:
+    ) -> Commit:
         """The commit of ``version`` as soon as it is there."""
-        pause, waited = self.options.poll_min_s, False
+        pause, waited, rest = self.options.poll_min_s, False, None
         while True:
+            mark = rest_mark(self.log.store, LOG_DIR)
             try:
-                commit = await self.log.commit(version, state, floor)
-                if version > self.newest:
-                    await self._learn_newest(version, backlog=not waited)
-                return commit, await self.log.store.stat(f"{LOG_DIR}/{commit.name}")
+                if mark is None or mark != rest:
+                    commit = await self.log.commit(version, state, floor)
+                    if version > self.newest:
+                        await self._learn_newest(version, backlog=not waited)
+                    return commit
             except FileNotFoundError:
-                await self._check_waiting(version, witness)
+                rest = mark
+                if anyio.current_time() >= self._check_at:
+                    await self._check_waiting(version, witness)
+                    self._check_at = anyio.current_time() + traits_of(self.log.store).check_s
             await watch.wait(pause)
             waited = True
             pause = min(pause * 2, self.options.poll_max_s)
@@ -109,20 +118,28 @@ class _Follower:
             self.newest = max([version, *versions_of(await self.log.files(commit_name(version)))])
         self._tell(self.newest)
 
-    async def _unchanged(self, witness: FileStatus) -> bool:
+    async def _unchanged(self, witness: Commit) -> bool:
         """Whether the commit read last is still the very same file."""
         try:
             return (await self.log.store.stat(f"{LOG_DIR}/{witness.name}")).tag == witness.tag
         except FileNotFoundError:
             return False
 
-    async def _check_waiting(self, version: int, witness: FileStatus | None) -> None:
-        """Make sure, while ``version`` is not there, that it is only not written yet."""
-        newer = [v for v in versions_of(await self.log.files(f"{version:020d}")) if v > version]
+    async def _check_waiting(self, version: int, witness: Commit | None) -> None:
+        """Make sure, while ``version`` is not there, that it is only not written yet.
+
+        A listing alone proves no loss: some stores' are older than what is there.
+        """
+        files = await self.log.files(f"{version:020d}")
+        newer = [v for v in versions_of(files) if v > version]
         if newer:
             try:
                 await self.log.store.stat(f"{LOG_DIR}/{commit_name(version)}")
             except FileNotFoundError:
+                if any(f.version == version and f.kind is LogKind.COMMIT for f in files):
+                    raise TransientError(
+                        f"{self.log.store.root}: version {version} is listed and can't be read"
+                    ) from None
                 raise DataLoss(
                     f"the commit is missing, though version {min(newer)} exists",
                     table=self.log.store.root,
@@ -133,7 +150,9 @@ class _Follower:
                 ) from None
         elif witness is None or not await self._unchanged(witness):
             newest = max(versions_of(await self.log.files()), default=None)
-            if newest is None or newest < version - 1:
+            if (newest is None or newest < version - 1) and not await self.log.has_commit(
+                version - 1
+            ):
                 raise TableReplaced(
                     "the table is gone"
                     if newest is None

@@ -1,4 +1,5 @@
-"""The table's history: its commits in time, and the search from a timestamp to a version."""
+"""The table's history: its commits in time, the search from a timestamp to a version, and what a
+version's checksum file tells or hides."""
 
 from __future__ import annotations
 
@@ -8,17 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailer.changes import Offset
+from tailer.delta.checksum import VersionChecksum
 from tailer.delta.segment import commits_of
-from tailer.delta.snapshot import TableState
+from tailer.delta.snapshot import Snapshot, TableState
 from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_before
 from tailer.errors import ConfigError, TableError
 from tailer.log import DeltaLog
+from tailer.store import TimeTravel
 
 __all__ = [
     "HistoryEntry",
+    "Sums",
     "check_start",
+    "checksum_errors",
     "history",
     "parse_timestamp",
+    "snapshot_sums",
     "start_offset",
     "version_at_or_after",
     "version_at_or_before",
@@ -103,11 +109,75 @@ class _Times:
         return low
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """How many live files a snapshot has, and their size in bytes."""
+
+    files: int
+    size_bytes: int
+
+
+async def snapshot_sums(log: DeltaLog, snapshot: Snapshot) -> Sums:
+    """A snapshot's sums: from the version's checksum file if that is of this very snapshot, which
+    spares reading the list of files; counted otherwise."""
+    checksum = await log.checksum(snapshot.version)
+    if checksum is not None and not await _contradictions(log, snapshot, checksum):
+        return Sums(checksum.num_files, checksum.table_size_bytes)
+    return await _counted(log, snapshot)
+
+
+async def checksum_errors(log: DeltaLog, snapshot: Snapshot) -> tuple[str, ...] | None:
+    """What the version's checksum file says and the log does not, by the names of its fields.
+
+    None without a checksum file that can be read. Counts the live files.
+    """
+    checksum = await log.checksum(snapshot.version)
+    if checksum is None:
+        return None
+    wrong = await _contradictions(log, snapshot, checksum)
+    found = await _counted(log, snapshot)
+    if found.files != checksum.num_files:
+        wrong.append("numFiles")
+    if found.size_bytes != checksum.table_size_bytes:
+        wrong.append("tableSizeBytes")
+    return tuple(wrong)
+
+
+async def _contradictions(
+    log: DeltaLog, snapshot: Snapshot, checksum: VersionChecksum
+) -> list[str]:
+    """Where a checksum is not of this snapshot, as far as its file list need not be read."""
+    state, wrong = snapshot.state, []
+    if checksum.protocol != state.protocol:
+        wrong.append("protocol")
+    if checksum.metadata != state.metadata:
+        wrong.append("metadata")
+    if checksum.transaction_id is not None:
+        try:
+            info = (await log.commit(snapshot.version, state, None)).header.commit_info
+        except FileNotFoundError:  # cleaned up behind a checkpoint
+            return wrong
+        known = info.fields.get("txnId") if info else None
+        if known is not None and known != checksum.transaction_id:
+            wrong.append("txnId")
+    return wrong
+
+
+async def _counted(log: DeltaLog, snapshot: Snapshot) -> Sums:
+    files = size = 0
+    async for add in log.live_files(snapshot):
+        files, size = files + 1, size + add.size
+    return Sums(files, size)
+
+
 async def version_at_or_after(log: DeltaLog, timestamp_ms: int) -> int:
     """The first version at or after a time (inclusive), for a start.
 
     Raises :class:`TableError` if the newest version is before it.
     """
+    if isinstance(log.store, TimeTravel):
+        found = await log.store.version_at_or_after(timestamp_ms)
+        return _found(log, found)
     times = await _Times.of(log)
     found = first_at_or_after(times.by_mtime, timestamp_ms)
     # The two regimes do not mix: a time from the enablement on is looked for among the in-commit
@@ -115,6 +185,10 @@ async def version_at_or_after(log: DeltaLog, timestamp_ms: int) -> int:
     if times.in_commit and (found is None or await times.time(times.in_commit[0]) <= timestamp_ms):
         at = await times.first_in_commit(timestamp_ms)
         found = times.in_commit[at] if at < len(times.in_commit) else None
+    return _found(log, found)
+
+
+def _found(log: DeltaLog, found: int | None) -> int:
     if found is None:
         raise TableError(
             "no version is at or after that time",
@@ -129,10 +203,16 @@ async def version_at_or_before(log: DeltaLog, timestamp_ms: int) -> int:
 
     Raises :class:`TableError` if the oldest version is after it.
     """
-    times = await _Times.of(log)
-    found = last_at_or_before(times.by_mtime, timestamp_ms)
-    if times.in_commit and await times.time(times.in_commit[0]) <= timestamp_ms:
-        found = times.in_commit[await times.first_in_commit(timestamp_ms + 1) - 1]
+    if isinstance(log.store, TimeTravel):
+        after = await log.store.version_at_or_after(timestamp_ms + 1)
+        if after is None:
+            return await log.latest_version()
+        found = after - 1 if after else None
+    else:
+        times = await _Times.of(log)
+        found = last_at_or_before(times.by_mtime, timestamp_ms)
+        if times.in_commit and await times.time(times.in_commit[0]) <= timestamp_ms:
+            found = times.in_commit[await times.first_in_commit(timestamp_ms + 1) - 1]
     if found is None:
         raise TableError(
             "no version that the log still has is at or before that time",

@@ -30,8 +30,8 @@ from tailer.delta.segment import (
 )
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState
 from tailer.delta.timestamps import commit_timestamp, enablement
-from tailer.errors import CorruptLog, DataLoss, TableError
-from tailer.store import LOG_DIR, FileStatus, Store
+from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
+from tailer.store import LOG_DIR, FileStatus, Store, traits_of
 
 __all__ = ["DeltaLog", "versions_of"]
 
@@ -51,6 +51,7 @@ class DeltaLog:
     def __init__(self, store: Store, *, torn_commit_max_s: float = 10.0) -> None:
         self.store = store
         self.torn_commit_max_s = torn_commit_max_s
+        self._atomic = traits_of(store).atomic
 
     def _at(self, error: TableError) -> TableError:
         return error.at(table=self.store.root)
@@ -110,6 +111,14 @@ class DeltaLog:
             hint="start with a snapshot",
         )
 
+    async def readable_after(self, version: int) -> int:
+        """The first version after this one whose changes can be read; at least the next to come."""
+        files = await self.files()
+        for later in sorted(f.version for f in files if f.kind is LogKind.COMMIT):
+            if later > version and _buildable(files, later - 1):
+                return later
+        return max([version, *versions_of(files)]) + 1
+
     # Snapshots
 
     async def snapshot(self, version: int | None = None) -> Snapshot:
@@ -151,15 +160,29 @@ class DeltaLog:
         raise AssertionError("segments() ends with an error")
 
     async def _check_exists(self, files: list[LogFile], version: int) -> None:
-        newest = max(versions_of(files), default=None)
-        if newest is None:
-            await self.latest_version()
-        elif version > newest:
+        newest = max(versions_of(files), default=-1)
+        if version > newest:
+            if await self.has_commit(version):  # the listing is older than the commit
+                raise TransientError(
+                    f"{self.store.root}: the log's listing ends before version {version}, which is "
+                    "there"
+                )
+            await self.latest_version()  # says so if there is no table at all
             raise TableError(
                 f"there is no version {version}: the newest is {newest}",
                 table=self.store.root,
                 hint="ask for a version that exists",
             )
+
+    async def has_commit(self, version: int) -> bool:
+        """Whether the commit is there: asked for by itself, for a listing may be older."""
+        if version < 0:
+            return False
+        try:
+            await self.store.stat(f"{LOG_DIR}/{commit_name(version)}")
+        except FileNotFoundError:
+            return False
+        return True
 
     async def _read_snapshot(self, segment: LogSegment) -> Snapshot:
         reconciliation = Reconciliation()
@@ -218,9 +241,11 @@ class DeltaLog:
             return floor_ms
         try:
             return (await self.commit(version, snapshot.state, None)).timestamp_ms
-        except FileNotFoundError:
+        except (FileNotFoundError, DataLoss):  # a shared table's server may not give it
             checkpoint = snapshot.segment.checkpoint
-            return checkpoint.files[0].mtime_ms if checkpoint else 0
+            if checkpoint is None:
+                return 0
+            return (await self.store.stat(f"{LOG_DIR}/{checkpoint.files[0].name}")).mtime_ms
 
     async def find_files(self, version: int, locations: set[str]) -> dict[str, AddFile]:
         """Those of the snapshot's files that lie at one of the locations."""
@@ -230,12 +255,22 @@ class DeltaLog:
         async with aclosing(self.live_files(snapshot)) as files:
             return {where: add async for add in files if (where := location(add.path)) in locations}
 
+    async def lines(self, name: str) -> Lines:
+        """The lines of a commit, compaction or JSON checkpoint, as often as they are asked for.
+
+        For whoever hands actions on as they are. Raises FileNotFoundError.
+        """
+        return (await self._lines(name))[0]
+
+    async def sidecars(self, name: str) -> list[str]:
+        """The names of a checkpoint's sidecars, in the log's folder; none for most checkpoints."""
+        steering = self._checkpoint_actions(name, files=False)
+        return [_sidecar_name(a) async for a in steering if isinstance(a, Sidecar)]
+
     async def _checkpoint_files(
         self, name: str, reconciliation: Reconciliation, *, statistics: bool
     ) -> AsyncGenerator[AddFile, None]:
-        steering = self._checkpoint_actions(name, files=False)
-        sidecars = [_sidecar_name(a) async for a in steering if isinstance(a, Sidecar)]
-        for part in (name, *sidecars):
+        for part in (name, *await self.sidecars(name)):
             actions = self._checkpoint_actions(part, files=True, statistics=statistics)
             async for action in actions:
                 for add in reconciliation.live([action], remember=False):
@@ -281,7 +316,9 @@ class DeltaLog:
             at += len(data)
             if at >= status.size or not data:
                 break
-            data, _ = await self.store.read(path, at, READ_CHUNK_BYTES)
+            data, again = await self.store.read(path, at, READ_CHUNK_BYTES)
+            if self._atomic and again.tag != status.tag:
+                raise TransientError(f"{self.store.root}, {path} was replaced while it was read")
         spool.flush()
 
         def lines() -> Iterator[bytes]:
@@ -308,8 +345,9 @@ class DeltaLog:
         except TableError as e:
             raise self._at(e).at(version=version, path=name) from None
         return Commit(
-            version, name, timestamp, status.mtime_ms, status.size, header, lines, before, after
-        )
+            version, name, timestamp, status.mtime_ms, status.size, header, lines, before, after,
+            status.tag,
+        )  # fmt: skip
 
     async def _whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
         """The lines of a commit once its last one is whole and its size has come to rest.
@@ -320,8 +358,9 @@ class DeltaLog:
         waited = 0.0
         lines, status = await self._lines(name)
         while True:
-            again = await self.store.stat(f"{LOG_DIR}/{name}")
-            if again.size == status.size and await anyio.to_thread.run_sync(_ends_whole, lines):
+            if (
+                self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size
+            ) and await anyio.to_thread.run_sync(_ends_whole, lines):
                 return lines, status
             if waited >= self.torn_commit_max_s:
                 raise CorruptLog(

@@ -19,10 +19,14 @@ from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError
 from tailer.sink import Sink, load_sink
 
-__all__ = ["SUFFIXES", "open_output", "output_kind"]
+__all__ = ["SUFFIXES", "jsonl_options", "open_output", "output_kind"]
 
 SUFFIXES = (".arrow", ".parquet", ".jsonl")
-_ID_FIELDS = (pa.field("_event_id", pa.string()), pa.field("_origin", pa.string()))
+_ID_FIELDS = (
+    pa.field("_event_id", pa.string()),
+    pa.field("_origin", pa.string()),
+    pa.field("_row_id", pa.int64()),
+)
 
 
 def output_kind(output: str) -> str:
@@ -31,6 +35,11 @@ def output_kind(output: str) -> str:
     if output != "-" and suffix not in SUFFIXES:
         raise ConfigError(f"--output {output!r} must end in {', '.join(SUFFIXES)}, or be -")
     return "jsonl" if output == "-" else suffix[1:]
+
+
+def jsonl_options(path: str, *, ids: bool) -> dict[str, Any]:
+    """The JSON lines sink's options, with all that tells events apart or with none of it."""
+    return {"path": path, "ids": ids, "origin": ids, "row_ids": ids}
 
 
 class _ColumnarOutput:
@@ -55,7 +64,10 @@ class _ColumnarOutput:
         rows = batch.rows
         if self.ids and batch.file is not None:
             origin = pa.repeat(pa.scalar(batch.file.origin), rows.num_rows)
-            columns = [*rows.columns, batch.event_ids(), origin]
+            row_ids = batch.row_ids
+            if row_ids is None:
+                row_ids = pa.nulls(rows.num_rows, pa.int64())
+            columns = [*rows.columns, batch.event_ids(), origin, row_ids]
             rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         self._writer.write_batch(rows)
 
@@ -74,7 +86,7 @@ async def open_output(
     """
     kind = output_kind(output)
     if output == "-":
-        sink = load_sink("jsonl").from_options({"path": "-", "ids": ids}, Path())
+        sink = load_sink("jsonl").from_options(jsonl_options("-", ids=ids), Path())
         await sink.open("read")
         yield sink
         await sink.aclose()
@@ -101,6 +113,7 @@ async def open_output(
 async def _open(path: Path, kind: str, schema: pa.Schema, *, ids: bool) -> _ColumnarOutput | Sink:
     if kind != "jsonl":
         return _ColumnarOutput(path, kind, schema, ids=ids)
-    sink = load_sink("jsonl").from_options({"path": str(path), "ids": ids, "sync": False}, Path())
+    options = {**jsonl_options(str(path), ids=ids), "sync": False}
+    sink = load_sink("jsonl").from_options(options, Path())
     await sink.open("read")
     return sink

@@ -12,15 +12,15 @@ import anyio.to_thread
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
+from tailer.batches import Reading
 from tailer.changes import ChangeBatch, ChangeFile, Offset
 from tailer.decode.engine import DiffOptions
-from tailer.decode.pairing import Pairing, find_pairs, from_index, may_have_images
-from tailer.decode.rows import DecodeOptions
+from tailer.decode.pairing import Images, Pairing, find_pairs, from_index, may_have_images
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
-from tailer.errors import OffsetError, first_error
+from tailer.errors import FileGone, OffsetError, first_error
 from tailer.fetch import fetch
-from tailer.store import Store
+from tailer.policy import rows_of
 
 __all__ = ["Read", "pair_updates", "paired_batches"]
 
@@ -29,31 +29,40 @@ Read: TypeAlias = Callable[[Iterable[ChangeFile], Offset], AsyncGenerator[Change
 
 
 async def pair_updates(
-    store: Store,
+    reading: Reading,
     commit: Commit,
     planned: Iterable[ChangeFile],
-    decode: DecodeOptions,
     options: DiffOptions,
     key: tuple[str, ...],
 ) -> tuple[Iterable[ChangeFile], Pairing | None]:
-    """The files of a version as they were planned, and the pairs among their rows, if any.
+    """The files of a version as they are to be read, and the pairs among their rows, if any.
 
     Raises :class:`TableError` for a key column that the version does not have.
     """
     if not commit.header.cdcs and not isinstance(planned, list):
         return planned, None  # whole files alone, as many as there may be
-    files = list(planned)
+    selector = reading.selector
+    files = [file for file in planned if selector.wants(file)]
     if not may_have_images(files):
         return files, None
     try:
         async with BlockingPortal() as portal:  # the engine pulls rows from threads of its own
 
             def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
-                fetched = portal.call(fetch, store, file)
+                try:
+                    fetched = portal.call(fetch, reading.log.store, file)
+                except FileGone as e:
+                    e.rows = rows_of(file)
+                    raise
                 return fetched.source, fetched.selection
 
-            states = (commit.before, commit.after)
-            work = partial(find_pairs, files, *states, open_file, decode, options, key)
+            def lost(file: ChangeFile) -> int | None:
+                known = (file.version, file.path) in reading.requests.lost
+                return (rows_of(file) or 0) if known else None
+
+            how = (open_file, reading.decode, selector.rows, lost)
+            images = Images(files, commit.after, *how)
+            work = partial(find_pairs, images, commit.before, options, key)
             pairing = await anyio.to_thread.run_sync(work)
     except BaseExceptionGroup as group:
         raise first_error(group) from None
@@ -69,10 +78,10 @@ async def paired_batches(
     to a postimage behind it.
     """
     try:
-        at, rows = first, 0
+        at = first
         async with aclosing(read(files, replace(first, index=0))) as batches:
             async for batch in batches:
-                rows += batch.num_rows
+                rows = batch.offset.index + batch.num_rows
                 last = batch.next_offset.version != first.version
                 folded = await anyio.to_thread.run_sync(pairing.fold, batch)
                 folded = replace(from_index(folded, first.index), offset=at)

@@ -12,16 +12,30 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError
 
-__all__ = ["GROUP", "Sink", "SinkFactory", "load_sink", "take_options"]
+__all__ = [
+    "GROUP",
+    "Announces",
+    "SilentNotices",
+    "Sink",
+    "SinkFactory",
+    "announce",
+    "load_sink",
+    "take_options",
+    "wants_row_ids",
+]
 
 GROUP = "tailer.sinks"
 
 
 class Sink(typing.Protocol):
-    """Where change batches go. One feed uses one sink; calls never overlap."""
+    """Where change batches go. One feed uses one sink; calls never overlap.
+
+    A sink that writes stable row ids has an attribute ``row_ids`` that is true: then the batches
+    carry them (:attr:`ChangeBatch.row_ids`), which costs a column more to read.
+    """
 
     async def open(self, feed: str) -> Offset | None:
         """Get ready to write for the feed of that name.
@@ -40,6 +54,36 @@ class Sink(typing.Protocol):
 
     async def aclose(self) -> None:
         """Release everything; what was written stays."""
+
+
+@typing.runtime_checkable
+class Announces(typing.Protocol):
+    """A sink that takes notices too. Those that do not are passed by."""
+
+    async def announce(self, notice: Notice) -> None:
+        """Write a notice between the batches; return only when it is as durable as they are.
+
+        The same errors as of :meth:`Sink.write`. A notice may come again, with the same id and
+        bytes; a sink that stores progress with the data stores ``notice.next_offset`` with it.
+        """
+
+
+class SilentNotices:
+    """For sinks whose target has no place for notices: they are passed by."""
+
+    async def announce(self, notice: Notice) -> None:
+        """See :class:`Announces`."""
+
+
+async def announce(sink: object, notice: Notice) -> None:
+    """Give a sink a notice, if it takes any."""
+    if isinstance(sink, Announces):
+        await sink.announce(notice)
+
+
+def wants_row_ids(sink: Sink) -> bool:
+    """Whether a sink asks for stable row ids."""
+    return bool(getattr(sink, "row_ids", False))
 
 
 class SinkFactory(typing.Protocol):

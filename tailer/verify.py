@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import anyio.to_thread
 import pyarrow as pa
@@ -26,10 +27,12 @@ from tailer.errors import CorruptRow, first_error
 from tailer.feed import FeedOptions, read_changes
 from tailer.log import DeltaLog
 
-__all__ = ["Verdict", "verify"]
+__all__ = ["SignedRows", "Verdict", "compare_rows", "verify"]
 
 _COMING = pa.array(["insert", "update_postimage"])
 _EXAMPLES_MAX = 5
+
+_Side = Literal["leaving", "coming"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +80,57 @@ async def verify(
 
 async def _verify(log: DeltaLog, first: int, last: int, options: FeedOptions) -> Verdict:
     state = (await log.snapshot(last)).state
-    options = replace(options, decode=replace(options.decode, target=state, columns=None))
+    try:
+        return await _verify_in(log, first, last, options, state)
+    except CorruptRow:
+        if first < last or first == 0:
+            raise
+        before = (await log.snapshot(first - 1)).state
+        if before.schema == state.schema:
+            raise
+    # No row can be read in both schemas, so none may stay: each side is held against its own.
+    left = await _verify_in(log, first, last, options, before, "leaving")
+    came = await _verify_in(log, first, last, options, state, "coming")
+    return Verdict(
+        first,
+        last,
+        left.events + came.events,
+        left.missing + came.missing,
+        left.surplus + came.surplus,
+        left.examples if came.exact else came.examples,
+    )
+
+
+async def _verify_in(
+    log: DeltaLog,
+    first: int,
+    last: int,
+    options: FeedOptions,
+    state: TableState,
+    side: _Side | None = None,
+) -> Verdict:
+    """The verdict in one schema: on all rows; or on one side's, which are in that schema."""
+    decode = replace(options.decode, target=None if side else state, columns=None)
+    options = replace(options, decode=decode)
     try:
         async with BlockingPortal() as portal:
-            signed = _Signed(portal, log, first, last, options, state)
-            compare = partial(_compare, signed, options)
+            signed = SignedRows(portal, log, first, last, options, state, side)
+            compare = partial(compare_rows, signed, options)
             missing, surplus, examples = await anyio.to_thread.run_sync(compare)
     except BaseExceptionGroup as group:
         raise first_error(group) from None
     return Verdict(first, last, signed.events, missing, surplus, examples)
 
 
-def _compare(signed: _Signed, options: FeedOptions) -> tuple[int, int, pa.Table | None]:
+def compare_rows(signed: SignedRows, options: FeedOptions) -> tuple[int, int, pa.Table | None]:
+    """How many rows are missing and how many too many, and examples of them."""
     with Engine(options.diff) as engine:
         missing, surplus, examples = engine.unbalanced(signed.stream(), _EXAMPLES_MAX)
     names = [*signed.names, "surplus"]
     return missing, surplus, examples.rename_columns(names) if examples.num_rows else None
 
 
-class _Signed:
+class SignedRows:
     """All rows of both snapshots and of the events between them, each with its sign."""
 
     def __init__(
@@ -106,7 +141,9 @@ class _Signed:
         last: int,
         options: FeedOptions,
         state: TableState,
+        side: _Side | None = None,
     ) -> None:
+        self.side = side
         self.portal = portal
         self.log = log
         self.first, self.last = first, last
@@ -118,28 +155,49 @@ class _Signed:
         self.schema = pa.schema([*REF_FIELDS, *numbered])
 
     def stream(self) -> RowStream:
+        """The rows as the engine takes them, once."""
         return RowStream(self.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        if self.first:
+        if self.first and self.side != "coming":
             for batch in self._pull(self._snapshot(self.first - 1)):
                 yield self._signed(batch, pa.repeat(pa.scalar(1, pa.int8()), batch.num_rows))
+        yield from self.changes()
+        if self.side != "leaving":
+            for batch in self._pull(self._snapshot(self.last)):
+                yield self._signed(batch, pa.repeat(pa.scalar(-1, pa.int8()), batch.num_rows))
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the events, counted in ``events``."""
         changes = read_changes(self.log, Offset(self.first), self.last, self.options)
         for batch in self._pull(changes):
-            self.events += batch.num_rows
             comes = pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
             sign = pc.if_else(comes, pa.scalar(1, pa.int8()), pa.scalar(-1, pa.int8()))
-            yield self._signed(batch, sign)
-        for batch in self._pull(self._snapshot(self.last)):
-            yield self._signed(batch, pa.repeat(pa.scalar(-1, pa.int8()), batch.num_rows))
+            meant = pa.repeat(pa.scalar(True), batch.num_rows)
+            if self.side is not None:
+                meant = comes if self.side == "coming" else pc.invert(comes)
+            count = pc.sum(meant).as_py() or 0
+            if count:
+                self.events += count
+                yield self._signed(batch, sign).filter(meant)
 
     def _snapshot(self, version: int) -> AsyncGenerator[ChangeBatch, None]:
         start = Offset(version, snapshot=True)
         return read_changes(self.log, start, version, self.options)
 
     def _signed(self, batch: ChangeBatch, sign: pa.Array) -> pa.RecordBatch:
-        values = [canonical_variants(c) for c in batch.rows.columns[: -len(METADATA_FIELDS)]]
+        values = [self.comparable(c) for c in batch.rows.columns[: -len(METADATA_FIELDS)]]
+        if [v.type for v in values] != [f.type for f in list(self.schema)[len(REF_FIELDS) :]]:
+            raise CorruptRow(
+                "a row that leaves is not in the schema of the version before, or one that comes "
+                "not in its own",
+                version=batch.version,
+            )
         return pa.RecordBatch.from_arrays([sign, batch.positions, *values], schema=self.schema)
+
+    def comparable(self, column: pa.Array) -> pa.Array:
+        """A column of a snapshot or an event such that equal values are equal there."""
+        return canonical_variants(column)
 
     def _pull(self, batches: AsyncGenerator[ChangeBatch, None]) -> Iterator[ChangeBatch]:
         """Drive the async side from the engine's thread."""

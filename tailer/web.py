@@ -1,24 +1,34 @@
-"""The daemon's HTTP side: metrics for Prometheus, and health for whoever restarts it."""
+"""The daemon's HTTP side: metrics for Prometheus, health for whoever restarts it, control.
+
+Control (everything under ``/api/v1`` that changes something) needs the bearer token. Without a
+token configured there is none; status may then be read from this machine alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import hmac
+import ipaddress
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-__all__ = ["serve"]
+from tailer.control import Supervisor
+from tailer.errors import ConfigError, TailerError
+
+__all__ = ["api_routes", "health_routes", "may_read", "serve"]
+
+BODY_BYTES_MAX = 64 * 1024
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@asynccontextmanager
-async def serve(
-    address: tuple[str, int], registry: Any, unready: Callable[[], dict[str, str]]
-) -> AsyncIterator[None]:
-    """Serve while the block runs. ``unready`` gives the feeds that are not ready, and why.
+def health_routes(registry: Any, unready: Callable[[], dict[str, str]]) -> list[web.RouteDef]:
+    """``/metrics``, ``/healthz`` (the process runs) and ``/readyz`` (all its feeds do).
 
-    Raises OSError if the address can't be bound.
+    ``unready`` gives the feeds that are not ready, and why.
     """
 
     async def metrics(_: web.Request) -> web.Response:
@@ -36,14 +46,130 @@ async def serve(
             status=503 if waiting else 200,
         )
 
-    app = web.Application()
-    app.add_routes(
-        [
-            web.get("/metrics", metrics),
-            web.get("/healthz", healthz),
-            web.get("/readyz", readyz),
-        ]
-    )
+    return [
+        web.get("/metrics", metrics),
+        web.get("/healthz", healthz),
+        web.get("/readyz", readyz),
+    ]
+
+
+def may_read(request: web.Request, token: str) -> bool:
+    """Whether a request may see the feeds: with the token; without one, from this machine.
+
+    Then it must also name this machine as its host, or a page in somebody's browser could have its
+    own name lead here.
+    """
+    if token:
+        given = request.headers.get("Authorization", "").encode()
+        return hmac.compare_digest(given, f"Bearer {token}".encode())
+    return _is_loopback(request.remote) and _is_loopback(request.url.host)
+
+
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _error(status: int, text: str) -> web.Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return web.json_response({"error": text}, status=status, headers=headers)
+
+
+def _guarded(handler: Handler, token: str, *, changes: bool) -> Handler:
+    """The handler behind the token, its errors as JSON."""
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        if not may_read(request, token):
+            return _error(401, "a bearer token is needed, as in daemon.token")
+        if changes and not token:
+            return _error(403, "control is off: no daemon.token is configured")
+        try:
+            return await handler(request)
+        except KeyError as e:
+            return _error(404, f"there is no feed {e.args[0]!r}")
+        except ConfigError as e:
+            return _error(400, str(e))
+        except TailerError as e:
+            return _error(409, str(e))
+
+    return guarded
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    """The request's JSON object; an empty one where there is no body."""
+    text = await request.text()
+    try:
+        document = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        raise ConfigError("the body is not JSON") from None
+    if not isinstance(document, dict):
+        raise ConfigError("the body must be a JSON object")
+    return document
+
+
+def _orders(supervisor: Supervisor) -> dict[str, Callable[[str, dict[str, Any]], None]]:
+    """What can be done with a feed, by the last part of the address."""
+
+    def skip(feed: str, body: dict[str, Any]) -> None:
+        version = body.get("version")
+        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+            raise ConfigError('the body must name the version, as in {"version": 12}')
+        supervisor.skip_version(feed, version)
+
+    def resnapshot(feed: str, body: dict[str, Any]) -> None:
+        where = body.get("where")
+        if where is not None and not isinstance(where, str):
+            raise ConfigError('where must be a string, as in {"where": "country = \'DE\'"}')
+        supervisor.resnapshot(feed, where)
+
+    return {
+        "pause": lambda feed, _: supervisor.pause(feed),
+        "resume": lambda feed, _: supervisor.resume(feed),
+        "stop": lambda feed, _: supervisor.stop(feed),
+        "start": lambda feed, _: supervisor.start(feed),
+        "skip": skip,
+        "resnapshot": resnapshot,
+    }
+
+
+def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
+    """``/api/v1``: the feeds, one feed, and what can be done with it. docs/operations.md."""
+    orders = _orders(supervisor)
+
+    async def feeds(_: web.Request) -> web.Response:
+        return web.json_response({"feeds": [s.to_json() for s in supervisor.status()]})
+
+    async def feed(request: web.Request) -> web.Response:
+        name = request.match_info["feed"]
+        supervisor.runner(name)
+        found = next(s for s in supervisor.status() if s.name == name)
+        return web.json_response(found.to_json())
+
+    async def order(request: web.Request) -> web.Response:
+        name = request.match_info["feed"]
+        orders[request.match_info["order"]](name, await _body(request))
+        return web.json_response({"feed": name, "order": request.match_info["order"]}, status=202)
+
+    async def reload(_: web.Request) -> web.Response:
+        return web.json_response(await supervisor.reload())
+
+    one = "/api/v1/feeds/{feed:.+}"
+    names = "|".join(orders)
+    return [
+        web.get("/api/v1/feeds", _guarded(feeds, token, changes=False)),
+        web.get(one, _guarded(feed, token, changes=False)),
+        web.post(f"{one}/{{order:{names}}}", _guarded(order, token, changes=True)),
+        web.post("/api/v1/reload", _guarded(reload, token, changes=True)),
+    ]
+
+
+@asynccontextmanager
+async def serve(address: tuple[str, int], routes: list[web.RouteDef]) -> AsyncIterator[None]:
+    """Serve these routes while the block runs. Raises OSError if the address can't be bound."""
+    app = web.Application(client_max_size=BODY_BYTES_MAX)
+    app.add_routes(routes)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.components import java_major, require, start_spark
-from tests.s3.fixture import ACCESS, SECRET, Bucket, S3Server, run_server
+from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.kafka.broker import Broker
+    from tests.registry import Registry
 
 # The first test that uses Kafka also waits for its jars, once a machine.
 KAFKA_TIMEOUT_S = 300
@@ -72,6 +73,15 @@ def kafka() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
+def registry() -> Iterator[Registry]:
+    """One real schema registry for all tests; each uses subjects of its own."""
+    from tests.registry import Registry
+
+    with Registry() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One real S3 server for all tests."""
     with run_server(tmp_path_factory.mktemp("s3")) as server:
@@ -79,11 +89,15 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """An empty bucket; its account is in the environment, as it is for users."""
+def s3_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The S3 server's account in the environment, where users have theirs; and nothing else."""
     for name in [n for n in os.environ if n.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, value in ACCOUNT.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, s3_account: None) -> Bucket:  # noqa: ARG001 - it sets variables
+    """An empty bucket."""
     return s3_server.bucket(f"b-{uuid.uuid4()}")

@@ -33,9 +33,10 @@ def run_tailer(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Co
 class Program:
     """A running `tailer`, its output gathered line by line as it comes."""
 
-    def __init__(self, *arguments: str | Path) -> None:
+    def __init__(self, *arguments: str | Path, dev: bool = True) -> None:
+        mode = ["-X", "dev"] if dev else []  # figures are taken without it
         self.process = subprocess.Popen(
-            [sys.executable, "-X", "dev", "-m", "tailer", *map(str, arguments)],
+            [sys.executable, *mode, "-m", "tailer", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -108,9 +109,9 @@ class Program:
 
 
 @contextmanager
-def started(*arguments: str | Path) -> Iterator[Program]:
+def started(*arguments: str | Path, dev: bool = True) -> Iterator[Program]:
     """A program that is ended, at the latest, with the block."""
-    program = Program(*arguments)
+    program = Program(*arguments, dev=dev)
     try:
         yield program
     finally:

@@ -10,6 +10,8 @@ from tailer.cli import main
 from tailer.config import Config, load_config
 from tailer.errors import ConfigError
 from tailer.history import parse_timestamp
+from tailer.settings import DAEMON, FEED, Kind
+from tests.source import ROOT
 
 SINK = '[feeds.orders.sink]\ntype = "jsonl"\npath = "orders.jsonl"\n'
 SMALLEST = '[feeds.orders]\ntable = "orders"\n' + SINK
@@ -87,10 +89,10 @@ def feed_with(line: str) -> str:
 MISTAKES = {
     "no feeds": ("[daemon]\n", "feeds is missing"),
     "empty feeds": ("[feeds]\n", "feeds is empty"),
-    "unknown table": (SMALLEST + "[sinks]\n", "sinks is not known; known are daemon, feeds"),
+    "unknown table": (SMALLEST + "[sinks]\n", "sinks is not known; known are daemon, feeds, store"),
     "unknown daemon key": (
         "[daemon]\nport = 1\n" + SMALLEST,
-        "daemon.port is not known; known are http, state",
+        "daemon.port is not known; known are http, log_format,",
     ),
     "unknown feed key": (feed_with("tavle = 1"), "feeds.orders.tavle is not known; known are"),
     "no table": ("[feeds.orders]\n" + SINK, "feeds.orders.table is missing"),
@@ -106,10 +108,19 @@ MISTAKES = {
         feed_with('change_source = "magic"'),
         "feeds.orders.change_source is 'magic', and must be one of auto, cdf, derived",
     ),
-    "rows below one": (feed_with("batch_rows_max = 0"), "batch_rows_max is 0, and must be great"),
-    "rows as text": (feed_with('batch_rows_max = "9"'), "batch_rows_max is '9', and must be a int"),
+    "rows below one": (
+        feed_with("batch_rows_max = 0"),
+        "batch_rows_max is 0, and must be a whole number, greater than 0",
+    ),
+    "rows as text": (
+        feed_with('batch_rows_max = "9"'),
+        "batch_rows_max is '9', and must be a whole number",
+    ),
     "rows as a flag": (feed_with("batch_rows_max = true"), "batch_rows_max is True, and must be"),
-    "negative seconds": (feed_with("poll_max_s = -1"), "poll_max_s is -1.0, and must be greater"),
+    "negative seconds": (
+        feed_with("poll_max_s = -1"),
+        "poll_max_s is -1, and must be a number, greater than 0",
+    ),
     "no such zone": (
         feed_with('writer_timezone = "Mars/Base"'),
         "feeds.orders.writer_timezone is 'Mars/Base', not a time zone's name",
@@ -192,3 +203,124 @@ def test_a_start_that_means_nothing_is_a_mistake(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"tailer: {path}: feeds.orders.from")
     assert "'yesterday'" in line
+
+
+# Every key
+
+
+def with_value(table: str, key: str, value: str) -> str:
+    """A file in which one key has this value."""
+    if table == "daemon":
+        return f"[daemon]\n{key} = {value}\n{SMALLEST}"
+    lines = {"table": '"orders"', key: value}
+    head = "".join(f"{k} = {v}\n" for k, v in lines.items())
+    return f"[feeds.orders]\n{head}" + ("" if key in ("sink", "sinks") else SINK)
+
+
+WRONG: dict[Kind, list[str]] = {
+    "text": ["1", "true", "['a']"],
+    "whole": ["'1'", "1.5", "true", "0", "-1", "nan"],
+    "number": ["'1'", "true", "-0.5", "nan", "[]"],
+    "flag": ["'true'", "1", "0"],
+    "texts": ["'a'", "[1]", "[['a']]", "{}"],
+    "table": ["'a'", "1", "['a']"],
+    "start": ["'soon'", "-1", "true", "{}"],
+}
+EVERY_MISTAKE = [
+    (table, key, value)
+    for table, settings in (("daemon", DAEMON), ("feeds.orders", FEED))
+    for key, setting in settings.items()
+    for value in [*WRONG[setting.kind], *(["'no such choice'"] if setting.choices else [])]
+]
+
+
+@pytest.mark.parametrize(("table", "key", "value"), EVERY_MISTAKE)
+def test_every_key_s_mistakes_name_file_key_and_what_is_allowed(
+    tmp_path: Path, table: str, key: str, value: str
+) -> None:
+    setting = (DAEMON if table == "daemon" else FEED)[key]
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, with_value(table, key, value))
+    sentence = str(refused.value)
+    assert sentence.startswith(f"{tmp_path / 'tailer.toml'}: {table}.{key} is ")
+    assert "\n" not in sentence
+    allowed = "a version and a time" if setting.kind == "start" else setting.allowed()
+    assert allowed in sentence
+
+
+def test_every_default_is_allowed(tmp_path: Path) -> None:
+    for settings in (DAEMON, FEED):
+        for key, setting in settings.items():
+            assert setting.default is None or not setting.fault(setting.default), key
+    load(tmp_path, SMALLEST)
+
+
+MORE_MISTAKES = {
+    "unknown store": ("[store.gcs]\n" + SMALLEST, "store.gcs is not known; known are s3"),
+    "name with a slash": ('[feeds."a/b"]\ntable = "x"\n',
+                          "feeds has the name 'a/b'; it must not be empty or hold a /"),
+    "two tokens": ("[daemon]\ntoken = 'a'\ntoken_file = 'b'\n" + SMALLEST, "only one of the two"),
+    "no token file": ("[daemon]\ntoken_file = 'b'\n" + SMALLEST, "token_file is 'b', which can't"),
+    "deprecated": (feed_with("ignore_changes = true"), "use skip_change_commits"),
+    "bad where": (feed_with("where = 'a +'"), "feeds.orders.where is 'a +', not understood at"),
+    "bad mask": (feed_with("mask = {a = 'hide'}"),
+                 "feeds.orders.mask.a is 'hide', and must be one of drop, redact, hash"),
+    "no mask key": (feed_with("mask = {a = 'hash'}"),
+                    "feeds.orders.mask_key has 0 bytes, and must have 16 to 64"),
+    "crossed polls": (feed_with("poll_min_s = 9\npoll_max_s = 1"),
+                      "feeds.orders.poll_min_s is 9.0, and must not be above poll_max_s"),
+    "sink and sinks": (SMALLEST + "[feeds.orders.sinks.a]\ntype = 'jsonl'\n",
+                       "feeds.orders.sinks stands beside sink"),
+    "sink of sinks": ("[feeds.orders]\ntable='x'\n[feeds.orders.sinks.a]\npath = 'x'\n",
+                      "feeds.orders.sinks.a.type is missing"),
+    "sink without type": ("[feeds.orders]\ntable='x'\n[feeds.orders.sink]\ntype = 1\n",
+                          "feeds.orders.sink.type is 1, and must be a string"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MORE_MISTAKES)
+def test_what_contradicts_itself_is_one_line_too(tmp_path: Path, mistake: str) -> None:
+    text, sentence = MORE_MISTAKES[mistake]
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, text)
+    assert str(refused.value).startswith(f"{tmp_path / 'tailer.toml'}: ")
+    assert sentence in str(refused.value)
+
+
+STORE_MISTAKES = {
+    "option of a local table": ("[feeds.orders.store]\nregion = 'x'\n", "takes no option 'region'"),
+    "parked on S3": ("[daemon]\nstate = 's3://bucket/state'\n", "feeds.orders.park is missing"),
+}
+
+
+@pytest.mark.parametrize("mistake", STORE_MISTAKES)
+def test_what_only_the_parts_know_is_refused_before_anything_starts(
+    tmp_path: Path, mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more, sentence = STORE_MISTAKES[mistake]
+    path = tmp_path / "tailer.toml"
+    path.write_text(feed_with('on_reject = "park"') + more)
+    for command in ("run", "check"):
+        assert main([command, str(path)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"tailer: {path}: feeds.orders")
+        assert sentence in line
+
+
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    text = "[daemon]\ntoken = 'geheim'\n" + feed_with(
+        "mask = {a = 'hash'}\nmask_key = 'geheim geheim geheim'"
+    ).replace('path = "orders.jsonl"', "password = 'geheim'")
+    assert "geheim" not in repr(load(tmp_path, text + "[store.s3]\nprofile = 'geheim'\n"))
+
+
+def test_the_reference_names_every_key_with_what_is_allowed() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    sections = dict(zip(("daemon", "store", "feeds"), text.split("\n## ")[1:], strict=True))
+    for section, settings in (("daemon", DAEMON), ("feeds", FEED)):
+        rows = {}
+        for line in sections[section].split("\n### ")[0].splitlines():
+            if line.startswith("| `"):
+                cells = [cell.strip() for cell in line.strip("|").split("|")]
+                rows[cells[0].strip("`")] = cells[1]
+        assert rows == {key: setting.allowed() for key, setting in settings.items()}

@@ -249,17 +249,19 @@ def test_a_damaged_offset_file_stops_the_feed(setting: Setting, capsys: Capture)
     assert file.read_text() == '{"version": 1}', "it is left for its operator to see"
 
 
-def test_a_second_process_is_refused_while_the_first_goes_on(
-    setting: Setting, capsys: Capture
-) -> None:
-    with setting.program() as program:
-        setting.wait_for(program, 3)
-        line = run_in_process(setting, capsys)
-        assert line.startswith("tailer: feed orders: ")
-        assert "another process holds the offset of feed 'orders'" in line
+def test_a_second_process_stands_by_and_takes_over(setting: Setting) -> None:
+    with setting.program() as first, setting.program() as second:
+        first.wait_until(lambda: any("following" in e for e in first.errors + second.errors))
+        owner, other = (first, second) if any("following" in e for e in first.errors) else (
+            second, first,
+        )  # fmt: skip
+        other.wait_until(lambda: any("waiting as a standby" in e for e in other.errors))
+        setting.wait_for(owner, 3)
+        assert owner.stop() == 0
+        other.wait_until(lambda: any("following" in e for e in other.errors))
         setting.table.insert([{"id": 4}])
-        setting.wait_for(program, 4)
-        assert program.stop() == 0
+        setting.wait_for(other, 4)
+        assert other.stop() == 0
     assert setting.ids == [1, 2, 3, 4]
 
 

@@ -4,90 +4,23 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.changes import ChangeBatch, Offset
-from tailer.decode.rows import DecodeOptions
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import DataLoss, OffsetError, SinkRejected, TableError, TransientError
-from tailer.feed import Feed, FeedOptions, RetryOptions, pipe, run_feed
-from tailer.history import start_offset
-from tailer.log import DeltaLog
-from tailer.metrics import FeedMetrics
-from tailer.offsets.local import LocalOffsetStore
-from tailer.sink import load_sink
-from tailer.store.local import LocalStore
+from tailer.feed import pipe, run_feed
+from tailer.publish import Publisher
 from tailer.testing.batches import change_batch
-from tailer.testing.faulty import FaultyOffsetStore, FaultySink, FaultyStore, Script
-from tailer.testing.table import TableBuilder
+from tailer.testing.faulty import Script
+from tests.rig import SCHEMA, Rig
 
 pytestmark = pytest.mark.anyio
-
-SCHEMA = pa.schema([("id", pa.int64())])
-Start = Callable[[DeltaLog], Awaitable[Offset]]
-
-
-def start_at(where: str) -> Start:
-    async def start(log: DeltaLog) -> Offset:
-        return await start_offset(log, where)
-
-    return start
-
-
-class Rig:
-    """A table, a feed from it to a JSON lines file, and faults in between."""
-
-    def __init__(self, folder: Path) -> None:
-        self.table = TableBuilder(folder / "orders", SCHEMA, cdf=True)
-        self.table.create()
-        self.output = folder / "out.jsonl"
-        self.offsets = LocalOffsetStore(folder / "state", "orders")
-        self.metrics = FeedMetrics("orders", lambda: 0.0)
-
-    def feed(
-        self,
-        *,
-        script: Script | None = None,
-        start: str = "0",
-        last: int | None = None,
-        batch_rows_max: int = 2,
-    ) -> Feed:
-        script = script or Script({})
-        store = FaultyStore(LocalStore(str(self.table.folder)), script)
-        sink = load_sink("jsonl").from_options({"path": str(self.output)}, Path())
-        return Feed(
-            name="orders",
-            log=DeltaLog(store, torn_commit_max_s=0.1),
-            sink=FaultySink(sink, script),
-            offsets=FaultyOffsetStore(self.offsets, script),
-            start=start_at(start),
-            metrics=self.metrics,
-            jitter=lambda: 0.0,
-            options=FeedOptions(
-                decode=DecodeOptions(batch_rows_max=batch_rows_max),
-                retry=RetryOptions(pause_min_s=0.001, pause_max_s=0.001),
-            ),
-            last=self.table.version if last is None else last,
-        )
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.output.read_text().splitlines()]
-
-    @property
-    def ids(self) -> list[int]:
-        return [event["id"] for event in self.events]
-
-    async def offset(self) -> Offset:
-        found = await self.offsets.load()
-        assert found is not None
-        return found
 
 
 @pytest.fixture
@@ -418,3 +351,28 @@ async def test_the_reader_s_error_comes_out_behind_what_was_read_before() -> Non
     with pytest.raises(DataLoss, match="gone"):
         await pipe(broken(), publish)
     assert published == [0, 1]
+
+
+async def test_no_more_rows_a_second_than_allowed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, slept = 100.0, []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        slept.append(seconds)
+
+    async def items() -> AsyncGenerator[ChangeBatch | Notice, None]:
+        async for batch in _batches([]):
+            yield batch
+
+    feed = rig.feed(batch_rows_max=2)
+    publisher = Publisher(feed.sink, None, feed.offsets, rig.metrics, feed.requests)
+    with monkeypatch.context() as patched:
+        patched.setattr(anyio, "current_time", lambda: now)
+        patched.setattr(anyio, "sleep", sleep)
+        paced = publisher.paced(items(), 4.0)
+        rows = [item.num_rows async for item in paced if isinstance(item, ChangeBatch)]
+    assert rows == [1] * 10
+    assert slept == [0.0] + [0.25] * 9

@@ -10,8 +10,10 @@ from prometheus_client import CollectorRegistry
 
 from tailer.changes import Offset
 from tailer.errors import DataLoss, TransientError
-from tailer.metrics import FeedMetrics, MetricFamilies
+from tailer.metrics import _FAMILIES, STATES, FeedMetrics, MetricFamilies
+from tailer.store.traffic import StoreMetrics
 from tailer.testing.batches import change_batch, empty_batch
+from tests.source import ROOT
 
 SCHEMA = pa.schema([("id", pa.int64())])
 STAMP_S = 1_767_225_600.0  # the batches' commit timestamp
@@ -57,7 +59,11 @@ def test_events_are_counted_by_change_type(
     assert value(registry, name, change_type="insert", origin="cdf") == 2
     assert value(registry, name, change_type="delete", origin="cdf") == 1
     assert value(registry, name, change_type="update_preimage", origin="cdf") is None
-    assert value(registry, "tailer_event_bytes_total") == batch.rows.nbytes
+    found = {
+        kind: value(registry, "tailer_event_bytes_total", change_type=kind, origin="cdf") or 0.0
+        for kind in ("insert", "delete")
+    }
+    assert found == {"insert": batch.rows.nbytes * 2 / 3, "delete": batch.rows.nbytes / 3}
     assert metrics.events_delivered == 3
 
 
@@ -151,3 +157,43 @@ def test_two_feeds_share_their_families(registry: CollectorRegistry, clock: Cloc
     name, labels = "tailer_events_total", {"change_type": "insert", "origin": "cdf"}
     assert registry.get_sample_value(name, {"feed": "a", **labels}) == 1
     assert registry.get_sample_value(name, {"feed": "b", **labels}) == 2
+
+
+def test_every_metric_is_documented_and_every_documented_one_exists(
+    registry: CollectorRegistry,
+) -> None:
+    MetricFamilies(registry)
+    StoreMetrics(registry)
+    made = {
+        f"`{family.name}{'_total' if family.type == 'counter' else ''}`": family.type
+        for family in registry.collect()
+    }
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (ROOT / "docs" / "metrics.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    assert {row[0]: row[1] for row in rows} == made
+    labels = {f"`{family}`" for _, _, names, _ in _FAMILIES.values() for family in names}
+    assert labels <= {label for row in rows for label in row[2].split(", ")}
+
+
+def test_a_feed_that_is_forgotten_leaves_no_series(
+    registry: CollectorRegistry, clock: Clock
+) -> None:
+    families = MetricFamilies(registry)
+    for feed in ("orders", "kept"):
+        metrics = FeedMetrics(feed, clock, families)
+        metrics.started(Offset(1))
+        metrics.delivered(change_batch(SCHEMA, [{"id": 1}], last=True))
+        metrics.failed(TransientError("reset"))
+    families.forget("orders")
+    feeds = {s.labels["feed"] for family in registry.collect() for s in family.samples}
+    assert feeds == {"kept"}
+    families.forget("orders")
+
+
+def test_the_state_is_one_of_them(registry: CollectorRegistry, metrics: FeedMetrics) -> None:
+    for state in STATES:
+        metrics.is_in(state)
+        assert [s for s in STATES if value(registry, "tailer_feed_state", state=s)] == [state]

@@ -16,9 +16,13 @@ from tailer.decode.plan import ChangeSource
 from tailer.decode.preimages import Preimages
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import OffsetError, TableError
-from tailer.feed import FeedOptions, read_changes
+from tailer.feed import FeedOptions, read_changes, run_feed
+from tailer.policy import Policies
+from tailer.select import Selection
+from tailer.sink import load_sink
 from tailer.testing.table import Action, TableBuilder
 from tests.feeds import events, offset_of, refusal, table_log
+from tests.rig import Rig
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 TRACKED = {
@@ -358,3 +362,54 @@ def test_nothing_that_waited_stays_behind(tmp_path: Path) -> None:
 
     anyio.run(one)
     assert list(spill.iterdir()) == []
+
+
+def debezium(rig: Rig, **options: Any) -> list[dict[str, Any]]:
+    """Run the rig's feed into a file of Debezium's events, and give those."""
+    sink = load_sink("jsonl").from_options(
+        {"path": str(rig.output), "format": "debezium", "key": ["id"]}, Path()
+    )
+    anyio.run(run_feed, rig.feed(sink=sink, **options))
+    return [line for line in rig.lines if "op" in line]
+
+
+def test_a_sink_that_wants_pairs_gets_them_by_its_own_key(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    images = [image(k, i, None) for k in (POST, PRE) for i in range(3)]
+    rig.table.commit(rig.table.cdc([{**i, "id": i["id"]} for i in images]))
+    found = debezium(rig)
+    assert [(e["op"], e["before"], e["after"]) for e in found] == [
+        ("u", {"id": i}, {"id": i}) for i in range(3)
+    ]
+    assert [e["source"]["index"] for e in found] == [0, 1, 2]
+
+
+def test_a_lost_file_leaves_the_other_images_alone(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    files = [
+        rig.table.cdc([{"id": 1, "_change_type": PRE}, {"id": 2, "_change_type": PRE}]),
+        rig.table.cdc([{"id": 1, "_change_type": POST}]),
+        rig.table.cdc([{"id": 2, "_change_type": POST}]),
+    ]
+    rig.table.commit(*files)
+    rig.table.insert([{"id": 3}])
+    (rig.table.folder / files[1]["cdc"]["path"]).unlink()
+    found = debezium(rig, policies=Policies(on_data_loss="skip"))
+    assert [(e["op"], (e["after"] or e["before"])["id"]) for e in found] == [
+        ("d", 1), ("u", 2), ("c", 3),
+    ]  # fmt: skip
+    assert [e["source"]["unpaired"] for e in found] == [True, False, False]
+
+
+def test_masks_hold_for_preimages_too(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    table = TableBuilder(tmp_path / "masked", schema, cdf=True)
+    table.create()
+    for order in ((PRE, POST), (POST, PRE)):  # in the second, preimages are read for themselves
+        table.commit(
+            table.cdc([{"id": 1, "name": f"secret {k}", "_change_type": k} for k in order])
+        )
+    rig = Rig(tmp_path, table)
+    found = debezium(rig, selection=Selection(masks={"name": "redact"}))
+    assert [e["op"] for e in found] == ["u", "u"]
+    assert "secret" not in rig.output.read_text()

@@ -98,3 +98,47 @@ def test_a_column_that_comes_later_does_not_hide_or_make_a_difference(table: Tab
     table.schema = table.schema.append(pa.field("more", pa.int32()))
     table.commit(table.metadata(), table.add([{**row(9), "more": 1}]))
     assert [v.exact for v in verdicts(table)] == [True]
+
+
+def other_types(table: TableBuilder, *cdc: dict[str, object]) -> None:
+    """An overwrite after which ``id`` is a text: no row can be read in both schemas."""
+    last = [a for a in table.actions(table.version) if "add" in a][-1]
+    table.schema = pa.schema([("id", pa.string()), ("name", pa.string())])
+    new = table.add([{"id": "a", "name": "x"}, {"id": "b", "name": "x"}])
+    more = [table.cdc(list(cdc))] if cdc else []
+    table.commit(table.metadata(), table.remove(last), new, *more)
+
+
+@pytest.mark.parametrize("source", ["cdf", "derived"])
+def test_rows_before_and_after_a_change_of_types_are_proved_each_in_their_own(
+    table: TableBuilder, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other_types(table)
+    table.commit(table.add([{"id": "c", "name": "y"}]))
+    arguments = ["verify", str(table.folder), "--change-source", source]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == "versions 3 to 3, 5 events: exact"
+    assert len(lines) == 5
+    assert all(line.endswith("exact") for line in lines)
+
+
+def test_rows_that_a_change_of_types_forgets_are_found(table: TableBuilder) -> None:
+    inserts: list[dict[str, object]] = [
+        {"id": i, "name": "x", "_change_type": "insert"} for i in ("a", "b")
+    ]
+    other_types(table, *inserts)
+    found = verdicts(table)
+    assert [v.first for v in found if not v.exact] == [3]
+    assert (found[-1].missing, found[-1].surplus) == (0, 3)
+    assert found[-1].examples is not None
+    assert found[-1].examples.column("id").type == pa.int64()
+
+
+def test_rows_that_a_change_of_types_brings_twice_are_found(table: TableBuilder) -> None:
+    twice: dict[str, object] = {"id": "a", "name": "x", "_change_type": "insert"}
+    other_types(table, twice, twice, twice)
+    wrong = verdicts(table, 3)[-1]
+    assert (wrong.missing, wrong.surplus) == (1, 5)
+    assert wrong.examples is not None
+    assert wrong.examples.column("id").to_pylist() == ["a", "b"]

@@ -38,7 +38,7 @@ from sinks.encode.parts import (
 )
 from sinks.encode.records import Records, Registry
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
-from tailer.errors import TableError
+from tailer.errors import ConfigError, CorruptRow
 
 __all__ = ["AvroEncoder", "SubjectNames"]
 
@@ -74,7 +74,7 @@ class AvroEncoder:
         registry: Registry,
         key_columns: tuple[str, ...] = (),
         *,
-        topic: str,
+        topic: str = "",
         subjects: SubjectNames = "topic",
         debezium: bool = False,
         tombstones: bool = False,
@@ -97,7 +97,7 @@ class AvroEncoder:
             return no_records(batch)
         try:
             return self._encode(batch)
-        except TableError as e:  # a variant whose bytes are none
+        except CorruptRow as e:  # a variant whose bytes are none
             path = batch.file.path if batch.file else None
             raise e.at(version=batch.version, path=path) from None
 
@@ -133,6 +133,8 @@ class AvroEncoder:
     ) -> tuple[pa.BinaryArray, int]:
         """The values in the wire format, and the id of their schema."""
         full_name = f"{schema['namespace']}.{schema['name']}"
+        if not self.topic and self.subjects != "record":
+            raise ConfigError("format 'avro' names its subjects after a topic, and there is none")
         subject = {
             "topic": f"{self.topic}-{part}",
             "record": full_name,
@@ -194,7 +196,7 @@ class AvroEncoder:
         return schema, parts
 
     def _source(self, batch: ChangeBatch, images: Images) -> list[Part]:
-        row_ids = getattr(batch, "row_ids", None)
+        row_ids = batch.row_ids
         return [
             string_bytes(VERSION) + string_bytes(CONNECTOR) + string_bytes(self.name),
             long_bytes(batch.timestamp_ms),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encode.connect import decimal_bytes, decimal_width
-from sinks.encode.json import unicode_text, variant_text
+from sinks.encode.json import children, unicode_text, variant_text
 from tailer.changes import is_arrow_variant
 
 __all__ = ["Part", "joined", "long_bytes", "long_parts", "nullable_parts", "record_parts",
@@ -141,8 +141,7 @@ def _parts(array: pa.Array) -> tuple[bytes, list[Part]]:
     if types.is_decimal(data_type):
         return long_bytes(decimal_width(data_type)), [_filled(decimal_bytes(array))]
     if types.is_struct(data_type):
-        columns = [array.field(i) for i in range(data_type.num_fields)]
-        return b"", _hidden(record_parts(columns), array)
+        return b"", _hidden(record_parts(children(array)), array)
     if types.is_list(data_type):
         return b"", _blocks(array, _whole(array).values, None)
     if types.is_map(data_type):

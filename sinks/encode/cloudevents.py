@@ -26,7 +26,7 @@ from sinks.encode.parts import (
 )
 from sinks.encode.records import Header, Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.errors import TableError
+from tailer.errors import CorruptRow
 
 __all__ = ["CloudEventsEncoder"]
 
@@ -61,7 +61,7 @@ class CloudEventsEncoder:
         keys = json_keys(key_array(batch, self.key_columns, rows)) if self.key_columns else None
         try:
             data = json_values(rows)
-        except TableError as e:  # a variant whose bytes are none
+        except CorruptRow as e:  # a variant whose bytes are none
             path = batch.file.path if batch.file else None
             raise e.at(version=batch.version, path=path) from None
         attributes = self._attributes(batch)
@@ -94,7 +94,7 @@ class CloudEventsEncoder:
         }
         if batch.file is not None:
             attributes["deltaorigin"] = batch.file.origin
-        row_ids = getattr(batch, "row_ids", None)
+        row_ids = batch.row_ids
         if row_ids is not None:
             attributes["deltarowid"] = row_ids.cast(pa.string())
         return attributes

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.encode.json import timestamp_text, variant_text
+from sinks.encode.json import children, timestamp_text, variant_text
 from tailer.changes import is_arrow_variant
 
 __all__ = ["connect_fields", "connect_schema", "connect_values", "decimal_bytes", "decimal_width"]
@@ -126,7 +126,7 @@ def _nulls(array: pa.Array) -> pa.BooleanArray | None:
 
 
 def _struct(array: pa.StructArray) -> pa.StructArray:
-    columns = [connect_values(array.field(i)) for i in range(array.type.num_fields)]
+    columns = [connect_values(child) for child in children(array)]
     names = [array.type.field(i).name for i in range(array.type.num_fields)]
     if not columns:
         return array

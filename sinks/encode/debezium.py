@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encode.connect import connect_fields, connect_values
-from sinks.encode.json import JsonText, json_objects, json_values
+from sinks.encode.json import JsonMember, JsonObject, JsonText, json_objects, json_values
 from sinks.encode.parts import (
     as_binary,
     data_columns,
@@ -29,7 +29,7 @@ from sinks.encode.parts import (
 )
 from sinks.encode.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.errors import TableError
+from tailer.errors import CorruptRow
 
 __all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images"]
 
@@ -97,48 +97,54 @@ class DebeziumEncoder:
         try:
             payload = self._payload(batch, images, table)
             keys = self._keys(batch, images, table)
-        except TableError as e:  # a variant whose bytes are none
+        except CorruptRow as e:  # a variant whose bytes are none
             path = batch.file.path if batch.file else None
             raise e.at(version=batch.version, path=path) from None
         records = Records(keys, payload, event_headers(batch), batch.timestamp_ms)
         return with_tombstones(records, images.gone) if self.tombstones else records
 
     def _payload(self, batch: ChangeBatch, images: Images, table: str) -> pa.BinaryArray:
-        row = self._object(images.rows)
-        before: pa.Array | pa.Scalar = _NULL
-        if images.before is not None:
-            before = pc.fill_null(self._object(images.before), _NULL)
-        before = pc.if_else(images.gone, row, before)
-        after = pc.if_else(images.gone, _NULL, row)
-        index = batch.row_indices()
+        before, after = self._images(images)
         # Debezium counts from one.
-        order = pc.add(index, pa.scalar(1, pa.int64()))
-        transaction = json_objects(
-            ["id", "total_order", "data_collection_order"],
-            [JsonText(json.dumps(f"{batch.state.table_id}:{batch.version}")), order, order],
-        )
-        members: dict[str, pa.Array | JsonText] = {
+        order = pc.add(batch.row_indices(), pa.scalar(1, pa.int64())).cast(pa.string())
+        transaction: dict[str, JsonMember] = {
+            "id": JsonText(json.dumps(f"{batch.state.table_id}:{batch.version}")),
+            "total_order": JsonText(order),
+            "data_collection_order": JsonText(order),
+        }
+        members: dict[str, JsonMember] = {
             "before": JsonText(before),
             "after": JsonText(after),
-            "source": JsonText(self._source(batch, images, table)),
-            "transaction": JsonText(transaction),
+            "source": JsonObject(self._source(batch, images, table)),
+            "transaction": JsonObject(transaction),
             "op": images.op,
             "ts_ms": JsonText(str(batch.timestamp_ms)),
         }
         if self.schema:
             schema = _envelope_schema(self.name, table, images.rows.type)
-            members = {"schema": JsonText(schema), "payload": JsonText(
-                json_objects(list(members), list(members.values()))
-            )}  # fmt: skip
+            members = {"schema": JsonText(schema), "payload": JsonObject(members)}
         return as_binary(json_objects(list(members), list(members.values())))
+
+    def _images(self, images: Images) -> tuple[pa.Array | str, pa.Array | str]:
+        """``before`` and ``after`` as JSON text."""
+        row = self._object(images.rows)
+        before: pa.Array | str = "null"
+        if images.before is not None:
+            before = pc.fill_null(self._object(images.before), _NULL)
+        if not pc.any(images.gone).as_py():
+            return before, row
+        other = _NULL if isinstance(before, str) else before
+        return pc.if_else(images.gone, row, other), pc.if_else(images.gone, _NULL, row)
 
     def _object(self, rows: pa.StructArray) -> pa.StringArray:
         """JSON objects of data columns, null where the struct is."""
         values = connect_values(rows) if self.schema else rows
         text = json_values(values)
+        if not rows.null_count:
+            return text
         return pc.if_else(rows.is_valid(), text, pa.scalar(None, pa.string()))
 
-    def _source(self, batch: ChangeBatch, images: Images, table: str) -> pa.StringArray:
+    def _source(self, batch: ChangeBatch, images: Images, table: str) -> dict[str, JsonMember]:
         constants = {
             "version": VERSION,
             "connector": CONNECTOR,
@@ -151,15 +157,17 @@ class DebeziumEncoder:
             "commit_version": batch.version,
             "origin": batch.file.origin if batch.file else None,
         }
-        row_ids = getattr(batch, "row_ids", None)
-        members: dict[str, pa.Array | JsonText] = {
+        row_ids = batch.row_ids
+        members: dict[str, JsonMember] = {
             name: JsonText(json.dumps(value)) for name, value in constants.items()
         }
         members["index"] = batch.row_indices()
         members["row_id"] = JsonText("null") if row_ids is None else row_ids
         members["event_id"] = batch.event_ids()
         members["unpaired"] = images.alone
-        return json_objects(list(members), list(members.values()))
+        if not pc.any(images.alone).as_py():
+            members["unpaired"] = JsonText("false")
+        return members
 
     def _keys(self, batch: ChangeBatch, images: Images, table: str) -> pa.BinaryArray | None:
         if not self.key_columns:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +24,11 @@ import pyarrow.compute as pc
 from tailer.changes import is_arrow_variant, variant_json
 
 __all__ = [
+    "JsonMember",
+    "JsonObject",
     "JsonText",
     "base64_text",
+    "children",
     "json_lines",
     "json_objects",
     "json_values",
@@ -50,21 +54,49 @@ def json_lines(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Buffer:
     return text_of(json_objects(names, columns, end="}\n"))
 
 
-def json_objects(
-    names: Sequence[str], columns: Sequence[pa.Array | JsonText], end: str = "}"
-) -> pa.StringArray:
-    """Rows as JSON objects, one string each, none of them null.
+@dataclass(frozen=True, slots=True)
+class JsonText:
+    """What is JSON text already: an array of strings, none of them null, or one for all rows."""
 
-    A column is an array of values, or :class:`JsonText`. At least one is an array.
-    """
-    constant, parts = "{", []
-    for i, (name, column) in enumerate(zip(names, columns, strict=True)):
-        constant += ("," if i else "") + json.dumps(name) + ":"
-        if isinstance(column, JsonText) and isinstance(column.text, str):
-            constant += column.text
+    text: pa.StringArray | str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """An object of these members in every row: it is written without a copy of its own."""
+
+    members: Mapping[str, JsonMember]
+
+
+#: The values of a member: an array of them, or what is JSON already.
+JsonMember: TypeAlias = "pa.Array | JsonText | JsonObject"
+
+
+def json_objects(
+    names: Sequence[str], columns: Sequence[JsonMember], end: str = "}"
+) -> pa.StringArray:
+    """Rows as JSON objects, one string each, none of them null. At least one member, at whatever
+    depth, is an array."""
+    parts: list[pa.Array | pa.Scalar] = []
+    constant = _object_parts(dict(zip(names, columns, strict=True)), "", parts)
+    return _join(*parts, pa.scalar(constant + end))
+
+
+def _object_parts(
+    members: Mapping[str, JsonMember], constant: str, parts: list[pa.Array | pa.Scalar]
+) -> str:
+    """Add an object but for its closing brace to ``parts``, behind a text that is the same for all
+    rows; what of that is still to be added is returned."""
+    for i, (name, column) in enumerate(members.items()):
+        constant += ("," if i else "{") + json.dumps(name) + ":"
+        if isinstance(column, JsonObject):
+            constant = _object_parts(column.members, constant, parts) + "}"
             continue
-        quote, text = "", None
+        quote = ""
         if isinstance(column, JsonText):
+            if isinstance(column.text, str):
+                constant += column.text
+                continue
             text = column.text
         elif pa.types.is_string(column.type) and not column.null_count:
             quote, text = '"', _escaped(column)  # the quotes need no copy of their own
@@ -72,14 +104,7 @@ def json_objects(
             text = json_values(column)
         parts += [pa.scalar(constant + quote), text]
         constant = quote
-    return _join(*parts, pa.scalar(constant + end))
-
-
-@dataclass(frozen=True, slots=True)
-class JsonText:
-    """What is JSON text already: an array of strings, none of them null, or one for all rows."""
-
-    text: pa.StringArray | str
+    return constant
 
 
 def text_of(texts: pa.StringArray | pa.BinaryArray) -> pa.Buffer:
@@ -263,7 +288,14 @@ def _struct(array: pa.StructArray) -> pa.StringArray:
     fields = [array.type.field(i).name for i in range(array.type.num_fields)]
     if not fields:
         return _mask(pa.repeat(pa.scalar("{}"), len(array)), array)
-    return _mask(json_objects(fields, [array.field(i) for i in range(len(fields))]), array)
+    return _mask(json_objects(fields, children(array)), array)
+
+
+def children(array: pa.StructArray) -> list[pa.Array]:
+    """The fields of a struct, null where it is: what lies beneath a null may be anything."""
+    if array.null_count:
+        return list(array.flatten())
+    return [array.field(i) for i in range(array.type.num_fields)]
 
 
 def variant_text(array: pa.StructArray) -> pa.StringArray:

@@ -78,7 +78,7 @@ def event_headers(batch: ChangeBatch) -> tuple[Header, ...]:
     ]
     if batch.file is not None:
         headers.append(("_origin", batch.file.origin.encode()))
-    row_ids = getattr(batch, "row_ids", None)
+    row_ids = batch.row_ids
     if row_ids is not None:
         headers.append(("_row_id", row_ids.cast(pa.string())))
     if batch.offset.snapshot:

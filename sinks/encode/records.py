@@ -10,6 +10,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -115,10 +116,12 @@ def load_encoder(
     format: str,  # noqa: A002  # the option's name
     options: Mapping[str, Any],
     registry: Registry | None = None,
+    folder: Path | None = None,
 ) -> Encoder:
     """The encoder of a format with its options (:func:`encoder_options`).
 
-    Raises :class:`ConfigError` naming the format or the option that is wrong.
+    ``registry`` stands in for the one that the options name; ``folder`` is what its files are
+    relative to. Raises :class:`ConfigError` naming the format or the option that is wrong.
     """
     taken = take_options(format, options, encoder_options(format), what="format")
     key = tuple(taken["key"])
@@ -126,7 +129,7 @@ def load_encoder(
         raise ConfigError(f"option 'key' of format {format!r} is not a list of column names")
     if taken["tombstones"] and not key:
         raise ConfigError("tombstones need a key: name its columns in the option 'key'")
-    return _made(format, key, taken, registry)
+    return _made(format, key, taken, registry, folder)
 
 
 def _made(
@@ -134,6 +137,7 @@ def _made(
     key: tuple[str, ...],
     taken: Mapping[str, Any],
     registry: Registry | None,
+    folder: Path | None,
 ) -> Encoder:
     common = {"tombstones": taken["tombstones"]}
     if format == "debezium":
@@ -147,7 +151,7 @@ def _made(
         binary = _choice(format, "mode", taken, ("structured", "binary")) == "binary"
         return CloudEventsEncoder(key, binary=binary, table=taken["table"], **common)
     if format == "avro":
-        return _avro(key, taken, registry)
+        return _avro(key, taken, registry, folder)
     if format == "arrow":
         from sinks.encode.arrow import ArrowEncoder
 
@@ -159,16 +163,19 @@ def _made(
     return RowsEncoder(key, ids=taken["ids"], **common)
 
 
-def _avro(key: tuple[str, ...], taken: Mapping[str, Any], registry: Registry | None) -> Encoder:
+def _avro(
+    key: tuple[str, ...],
+    taken: Mapping[str, Any],
+    registry: Registry | None,
+    folder: Path | None,
+) -> Encoder:
     from sinks.encode.avro import AvroEncoder
     from sinks.encode.registry import load_registry
 
     subjects = _choice("avro", "subjects", taken, ("topic", "record", "topic_record"))
     debezium = _choice("avro", "envelope", taken, ("rows", "debezium")) == "debezium"
-    if subjects != "record" and not taken["topic"]:
-        raise ConfigError("format 'avro' names its subjects after a topic, and there is none")
     if registry is None:
-        registry = load_registry(taken["registry"])
+        registry = load_registry(taken["registry"], folder)
     return AvroEncoder(
         registry,
         key,

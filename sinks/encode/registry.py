@@ -11,7 +11,7 @@ import base64
 import http.client
 import json
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import take_options
 
-__all__ = ["REGISTRY_OPTIONS", "RegistryClient", "load_registry"]
+__all__ = ["REGISTRY_OPTIONS", "RegistryClient", "load_registry", "located"]
 
 #: The options of a registry, as :func:`tailer.sink.take_options` takes them.
 REGISTRY_OPTIONS: dict[str, tuple[type, Any]] = {
@@ -35,6 +35,7 @@ REGISTRY_OPTIONS: dict[str, tuple[type, Any]] = {
     "timeout_s": (int, 10),
 }
 
+_FILES = ("ca_bundle", "client_cert", "client_key")
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _BUSY = (408, 429)
 
@@ -120,6 +121,14 @@ class RegistryClient:
         return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.tls)
 
 
+def located(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The options with their files' paths made absolute, as relative to ``folder``."""
+    return {
+        name: str(folder / value) if name in _FILES and isinstance(value, str) and value else value
+        for name, value in options.items()
+    }
+
+
 def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> RegistryClient:
     """The client of a configuration table: ``url`` (required), ``user`` and ``password`` or
     ``token``, ``ca_bundle``, ``client_cert`` and ``client_key`` (files, relative to ``folder``),
@@ -136,10 +145,8 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
     if taken["token"] and taken["user"]:
         raise ConfigError("the schema registry has both a user and a token: give one of them")
 
-    def file(name: str) -> str | None:
-        return str((folder or Path()) / taken[name]) if taken[name] else None
-
-    tls = _tls(file) if parts.scheme == "https" else None
+    files = located(taken, folder or Path())
+    tls = _tls(files) if parts.scheme == "https" else None
     authorization = None
     if taken["token"]:
         authorization = f"Bearer {taken['token']}"
@@ -151,12 +158,11 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
     )
 
 
-def _tls(file: Callable[[str], str | None]) -> ssl.SSLContext:
+def _tls(files: Mapping[str, str]) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=file("ca_bundle"))
-        certificate = file("client_cert")
-        if certificate is not None:
-            context.load_cert_chain(certificate, file("client_key"))
+        context = ssl.create_default_context(cafile=files["ca_bundle"] or None)
+        if files["client_cert"]:
+            context.load_cert_chain(files["client_cert"], files["client_key"] or None)
     except OSError as e:  # ssl.SSLError is one
         raise ConfigError(f"a TLS file of the schema registry can't be read ({e})") from e
     return context

@@ -19,31 +19,40 @@ from sinks.encode.parts import (
 )
 from sinks.encode.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.errors import TableError
+from tailer.errors import CorruptRow
 
 __all__ = ["RowsEncoder", "row_objects"]
 
 
-def row_objects(batch: ChangeBatch, *, ids: bool, end: str = "}") -> pa.StringArray:
+def row_objects(
+    batch: ChangeBatch,
+    *,
+    ids: bool = False,
+    origin: bool = False,
+    row_ids: bool = False,
+    end: str = "}",
+) -> pa.StringArray:
     """A batch's rows as JSON objects: the data columns, then the three metadata columns.
 
-    With ``ids``, then ``_event_id``, ``_origin`` and, where rows have one, ``_row_id``. Raises
-    :class:`TableError`, naming version and file, for a value that can't be written.
+    Then, each if asked for, ``_event_id``, ``_origin`` and ``_row_id`` (null where it is not
+    known). Raises :class:`TableError`, naming version and file, for a value that can't be written.
     """
     names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
     if batch.num_rows:  # the same for all rows of a batch
         for number in (-2, -1):
             columns[number] = JsonText(json_values(columns[number].slice(0, 1))[0].as_py())
-    if ids and batch.file is not None:
-        names += ["_event_id", "_origin"]
-        columns += [batch.event_ids(), JsonText(json.dumps(batch.file.origin))]
-        row_ids = getattr(batch, "row_ids", None)
-        if row_ids is not None:
-            names.append("_row_id")
-            columns.append(row_ids)
+    if ids:
+        names.append("_event_id")
+        columns.append(batch.event_ids())
+    if origin and batch.file is not None:
+        names.append("_origin")
+        columns.append(JsonText(json.dumps(batch.file.origin)))
+    if row_ids:
+        names.append("_row_id")
+        columns.append(JsonText("null") if batch.row_ids is None else batch.row_ids)
     try:
         return json_objects(names, columns, end)
-    except TableError as e:  # a variant whose bytes are none
+    except CorruptRow as e:  # a variant whose bytes are none
         raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
 
 
@@ -66,7 +75,8 @@ class RowsEncoder:
         keys = None
         if self.key_columns:
             keys = json_keys(key_array(batch, self.key_columns, data_columns(batch)))
-        values = as_binary(row_objects(batch, ids=self.ids))
+        told, known = self.ids, self.ids and batch.row_ids is not None
+        values = as_binary(row_objects(batch, ids=told, origin=told, row_ids=known))
         records = Records(keys, values, event_headers(batch), batch.timestamp_ms)
         if self.tombstones:
             deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")

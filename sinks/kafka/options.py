@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sinks.encode.records import encoder_options
+from sinks.encode.registry import located
 from sinks.kafka.security import Security
 from tailer.errors import ConfigError
 from tailer.sink import take_options
@@ -127,10 +128,13 @@ class KafkaOptions:
         taken = take_options("kafka", options, {**of_format, **_ALLOWED, **Security.ALLOWED})
         _check(taken)
         taken["topic_config"] = {k: _text(v) for k, v in taken["topic_config"].items()}
+        encoder = {key: taken[key] for key in of_format}
+        if "registry" in encoder:
+            encoder["registry"] = located(encoder["registry"], folder)
         return cls(
             **{key: taken[key] for key in _ALLOWED},
             security=Security.of({key: taken[key] for key in Security.ALLOWED}, folder),
-            encoder={key: taken[key] for key in of_format},
+            encoder=encoder,
         )
 
 

@@ -87,25 +87,25 @@ function show(feed) {
   const state = node.querySelector(".state");
   state.textContent = feed.state;
   state.className = `state ${feed.state}`;
-  node.querySelector(".table").textContent = `${feed.table} → ${feed.sink}`;
+  node.querySelector(".table").textContent = `${feed.table} → ${feed.sinks.join(", ")}`;
   rates.push(feed.events_per_s ?? 0);
   if (rates.length > POINTS) rates.shift();
   sparkline(node, rates);
-  const { lag, offset } = feed;
+  const { offset } = feed;
   put(node, "rate", rate(feed.events_per_s));
   put(
     node, "lag",
-    lag.versions
-      ? `${lag.versions} version${lag.versions === 1 ? "" : "s"}, ${duration(lag.seconds)}` +
-        (lag.bytes === null ? "" : `, ${bytes(lag.bytes)}`)
+    feed.lag_versions
+      ? `${feed.lag_versions} version${feed.lag_versions === 1 ? "" : "s"}, ` +
+        `${duration(feed.lag_seconds)}, ${bytes(feed.lag_bytes)}`
       : "none",
-    lag.versions > 0 && lag.seconds > 300,
+    feed.lag_versions > 0 && feed.lag_seconds > 300,
   );
   put(node, "offset", offset ? `v${offset.version}${offset.index ? ` +${offset.index}` : ""}` +
     (offset.snapshot ? " snapshot" : "") : "–");
   const loss = feed.seconds_to_loss;
   put(node, "loss", duration(loss), loss !== null && loss < 86400);
-  put(node, "lease", feed.lease ?? "–");
+  put(node, "lease", feed.owner ? `${feed.lease} (${feed.owner} has it)` : feed.lease);
   const error = node.querySelector(".error");
   error.hidden = !feed.last_error;
   error.textContent = feed.last_error ?? "";
@@ -219,8 +219,8 @@ async function connect() {
     try {
       const answer = await fetch("api/v1/events", { headers: headers(), signal: mine.signal });
       if (answer.status === 401 || answer.status === 403) {
+        byId("summary").textContent = token() ? "that token was refused" : "a token is needed";
         sessionStorage.removeItem("token");
-        byId("summary").textContent = "a token is needed";
         byId("sign-in").hidden = false;
         return;
       }

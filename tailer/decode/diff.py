@@ -18,8 +18,8 @@ size of the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -44,6 +44,9 @@ OpenFile = Callable[[ChangeFile], tuple[pa.NativeFile, RowSelection]]
 #: A row's reference in the engine: file number and position in one 64-bit integer.
 _POSITION_BITS = 40
 _POSITION_MASK = (1 << _POSITION_BITS) - 1
+
+#: So many rows tell which file is the rewrite of which.
+_HEAD_ROWS = 64
 
 
 @dataclass(slots=True)
@@ -247,7 +250,7 @@ def _decoded(sides: _Sides, keeper: Keeper | None) -> Iterator[Decoded]:
         yield from ((COMING, number, rows) for rows in _file_rows(sides, sides.coming[number]))
 
 
-def _file_rows(sides: _Sides, file: ChangeFile) -> Iterator[Rows]:
+def _file_rows(sides: _Sides, file: ChangeFile) -> Generator[Rows, None, None]:
     source, selection = sides.open_file(file)
     with source:
         yield from decode_file(source, file, selection, sides.decode, Skip())
@@ -256,12 +259,15 @@ def _file_rows(sides: _Sides, file: ChangeFile) -> Iterator[Rows]:
 def _pairs(sides: _Sides) -> dict[int, int]:
     if not pairable(sides.leaving, sides.coming):
         return {}
-    with ExitStack() as opened:
-        left, came = (
-            [(f, opened.enter_context(sides.open_file(f)[0])) for f in files]
-            for files in (sides.leaving, sides.coming)
-        )
-        return alike(left, came)
+    left, came = ([_head(sides, f) for f in files] for files in (sides.leaving, sides.coming))
+    return alike(left, came)
+
+
+def _head(sides: _Sides, file: ChangeFile) -> Rows | None:
+    """The first few rows of a file."""
+    few = replace(sides, decode=replace(sides.decode, batch_rows_max=_HEAD_ROWS))
+    with closing(_file_rows(few, file)) as rows:
+        return next(rows, None)
 
 
 def _tracked(sides: _Sides) -> Iterator[tuple[int, pa.Int64Array, pa.RecordBatch]]:

@@ -31,6 +31,8 @@ MAP_DEPTH_MAX = 8
 _NULLS = pa.field("#nulls", pa.int64())
 _NULLS_MAX = 62
 _NARROW_DIGITS = 18
+#: Begins the second hash: only what is mixed in before a value changes how that one is mixed.
+_SALT = "17"
 
 #: What every row of a stream begins with: its side, and its reference on that side.
 REF_FIELDS = (pa.field("#side", pa.int8()), pa.field("#ref", pa.int64()))
@@ -64,12 +66,15 @@ class RowStream:
 
         Raises :class:`UnsupportedTable` for maps that are nested too deep to be compared.
         """
+        self._check_depth()
+        return ", ".join(_canonical(f.name, f.type) for f in list(self.schema)[len(REF_FIELDS) :])
+
+    def _check_depth(self) -> None:
         if any(_map_depth(f.type) > MAP_DEPTH_MAX for f in self.schema):
             raise UnsupportedTable(
                 f"its rows can't be compared: maps are nested more than {MAP_DEPTH_MAX} deep",
                 hint="follow it with its change data feed on",
             )
-        return ", ".join(_canonical(f.name, f.type) for f in list(self.schema)[len(REF_FIELDS) :])
 
     def fingerprint(self) -> dict[str, str]:
         """SQL, by name, for what stands for all values of a row: 128 bits of hash, and values.
@@ -80,16 +85,20 @@ class RowStream:
         that of NULL is only told by which columns are null. Halves of wide decimals may change
         places unseen, and nested values hide all of this; those are compared by value.
         """
-        narrow, second, exact = self._narrow(), [f'"{_NULLS.name}"'], []
+        self._check_depth()
+        narrow = self._narrow()
+        first, second, exact = [f'"{_NULLS.name}"'], [_SALT, f'"{_NULLS.name}"'], []
         for field in list(self.schema)[len(REF_FIELDS) :]:
+            value = _canonical(field.name, field.type)
             if field not in narrow:
-                exact.append(_canonical(field.name, field.type))
-            elif _is_text(field.type):
+                exact.append(value)
+                continue
+            first.append(value)
+            if _is_text(field.type):
                 prefix = "'fingerp~'" if pa.types.is_string(field.type) else "'fingerp~'::BLOB"
-                second.append(f"{prefix} || {field.name}")
-            else:
-                second.append(field.name)
-        hashes = {"h1": f"hash({self.key()})", "h2": f"hash({', '.join(second)})"}
+                value = f"{prefix} || {value}"
+            second.append(value)
+        hashes = {"h1": f"hash({', '.join(first)})", "h2": f"hash({', '.join(second)})"}
         return hashes | {f"v{i}": sql for i, sql in enumerate(exact)}
 
     def _narrow(self) -> list[pa.Field]:

@@ -12,11 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
-from tailer.decode.damage import UNREADABLE
 from tailer.decode.engine import COMING, LEAVING
 from tailer.decode.rows import Skip, given_kinds
 from tailer.decode.vectors import positions_of
@@ -99,53 +97,34 @@ def kept_rows(file: ChangeFile, skip: Skip) -> Iterator[Rows]:
             yield rows.slice(passed)
 
 
-def alike(
-    leaving: Sequence[tuple[ChangeFile, pa.NativeFile]],
-    coming: Sequence[tuple[ChangeFile, pa.NativeFile]],
-) -> dict[int, int]:
-    """Which file that comes may be the rewrite of which that leaves; by statistics, so a guess."""
-    marks = [[_mark(file, source) for file, source in side] for side in (leaving, coming)]
+def alike(leaving: Sequence[Rows | None], coming: Sequence[Rows | None]) -> dict[int, int]:
+    """Which file that comes may be the rewrite of which that leaves: a guess by their first rows,
+    at least half of which must be the same."""
     free, found = set(range(len(coming))), {}
-    for number, mark in enumerate(marks[0]):
-        scores = {n: _score(mark, marks[1][n]) for n in sorted(free)}
+    for number, head in enumerate(leaving):
+        scores = {n: _score(head, coming[n]) for n in sorted(free)}
         best = max(scores, key=lambda n: scores[n], default=None)
-        if best is not None and scores[best] > 0:
+        if best is not None and scores[best] >= 1 - _DIFFERENT_MAX:
             found[number] = best
             free.remove(best)
     return found
 
 
 def pairable(leaving: Sequence[ChangeFile], coming: Sequence[ChangeFile]) -> bool:
-    """Whether a look at the files' footers may be worth it."""
+    """Whether a look at the files' first rows may be worth it."""
     if max(len(leaving), len(coming)) > _PAIRED_FILES_MAX:
         return False
     sizes = {f.num_records for f in leaving}  # a remove need not tell
     return None in sizes or any(f.num_records is None or f.num_records in sizes for f in coming)
 
 
-#: Rows, and of each column chunk of the first row group its bounds.
-_Mark = tuple[int, dict[str, object]]
-
-
-def _mark(file: ChangeFile, source: pa.NativeFile) -> _Mark:
-    try:
-        with pq.ParquetFile(source) as parquet:
-            meta = parquet.metadata
-            bounds: dict[str, object] = dict(file.partition_values)
-            for i in range(meta.num_columns if meta.num_row_groups else 0):
-                column = meta.row_group(0).column(i)
-                stats = column.statistics
-                if stats is not None and stats.has_min_max:
-                    bounds[column.path_in_schema] = (stats.min_raw, stats.max_raw)
-            return meta.num_rows, bounds
-    except UNREADABLE:  # decoding it will say so by name
-        return -1, {}
-
-
-def _score(one: _Mark, other: _Mark) -> int:
-    if one[0] != other[0]:
-        return 0
-    return 1 + sum(bounds == other[1].get(name) for name, bounds in one[1].items())
+def _score(one: Rows | None, other: Rows | None) -> float:
+    """The share of rows that are the same at the same place."""
+    if one is None or other is None:
+        return 0.0
+    count = min(one.batch.num_rows, other.batch.num_rows)
+    mask = _differ(one.batch.slice(0, count), other.batch.slice(0, count))
+    return 1.0 - float(pc.mean(mask).as_py())
 
 
 def side_by_side(

@@ -29,16 +29,15 @@ from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeFile
 from tailer.decode.engine import COMING, LEAVING, REF_FIELDS, DiffOptions, Engine, RowStream
 from tailer.decode.preimages import Numbers, Preimages
 from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
-from tailer.decode.tracking import tracked_rows
 from tailer.decode.variant import canonical_variants
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 
 __all__ = [
+    "Images",
     "OpenFile",
     "Pairing",
-    "Reading",
     "find_pairs",
     "from_index",
     "may_have_images",
@@ -54,19 +53,42 @@ _ROW_ID = pa.field("row_id", pa.int64())
 _RUN_ROWS = 65_536
 
 
+def _as_it_is(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows
+
+
+def _not_lost(_: ChangeFile) -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How the files of one version are read: all that both readings share."""
+class Images:
+    """How the files of one version are read: all that both readings share.
+
+    ``select`` is what a row goes through before it may leave: a preimage, too. ``lost`` tells of
+    a file that is recorded as lost how many changes are counted for it, and None of any other.
+    """
 
     files: Sequence[ChangeFile]
     after: TableState
     open_file: OpenFile
     decode: DecodeOptions
+    select: Callable[[pa.RecordBatch], pa.RecordBatch] = _as_it_is
+    lost: Callable[[ChangeFile], int | None] = _not_lost
 
-    def rows(self, options: DecodeOptions) -> Iterator[tuple[ChangeFile, int, Any]]:
-        """File, place of the first row in the plain sequence, and rows, of everything."""
+    def rows(
+        self, options: DecodeOptions, *, images_only: bool = False
+    ) -> Iterator[tuple[ChangeFile, int, Any]]:
+        """File, place of the first row in the plain sequence, and rows, of everything; or of the
+        files that may hold images of updates."""
         at = 0
         for file in self.files:
+            passed = self.lost(file)
+            if passed is None and images_only and file.updated is None and file.rows is not None:
+                passed = len(file.rows)
+            if passed is not None:
+                at += passed
+                continue
             source, selection = self.open_file(file)
             with source:
                 for rows in decode_file(source, file, selection, options, Skip()):
@@ -148,33 +170,31 @@ class Pairing:
             self.early |= bool(pc.any(pc.greater(left, batch.column("c"))).as_py())
         self._pairs = pairs("c")
 
-    def fill(self, reading: Reading) -> None:
+    def fill(self, reading: Images) -> None:
         """Put all paired preimages aside at once: some come behind their postimage, or have to be
         read in the schema that the version leads to."""
         self.early = True
-        options = replace(reading.decode, target=reading.decode.target or reading.after)
+        target = reading.decode.target or reading.after
+        options = replace(reading.decode, target=target, row_ids=False)
         for _, at, rows in reading.rows(options):
             places = positions_within(self.paired, at, at + rows.batch.num_rows)
             if len(places):
                 taken = pc.subtract(places, pa.scalar(at, pa.int64()))
-                self._waiting.add(places, _data(rows.batch.take(taken)))
+                self._waiting.add(places, _data(reading.select(rows.batch.take(taken))))
 
 
 def find_pairs(
-    files: Sequence[ChangeFile],
+    reading: Images,
     before: TableState | None,
-    after: TableState,
-    open_file: OpenFile,
-    decode: DecodeOptions,
     options: DiffOptions,
     key: tuple[str, ...] = (),
 ) -> Pairing | None:
     """The pairs of a version with these files; None if it has no update.
 
-    ``before`` and ``after`` are the table's states around the version.
+    ``before`` is the table's state before the version.
     """
+    files, after = reading.files, reading.after
     _check_key(key, after)
-    reading = Reading(files, after, open_file, decode)
     pairing = Pairing(options)
     try:
         if any(file.origin == "row_ids" for file in files) or key:
@@ -248,31 +268,21 @@ def _data(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(rows.columns[: len(fields)], schema=pa.schema(fields))
 
 
-def _images(reading: Reading, key: tuple[str, ...]) -> RowStream:
+def _images(reading: Images, key: tuple[str, ...]) -> RowStream:
     """All images of updates: side, place, then row id (where there are some) and key columns."""
     by_id = any(file.origin == "row_ids" for file in reading.files)
     fields = list(output_schema(reading.after, key))[: -len(METADATA_FIELDS)]
     named = [pa.field(f"c{i}", f.type) for i, f in enumerate(fields)]
     schema = pa.schema([*REF_FIELDS, *([_ROW_ID] if by_id else []), *named])
-    options = replace(reading.decode, columns=key, target=reading.after)
+    options = replace(reading.decode, columns=key, target=reading.after, row_ids=by_id)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        at = 0
-        for file in reading.files:
-            if file.updated is None and file.rows is not None:
-                at += len(file.rows)
-                continue
-            ids = _RowIds(file, reading.open_file) if by_id else None
-            source, selection = reading.open_file(file)
-            with source:
-                for rows in decode_file(source, file, selection, options, Skip()):
-                    found = rows.batch
-                    values = [canonical_variants(c) for c in found.columns[: len(fields)]]
-                    if ids is not None:
-                        values.insert(0, ids.following(found.num_rows))
-                    kinds = found.column(CHANGE_TYPE)
-                    yield _sided(kinds, at, values, schema)
-                    at += found.num_rows
+        for _, at, rows in reading.rows(options, images_only=True):
+            found = rows.batch
+            values = [canonical_variants(c) for c in found.columns[: len(fields)]]
+            if by_id:
+                values.insert(0, rows.row_ids)
+            yield _sided(found.column(CHANGE_TYPE), at, values, schema)
 
     return RowStream(schema, batches())
 
@@ -287,36 +297,14 @@ def _sided(
     return batch.filter(pc.or_(post, pc.equal(kinds, _PRE)))
 
 
-class _RowIds:
-    """The row ids of one file's rows, so many at a time as the other columns come."""
-
-    def __init__(self, file: ChangeFile, open_file: OpenFile) -> None:
-        self._batches = self._read(file, open_file)
-        self._rest = pa.array([], pa.int64())
-
-    @staticmethod
-    def _read(file: ChangeFile, open_file: OpenFile) -> Iterator[pa.Int64Array]:
-        source, selection = open_file(file)
-        with source:
-            for batch in tracked_rows(source, file, selection):
-                yield batch.column("row_id")
-
-    def following(self, count: int) -> pa.Int64Array:
-        """The next ``count`` ids."""
-        while len(self._rest) < count:
-            self._rest = pa.concat_arrays([self._rest, next(self._batches)])
-        taken, self._rest = self._rest.slice(0, count), self._rest.slice(count)
-        return taken
-
-
 #: Pairs of adjacent images: place of the first preimage and postimage, the step from one to the
 #: next (2 where they take turns, 1 where each kind is read for itself), and how many.
 _Run = tuple[int, int, int, int]
 
 
-def _runs(reading: Reading) -> list[_Run]:
+def _runs(reading: Images) -> list[_Run]:
     """The cdc files that are strictly preimage, postimage, from the first row to the last."""
-    options = replace(reading.decode, columns=(), target=None)
+    options = replace(reading.decode, columns=(), target=None, row_ids=False)
     whole = replace(reading, files=[replace(f, kinds=None) for f in _cdc_files(reading.files)])
     counts: dict[str, _Counts] = {}
     for file, _, rows in whole.rows(options):

@@ -61,6 +61,7 @@ def _work_order(
     if not isinstance(action, AddCDCFile):
         more["without"] = action.deletion_vector
         more["num_records"] = action.num_records
+        more["bounds"] = action.bounds
         more["base_row_id"] = action.base_row_id
         more["default_row_commit_version"] = action.default_row_commit_version
     return ChangeFile(
@@ -207,6 +208,13 @@ def plan_rewrite(
     ``live`` are the keys of files that were in the table before (:func:`possible_readds`): adding
     one of them again only renews what the log says of it.
     """
+    if commit.header.cdcs and not commit.header.adds + commit.header.removes:
+        raise TableError(
+            "this version has change data but none of the data files that it changed, so nothing "
+            "can be derived from it",
+            version=commit.version,
+            hint="use change source auto or cdf",
+        )
     if not commit.header.data_changes:
         return Rewrite([], [])
     try:
@@ -315,6 +323,7 @@ def _completed(
         )
     names = ("size", "num_records", "deletion_vector", "base_row_id", "default_row_commit_version")
     lacking = {n: getattr(add, n) for n in names if getattr(remove, n) is None}
+    lacking["bounds"] = remove.bounds or add.bounds
     return replace(remove, partition_values=add.partition_values, **lacking)
 
 

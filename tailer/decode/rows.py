@@ -6,7 +6,7 @@ given. Row groups stream one after the other; row groups without a wanted row ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, METADATA_FIELDS, ChangeFil
 from tailer.decode.calendar import Calendar, calendar_of
 from tailer.decode.columns import Convert, converter, find_field
 from tailer.decode.damage import UNREADABLE, unreadable
-from tailer.decode.tracking import column_bytes, row_id_column, row_ids, tells_row_ids
+from tailer.decode.tracking import OnRead, read_share, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import StructField, arrow_schema, arrow_type
@@ -37,7 +37,7 @@ class DecodeOptions:
     in the schema that their file was written under. ``writer_timezone`` is for partition
     timestamps without a zone. ``page_checksums`` verifies them where a file has some; that costs
     about a twentieth of the time. ``row_ids`` asks for those too; ``on_read`` is told how many
-    bytes of data files are read.
+    bytes are read.
     """
 
     batch_rows_max: int = 65_536
@@ -47,7 +47,7 @@ class DecodeOptions:
     columns: tuple[str, ...] | None = None
     page_checksums: bool = False
     row_ids: bool = False
-    on_read: Callable[[int], None] | None = field(default=None, compare=False)
+    on_read: OnRead | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
@@ -89,7 +89,9 @@ def decode_file(
     """
     try:
         with _open(source, file, options) as parquet:
-            yield from _Decoder(parquet, file, selection, options).batches(skip, part)
+            yield from _Decoder(parquet, source.size(), file, selection, options).batches(
+                skip, part
+            )
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
     except UNREADABLE as e:
@@ -154,11 +156,13 @@ class _Decoder:
     def __init__(
         self,
         parquet: pq.ParquetFile,
+        size: int,
         file: ChangeFile,
         selection: RowSelection,
         options: DecodeOptions,
     ) -> None:
         self.parquet = parquet
+        self.size = size
         self.file = file
         self.selection = selection
         self.options = options
@@ -208,14 +212,29 @@ class _Decoder:
         """
         state, physical = self.file.state, target.physical_name(field)
         if physical in {state.physical_name(f) for f in state.partition_fields()}:
-            text = self.file.partition_values.get(physical)
-            return partition_scalar(text, field.type, self.options.writer_timezone)
+            return self._partition_value(field, physical)
         found = find_field(in_file, field, target.mapping)
         if found is None:
             return pa.scalar(None, arrow_type(field.type))
         name, source = found[1].name, found[1].type
         convert = converter(source, field.type, target.mapping, field.name, calendar)
         return name, convert
+
+    def _partition_value(self, field: StructField, physical: str) -> pa.Scalar:
+        text = self.file.partition_values.get(physical)
+        zone = self.options.writer_timezone
+        try:
+            return partition_scalar(text, field.type, zone)
+        except CorruptLog:
+            state = self.file.state
+            own = next(f for f in state.partition_fields() if state.physical_name(f) == physical)
+            if own.type == field.type:
+                raise
+            partition_scalar(text, own.type, zone)
+            raise CorruptRow(
+                f"the partition value {text!r} can't be read in the later type of the column "
+                f"{field.name!r}"
+            ) from None
 
     def batches(self, skip: Skip, part: tuple[int, int] | None) -> Iterator[Rows]:
         first = 0
@@ -249,7 +268,7 @@ class _Decoder:
         row_bytes = self._row_bytes(group)
         size = min(self.options.batch_rows_max, self.options.batch_bytes_max // row_bytes)
         if self.options.on_read is not None:
-            self.options.on_read(column_bytes(self.parquet, group, self.names))
+            self.options.on_read(int(self.size * read_share(self.parquet, group, self.names)))
         if not self.names:  # nothing but constants: there is no column to take the length from
             yield from self._constant_rows(first, meta.num_rows, max(1, size))
             return

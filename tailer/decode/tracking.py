@@ -20,13 +20,17 @@ from tailer.errors import CorruptLog
 
 __all__ = [
     "TRACKED",
-    "column_bytes",
+    "OnRead",
     "has_row_ids",
+    "read_share",
     "row_id_column",
     "row_ids",
     "tells_row_ids",
     "tracked_rows",
 ]
+
+#: Is told how many bytes were read. Called from worker threads.
+OnRead = Callable[[int], None]
 
 #: The columns that :func:`tracked_rows` gives.
 TRACKED = pa.schema(
@@ -65,21 +69,26 @@ def row_ids(
     return default if materialised is None else pc.coalesce(materialised.cast(pa.int64()), default)
 
 
-def column_bytes(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
-    """How many bytes of a row group these top-level columns take, as they are stored."""
-    meta, wanted, found = parquet.metadata.row_group(group), set(names), 0
-    for i in range(meta.num_columns):
-        column = meta.column(i)
-        if column.path_in_schema in wanted or column.path_in_schema.partition(".")[0] in wanted:
-            found += int(column.total_compressed_size)
-    return found
+def read_share(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> float:
+    """About which share of the file is read with these top-level columns of a row group.
+
+    Columns count alike: their sizes can't be asked for, as pyarrow does not survive the answer of
+    a damaged file.
+    """
+    meta, schema = parquet.metadata, parquet.schema
+    every = sum(int(meta.row_group(i).total_byte_size) for i in range(meta.num_row_groups))
+    wanted = set(names)
+    paths = (schema.column(i).path for i in range(meta.num_columns))
+    leaves = sum(path in wanted or path.partition(".")[0] in wanted for path in paths)
+    in_group = int(meta.row_group(group).total_byte_size) / every if every > 0 else 0.0
+    return max(0.0, min(1.0, in_group * leaves / max(1, int(meta.num_columns))))
 
 
 def tracked_rows(
     source: pa.NativeFile,
     file: ChangeFile,
     selection: RowSelection,
-    on_read: Callable[[int], None] | None = None,
+    on_read: OnRead | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Position, stable row id and stable row commit version of a file's selected rows.
 
@@ -94,10 +103,7 @@ def tracked_rows(
 
 
 def _tracked(
-    source: pa.NativeFile,
-    file: ChangeFile,
-    selection: RowSelection,
-    on_read: Callable[[int], None] | None,
+    source: pa.NativeFile, file: ChangeFile, selection: RowSelection, on_read: OnRead | None
 ) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
         of_ids = row_id_column(file, parquet.schema_arrow.names)
@@ -107,7 +113,7 @@ def _tracked(
         ]
         if on_read is not None:
             groups = range(parquet.metadata.num_row_groups)
-            on_read(sum(column_bytes(parquet, group, present) for group in groups))
+            on_read(int(source.size() * sum(read_share(parquet, g, present) for g in groups)))
         for first, columns, count in _column_batches(parquet, present):
             positions = pa.arange(first, first + count)
             versions = pa.repeat(pa.scalar(file.default_row_commit_version, pa.int64()), count)

@@ -1,9 +1,9 @@
 """The actions of the log as typed values, and the parsing of one JSON line into one of them.
 
 Unknown actions and unknown fields are passed over ("Protocol Evolution"); a known action that
-lacks a required field, or has one of the wrong kind, is an error. Statistics are cut down to
-``num_records`` while parsing: a commit can hold a hundred thousand of them, and only that number
-is ever asked for.
+lacks a required field, or has one of the wrong kind, is an error. Statistics are cut down while
+parsing to ``num_records`` and the bounds of a few integer columns: a commit can hold a hundred
+thousand of them, and no more is ever asked for.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailer.delta.statistics import Bounds, file_statistics
 from tailer.errors import CorruptLog
 
 __all__ = [
@@ -92,6 +93,7 @@ class AddFile:
     modification_time: int
     data_change: bool
     num_records: int | None = None
+    bounds: tuple[Bounds, ...] = ()
     deletion_vector: DeletionVectorDescriptor | None = None
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
@@ -108,6 +110,7 @@ class RemoveFile:
     partition_values: StringMap | None = field(default=None, hash=False)
     size: int | None = None
     num_records: int | None = None
+    bounds: tuple[Bounds, ...] = ()
     deletion_vector: DeletionVectorDescriptor | None = None
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
@@ -279,34 +282,16 @@ def _deletion_vector(values: Any) -> DeletionVectorDescriptor | None:
     )
 
 
-def _num_records(f: _Fields) -> int | None:
-    """``numRecords`` of the statistics, be they a JSON string or the checkpoint's struct.
-
-    Statistics are hints: unreadable ones are taken as absent.
-    """
-    stats: Any = f.values.get("stats_parsed")
-    if not isinstance(stats, dict):
-        text = f.values.get("stats")
-        if not isinstance(text, str) or "numRecords" not in text:
-            return None
-        try:
-            stats = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-    value = stats.get("numRecords") if isinstance(stats, dict) else None
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if 0 <= value <= LONG_MAX else None
-
-
 def _add(f: _Fields) -> AddFile:
+    records, bounds = file_statistics(f.values)
     return AddFile(
         path=f.text("path"),
         partition_values=f.string_map_or_none("partitionValues") or {},
         size=f.integer("size"),
         modification_time=f.integer_or_none("modificationTime") or 0,
         data_change=f.flag("dataChange"),
-        num_records=_num_records(f),
+        num_records=records,
+        bounds=bounds,
         deletion_vector=_deletion_vector(f.values.get("deletionVector")),
         base_row_id=f.integer_or_none("baseRowId"),
         default_row_commit_version=f.integer_or_none("defaultRowCommitVersion"),
@@ -314,13 +299,15 @@ def _add(f: _Fields) -> AddFile:
 
 
 def _remove(f: _Fields) -> RemoveFile:
+    records, bounds = file_statistics(f.values)
     return RemoveFile(
         path=f.text("path"),
         data_change=f.flag("dataChange", default=True),
         deletion_timestamp=f.integer_or_none("deletionTimestamp"),
         partition_values=f.string_map_or_none("partitionValues"),
         size=f.integer_or_none("size"),
-        num_records=_num_records(f),
+        num_records=records,
+        bounds=bounds,
         deletion_vector=_deletion_vector(f.values.get("deletionVector")),
         base_row_id=f.integer_or_none("baseRowId"),
         default_row_commit_version=f.integer_or_none("defaultRowCommitVersion"),

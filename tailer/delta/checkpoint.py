@@ -14,7 +14,7 @@ from tailer.delta.footer import pruned_footer
 from tailer.delta.views import without_views
 from tailer.errors import CorruptLog, TableError
 
-__all__ = ["checkpoint_actions"]
+__all__ = ["checkpoint_actions", "checkpoint_adds"]
 
 _STEERING = ("protocol", "metaData", "txn", "domainMetadata", "sidecar", "checkpointMetadata")
 # Of an add, all but its statistics, tags and parsed partition values: those are most of the bytes.
@@ -55,6 +55,43 @@ def checkpoint_actions(
             f"the checkpoint can't be read ({next(iter(str(e).splitlines()), 'no reason given')})",
             path=name,
         ) from None
+
+
+def checkpoint_adds(name: str, source: pa.NativeFile) -> Iterator[dict[str, Any]]:
+    """The adds of one checkpoint or sidecar file as JSON objects, as a commit would have them.
+
+    With statistics and tags, for whoever hands actions on. Where the checkpoint has statistics
+    only as a struct, ``stats`` is their record count. Raises :class:`CorruptLog`, naming the file.
+    """
+    columns = [f"add.{field}" for field in _ADD]
+    columns += ["add.tags", "add.clusteringProvider", "add.stats", "add.stats_parsed.numRecords"]
+    try:
+        with _open(source, columns) as parquet:
+            for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
+                for column in batch.columns:
+                    plain = without_views(column)
+                    for values in plain.filter(_present(plain)).to_pylist():
+                        yield _json_object(_without_nulls(values))
+    except (pa.ArrowException, OSError, ValueError) as e:
+        raise CorruptLog(
+            f"the checkpoint can't be read ({next(iter(str(e).splitlines()), 'no reason given')})",
+            path=name,
+        ) from None
+
+
+def _json_object(values: dict[str, Any]) -> dict[str, Any]:
+    parsed = values.pop("stats_parsed", None)
+    if values.get("stats") is None and isinstance(parsed, dict):
+        records = parsed.get("numRecords")
+        if isinstance(records, int):
+            values["stats"] = f'{{"numRecords":{records}}}'
+    for key in ("partitionValues", "tags"):
+        if isinstance(values.get(key), list):
+            values[key] = dict(values[key])
+    dv = values.get("deletionVector")
+    if isinstance(dv, dict):
+        values["deletionVector"] = {k: v for k, v in dv.items() if v is not None}
+    return {k: v for k, v in values.items() if v is not None}
 
 
 def _open(source: pa.NativeFile, columns: Sequence[str]) -> pq.ParquetFile:

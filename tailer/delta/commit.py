@@ -64,7 +64,8 @@ class Commit:
     """One version's commit, between the table's state before it and the one after it.
 
     ``before`` is None for the table's first version; ``size`` is the commit file's, in bytes;
-    ``timestamp_ms`` by the rules of :mod:`tailer.delta.timestamps`, and ``mtime_ms`` the file's.
+    ``timestamp_ms`` by the rules of :mod:`tailer.delta.timestamps`, and ``mtime_ms`` the file's;
+    ``tag`` changes with the file.
     """
 
     version: int
@@ -76,6 +77,7 @@ class Commit:
     lines: Lines
     before: TableState | None
     after: TableState
+    tag: str = ""
 
     def file_actions(self) -> Iterator[FileAction]:
         """The adds, removes and cdc files, in the file's order; parsed anew at each call."""

@@ -8,56 +8,73 @@ lock file held for the owner's lifetime keeps a second process out.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import re
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.to_thread
 
 from tailer.changes import Offset
 from tailer.errors import OffsetError, TransientError
+from tailer.offsets import OffsetStore
+from tailer.offsets.document import FORMAT, document_name, from_bytes, to_bytes
 
 __all__ = ["LocalOffsetStore"]
 
-_FORMAT = 1
+_STANDBY_PAUSE_S = 0.5
 
 
-class LocalOffsetStore:
-    """The offset of feed ``name`` in the folder ``folder``."""
+class LocalOffsetStore(OffsetStore):
+    """The offset of feed ``name`` in the folder ``folder``.
 
-    def __init__(self, folder: Path, name: str) -> None:
-        safe = re.sub(r"[^A-Za-z0-9._-]", lambda m: f"%{ord(m[0]):02X}", name)
-        self.path = folder / f"{safe}.offset.json"
+    With ``standby``, :meth:`acquire` waits while another process has it; without, it refuses.
+    """
+
+    def __init__(self, folder: Path, name: str, *, standby: bool = False) -> None:
+        self.path = folder / f"{document_name(name)}.offset.json"
         self.name = name
+        self._standby = standby
+        self._waiting_for: str | None = None
         self.epoch = 0
         self._lock: int | None = None
 
     async def acquire(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
-        await anyio.to_thread.run_sync(self._acquire)
+        try:
+            while not await anyio.to_thread.run_sync(self._acquire):
+                if not self._standby:
+                    raise OffsetError(
+                        f"another process holds the offset of feed {self.name!r}",
+                        path=str(self.path),
+                        hint="two daemons must not run one feed; stop the other one",
+                    )
+                self._waiting_for = "another process on this machine"
+                await anyio.sleep(_STANDBY_PAUSE_S)
+        finally:
+            self._waiting_for = None
 
-    def _acquire(self) -> None:
+    @property
+    def waiting_for(self) -> str | None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        return self._waiting_for
+
+    def _acquire(self) -> bool:
         if self._lock is not None:
-            return
+            return True
         lock = self._open_lock()
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(lock)
-            raise OffsetError(
-                f"another process holds the offset of feed {self.name!r}",
-                path=str(self.path),
-                hint="two daemons must not run one feed; stop the other one",
-            ) from None
+            return False
         self._lock = lock
         try:
             document = self._read()
         except OffsetError:
             document = None  # load() says so; whoever owns the offset may set it anew
         self.epoch = (document["epoch"] if document else 0) + 1
+        return True
 
     def _open_lock(self) -> int:
         path = self.path.with_suffix(".lock")
@@ -87,24 +104,7 @@ class LocalOffsetStore:
             text = self.path.read_bytes()
         except FileNotFoundError:
             return None
-        try:
-            document = json.loads(text)
-            checksum = document.pop("checksum")
-            epoch, known = document["epoch"], document["format"] == _FORMAT
-        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            raise self._damaged("it is not what was written") from None
-        if checksum != _checksum(document) or not isinstance(epoch, int) or not known:
-            raise self._damaged("its checksum does not fit")
-        if document.get("feed") != self.name:
-            raise self._damaged(f"it belongs to feed {document.get('feed')!r}")
-        return document  # type: ignore[no-any-return]  # checked above
-
-    def _damaged(self, what: str) -> OffsetError:
-        return OffsetError(
-            f"the offset file of feed {self.name!r} is damaged: {what}",
-            path=str(self.path),
-            hint="restore it, or set it anew with `tailer offsets set`",
-        )
+        return from_bytes(text, self.name, str(self.path))
 
     async def save(self, offset: Offset) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
@@ -115,16 +115,15 @@ class LocalOffsetStore:
 
     def _write(self, offset: Offset) -> None:
         document: dict[str, Any] = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "feed": self.name,
             "epoch": self.epoch,
             "offset": offset.to_json(),
         }
-        document["checksum"] = _checksum(document)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".tmp")
         with temporary.open("wb") as f:
-            f.write(json.dumps(document).encode() + b"\n")
+            f.write(to_bytes(document))
             f.flush()
             os.fsync(f.fileno())
         temporary.replace(self.path)
@@ -148,7 +147,3 @@ class LocalOffsetStore:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def _checksum(document: dict[str, Any]) -> str:
-    return sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

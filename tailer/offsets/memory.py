@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tailer.changes import Offset
+from tailer.offsets import OffsetStore
 
 __all__ = ["MemoryOffsetStore"]
 
 
-class MemoryOffsetStore:
+class MemoryOffsetStore(OffsetStore):
     """Remembers the offset as long as the process lives, so that a retry goes on from it."""
 
     def __init__(self) -> None:

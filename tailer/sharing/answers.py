@@ -155,6 +155,9 @@ def _delta_file(
     url = _url(_text(action, "path", kind))
     location = "data/" + _text(value, "id", "file")
     action["path"] = "data/" + quote(location[5:], safe="")
+    action.setdefault("dataChange", kind != "cdc")
+    if action.get("size") is None and (size := _whole(value, "size")) is not None:
+        action["size"] = size  # the protocol's own example has it beside the action
     dv_location = dv_url = None
     dv = action.get("deletionVector")
     if isinstance(dv, dict) and dv.get("storageType") not in ("i", None):

@@ -111,11 +111,11 @@ class Query:
 class Answer:
     """An answer about a table: ``version`` of its header, ``form`` of its lines.
 
-    ``version`` is the current one for a plain query, the starting one for a range. ``end`` is the
-    end-of-stream action, once :meth:`lines` has come to it.
+    ``version`` is the current one for a plain query, the starting one for a range; None where the
+    header is lacking. ``end`` is the end-of-stream action, once :meth:`lines` has come to it.
     """
 
-    version: int
+    version: int | None
     form: ResponseFormat
     _pages: Callable[[str | None], AsyncGenerator[tuple[ResponseFormat, bytes | None], None]]
     end: EndOfStream | None = field(default=None)
@@ -273,7 +273,10 @@ class SharingClient:
 
     async def _version(self, method: str, path: str, params: Mapping[str, str]) -> int:
         async with self._request(method, path, params=params) as response:
-            return _table_version(response, path)
+            version = _table_version(response)
+        if version is None:
+            raise TableError(f"{path}: the answer has no header {TABLE_VERSION_HEADER}")
+        return version
 
     @asynccontextmanager
     async def metadata(self, table: Table) -> AsyncIterator[Answer]:
@@ -338,7 +341,7 @@ class SharingClient:
                     async for line in lines:
                         yield line
 
-            yield Answer(_table_version(first, path), form, pages)
+            yield Answer(_table_version(first), form, pages)
 
     async def _page_lines(
         self, response: ClientResponse
@@ -438,13 +441,9 @@ async def _bounded(response: ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _table_version(response: ClientResponse, path: str) -> int:
-    text = response.headers.get(TABLE_VERSION_HEADER, "")
-    if not text.strip().isdigit() or len(text) > 19:
-        raise TableError(
-            f"{path}: the sharing server's answer has no {TABLE_VERSION_HEADER} header"
-        )
-    return int(text)
+def _table_version(response: ClientResponse) -> int | None:
+    text = response.headers.get(TABLE_VERSION_HEADER, "").strip()
+    return int(text) if text.isdigit() and len(text) <= 19 else None
 
 
 def _part(name: str) -> str:

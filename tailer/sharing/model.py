@@ -151,7 +151,8 @@ class Page:
     @classmethod
     def from_json(cls, document: Any) -> Self:
         """Raises :class:`TableError` for a body that is no page."""
-        items = document.get("items") or [] if isinstance(document, dict) else None
+        items = document.get("items") if isinstance(document, dict) else "no object"
+        items = [] if items is None else items
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise TableError("the sharing server's answer is not a list of items")
         return cls(tuple(items), _text_or_none(document, "nextPageToken"))

@@ -39,7 +39,7 @@ class SourceOptions:
 
     ``start`` is None, a version, ``latest``, ``earliest``, ``snapshot`` or a time; ``start_offset``
     takes a daemon's place instead. ``ending`` is a version or a time. ``store`` may hold secrets,
-    and so is never shown.
+    and so is never shown. ``paired`` and the decoding's row ids are for the pipeline's sinks alone.
     """
 
     table: str
@@ -57,6 +57,7 @@ class SourceOptions:
     on_schema_change: SchemaChange = "fail"
     columns: tuple[str, ...] | None = None
     with_ids: bool = False
+    paired: bool = False
     filter_pushdown: bool = False
     partition_bytes_max: int = 128 * _MIB
     partitions_min: int = 2
@@ -230,6 +231,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         on_schema_change=given.choice("onSchemaChange", ("fail", "cast")),  # type: ignore[arg-type]
         columns=given.take("columns", _names, "column names", None),
         with_ids=given.flag("withIds", False),
+        paired=given.flag("paired", False),
         filter_pushdown=given.flag("filterPushdown", False),
         partition_bytes_max=given.count("maxPartitionBytes", 128 * _MIB) or 1,
         partitions_min=given.count("minPartitions", os.cpu_count() or 2) or 1,
@@ -239,6 +241,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
             batch_rows_max=rows or 1,
             batch_bytes_max=size or 1,
             writer_timezone=given.text("writerTimezone") or "UTC",
+            row_ids=given.flag("rowIds", False),
         ),
         torn_commit_max_s=float(given.count("tornCommitMaxSeconds", 10) or 10),
     )

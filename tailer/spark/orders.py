@@ -14,11 +14,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from tailer.changes import ChangeFile
+from tailer.changes import ChangeFile, Offset
 from tailer.decode.plan import Rewrite, row_ids_hold
 from tailer.delta.commit import Commit, CommitHeader
 
-__all__ = ["FileOrder", "Order", "RewriteOrder", "Share", "fan_out", "pack", "rewrite_order"]
+__all__ = [
+    "FileOrder",
+    "Order",
+    "RewriteOrder",
+    "VersionOrder",
+    "fan_out",
+    "pack",
+    "rewrite_order",
+]
 
 #: What opening a file costs, in bytes that could have been read meanwhile: Spark's own figure.
 OPEN_COST_BYTES = 4 * 1024 * 1024
@@ -57,14 +65,30 @@ class RewriteOrder:
     take: int | None = None
 
     @property
+    def files(self) -> int:
+        """How many files are read."""
+        return len(self.rewrite.leaving) + len(self.rewrite.coming)
+
+    @property
     def cost(self) -> int:
         """About how many bytes are read."""
         files = (*self.rewrite.leaving, *self.rewrite.coming)
         return sum(file.size or OPEN_COST_BYTES for file in files)
 
 
-Order = FileOrder | RewriteOrder
-Share = Sequence[Order]
+@dataclass(frozen=True, slots=True)
+class VersionOrder:
+    """A version as a whole, from ``start`` on, for sinks that want updates paired: the task reads
+    it as the daemon does. ``cost`` is about how many bytes that takes, in ``files`` files."""
+
+    start: Offset
+    cost: int
+    files: int
+    skip: int = 0
+    take: int | None = None
+
+
+Order = FileOrder | RewriteOrder | VersionOrder
 
 
 def _no_lines() -> Iterable[bytes]:

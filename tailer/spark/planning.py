@@ -34,7 +34,7 @@ from tailer.fetch import fetch
 from tailer.follow import FollowOptions, follow
 from tailer.log import DeltaLog
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import FileOrder, Order, RewriteOrder, fan_out, rewrite_order
+from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder, fan_out, rewrite_order
 from tailer.store import Store
 
 __all__ = ["Budget", "Planned", "Planner", "count_changes"]
@@ -45,14 +45,14 @@ class Planned:
     """One version's changes, or the initial snapshot's rows, before anything is decoded.
 
     ``offset`` is that of its first change and ``next_offset`` the one behind its last. Either
-    ``files`` or ``rewrite`` has the work; a version without changes has none.
+    ``files`` or ``rewrite``, which can't be cut, has the work; a version without changes has none.
     """
 
     state: TableState
     offset: Offset
     next_offset: Offset
     files: list[ChangeFile] = field(default_factory=list)
-    rewrite: RewriteOrder | None = None
+    rewrite: RewriteOrder | VersionOrder | None = None
 
     @property
     def version(self) -> int:
@@ -150,6 +150,11 @@ class Planner:
         planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms))
         if not files or self._passed_over(commit):
             return planned
+        if self.options.paired:
+            header = commit.header
+            count = header.cdcs or header.adds + header.removes
+            order = VersionOrder(at, header.file_bytes, count)
+            return replace(planned, rewrite=order) if count else planned
         derived = source_of(commit, self.options.change_source) == "derived"
         lacking = incomplete_removes(commit, derived=derived)
         again = possible_readds(commit) if derived else set()
@@ -222,8 +227,7 @@ class Planner:
     async def _admitted(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
         """The offset up to which a version goes into the batch; whether that is all of it."""
         if planned.rewrite is not None:
-            rewrite = planned.rewrite.rewrite
-            count, size = len(rewrite.leaving) + len(rewrite.coming), planned.rewrite.cost
+            count, size = planned.rewrite.files, planned.rewrite.cost
             if not budget.admits(count, size):
                 return planned.offset, False
             budget.take(count, size)
@@ -278,6 +282,9 @@ class Planner:
     ) -> AsyncGenerator[Order, None]:
         """A version's orders for its changes from its offset's index up to ``until``."""
         skip = planned.offset.index
+        if isinstance(planned.rewrite, VersionOrder):
+            yield planned.rewrite
+            return
         if planned.rewrite is not None:
             take = None if until is None else until - skip
             order = replace(planned.rewrite, skip=skip, take=take)

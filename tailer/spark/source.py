@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-__all__ = ["ChangeReader", "TailerSource"]
+__all__ = ["ChangeReader", "FilteringReader", "TailerSource"]
 
 
 class TailerSource(DataSource):
@@ -58,9 +58,14 @@ class TailerSource(DataSource):
         """The options, and the schema of the query with the version that it is of."""
         if self._options is None:
             self._options = source_options(self.options)
+            self._check(self._options)
         if self._target is None:
             self._target = plan_once(self._options, _target)
         return self._options, self._target
+
+    def _check(self, options: SourceOptions) -> None:
+        if options.paired or options.decode.row_ids:
+            raise ConfigError("the options paired and rowIds are the pipeline's own")
 
     @one_sentence
     def schema(self) -> StructType:

@@ -29,7 +29,7 @@ from tailer.spark.tasks import spark_batches
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["ChangeStreamReader", "ClassicStreamReader", "place_of"]
+__all__ = ["ChangeStreamReader", "ClassicStreamReader", "budget_of", "no_lower", "place_of"]
 
 
 def place_of(start: str) -> dict[str, Any]:

@@ -6,19 +6,22 @@ that memory is bounded by the batch.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
 
+import anyio
 import pyarrow as pa
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
-from tailer.changes import ChangeBatch, ChangeFile, Offset
-from tailer.decode.rows import DecodeOptions, Rows, Skip, decode_file
+from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
+from tailer.decode.kept import kept_rows
+from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.derive import derive
 from tailer.fetch import fetch
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import FileOrder, Order
+from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.types import conform
 from tailer.store import Store, open_store
 
@@ -28,14 +31,14 @@ __all__ = ["decoded", "open_table", "spark_batches", "store_portal"]
 def open_table(options: SourceOptions) -> Store:
     """The store of the query's table, with the options that it was given."""
     if options.store:
-        return open_store(options.table, options.store)  # type: ignore[call-arg]
+        return open_store(options.table, options.store)
     return open_store(options.table)
 
 
 @contextmanager
 def store_portal(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
     """The table's store, and the event loop that serves it, while the block runs."""
-    with start_blocking_portal() as portal:
+    with _loop() as portal:
         store = open_table(options)
         try:
             yield portal, store
@@ -43,44 +46,77 @@ def store_portal(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store
             portal.call(store.aclose)
 
 
+@contextmanager
+def _loop() -> Iterator[BlockingPortal]:
+    """An event loop in a daemon thread: whoever forgets to end it may still end the process."""
+    ready: Future[BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            ready.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    thread = threading.Thread(target=anyio.run, args=(serve,), name="tailer-store", daemon=True)
+    thread.start()
+    portal = ready.result()
+    try:
+        yield portal
+    finally:
+        portal.call(portal.stop)
+        thread.join()
+
+
 def decoded(
     portal: BlockingPortal,
     store: Store,
-    order: Order,
+    order: FileOrder | RewriteOrder,
     options: SourceOptions,
     decode: DecodeOptions,
 ) -> Iterator[tuple[ChangeFile, Rows]]:
     """An order's rows, file by file and batch by batch."""
     skip, left = Skip(order.skip), order.take
     for file, part in _files(portal, store, order, options, decode):
-        fetched = portal.call(fetch, store, file)
-        with fetched.source:
-            found = decode_file(fetched.source, file, fetched.selection, decode, skip, part)
-            for rows in found:
-                if left is None:
-                    yield file, rows
-                    continue
-                if left < rows.batch.num_rows:
-                    rows = Rows(rows.batch.slice(0, left), rows.positions.slice(0, left))  # noqa: PLW2901
-                left -= rows.batch.num_rows
-                if rows.batch.num_rows:
-                    yield file, rows
-                if not left:
-                    return
+        for rows in _rows_of(portal, store, file, part, decode, skip):
+            if left is None:
+                yield file, rows
+                continue
+            if left < rows.batch.num_rows:
+                ids = None if rows.row_ids is None else rows.row_ids.slice(0, left)
+                rows = Rows(rows.batch.slice(0, left), rows.positions.slice(0, left), ids)  # noqa: PLW2901
+            left -= rows.batch.num_rows
+            if rows.batch.num_rows:
+                yield file, rows
+            if not left:
+                return
+
+
+def _rows_of(
+    portal: BlockingPortal,
+    store: Store,
+    file: ChangeFile,
+    part: tuple[int, int] | None,
+    decode: DecodeOptions,
+    skip: Skip,
+) -> Iterator[Rows]:
+    if file.kept is not None:  # finding the changes has decoded them
+        yield from kept_rows(file, skip)
+        return
+    fetched = portal.call(fetch, store, file)
+    with fetched.source:
+        yield from decode_file(fetched.source, file, fetched.selection, decode, skip, part)
 
 
 def _files(
     portal: BlockingPortal,
     store: Store,
-    order: Order,
+    order: FileOrder | RewriteOrder,
     options: SourceOptions,
     decode: DecodeOptions,
 ) -> Iterable[tuple[ChangeFile, tuple[int, int] | None]]:
     if isinstance(order, FileOrder):
         return [(order.file, order.part)]
-    plain = replace(decode, columns=None)
     files = portal.call(
-        derive, store, order.commit, order.rewrite, plain, options.diff, options.key, _ignore
+        derive, store, order.commit, order.rewrite, decode, options.diff, options.key, _ignore
     )
     return [(file, None) for file in files]
 
@@ -95,6 +131,7 @@ def spark_batches(
     """A task's rows in exactly the Arrow schema that Spark compares with."""
     with store_portal(options) as (portal, store):
         for order in orders:
+            assert not isinstance(order, VersionOrder), "only the pipeline asks for those"
             for file, rows in decoded(portal, store, order, options, decode):
                 columns = list(rows.batch.columns)
                 if options.with_ids:

@@ -19,7 +19,18 @@ from tailer.errors import ConfigError
 if typing.TYPE_CHECKING:
     from tailer.store.traffic import Traffic
 
-__all__ = ["FileStatus", "Store", "StoreTraits", "Watch", "open_store", "traits_of"]
+__all__ = [
+    "ChangeSourced",
+    "Elsewhere",
+    "FileStatus",
+    "Store",
+    "StoreTraits",
+    "TimeTravel",
+    "Watch",
+    "open_store",
+    "rest_mark",
+    "traits_of",
+]
 
 LOG_DIR = "_delta_log"
 
@@ -97,15 +108,60 @@ def traits_of(store: Store) -> StoreTraits:
     return traits if isinstance(traits, StoreTraits) else StoreTraits()
 
 
+@typing.runtime_checkable
+class ChangeSourced(typing.Protocol):
+    """A store that asks another side for a table's changes, in one of several ways."""
+
+    def serve(self, change_source: str) -> None:
+        """From now on, give what the changes are found by that the feed asks for."""
+
+
+@typing.runtime_checkable
+class Elsewhere(typing.Protocol):
+    """A store that knows where a file lies only once it has read of it.
+
+    Who reads a file that another process has planned tells first what it is about to read.
+    """
+
+    async def expect(self, location: str, version: int, *, snapshot: bool) -> None:
+        """Make a file known that a version's commit names, or that version's snapshot."""
+
+
+@typing.runtime_checkable
+class TimeTravel(typing.Protocol):
+    """A store whose other side looks versions up by time, where a log's commits would be listed."""
+
+    async def version_at_or_after(self, timestamp_ms: int) -> int | None:
+        """The first version at or after a time in epoch ms; None if all are before it."""
+
+
+def rest_mark(store: Store, folder: str) -> str | None:
+    """A mark of a folder that has been at rest for a while, None if that is not cheap to tell.
+
+    While it stays the same no file has come into the folder, gone from it or been renamed there.
+    """
+    mark = getattr(store, "rest_mark", None)
+    return mark(folder) if callable(mark) else None
+
+
 def open_store(
     table: str, options: Mapping[str, Any] | None = None, traffic: Traffic | None = None
 ) -> Store:
-    """The store of a table's address: a path, ``file:`` or ``s3://bucket/key``.
+    """The store of a table's address: a path, ``file:``, ``s3://bucket/key`` or a shared table's
+    ``profile.share#share.schema.table``.
 
-    ``options`` are the store's own (those of :class:`tailer.store.s3_options.S3Options`), and
-    ``traffic`` is told of its requests. Raises :class:`ConfigError` for an address that no store
-    serves, or an option that its store does not have.
+    ``options`` are the store's own (those of :class:`tailer.store.s3_options.S3Options` or of
+    :class:`tailer.store.sharing.SharingOptions`), and ``traffic`` is told of its requests. Raises
+    :class:`ConfigError` for an address that no store serves, or an option that its store does not
+    have.
     """
+    if "#" in table:
+        from tailer.sharing.profile import is_shared
+
+        if is_shared(table):
+            from tailer.store.sharing import SharingOptions, SharingStore
+
+            return SharingStore(table, SharingOptions.parse(options or {}))
     scheme, separator, _ = table.partition("://")
     if not separator or scheme == "file" or table.startswith("file:"):
         from tailer.store.local import LocalStore  # stores load on demand
@@ -117,4 +173,7 @@ def open_store(
         from tailer.store.s3 import S3Store
 
         return S3Store(table, options or {}, traffic)
-    raise ConfigError(f"no store for {table!r}: a local path is read, and s3://bucket/key")
+    raise ConfigError(
+        f"no store for {table!r}: a local path is read, s3://bucket/key and "
+        "profile.share#share.schema.table"
+    )

@@ -3,7 +3,7 @@
 File system calls are short, so they run where they are called, except reads of unknown length,
 which go to a worker thread. A folder is watched through the operating system's own notifications,
 so that a commit is seen within milliseconds; where they are not to be had (some network file
-systems), :meth:`FolderWatch.wait` simply takes its time.
+systems), waiting simply takes its time.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import anyio
 import anyio.to_thread
 import pyarrow as pa
 
@@ -24,9 +23,7 @@ from tailer.delta.paths import location as decode_location
 from tailer.delta.paths import split_scheme
 from tailer.errors import TableError, TransientError
 from tailer.store import FileStatus
-
-if TYPE_CHECKING:
-    from asyncinotify import Inotify
+from tailer.store.folders import FolderWatch
 
 __all__ = ["FolderWatch", "LocalStore"]
 
@@ -49,6 +46,10 @@ def _check_regular(path: Path) -> None:
     """A folder, a device or a pipe is no file of a table, and to open one may take for ever."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+
+
+#: Two changes of a folder further apart than this have different times on any file system.
+_REST_NS = 3_000_000_000
 
 
 class LocalStore:
@@ -113,10 +114,28 @@ class LocalStore:
                 raise FileNotFoundError(location) from None
             raise self._unreadable(location, e) from e
 
+    def rest_mark(self, folder: str) -> str | None:
+        """See :func:`tailer.store.rest_mark`: the folder itself, and when it was changed last.
+
+        None for a change so young that another one could bear the same time.
+        """
+        try:
+            found = self.path(folder).stat()
+        except OSError:
+            return None
+        if time.time_ns() - found.st_mtime_ns < _REST_NS:
+            return None
+        return f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}"
+
     async def read(
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
         """See :class:`tailer.store.Store`."""
+        try:
+            self.path(location).stat()
+        except OSError as e:
+            if _is_absent(e):  # the answer to most polls, and not worth a thread
+                raise FileNotFoundError(location) from None
         return await anyio.to_thread.run_sync(self._read, location, offset, length)
 
     def _read(self, location: str, offset: int, length: int | None) -> tuple[bytes, FileStatus]:
@@ -157,35 +176,3 @@ class LocalStore:
 
     async def aclose(self) -> None:
         """Nothing is held open."""
-
-
-class FolderWatch:
-    """Waits for a folder to change, by inotify where there is one, else for the full time."""
-
-    def __init__(self, folder: Path) -> None:
-        self._inotify: Inotify | None = None
-        try:
-            from asyncinotify import Inotify, Mask  # Linux only, on demand
-        except (ImportError, OSError, AttributeError):
-            return
-        # A commit appears by rename, by hard link or by being written in place.
-        mask = Mask.MOVED_TO | Mask.CREATE | Mask.CLOSE_WRITE | Mask.DELETE_SELF
-        try:
-            self._inotify = Inotify()
-            self._inotify.add_watch(folder, mask)
-        except OSError:  # no such folder, or no watch left: the caller's polling sees changes too
-            self.close()
-
-    async def wait(self, seconds: float) -> None:
-        """See :class:`tailer.store.Watch`."""
-        if self._inotify is None:
-            await anyio.sleep(seconds)
-            return
-        with anyio.move_on_after(seconds):
-            await self._inotify.get()
-
-    def close(self) -> None:
-        """Stop watching."""
-        if self._inotify is not None:
-            self._inotify.close()
-            self._inotify = None

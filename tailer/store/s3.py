@@ -8,6 +8,8 @@ is an error after that; it never becomes an event.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import datetime as dt
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -38,7 +40,7 @@ _PART_BYTES = 4 * 1024 * 1024
 #: A server that gives a whole object for a range of it is put up with, up to this size.
 _WHOLE_BYTES_MAX = 32 * 1024 * 1024
 #: How often a folder that says nothing is looked at for gaps and other tables, in seconds.
-_CHECK_S = 60.0
+_CHECK_S = 120.0
 
 
 class SharedClients:
@@ -237,6 +239,23 @@ class S3Store:
     async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002 - none tells of itself
         """See :class:`tailer.store.Store`: there is no telling, only waiting."""
         yield _Sleep()
+
+    async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
+        """What makes, of a location, a URL that can be read without credentials for so many
+        seconds; it gives None for a file in another bucket. None for anonymous access."""
+        with contextlib.suppress(FileNotFoundError):
+            # A request that is answered tells which region the bucket is in.
+            await self.stat("_delta_log/_last_checkpoint")
+        assert self._client is not None
+        signer = await self._client.presigner(self._bucket, at, ttl_s)
+        if signer is None:
+            return None
+
+        def url(location: str) -> str | None:
+            bucket, key = self._place(location)
+            return signer.url(key) if bucket == self._bucket else None
+
+        return url
 
     async def aclose(self) -> None:
         """Give the connections back."""

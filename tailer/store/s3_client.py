@@ -9,6 +9,8 @@ processor for that.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import os
 import random
 import ssl
 from collections.abc import Callable, Mapping
@@ -42,6 +44,7 @@ from tailer.store.s3_errors import (
     worth_retrying,
 )
 from tailer.store.s3_options import S3Options
+from tailer.store.s3_presign import Presigner
 from tailer.store.traffic import Traffic
 
 __all__ = ["Call", "S3Client"]
@@ -103,9 +106,10 @@ class S3Client:
 
     async def _open_session(self) -> None:
         session = AioSession(profile=self.options.profile)
-        self._region = (
-            self.options.region or session.get_config_variable("region") or _DEFAULT_REGION
-        )
+        # The name that other AWS tools read, and botocore does not.
+        also = os.environ.get("AWS_REGION")
+        known = self.options.region or session.get_config_variable("region") or also
+        self._region = known or _DEFAULT_REGION
         self._session = session
         endpoint = await self._endpoint(self._region)
         if not self.options.anonymous:
@@ -268,6 +272,29 @@ class S3Client:
         region = self._regions.get(call.bucket, self._region)
         S3SigV4Auth(frozen, "s3", region).add_auth(request)
         return dict(request.headers.items())
+
+    async def presigner(self, bucket: str, at: dt.datetime, ttl_s: int) -> Presigner | None:
+        """A signer of URLs for the objects of a bucket; None for anonymous access, which has
+        nothing to sign with. Errors as of :meth:`request`."""
+        if self._http is None:
+            await self._start()
+        if self.options.anonymous:
+            return None
+        base = await self._url(Call("presign", "GET", bucket))
+        try:
+            frozen = await self._credentials.get_frozen_credentials()
+        except (BotoCoreError, OSError) as e:
+            raise _session_error(e) from e
+        return Presigner(
+            base=base.rstrip("/"),
+            region=self._regions.get(bucket, self._region),
+            access_key=frozen.access_key,
+            secret_key=frozen.secret_key,
+            token=frozen.token,
+            at=at,
+            ttl_s=ttl_s,
+            more={"x-amz-request-payer": "requester"} if self.options.requester_pays else {},
+        )
 
     async def _renew_credentials(self) -> None:
         """Look again where the credentials came from: what has expired may have been renewed."""

@@ -41,8 +41,8 @@ _REMEDIES = {
     "InvalidBucketName": "check the bucket's name",
 }
 _FORBIDDEN = (
-    "grant s3:GetObject on the key and s3:ListBucket on the bucket (without the latter, a key "
-    "that is not there is forbidden too)"
+    "check the credentials, and grant s3:GetObject on the key and s3:ListBucket on the bucket "
+    "(without the latter, a key that is not there is forbidden too)"
 )
 _RETRY_AFTER_MAX_S = 300.0
 

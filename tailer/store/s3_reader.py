@@ -130,8 +130,6 @@ class RangedReader(io.RawIOBase):
             (w.start for w in (*self._windows, self._tail) if w.start > at), default=self._size
         )
         upto = min(max(end, at + min(ahead, self._window_max)), following)
-        if before is not None:
-            self._windows.remove(before)
         self._make_room(upto - at)
         window = _Window(at, self._blocking(self._fetch(at, upto)), at)
         self._windows.append(window)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from tailer.changes import METADATA_FIELDS, ChangeBatch, ChangeFile, Offset
+from tailer.changes import METADATA_FIELDS, ChangeBatch, ChangeFile, Notice, NoticeKind, Offset
 from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.snapshot import TableState
 from tailer.testing.table import delta_schema
 
-__all__ = ["change_batch", "empty_batch", "table_state"]
+__all__ = ["change_batch", "empty_batch", "notice", "table_state"]
 
 
 def table_state(
@@ -79,3 +80,12 @@ def empty_batch(
         offset=offset,
         next_offset=offset.next_version(timestamp_ms),
     )
+
+
+def notice(
+    kind: NoticeKind, offset: Offset, *, versions: int = 0, timestamp_ms: int = 1_767_225_600_000
+) -> Notice:
+    """A notice at an offset, which leads so many versions further."""
+    then = replace(offset, version=offset.version + versions, index=0) if versions else offset
+    details = {"reason": "größe 😀"}
+    return Notice(kind, offset.version, timestamp_ms, offset, then, details)

@@ -12,9 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from tailer.testing.checkpoint_files import (
+    FILES_SCHEMA,
+    V2_SCHEMA,
+    write_checkpoint,
+    write_hint,
+)
 from tailer.testing.model import TableVersion
 from tailer.testing.table import Action, TableBuilder
 
@@ -23,74 +26,6 @@ __all__ = ["CLASSIC_KINDS", "V2_KINDS", "LogUpkeep"]
 CLASSIC_KINDS = ("classic", "multi-part")
 #: Only for tables with the feature v2Checkpoint.
 V2_KINDS = ("v2-json", "v2-parquet", "v2-classic-named")
-
-_STRINGS = pa.map_(pa.string(), pa.string())
-_FILE = [
-    ("path", pa.string()),
-    ("partitionValues", _STRINGS),
-    ("size", pa.int64()),
-    ("dataChange", pa.bool_()),
-    ("baseRowId", pa.int64()),
-    ("defaultRowCommitVersion", pa.int64()),
-    (
-        "deletionVector",
-        pa.struct(
-            [
-                ("storageType", pa.string()),
-                ("pathOrInlineDv", pa.string()),
-                ("offset", pa.int32()),
-                ("sizeInBytes", pa.int32()),
-                ("cardinality", pa.int64()),
-            ]
-        ),
-    ),
-]
-_ADD = pa.struct([*_FILE, ("modificationTime", pa.int64()), ("stats", pa.string())])
-_REMOVE = pa.struct(
-    [*_FILE, ("deletionTimestamp", pa.int64()), ("extendedFileMetadata", pa.bool_())]
-)
-_METADATA = pa.struct(
-    [
-        ("id", pa.string()),
-        ("format", pa.struct([("provider", pa.string()), ("options", _STRINGS)])),
-        ("schemaString", pa.string()),
-        ("partitionColumns", pa.list_(pa.string())),
-        ("configuration", _STRINGS),
-        ("createdTime", pa.int64()),
-    ]
-)
-_PROTOCOL = pa.struct(
-    [
-        ("minReaderVersion", pa.int32()),
-        ("minWriterVersion", pa.int32()),
-        ("readerFeatures", pa.list_(pa.string())),
-        ("writerFeatures", pa.list_(pa.string())),
-    ]
-)
-_DOMAIN = pa.struct(
-    [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]
-)
-_TXN = pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])
-_SIDECAR = pa.struct(
-    [("path", pa.string()), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64())]
-)
-_FILES_SCHEMA = pa.schema([("add", _ADD), ("remove", _REMOVE)])
-_CLASSIC_SCHEMA = pa.schema(
-    [
-        *_FILES_SCHEMA,
-        ("metaData", _METADATA),
-        ("protocol", _PROTOCOL),
-        ("domainMetadata", _DOMAIN),
-        ("txn", _TXN),
-    ]
-)
-_V2_SCHEMA = pa.schema(
-    [
-        *_CLASSIC_SCHEMA,
-        ("checkpointMetadata", pa.struct([("version", pa.int64())])),
-        ("sidecar", _SIDECAR),
-    ]
-)
 
 
 class LogUpkeep:
@@ -110,29 +45,27 @@ class LogUpkeep:
         number = self.present.version if version is None else version
         steering, files = _checkpoint_actions(self.versions[number])
         stem = f"{number:020d}.checkpoint"
-        hint: dict[str, Any] = {"version": number, "size": len(steering) + len(files)}
+        more: dict[str, Any] = {}
         if kind == "multi-part":
             parts = self.rng.choice([2, 3])
-            hint["parts"] = parts
+            more["parts"] = parts
             shares = _shares([*steering, *files], parts)
             paths = [
-                _write_parquet(
-                    self.builder.log / f"{stem}.{i:010d}.{parts:010d}.parquet",
-                    share,
-                    _CLASSIC_SCHEMA,
+                write_checkpoint(
+                    self.builder.log / f"{stem}.{i:010d}.{parts:010d}.parquet", [share]
                 )
                 for i, share in enumerate(shares, start=1)
             ]
             path = paths[0]
         elif kind == "classic":
-            path = _write_parquet(
-                self.builder.log / f"{stem}.parquet", [*steering, *files], _CLASSIC_SCHEMA
-            )
+            path = write_checkpoint(self.builder.log / f"{stem}.parquet", [[*steering, *files]])
         elif kind in V2_KINDS:
             path = self._v2_checkpoint(kind, stem, number, [*steering], files)
         else:
             raise ValueError(f"there is no checkpoint of kind {kind!r}")
-        (self.builder.log / "_last_checkpoint").write_text(json.dumps(hint))
+        # Writers may leave the checksum out.
+        size, checksum = len(steering) + len(files), self.rng.random() < 0.75
+        write_hint(self.builder.log, number, size, checksum=checksum, **more)
         return path
 
     def _v2_checkpoint(
@@ -149,12 +82,12 @@ class LogUpkeep:
             path.write_text("".join(json.dumps(action) + "\n" for action in top))
             return path
         unique = "" if kind == "v2-classic-named" else f".{self.unique()}"
-        return _write_parquet(self.builder.log / f"{stem}{unique}.parquet", top, _V2_SCHEMA)
+        return write_checkpoint(self.builder.log / f"{stem}{unique}.parquet", [top], V2_SCHEMA)
 
     def _sidecar(self, files: Sequence[Action]) -> Action:
         path = self.builder.log / "_sidecars" / f"{self.unique()}.parquet"
         path.parent.mkdir(exist_ok=True)
-        _write_parquet(path, files, _FILES_SCHEMA)
+        write_checkpoint(path, [files], FILES_SCHEMA)
         size = path.stat().st_size
         return {"sidecar": {"path": path.name, "sizeInBytes": size, "modificationTime": 0}}
 
@@ -202,9 +135,3 @@ def _checkpoint_actions(version: TableVersion) -> tuple[list[Action], list[Actio
 
 def _shares(actions: Sequence[Action], parts: int) -> list[list[Action]]:
     return [list(actions[i::parts]) for i in range(parts)]
-
-
-def _write_parquet(path: Path, actions: Sequence[Action], schema: pa.Schema) -> Path:
-    table = pa.Table.from_pylist([*actions], schema=schema)
-    pq.write_table(table, path, compression="snappy")
-    return path

@@ -13,10 +13,10 @@ from contextlib import AbstractAsyncContextManager
 
 import pyarrow as pa
 
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.offsets import OffsetStore
-from tailer.sink import Sink
-from tailer.store import FileStatus, Store, Watch
+from tailer.sink import Sink, announce
+from tailer.store import FileStatus, Store, StoreTraits, Watch, traits_of
 
 __all__ = ["FaultyOffsetStore", "FaultySink", "FaultyStore", "Script"]
 
@@ -49,6 +49,11 @@ class FaultyStore:
     def root(self) -> str:
         """See :class:`tailer.store.Store`."""
         return self._inner.root
+
+    @property
+    def traits(self) -> StoreTraits:
+        """The inner store's."""
+        return traits_of(self._inner)
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`."""
@@ -83,12 +88,14 @@ class FaultyStore:
 
 
 class FaultySink:
-    """A sink whose calls fail as the script says: open, write; ``written`` fails *after* the real
-    write, as an acknowledgement that was lost."""
+    """A sink whose calls fail as the script says: open, write, announce; ``written`` fails *after*
+    the real write, as an acknowledgement that was lost."""
 
     def __init__(self, inner: Sink, script: Script) -> None:
         self._inner = inner
         self.script = script
+        self.paired: bool = getattr(inner, "paired", False)
+        self.key_columns: tuple[str, ...] = getattr(inner, "key_columns", ())
 
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""
@@ -101,13 +108,18 @@ class FaultySink:
         await self._inner.write(batch)
         self.script("written", batch.offset)
 
+    async def announce(self, notice: Notice) -> None:
+        """See :class:`tailer.sink.Announces`."""
+        self.script("announce", notice.kind)
+        await announce(self._inner, notice)
+
     async def aclose(self) -> None:
         """See :class:`tailer.sink.Sink`."""
         self.script("aclose")
         await self._inner.aclose()
 
 
-class FaultyOffsetStore:
+class FaultyOffsetStore(OffsetStore):
     """An offset store whose calls fail as the script says: acquire, load, save, clear."""
 
     def __init__(self, inner: OffsetStore, script: Script) -> None:
@@ -118,6 +130,15 @@ class FaultyOffsetStore:
         """See :class:`tailer.offsets.OffsetStore`."""
         self.script("acquire")
         await self._inner.acquire()
+
+    async def check(self) -> None:
+        """See :class:`tailer.offsets.OffsetStore`; not in the script."""
+        await self._inner.check()
+
+    @property
+    def waiting_for(self) -> str | None:
+        """The inner store's."""
+        return self._inner.waiting_for
 
     async def load(self) -> Offset | None:
         """See :class:`tailer.offsets.OffsetStore`."""

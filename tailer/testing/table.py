@@ -1,7 +1,7 @@
 """Delta tables for tests, written action by action with pyarrow alone.
 
-A :class:`TableBuilder` writes real data files, cdc files, deletion vectors, commits and classic
-checkpoints. Actions are the log's own JSON objects, so that a test can change or leave out
+A :class:`TableBuilder` writes real data files, cdc files, deletion vectors, commits, checksums and
+classic checkpoints. Actions are the log's own JSON objects, so that a test can change or leave out
 whatever it is about before it commits them::
 
     table = TableBuilder(tmp_path, pa.schema([("id", pa.int64())]), cdf=True)
@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from tailer.delta.schema import is_arrow_variant
+from tailer.testing.checkpoint_files import checksum_document, write_checkpoint, write_hint
 
 __all__ = ["Action", "TableBuilder", "deletion_vector_bytes", "delta_schema", "z85_encode"]
 
@@ -237,15 +238,39 @@ class TableBuilder:
     def vector(self, rows: Iterable[int], storage: str = "u") -> dict[str, Any]:
         """A deletion vector's descriptor; ``u`` and ``p`` write a file too, ``i`` is inline."""
         data = deletion_vector_bytes(rows := list(rows))
-        descriptor = {"storageType": storage, "sizeInBytes": len(data), "cardinality": len(rows)}
-        if storage == "i":
-            return {**descriptor, "pathOrInlineDv": z85_encode(data)}
+        if storage != "i":
+            return self.vectors([rows], storage)[0]
+        size = {"sizeInBytes": len(data), "cardinality": len(rows)}
+        return {"storageType": storage, "pathOrInlineDv": z85_encode(data), **size}
+
+    def vectors(
+        self, several: Iterable[Iterable[int]], storage: str = "u", prefix: str = ""
+    ) -> list[dict[str, Any]]:
+        """Descriptors of several deletion vectors that lie in one file, one after the other.
+
+        ``prefix`` is the random folder that the file lies in, for storage ``u``.
+        """
         name = uuid.uuid4()
-        file = self.folder / f"deletion_vector_{name}.bin"
-        stored = struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
-        file.write_bytes(b"\x01" + stored)
-        where = z85_encode(name.bytes) if storage == "u" else file.absolute().as_uri()
-        return {**descriptor, "pathOrInlineDv": where, "offset": 1}
+        file = self.folder / prefix / f"deletion_vector_{name}.bin"
+        where = file.absolute().as_uri()
+        if storage == "u":
+            where = prefix + z85_encode(name.bytes)
+        stored, found = b"\x01", []
+        for rows in map(list, several):
+            data = deletion_vector_bytes(rows)
+            found.append(
+                {
+                    "storageType": storage,
+                    "pathOrInlineDv": where,
+                    "offset": len(stored),
+                    "sizeInBytes": len(data),
+                    "cardinality": len(rows),
+                }
+            )
+            stored += struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(stored)
+        return found
 
     def _file_schema(self) -> pa.Schema:
         return pa.schema([f for f in self.schema if f.name not in self.partition_by])
@@ -314,6 +339,28 @@ class TableBuilder:
         Needs the commits from version 0 on. Returns the checkpoint's path.
         """
         version = self.version if version is None else version
+        rows = self.reconciled(version)
+        path = self.log / f"{version:020d}.checkpoint.parquet"
+        write_checkpoint(path, [rows])
+        if hint:
+            write_hint(self.log, version, len(rows))
+        return path
+
+    def checksum(self, version: int | None = None, **fields: Any) -> Path:
+        """Write the version checksum of a version (``.crc``); ``fields`` replace some of it.
+
+        Needs the commits from version 0 on. Returns its path.
+        """
+        version = self.version if version is None else version
+        actions = {next(iter(a)): a for a in self.reconciled(version)}
+        sizes = [a["add"]["size"] for a in self.reconciled(version) if "add" in a]
+        document = checksum_document(actions["protocol"], actions["metaData"], sizes)
+        path = self.log / f"{version:020d}.crc"
+        path.write_text(json.dumps({**document, **fields}))
+        return path
+
+    def reconciled(self, version: int) -> list[Action]:
+        """The actions that stand at a version ("Action Reconciliation"), tombstones included."""
         single: dict[str, Action] = {}
         files: dict[tuple[str, str], Action] = {}
         for action in self.actions(version):
@@ -325,62 +372,4 @@ class TableBuilder:
                 single[kind] = action
             elif kind in ("txn", "domainMetadata"):
                 single[kind + str(values.get("appId", values.get("domain")))] = action
-        rows = [*single.values(), *files.values()]
-        path = self.log / f"{version:020d}.checkpoint.parquet"
-        pq.write_table(pa.Table.from_pylist(rows, schema=_CHECKPOINT), path)
-        if hint:
-            last = {"version": version, "size": len(rows)}
-            (self.log / "_last_checkpoint").write_text(json.dumps(last))
-        return path
-
-
-_STRINGS = pa.map_(pa.string(), pa.string())
-_DV = pa.struct(
-    {
-        "storageType": pa.string(),
-        "pathOrInlineDv": pa.string(),
-        "offset": pa.int32(),
-        "sizeInBytes": pa.int32(),
-        "cardinality": pa.int64(),
-    }
-)
-_FILE = {
-    "path": pa.string(),
-    "partitionValues": _STRINGS,
-    "size": pa.int64(),
-    "dataChange": pa.bool_(),
-    "deletionVector": _DV,
-    "baseRowId": pa.int64(),
-    "defaultRowCommitVersion": pa.int64(),
-}
-_CHECKPOINT = pa.schema(
-    {
-        "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
-        "add": pa.struct({**_FILE, "modificationTime": pa.int64(), "stats": pa.string()}),
-        "remove": pa.struct(
-            {**_FILE, "deletionTimestamp": pa.int64(), "extendedFileMetadata": pa.bool_()}
-        ),
-        "metaData": pa.struct(
-            {
-                "id": pa.string(),
-                "name": pa.string(),
-                "format": pa.struct({"provider": pa.string(), "options": _STRINGS}),
-                "schemaString": pa.string(),
-                "partitionColumns": pa.list_(pa.string()),
-                "configuration": _STRINGS,
-                "createdTime": pa.int64(),
-            }
-        ),
-        "protocol": pa.struct(
-            {
-                "minReaderVersion": pa.int32(),
-                "minWriterVersion": pa.int32(),
-                "readerFeatures": pa.list_(pa.string()),
-                "writerFeatures": pa.list_(pa.string()),
-            }
-        ),
-        "domainMetadata": pa.struct(
-            {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}
-        ),
-    }
-)
+        return [*single.values(), *files.values()]

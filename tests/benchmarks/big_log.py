@@ -17,15 +17,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from tailer.testing.checkpoint_files import write_checkpoint, write_hint
 from tailer.testing.table import TableBuilder
 from tests.benchmarks.tables import bench_folder
 
 __all__ = ["CHECKPOINT_VERSION", "FILES", "LAST_VERSION", "big_log"]
 
 # Raised whenever the recipe changes: a cached table of another number is made anew.
-RECIPE = 1
+RECIPE = 2
 
 FILES = 1_000_000
 TOMBSTONES = 50_000
@@ -35,69 +35,60 @@ CHECKPOINT_VERSION = 9
 LAST_VERSION = 11
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.string())])
-STRINGS = pa.map_(pa.string(), pa.string())
 
 
-def big_log(kind: str) -> Path:
+def big_log(kind: str, files: int = FILES) -> Path:
     """The table `classic` or `v2`; made now where the cache does not hold it."""
-    folder = bench_folder() / f"log-{kind}"
+    folder = bench_folder() / (f"log-{kind}" if files == FILES else f"log-{kind}-{files}")
     recipe = folder / "recipe.json"
-    if not recipe.exists() or json.loads(recipe.read_text()) != [RECIPE, FILES]:
+    if not recipe.exists() or json.loads(recipe.read_text()) != [RECIPE, files]:
         shutil.rmtree(folder, ignore_errors=True)
-        _make(folder / "table", kind)
+        _make(folder / "table", kind, files)
         # Written last: without it the folder was left half made, and is made again.
-        recipe.write_text(json.dumps([RECIPE, FILES]))
+        recipe.write_text(json.dumps([RECIPE, files]))
     return folder / "table"
 
 
-def _make(folder: Path, kind: str) -> None:
+def _make(folder: Path, kind: str, files: int) -> None:
     table = TableBuilder(folder, SCHEMA, partition_by=["day"])
     features = {"readerFeatures": ["v2Checkpoint"], "writerFeatures": ["v2Checkpoint"]}
     protocol = table.protocol(3, 7, **features) if kind == "v2" else table.protocol()
     steering = [protocol, table.metadata(), {"txn": {"appId": "app", "version": 7}}]
     prefix = f"{CHECKPOINT_VERSION:020d}.checkpoint"
     if kind == "v2":
-        sidecars = _write_sidecars(table.log / "_sidecars")
+        sidecars = _write_sidecars(table.log / "_sidecars", files)
         manifest = [*steering, {"checkpointMetadata": {"version": CHECKPOINT_VERSION}}, *sidecars]
         lines = "".join(json.dumps(action) + "\n" for action in manifest)
         (table.log / f"{prefix}.{uuid.uuid4()}.json").write_text(lines)
     else:
-        _write_parquet(table.log / f"{prefix}.parquet", range(FILES), steering)
-    hint = {"version": CHECKPOINT_VERSION, "size": FILES + TOMBSTONES + len(steering)}
-    (table.log / "_last_checkpoint").write_text(json.dumps(hint))
+        _write_files(table.log / f"{prefix}.parquet", range(files), steering)
+    write_hint(table.log, CHECKPOINT_VERSION, files + TOMBSTONES + len(steering))
     new = table.add([{"id": 1, "name": "a"}], partition={"day": "2026-01-01"})
     table.commit(new, version=CHECKPOINT_VERSION + 1)
     table.commit({"txn": {"appId": "app", "version": 8}}, version=LAST_VERSION)
 
 
-def _write_sidecars(folder: Path) -> Iterator[dict[str, object]]:
+def _write_sidecars(folder: Path, files: int) -> Iterator[dict[str, object]]:
     folder.mkdir()
-    share = FILES // SIDECARS
+    share = files // SIDECARS
     for number in range(SIDECARS):
         path = folder / f"{uuid.uuid4()}.parquet"
-        _write_parquet(path, range(number * share, (number + 1) * share), [])
+        _write_files(path, range(number * share, (number + 1) * share), [])
         size = path.stat().st_size
         yield {"sidecar": {"path": path.name, "sizeInBytes": size, "modificationTime": 0}}
 
 
-def _write_parquet(path: Path, numbers: range, steering: list[dict[str, object]]) -> None:
+def _write_files(path: Path, numbers: range, steering: list[dict[str, object]]) -> None:
     """Adds of files by their numbers, tombstones behind them, and the other actions at the end."""
-    kinds = ("txn", "add", "remove", "metaData", "protocol")
-    types = {kind: _TYPES[kind] for kind in kinds}
-    schema = pa.schema(types)
 
-    def table(columns: dict[str, pa.Array], rows: int) -> pa.Table:
-        arrays = [columns.get(kind, pa.nulls(rows, kind_type)) for kind, kind_type in types.items()]
-        return pa.Table.from_arrays(arrays, schema=schema)
-
-    with pq.ParquetWriter(path, schema) as writer:
+    def parts() -> Iterator[dict[str, pa.Array] | list[dict[str, object]]]:
         for start in range(numbers.start, numbers.stop, ROWS_PER_GROUP):
-            chunk = range(start, min(start + ROWS_PER_GROUP, numbers.stop))
-            writer.write_table(table({"add": _adds(chunk)}, len(chunk)), ROWS_PER_GROUP)
-        gone = range(FILES, FILES + TOMBSTONES)
-        writer.write_table(table({"remove": _removes(gone)}, len(gone)), ROWS_PER_GROUP)
+            yield {"add": _adds(range(start, min(start + ROWS_PER_GROUP, numbers.stop)))}
+        yield {"remove": _removes(range(FILES, FILES + TOMBSTONES))}
         if steering:
-            writer.write_table(pa.Table.from_pylist(steering, schema=schema))
+            yield steering
+
+    write_checkpoint(path, parts())
 
 
 def _paths(numbers: range) -> tuple[pa.Array, pa.Array]:
@@ -135,55 +126,15 @@ def _adds(numbers: range) -> pa.Array:
         "dataChange": pa.repeat(False, count),
         "stats": stats,
     }
-    return pa.StructArray.from_arrays(list(columns.values()), fields=list(_TYPES["add"]))
+    return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _removes(numbers: range) -> pa.Array:
     paths, days = _paths(numbers)
     times = pc.add(pa.array(numbers, pa.int64()), 1_700_000_000_000)
     columns = [paths, _partition_values(days), times, pa.repeat(False, len(numbers))]
-    return pa.StructArray.from_arrays(columns, fields=list(_TYPES["remove"]))
-
-
-_TYPES: dict[str, pa.DataType] = {
-    "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
-    "add": pa.struct(
-        {
-            "path": pa.string(),
-            "partitionValues": STRINGS,
-            "size": pa.int64(),
-            "modificationTime": pa.int64(),
-            "dataChange": pa.bool_(),
-            "stats": pa.string(),
-        }
-    ),
-    "remove": pa.struct(
-        {
-            "path": pa.string(),
-            "partitionValues": STRINGS,
-            "deletionTimestamp": pa.int64(),
-            "dataChange": pa.bool_(),
-        }
-    ),
-    "metaData": pa.struct(
-        {
-            "id": pa.string(),
-            "format": pa.struct({"provider": pa.string(), "options": STRINGS}),
-            "schemaString": pa.string(),
-            "partitionColumns": pa.list_(pa.string()),
-            "configuration": STRINGS,
-            "createdTime": pa.int64(),
-        }
-    ),
-    "protocol": pa.struct(
-        {
-            "minReaderVersion": pa.int32(),
-            "minWriterVersion": pa.int32(),
-            "readerFeatures": pa.list_(pa.string()),
-            "writerFeatures": pa.list_(pa.string()),
-        }
-    ),
-}
+    names = ["path", "partitionValues", "deletionTimestamp", "dataChange"]
+    return pa.StructArray.from_arrays(columns, names=names)
 
 
 def main() -> None:

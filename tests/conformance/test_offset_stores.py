@@ -9,8 +9,10 @@ import pytest
 from tailer.offsets import OffsetStore
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
+from tailer.offsets.s3 import S3OffsetStore
 from tailer.testing.conformance import OffsetStoreConformance, PersistentOffsetStoreConformance
 from tailer.testing.conformance.offsets import MakeOffsetStore
+from tests.s3.fixture import Bucket
 
 
 class TestLocalOffsetStore(PersistentOffsetStoreConformance):
@@ -26,3 +28,12 @@ class TestMemoryOffsetStore(OffsetStoreConformance):
     @pytest.fixture
     def make_offsets(self) -> MakeOffsetStore:
         return lambda _: MemoryOffsetStore()
+
+
+class TestS3OffsetStore(PersistentOffsetStoreConformance):
+    @pytest.fixture
+    def make_offsets(self, bucket: Bucket) -> MakeOffsetStore:
+        def make(feed: str) -> OffsetStore:
+            return S3OffsetStore(bucket.address("state"), feed, bucket.options, standby=False)
+
+        return make

@@ -21,6 +21,8 @@ def json_lines_events(file: Path) -> Sequence[Event]:
     events = []
     for line in data.split(b"\n")[:-1]:
         fields = json.loads(line)
+        if "_notice" in fields:
+            continue
         events.append(
             Event(fields["_event_id"], fields["_change_type"], fields["_commit_version"], line)
         )

@@ -61,10 +61,11 @@ class Page:
         return result["result"].get("value")
 
     async def until(self, expression: str, seconds: float = 20.0) -> Any:
-        """Wait until an expression is true; its value."""
+        """Wait until an expression is true; its value. What throws is not true yet."""
+        attempt = f"(() => {{ try {{ return {expression}; }} catch {{ return false; }} }})()"
         with anyio.move_on_after(seconds):
             while True:
-                if found := await self.value(expression):
+                if found := await self.value(attempt):
                     return found
                 await anyio.sleep(0.05)
         text = await self.value("document.body.innerText")

@@ -40,7 +40,8 @@ from tailer.decode.rows import DecodeOptions
 from tailer.errors import TableError
 from tailer.feed import FeedOptions, read_changes
 from tailer.log import DeltaLog
-from tailer.store.local import FolderWatch, LocalStore
+from tailer.store.folders import FolderWatch
+from tailer.store.local import LocalStore
 from tailer.testing.table import Action, TableBuilder
 from tests.integration import mutations
 

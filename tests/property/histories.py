@@ -25,7 +25,8 @@ from tailer.decode.rows import DecodeOptions
 from tailer.feed import FeedOptions, read_changes
 from tailer.log import DeltaLog
 from tailer.store import FileStatus
-from tailer.store.local import FolderWatch, LocalStore
+from tailer.store.folders import FolderWatch
+from tailer.store.local import LocalStore
 from tailer.testing.model import (
     TableVersion,
     event_key,

@@ -17,9 +17,15 @@ from typing import Any
 from tests.components import require
 from tests.source import ROOT
 
-__all__ = ["ACCESS", "REGION", "SECRET", "Bucket", "S3Server", "free_port", "run_server"]
+__all__ = ["ACCESS", "ACCOUNT", "REGION", "SECRET", "Bucket", "S3Server", "free_port", "run_server"]
 
 ACCESS, SECRET, REGION = "test-access", "test-secret", "eu-central-1"
+#: The account in the environment of whoever is to find it there.
+ACCOUNT = {
+    "AWS_ACCESS_KEY_ID": ACCESS,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 _SOURCES = Path(__file__).parent / "server"
 _START_S = 20.0
 

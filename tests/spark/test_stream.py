@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,15 @@ def reader(table: TableBuilder, **options: Any) -> LimitedStreamReader:
     found = source.streamReader(source.schema())
     assert isinstance(found, LimitedStreamReader)
     # As Spark hands it from one process to the next.
-    copied: LimitedStreamReader = pickle.loads(pickle.dumps(found))
+    copied: LimitedStreamReader = pickle.loads(pickle.dumps(found))  # noqa: S301  # our own
     return copied
 
 
 def rows_of(stream: ChangeStreamReader, start: Place, end: Place) -> list[dict[str, Any]]:
     found = []
     for partition in stream.partitions(start, end):
-        for batch in stream.read(pickle.loads(pickle.dumps(partition))):
+        travelled = pickle.loads(pickle.dumps(partition))  # noqa: S301  # our own
+        for batch in stream.read(travelled):
             found += batch.to_pylist()
     return sorted(found, key=lambda row: (row["_commit_version"], row["id"]))
 
@@ -68,6 +70,10 @@ def rows(*ids: int) -> list[dict[str, Any]]:
 
 def ids(found: list[dict[str, Any]]) -> list[int]:
     return [row["id"] for row in found]
+
+
+def flat(found: list[list[Any]]) -> list[Any]:
+    return [*chain.from_iterable(found)]
 
 
 def add_files(table: TableBuilder, *files: tuple[int, ...]) -> None:
@@ -103,7 +109,7 @@ def test_max_files_cuts_versions_between_files_and_loses_nothing(
     add_files(table, (8,), (9, 10))
     stream = reader(table, startingVersion=0)
     found = [ids(rows_of(stream, *b)) for b in batches(stream, ReadMaxFiles(files))]
-    assert sum(found, []) == list(range(1, 11))
+    assert flat(found) == list(range(1, 11))
     if files == 1:
         assert found == [[1, 2], [3], [4, 5, 6], [7], [8], [9, 10]]
 
@@ -183,7 +189,9 @@ def test_initial_offset_says_the_same_however_often_it_is_asked(table: TableBuil
         stream = reader(table, startingVersion=start)
         before = stream.initialOffset()
         table.insert(rows(1))
-        assert stream.initialOffset() == before == reader(table, startingVersion=start).initialOffset()
+        assert (
+            stream.initialOffset() == before == reader(table, startingVersion=start).initialOffset()
+        )
 
 
 def test_available_now_ends_where_the_table_was(table: TableBuilder) -> None:
@@ -192,7 +200,7 @@ def test_available_now_ends_where_the_table_was(table: TableBuilder) -> None:
     stream.prepareForTriggerAvailableNow()
     table.insert(rows(3))
     found = [ids(rows_of(stream, *b)) for b in batches(stream, ReadMaxFiles(1))]
-    assert sum(found, []) == [1, 2]
+    assert flat(found) == [1, 2]
     assert stream.reportLatestOffset()["version"] == 3
 
 
@@ -293,5 +301,5 @@ def test_event_ids_are_the_daemons(table: TableBuilder) -> None:
     stream = reader(table, startingVersion=0, withIds="true")
     found = [rows_of(stream, *batch) for batch in batches(stream, ReadMaxFiles(1))]
     wanted = {event["id"]: event["_event_id"] for event in events(table)}
-    assert {row["id"]: row["_event_id"] for row in sum(found, [])} == wanted
-    assert {row["_origin"] for row in sum(found, [])} == {"files"}
+    assert {row["id"]: row["_event_id"] for row in flat(found)} == wanted
+    assert {row["_origin"] for row in flat(found)} == {"files"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import anyio
@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from tailer.errors import ConfigError, TableError, TransientError
-from tailer.store import open_store
+from tailer.store import open_store, rest_mark
 from tailer.store.local import LocalStore
 
 pytestmark = pytest.mark.anyio
@@ -164,3 +164,84 @@ async def test_what_is_no_file_is_not_found_and_never_waited_for(
         await store.open(location, None)
     with pytest.raises(FileNotFoundError):
         await store.read(location, 0, 10)
+
+
+def inotify_instances() -> int:
+    """How many of them this process has open."""
+    count = 0
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            count += "inotify" in str(link.readlink())
+        except OSError:
+            continue  # the listing's own descriptor
+    return count
+
+
+async def test_hundreds_of_watches_share_one_instance(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        folders = [tmp_path / str(i) for i in range(300)]
+        watches = []
+        for folder in folders:
+            folder.mkdir()
+            watches.append(await stack.enter_async_context(LocalStore(str(folder)).watch("")))
+        assert inotify_instances() == 1
+        (folders[7] / "1.json").write_bytes(b"")
+        with anyio.fail_after(30):
+            await watches[7].wait(HOUR)
+        woken = []
+
+        async def wait(number: int) -> None:
+            await watches[number].wait(0.05)
+            woken.append(number)
+
+        with anyio.move_on_after(30):
+            await wait(8)
+        assert woken == [8]
+    assert inotify_instances() == 0
+
+
+async def test_two_watches_of_one_folder_see_the_same(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    with anyio.fail_after(30):
+        async with store.watch("") as first:
+            async with store.watch("") as second:
+                (tmp_path / "1.json").write_bytes(b"")
+                await first.wait(HOUR)
+                await second.wait(HOUR)
+            (tmp_path / "2.json").write_bytes(b"")
+            await first.wait(HOUR)
+
+
+async def test_a_watch_outlives_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "_delta_log"
+    folder.mkdir()
+    with anyio.fail_after(30):
+        async with LocalStore(str(tmp_path)).watch("_delta_log") as watch:
+            folder.rmdir()
+            await watch.wait(HOUR)
+            folder.mkdir()
+            await watch.wait(0.01)
+            (folder / "1.json").write_bytes(b"")
+            await watch.wait(HOUR)
+
+
+def test_a_folder_at_rest_has_a_mark_that_any_change_changes(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    store = LocalStore(str(tmp_path))
+    assert rest_mark(store, "_delta_log") is None, "it has just been made"
+    long_ago = 1_000_000_000
+
+    def mark() -> str | None:
+        os.utime(log, (long_ago, long_ago))
+        return rest_mark(store, "_delta_log")
+
+    first = mark()
+    assert first is not None
+    assert mark() == first
+    (log / "0.json").write_text("")
+    assert rest_mark(store, "_delta_log") is None, "the change is too young to be told from another"
+    log.rename(tmp_path / "old")
+    assert rest_mark(store, "_delta_log") is None
+    log.mkdir()
+    assert mark() != first, "another folder in its place"

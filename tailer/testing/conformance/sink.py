@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.sink import Sink
-from tailer.testing.batches import change_batch, empty_batch
+from tailer.sink import Sink, announce
+from tailer.testing.batches import change_batch, empty_batch, notice
 
 __all__ = ["Event", "MakeSink", "ReadEvents", "SinkConformance"]
 
@@ -229,6 +229,39 @@ class SinkConformance:
         halves = [change_batch(SCHEMA, _rows(i, 3), index=i, last=i > 0) for i in (0, 3)]
         await self._write(make_sink(), *halves)
         assert len(_without_repeats(read_events())) == 6
+
+    async def test_notices_are_taken_between_batches_and_are_no_events(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        """A sink may pass them by; it may not fail, nor let them pass for events."""
+        first = change_batch(SCHEMA, _rows(0, 2), last=True)
+        second = change_batch(
+            WIDER, [{"id": 2, "name": "c", "country": "DE"}], version=2, last=True
+        )
+        sink = make_sink()
+        await sink.open("orders")
+        await announce(sink, notice("snapshot_begin", first.offset))
+        await sink.write(first)
+        for _ in range(2):  # it may come again
+            await announce(sink, notice("schema_change", second.offset))
+        await sink.write(second)
+        await announce(sink, notice("heartbeat", second.next_offset))
+        await sink.aclose()
+        assert [e.event_id for e in _without_repeats(read_events())] == _ids([first, second])
+
+    async def test_a_stored_offset_is_not_behind_a_notice(self, make_sink: MakeSink) -> None:
+        """For sinks that store progress with the data and take notices."""
+        batch = change_batch(SCHEMA, _rows(0, 2), last=True)
+        skipped = notice("skipped_version", batch.next_offset, versions=1)
+        sink = make_sink()
+        await sink.open("orders")
+        await sink.write(batch)
+        await announce(sink, skipped)
+        await sink.aclose()
+        again = make_sink()
+        found = await again.open("orders")
+        await again.aclose()
+        assert found is None or found in (batch.next_offset, skipped.next_offset)
 
     async def test_closing_is_harmless_at_any_time(self, make_sink: MakeSink) -> None:
         never_open = make_sink()

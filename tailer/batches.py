@@ -1,0 +1,179 @@
+"""One version's files as change batches: fetch, decode, and the offsets between them.
+
+Decoding runs in worker threads, one step at a time, so that the event loop stays free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import anyio.to_thread
+import pyarrow as pa
+
+from tailer.changes import CHANGE_TYPE, ChangeBatch, ChangeFile, Offset, Rows
+from tailer.decode.kept import kept_rows
+from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
+from tailer.delta.commit import Commit
+from tailer.delta.snapshot import Snapshot
+from tailer.errors import FileGone, OffsetError
+from tailer.fetch import fetch
+from tailer.log import DeltaLog
+from tailer.metrics import Observer
+from tailer.policy import Requests, rows_of
+from tailer.select import Selector
+
+__all__ = ["Reading", "VersionReader", "in_thread", "whole_pairs"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What all versions that one feed reads have in common. ``plan`` names the options by which
+    changes are counted; ``spill_folder`` None: the system's temporary folder."""
+
+    log: DeltaLog
+    decode: DecodeOptions
+    selector: Selector
+    requests: Requests
+    observer: Observer
+    plan: str
+    spill_folder: str | None = None
+
+
+class VersionReader:
+    """Reads the rows of one version: a commit's changes, or a snapshot's rows."""
+
+    def __init__(self, reading: Reading, version: Commit | Snapshot, timestamp_ms: int) -> None:
+        self.reading = reading
+        self.state = version.after if isinstance(version, Commit) else version.state
+        self.timestamp_ms = timestamp_ms
+        self.selector = reading.selector
+        self.decode = reading.decode
+        self.selector.check(self.state)
+
+    async def batches(
+        self, files: Iterable[ChangeFile], first: Offset
+    ) -> AsyncGenerator[ChangeBatch, None]:
+        """The batches of the version's files, the last one leading to the next version."""
+        skip, at = Skip(first.index), first
+        held: ChangeBatch | None = None
+        wanted = (file for file in files if self.selector.wants(file))
+        async with aclosing(in_thread(wanted)) as planned:
+            async for file in planned:
+                passed = self._passed(file, skip)
+                if passed is not None:
+                    at = replace(at, index=at.index + passed)
+                    continue
+                async with aclosing(self._file(file, skip)) as decoded:
+                    async for rows in decoded:
+                        if held is not None:
+                            yield held
+                        held = self._batch(file, rows, at)
+                        at = held.next_offset
+                self.reading.observer.fetched(file.size or 0)
+        if skip.remaining:
+            raise OffsetError(
+                f"the offset names change {first.index} of a version that has "
+                f"{first.index - skip.remaining}",
+                version=first.version,
+                hint="it was saved under another change source, or set wrongly; set it anew",
+            )
+        held = held or self._empty(at)
+        yield replace(held, next_offset=held.offset.next_version(held.timestamp_ms))
+
+    def _passed(self, file: ChangeFile, skip: Skip) -> int | None:
+        """How far the index moves for a file that is not opened; None for one that is.
+
+        That is a file whose changes were all delivered before, or one that is recorded as lost.
+        """
+        rows = rows_of(file)
+        lost = (file.version, file.path) in self.reading.requests.lost
+        if rows is not None and (lost or 0 < rows <= skip.remaining):
+            delivered = min(rows, skip.remaining)
+            skip.remaining -= delivered
+            return rows - delivered
+        return 0 if lost else None
+
+    async def _file(self, file: ChangeFile, skip: Skip) -> AsyncGenerator[Rows, None]:
+        if file.kept is not None:  # finding the changes has decoded them
+            for rows in self._masked(kept_rows(file, skip)):
+                yield rows
+            return
+        try:
+            fetched = await fetch(self.reading.log.store, file, self.decode.on_read)
+        except FileGone as e:
+            e.rows = rows_of(file)
+            raise
+        with fetched.source:
+            decoded = decode_file(fetched.source, file, fetched.selection, self.decode, skip)
+            if file.change_type is None and file.kinds is None:
+                decoded = whole_pairs(decoded)
+            async with aclosing(in_thread(self._masked(decoded))) as found:
+                async for rows in found:
+                    yield rows
+
+    def _masked(self, decoded: Iterable[Rows]) -> Iterator[Rows]:
+        for rows in decoded:
+            yield replace(rows, batch=self.selector.rows(rows.batch))
+
+    def _batch(self, file: ChangeFile | None, rows: Rows, at: Offset) -> ChangeBatch:
+        following = replace(at, index=at.index + rows.batch.num_rows, plan=self.reading.plan)
+        state = self.selector.state(self.state if file is None else file.state)
+        if file is not None:
+            file = self.selector.file(file)
+            if file.kept is not None:  # what is written need not be kept too
+                file = replace(file, kept=())
+        batch, positions = rows.batch, rows.positions
+        stamp = self.timestamp_ms
+        return ChangeBatch(batch, positions, state, file, stamp, at, following, rows.row_ids)
+
+    def _empty(self, at: Offset) -> ChangeBatch:
+        schema = output_schema(self.decode.target or self.state, self.decode.columns)
+        rows = self.selector.rows(pa.RecordBatch.from_pylist([], schema=schema))
+        return self._batch(None, Rows(rows, pa.array([], pa.int64())), at)
+
+
+def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:
+    """The same rows, cut so that no batch ends between an update's two images of a cdc file: a
+    preimage at a batch's end is handed on to the next one."""
+    held: Rows | None = None
+    for rows in decoded:
+        if held is not None:
+            rows = _joined(held, rows)  # noqa: PLW2901  # it begins with what was held back
+            held = None
+        count = rows.batch.num_rows
+        if count and rows.batch.column(CHANGE_TYPE)[-1].as_py() == "update_preimage":
+            held = rows.slice(count - 1)
+            ids = None if rows.row_ids is None else rows.row_ids.slice(0, count - 1)
+            before = (rows.batch.slice(0, count - 1), rows.positions.slice(0, count - 1), ids)
+            rows = Rows(*before)  # noqa: PLW2901
+        if rows.batch.num_rows:
+            yield rows
+    if held is not None:
+        yield held
+
+
+def _joined(first: Rows, second: Rows) -> Rows:
+    ids = None
+    if first.row_ids is not None and second.row_ids is not None:
+        ids = pa.concat_arrays([first.row_ids, second.row_ids])
+    return Rows(
+        pa.concat_batches([first.batch, second.batch]),
+        pa.concat_arrays([first.positions, second.positions]),
+        ids,
+    )
+
+
+async def in_thread(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
+    """Iterate in worker threads, one step at a time."""
+    try:
+        while (item := await anyio.to_thread.run_sync(next, iterator, None)) is not None:
+            yield item
+    finally:
+        close = getattr(iterator, "close", None)
+        if close is not None:
+            close()

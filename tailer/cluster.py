@@ -1,0 +1,126 @@
+"""A configuration's feeds on Spark, and offsets on their way between daemon and queries."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import threading
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from tailer.changes import Offset
+from tailer.config import Config, FeedConfig
+from tailer.daemon import offset_store, table_log
+from tailer.errors import ConfigError, OffsetError
+from tailer.history import check_start
+from tailer.metrics import FeedMetrics, MetricFamilies
+from tailer.sink import Sink, load_sink
+from tailer.spark.pipeline import PipelineFeed, PipelineOptions, run_pipeline, start_session
+
+__all__ = ["checkpoint_offset", "run_cluster"]
+
+
+def _feed(config: Config, feed: FeedConfig, families: MetricFamilies) -> PipelineFeed:
+    try:
+        check_start(feed.start)
+    except ConfigError as e:
+        raise ConfigError(f"{config.path}: feeds.{feed.name}.from: {e}") from None
+
+    def sink() -> Sink:
+        try:
+            return load_sink(feed.sink_type).from_options(feed.sink_options, config.folder)
+        except ConfigError as e:
+            raise ConfigError(f"{config.path}: feeds.{feed.name}.sink: {e}") from e
+
+    log = table_log(config, feed)
+    return PipelineFeed(
+        name=feed.name,
+        table=log.store.root,
+        log=log,
+        start=feed.start,
+        options=feed.options,
+        sink=sink,
+        offsets=offset_store(config, feed.name),
+        metrics=FeedMetrics(feed.name, time.time, families),
+        store=getattr(feed, "store", {}),
+    )
+
+
+def run_cluster(config: Config, options: PipelineOptions) -> int:
+    """Run all feeds as queries; returns the exit status, 1 if a feed has ended with an error.
+
+    SIGINT and SIGTERM end it after the batches in hand.
+    """
+    from prometheus_client import CollectorRegistry
+
+    registry = CollectorRegistry()
+    families = MetricFamilies(registry)
+    feeds = [_feed(config, feed, families) for feed in config.feeds.values()]
+    for feed in feeds:
+        feed.sink()  # a mistake in its options is told before Spark starts
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    spark = start_session(options)
+    try:
+        with start_blocking_portal() as portal, _serving(portal, config, registry, feeds):
+            run_pipeline(spark, portal, feeds, options, stopping)
+    finally:
+        spark.stop()
+    failed = [feed for feed in feeds if feed.ended is not None]
+    for feed in failed:
+        print(f"tailer: feed {feed.name}: {feed.ended}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _serving(
+    portal: BlockingPortal, config: Config, registry: object, feeds: list[PipelineFeed]
+) -> AbstractContextManager[object]:
+    """Serve /metrics, /healthz and /readyz, as the daemon does, while the block runs."""
+    if config.http is None:
+        return nullcontext()
+    from tailer.web import health_routes, serve
+
+    def unready() -> dict[str, str]:
+        return {
+            feed.name: str(feed.ended or feed.metrics.error or "starting")
+            for feed in feeds
+            if feed.ended is not None or not feed.metrics.ready
+        }
+
+    routes = health_routes(registry, unready)
+    return portal.wrap_async_context_manager(serve(config.http, routes))
+
+
+def checkpoint_offset(folder: Path) -> Offset:
+    """Where a query of the source ``tailer`` goes on: the end of its last committed batch.
+
+    ``folder`` is the query's checkpoint. A batch that was begun and not committed comes again.
+    Raises :class:`OffsetError` where there is no such offset.
+    """
+    commits = folder / "commits"
+    numbers = [int(f.name) for f in commits.glob("*") if re.fullmatch(r"\d+", f.name)]
+    if not numbers:
+        raise OffsetError(
+            "the checkpoint has no committed batch", path=str(folder),
+            hint="give the checkpointLocation of a query that has run",
+        )  # fmt: skip
+    file = folder / "offsets" / str(max(numbers))
+    try:
+        version, _, *offsets = file.read_text(encoding="utf-8").splitlines()
+        (offset,) = offsets
+        found = Offset.from_json(json.loads(offset))
+    except (OSError, ValueError, OffsetError) as e:
+        raise OffsetError(
+            f"the checkpoint's offset is not one of a query of the tailer source ({e})",
+            path=str(file),
+            hint="the query must read one table, by format tailer",
+        ) from None
+    if version != "v1":
+        raise OffsetError(f"the checkpoint is of format {version!r}, not v1", path=str(file))
+    return found

@@ -1,0 +1,226 @@
+"""The supervisor: all feeds of a configuration, and what can be done with them while they run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from tailer.assembly import assemble, feeds_of_pattern
+from tailer.config import Config, FeedConfig
+from tailer.discovery import is_pattern
+from tailer.errors import ConfigError, TailerError
+from tailer.metrics import MetricFamilies
+from tailer.runner import FeedStatus, Runner
+from tailer.select import parse_where
+from tailer.store.traffic import Traffic
+
+__all__ = ["Supervisor"]
+
+
+class Supervisor:
+    """Runs feeds, picks up and drops those of patterns, and follows its operator's orders.
+
+    ``load`` reads the configuration anew; feeds whose part of it did not change are left alone.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        load: Callable[[], Config],
+        families: MetricFamilies,
+        traffic: Traffic | None,
+        logger: logging.Logger,
+    ) -> None:
+        self.config = config
+        self._load = load
+        self._families = families
+        self._traffic = traffic
+        self._logger = logger
+        self._runners: dict[str, Runner] = {}
+        self._configs: dict[str, FeedConfig] = {}
+        self._tasks: Any = None
+        self._failed = anyio.Event()
+        self._change = anyio.Lock()
+        self._tables = {
+            name: self._runner(config, feed)
+            for name, feed in config.feeds.items()
+            if not is_pattern(feed.table)
+        }
+
+    def _runner(self, config: Config, feed: FeedConfig) -> Runner:
+        parts = assemble(config, feed, self._families, self._traffic)
+        kinds = [f"{name}: {s.type}" if name else s.type for name, s in feed.sinks.items()]
+        return Runner(
+            parts,
+            kinds,
+            paused=feed.paused,
+            logger=self._logger,
+            on_failure=lambda: self._failed.set(),  # noqa: PLW0108  # there is a new one each time
+        )
+
+    # Its life
+
+    async def run(self) -> None:
+        """Run until cancelled, or until every feed has failed and none can come."""
+        async with anyio.create_task_group() as self._tasks:
+            for name, runner in self._tables.items():
+                self._start(name, self.config.feeds[name], runner)
+            await self._discover_all()
+            self._tasks.start_soon(self._discovering)
+            self._tasks.start_soon(self._measuring)
+            while not self._over():
+                self._failed = anyio.Event()
+                await self._failed.wait()
+            self._tasks.cancel_scope.cancel()
+
+    def _over(self) -> bool:
+        patterns = any(is_pattern(feed.table) for feed in self.config.feeds.values())
+        return not patterns and all(runner.failed for runner in self._runners.values())
+
+    def _start(self, name: str, feed: FeedConfig, runner: Runner | None = None) -> None:
+        runner = runner or self._runner(self.config, feed)
+        self._runners[name], self._configs[name] = runner, feed
+        self._tasks.start_soon(runner.run)
+
+    async def _end(self, name: str) -> None:
+        runner = self._runners.pop(name)
+        del self._configs[name]
+        await runner.end()
+        self._families.forget(name)
+
+    async def _discovering(self) -> None:
+        while True:
+            patterns = [f for f in self.config.feeds.values() if is_pattern(f.table)]
+            await anyio.sleep(min((f.discover_s for f in patterns), default=3600.0))
+            await self._discover_all()
+
+    async def _discover_all(self) -> None:
+        for feed in list(self.config.feeds.values()):
+            if is_pattern(feed.table):
+                try:
+                    await self._discover(feed)
+                except ConfigError:
+                    raise
+                except TailerError as e:
+                    self._logger.warning("feed %s: %s", feed.name, e, extra={"feed": feed.name})
+
+    async def _discover(self, feed: FeedConfig) -> None:
+        found = await feeds_of_pattern(self.config, feed)
+        async with self._change:
+            known = {name for name in self._runners if name.startswith(f"{feed.name}/")}
+            for name in sorted(known - found.keys()):
+                self._logger.info("feed %s: its table is gone", name, extra={"feed": name})
+                await self._end(name)
+            for name in sorted(found.keys() - known):
+                self._start(name, found[name])
+
+    async def _measuring(self) -> None:
+        while True:
+            await anyio.sleep(self.config.measure_s)
+            await self.measure()
+
+    async def measure(self) -> None:
+        """Look at what is unread, for every feed that is behind."""
+        for runner in list(self._runners.values()):
+            metrics = runner.feed.metrics
+            if metrics.state in ("following", "standby") and not metrics.lag_versions():
+                continue
+            try:
+                await runner.outlook.look()
+            except TailerError as e:
+                runner.log(logging.DEBUG, "measure", f"can't be measured: {e}")
+
+    # What can be done
+
+    def status(self) -> list[FeedStatus]:
+        """Every feed's status, by name."""
+        now = anyio.current_time()
+        return [runner.status(now) for _, runner in sorted(self._runners.items())]
+
+    def unready(self) -> dict[str, str]:
+        """The feeds that are not ready, and why."""
+        return {
+            name: runner.last_error or runner.feed.metrics.state
+            for name, runner in self._runners.items()
+            if not runner.ready
+        }
+
+    def failures(self) -> dict[str, str]:
+        """The feeds that have failed, and why."""
+        return {n: str(r.last_error) for n, r in self._runners.items() if r.failed}
+
+    def runner(self, feed: str) -> Runner:
+        """One feed. Raises KeyError if there is none of that name."""
+        return self._runners[feed]
+
+    def pause(self, feed: str) -> None:
+        """See :meth:`Runner.pause`."""
+        self.runner(feed).pause()
+
+    def resume(self, feed: str) -> None:
+        """See :meth:`Runner.resume`."""
+        self.runner(feed).resume()
+
+    def stop(self, feed: str) -> None:
+        """See :meth:`Runner.stop`."""
+        self.runner(feed).stop()
+
+    def start(self, feed: str) -> None:
+        """Run a feed that was stopped or has failed."""
+        self.runner(feed).resume()
+
+    def skip_version(self, feed: str, version: int) -> None:
+        """See :meth:`Runner.skip_version`."""
+        self.runner(feed).skip_version(version)
+
+    def resnapshot(self, feed: str, where: str | None = None) -> None:
+        """See :meth:`Runner.resnapshot`. Raises :class:`ConfigError` for a bad ``where``."""
+        try:
+            self.runner(feed).resnapshot(parse_where(where) if where else None)
+        except ConfigError as e:
+            raise ConfigError(f"where {e}") from None
+
+    def refused(self, error: ConfigError) -> None:
+        """Say that a new configuration was not taken."""
+        self._logger.error("configuration not taken: %s", error, extra={"event": "reload"})
+
+    async def reload(self) -> dict[str, list[str]]:
+        """Read the configuration again: start what is new, end what is gone, restart what changed.
+
+        Returns the names under ``started``, ``stopped`` and ``restarted``. A configuration with a
+        mistake changes nothing and raises :class:`ConfigError`. The address, the state and the
+        token are those of the start.
+        """
+        async with self._change:
+            config = self._load()
+            tables = {n: f for n, f in config.feeds.items() if not is_pattern(f.table)}
+            for feed in tables.values():
+                assemble(config, feed)  # a mistake in any of them, and nothing is touched
+            plain = [name for name in self._runners if "/" not in name]
+            gone = [name for name in plain if name not in tables]
+            changed = [n for n in plain if n in tables and tables[n] != self._configs[n]]
+            # Those of a pattern go with it when it changed, and are found again.
+            old = self.config.feeds
+            patterns = {
+                n for n, f in old.items() if is_pattern(f.table) and config.feeds.get(n) != f
+            }
+            gone += [
+                name for name in self._runners if name.partition("/")[0] in patterns - set(plain)
+            ]
+            self.config = config
+            for name in [*gone, *changed]:
+                await self._end(name)
+            started = [name for name in tables if name not in self._runners]
+            for name in started:
+                self._start(name, tables[name])
+        await self._discover_all()
+        said = {
+            "started": [name for name in started if name not in changed],
+            "stopped": gone,
+            "restarted": changed,
+        }
+        self._logger.info("configuration read again: %s", said, extra={"event": "reload", **said})
+        return said

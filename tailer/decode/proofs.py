@@ -1,0 +1,155 @@
+"""What the log proves about a rewrite before any row of it is read, and what equal bytes prove.
+
+Two rows in different partitions are not equal, nor are two whose integers can't be the same by the
+statistics; a file that no file of the other side can share a row with is all changes. And where the
+files of a partition only came under other names, nothing changed there.
+
+Statistics are hints, so only what can't mislead is taken from them: bounds of integers. Strings are
+cut and so are timestamps; bounds are wide where a deletion vector is, which still are bounds; NaN
+stands in none; and ``nullCount`` proves that there is no null only where it is 0. Wrong statistics
+would make a copied row a delete and an insert, never lose one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import product
+
+import pyarrow as pa
+
+from tailer.changes import ChangeFile
+from tailer.decode.diff import OpenFile
+from tailer.decode.plan import Rewrite
+from tailer.delta.partitions import partition_scalar
+from tailer.delta.schema import PrimitiveType
+from tailer.delta.snapshot import TableState
+from tailer.errors import TableError
+
+__all__ = ["proved_apart", "proved_same"]
+
+#: The numbers of files that leave, and of files that come.
+Numbers = tuple[set[int], set[int]]
+
+_INTEGERS = ("byte", "short", "integer", "long")
+#: Of these types, one value has one spelling, or its spellings are told here to be one.
+_SPELLED_ONCE = (*_INTEGERS, "string", "date", "boolean")
+_COMPARISONS_MAX = 100_000
+_CHUNK_BYTES = 1024 * 1024
+
+
+def proved_apart(rewrite: Rewrite, before: TableState, after: TableState) -> Numbers:
+    """The files that share no row with any file of the other side."""
+    if before.schema != after.schema or before.mapping != after.mapping:
+        return set(), set()
+    sides = (rewrite.leaving, rewrite.coming)
+    left, came = (_by_partition(files) for files in sides)
+    apart: Numbers = (set(), set())
+    for key in left.keys() | came.keys():
+        ours, theirs = left.get(key, []), came.get(key, [])
+        if not ours or not theirs or len(ours) * len(theirs) > _COMPARISONS_MAX:
+            apart[0].update([] if theirs else ours)
+            apart[1].update([] if ours else theirs)
+            continue
+        meeting: Numbers = (set(), set())
+        integers = _integers(after)
+        for one, other in product(ours, theirs):
+            if not _disjoint(rewrite.leaving[one], rewrite.coming[other], integers):
+                meeting[0].add(one)
+                meeting[1].add(other)
+        apart[0].update(set(ours) - meeting[0])
+        apart[1].update(set(theirs) - meeting[1])
+    return apart
+
+
+def proved_same(
+    rewrite: Rewrite, before: TableState, after: TableState, open_file: OpenFile
+) -> Numbers:
+    """The files of all partitions whose files on both sides are the same, byte for byte.
+
+    All of them or none: among equal rows the first ones stay, wherever they are.
+    """
+    same: Numbers = (set(), set())
+    if before.schema != after.schema or before.mapping != after.mapping:
+        return same
+    left, came = (_by_partition(files) for files in (rewrite.leaving, rewrite.coming))
+    for key in left.keys() & came.keys():
+        ours = [rewrite.leaving[n] for n in left[key]]
+        theirs = [rewrite.coming[n] for n in came[key]]
+        if _same_bytes(ours, theirs, open_file):
+            same[0].update(left[key])
+            same[1].update(came[key])
+    return same
+
+
+def _same_bytes(
+    ours: Sequence[ChangeFile], theirs: Sequence[ChangeFile], open_file: OpenFile
+) -> bool:
+    sizes = [sorted(f.size or 0 for f in files) for files in (ours, theirs)]
+    partial = any(f.only or f.without for f in (*ours, *theirs))
+    if sizes[0] != sizes[1] or partial:
+        return False
+    # Most files of one size differ at their end already, where the statistics are.
+    for first_look in (True, False):
+        digests = [
+            sorted(_digest(f, open_file, only_end=first_look) for f in files)
+            for files in (ours, theirs)
+        ]
+        if digests[0] != digests[1]:
+            return False
+    return True
+
+
+def _digest(file: ChangeFile, open_file: OpenFile, *, only_end: bool) -> bytes:
+    source, _ = open_file(file)
+    digest = blake2b(digest_size=32)
+    with source:
+        size = int(source.size())
+        source.seek(max(0, size - _CHUNK_BYTES) if only_end else 0)
+        while data := source.read(_CHUNK_BYTES):
+            digest.update(data)
+    return digest.digest()
+
+
+def _by_partition(files: Sequence[ChangeFile]) -> dict[tuple[object, ...], list[int]]:
+    found: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for number, file in enumerate(files):
+        found[_partition(file)].append(number)
+    return found
+
+
+def _partition(file: ChangeFile) -> tuple[object, ...]:
+    """What tells a file's partition from others; less than that where spellings are many."""
+    key = []
+    for field in file.state.partition_fields():
+        if isinstance(field.type, PrimitiveType) and field.type.name in _SPELLED_ONCE:
+            text = file.partition_values.get(file.state.physical_name(field))
+            try:
+                value = partition_scalar(text, field.type)
+            except TableError:  # decoding says so, with the file's name
+                value = pa.scalar(None)
+            key.append((field.name, value.as_py()))
+    return tuple(key)
+
+
+def _integers(state: TableState) -> set[str]:
+    """The physical names of top-level integer columns."""
+    return {
+        state.physical_name(f)
+        for f in state.schema
+        if isinstance(f.type, PrimitiveType) and f.type.name in _INTEGERS
+    }
+
+
+def _disjoint(one: ChangeFile, other: ChangeFile, integers: set[str]) -> bool:
+    """Whether no row can be in both, by one column's bounds; both could have nulls there."""
+    theirs = {bounds.column: bounds for bounds in other.bounds}
+    for ours in one.bounds:
+        found = theirs.get(ours.column)
+        if found is None or ours.column not in integers:
+            continue
+        apart = ours.high < found.low or found.high < ours.low
+        if apart and (ours.no_nulls or found.no_nulls):
+            return True
+    return False

@@ -1,0 +1,362 @@
+"""Offsets and leases on S3, by conditional writes.
+
+One object a feed holds its offset, its owner and an epoch that counts owners. Nothing is written
+but on condition that the object is the one seen last: of two processes that both take themselves
+for the owner, one is refused, and stops. The owner writes at least every third of the lease; who
+waits takes the feed over when the object has not changed for a whole lease by the server's clock or
+its own, so that the clocks of the two need not agree; at once, where it sees that the owner has
+died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import anyio
+
+from tailer.changes import Offset
+from tailer.errors import ConfigError, OffsetError, TableError, TransientError
+from tailer.offsets import LEASE_S, OffsetStore
+from tailer.offsets.document import FORMAT, damaged, document_name, from_bytes, to_bytes
+from tailer.offsets.owner import describe, is_dead, this_process
+from tailer.store.s3 import SharedClients
+from tailer.store.s3_client import Call, S3Client
+from tailer.store.s3_errors import Answer, refusal
+from tailer.store.s3_options import S3Options, parse_s3_address
+from tailer.store.traffic import Traffic
+
+__all__ = ["S3OffsetStore"]
+
+#: The part of the lease for which its owner believes in it. Who waits, waits for the whole.
+_TRUSTED_PART = 0.8
+#: An ETag that no object has.
+_NO_ETAG = '"00000000000000000000000000000000"'
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The object as it was seen: its age in seconds by the server's clock, at least."""
+
+    document: dict[str, Any] | None
+    etag: str | None
+    age_s: float
+    at: float
+
+    @property
+    def owner(self) -> dict[str, Any] | None:
+        return None if self.document is None else self.document.get("owner")
+
+    @property
+    def epoch(self) -> int:
+        return 0 if self.document is None else int(self.document["epoch"])
+
+
+class S3OffsetStore(OffsetStore):
+    """The offset of a feed in an object below ``address``, which is ``s3://bucket/prefix``.
+
+    With ``standby``, :meth:`acquire` waits for the lease of ``lease_s`` seconds; without, it
+    refuses. ``epoch`` is this owner's number: it grows with every owner.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        feed: str,
+        options: Mapping[str, Any] | S3Options,
+        *,
+        standby: bool = True,
+        lease_s: float = LEASE_S,
+        traffic: Traffic | None = None,
+    ) -> None:
+        place = parse_s3_address(address)
+        if place is None:
+            raise ConfigError(f"{address!r} is no S3 address: s3://bucket/prefix is")
+        if lease_s <= 0:
+            raise ConfigError(f"the lease is {lease_s} s, and must be longer than 0")
+        self._bucket, prefix = place
+        self._key = "/".join([*filter(None, [prefix]), f"{document_name(feed)}.offset.json"])
+        self._options = (
+            options if isinstance(options, S3Options) else S3Options.from_options(options)
+        )
+        self._traffic = traffic or Traffic()
+        self._feed, self._standby, self._lease_s = feed, standby, lease_s
+        self._id = uuid.uuid4().hex
+        self._writing = asyncio.Lock()
+        self._client: S3Client | None = None
+        self._renewal: asyncio.Task[None] | None = None
+        self._held: _Seen | None = None
+        self._lost: OffsetError | None = None
+        self._renewed_at = 0.0
+        self._waiting_for: str | None = None
+        self.epoch = 0
+
+    @property
+    def path(self) -> str:
+        """The object's address."""
+        return f"s3://{self._bucket}/{self._key}"
+
+    @property
+    def waiting_for(self) -> str | None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        return self._waiting_for
+
+    # Ownership
+
+    async def acquire(self) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        if self._held is not None:
+            return
+        self._lost = None
+        self._client = SharedClients.take(self._options)
+        try:
+            held = await self._claim_when_free()
+        except BaseException:
+            await self._close()
+            raise
+        finally:
+            self._waiting_for = None
+        self._held, self.epoch = held, held.epoch
+        self._renewal = asyncio.create_task(self._renew_always(), name=f"lease of {self._feed}")
+
+    async def _claim_when_free(self) -> _Seen:
+        first: _Seen | None = None  # of this state of the object
+        while True:
+            try:
+                seen = await self._get()
+                if seen.owner is not None and seen.owner.get("id") == self._id:
+                    # Claimed before, and it was the answer that was lost.
+                    await self._check_conditions_hold(seen)
+                    return seen
+                if first is None or first.etag != seen.etag:
+                    first = seen
+                if (left := self._left_s(seen, since=first.at)) <= 0:
+                    claimed = await self._claim(seen)
+                    if claimed is not None:
+                        await self._check_conditions_hold(claimed)
+                        return claimed
+                    continue  # somebody was faster
+            except TransientError as e:
+                if not self._standby:
+                    raise
+                self._waiting_for, left = str(e), self._lease_s / 3
+            else:
+                who = describe(seen.owner or {})
+                if not self._standby:
+                    raise OffsetError(
+                        f"{who} holds the offset of feed {self._feed!r}",
+                        path=self.path,
+                        hint="two daemons must not run one feed; stop the other one",
+                    )
+                self._waiting_for = who
+            await anyio.sleep(max(0.05, min(left, self._lease_s / 3)))
+
+    def _left_s(self, seen: _Seen, since: float) -> float:
+        """How long its owner's lease runs still, as far as one can know, in seconds.
+
+        ``since`` is when this state was first seen: not every server tells the time.
+        """
+        if seen.owner is None or is_dead(seen.owner):
+            return 0.0
+        lease_s = float((seen.document or {}).get("lease_s", self._lease_s))
+        return lease_s - max(seen.age_s, seen.at - since)
+
+    async def _claim(self, seen: _Seen) -> _Seen | None:
+        """Make the free object ours; None if it is not free any more."""
+        known = seen.document or {}
+        document = self._document(
+            epoch=seen.epoch + 1,
+            sequence=0,
+            offset=known.get("offset"),
+            damaged=known.get("damaged"),
+        )
+        started = _now()
+        etag = await self._put(document, seen.etag)
+        if etag is None:
+            return None
+        self._renewed_at = started
+        return _Seen(document, etag, 0.0, started)
+
+    def _document(self, **fields: Any) -> dict[str, Any]:
+        owner = {"id": self._id, **this_process()}
+        known = {"format": FORMAT, "feed": self._feed, "owner": owner, "lease_s": self._lease_s}
+        return {**known, **fields}
+
+    async def _check_conditions_hold(self, held: _Seen) -> None:
+        """Refuse a server that lets everyone write: it would let two owners write, too."""
+        assert held.document is not None
+        if await self._put(held.document, _NO_ETAG) is not None:
+            raise OffsetError(
+                "the server takes no notice of If-Match, and can't keep two daemons apart",
+                path=self.path,
+                hint="keep the state in a local folder, or on a server with conditional writes",
+            )
+
+    async def _renew_always(self) -> None:
+        """Write now and then, until the lease is lost."""
+        pause = self._lease_s / 3
+        while self._lost is None:
+            idle = _now() - self._renewed_at
+            if idle < pause * 0.9:
+                await anyio.sleep(pause - idle)
+                continue
+            try:
+                await self._write()
+            except TableError:
+                return  # whoever writes next is told
+            except TransientError:
+                await anyio.sleep(pause / 4)
+
+    async def check(self) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        self._owned()
+        if _now() - self._renewed_at > self._lease_s * _TRUSTED_PART:
+            await self._write()  # refused, if another one has taken over meanwhile
+
+    def _owned(self) -> _Seen:
+        if self._lost is not None:
+            raise self._lost
+        if self._held is None:
+            raise OffsetError(f"the offset of feed {self._feed!r} is not acquired", path=self.path)
+        return self._held
+
+    async def release(self) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._renewal
+            self._renewal = None
+        if self._held is not None:
+            # What can't be given up now runs out.
+            with suppress(TransientError, TableError):
+                await self._write(owner=None)
+        self._held = None
+        await self._close()
+
+    async def _close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await SharedClients.give_back(client)
+
+    # The offset
+
+    async def load(self) -> Offset | None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        document = (await self._get()).document
+        if document is None or document.get("offset") is None:
+            if document is not None and document.get("damaged"):
+                raise damaged(self._feed, self.path, str(document["damaged"]))
+            return None
+        try:
+            return Offset.from_json(document["offset"])
+        except OffsetError as e:
+            e.at(path=self.path)
+            raise
+
+    async def save(self, offset: Offset) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        await self._write(offset=offset.to_json(), damaged=None)
+
+    async def clear(self) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        await self._write(offset=None, damaged=None)
+
+    async def _write(self, **changes: Any) -> None:
+        """Write the object with some fields changed, on condition that it is ours still."""
+        async with self._writing:
+            held = self._owned()
+            while True:
+                assert held.document is not None
+                sequence = held.document["sequence"] + 1
+                document = {**held.document, **changes, "sequence": sequence}
+                started = _now()
+                etag = await self._put(document, held.etag)
+                if etag is not None:
+                    self._held, self._renewed_at = _Seen(document, etag, 0.0, started), started
+                    return
+                # Refused: by another owner, or because an earlier write did arrive, and it was
+                # its answer that did not.
+                seen = await self._get()
+                if (seen.owner or {}).get("id") != self._id or seen.epoch != self.epoch:
+                    self._lost = self._taken(seen)
+                    raise self._lost
+                self._held = held = seen
+
+    def _taken(self, seen: _Seen) -> OffsetError:
+        if seen.document is None:
+            what = f"the offset of feed {self._feed!r} was removed"
+        else:
+            who = describe(seen.owner) if seen.owner else "another process"
+            what = f"{who} has taken feed {self._feed!r} over, with epoch {seen.epoch}"
+        return OffsetError(
+            what, path=self.path, hint="this process has stopped it, and writes no more"
+        )
+
+    # The object
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[S3Client]:
+        """The client; for the one call, where nothing is acquired."""
+        if self._client is not None:
+            yield self._client
+            return
+        client = SharedClients.take(self._options)
+        try:
+            yield client
+        finally:
+            await SharedClients.give_back(client)
+
+    async def _get(self) -> _Seen:
+        async with self._connected() as client:
+            call = Call("get", "GET", self._bucket, self._key)
+            answer = await client.request(call, self._traffic)
+        now = _now()
+        if answer.status == 404:
+            return _Seen(None, None, 0.0, now)
+        if answer.status != 200:
+            raise refusal(answer, "get", self._bucket, self._key)
+        try:
+            document = from_bytes(answer.body, self._feed, self.path)
+        except OffsetError as e:
+            document = {"epoch": 0, "damaged": e.what.partition(": ")[2]}
+        return _Seen(document, answer.headers.get("etag"), _age_s(answer), now)
+
+    async def _put(self, document: dict[str, Any], etag: str | None) -> str | None:
+        """Write the object if it is the one with this ETag (None: if there is none).
+
+        Returns its new ETag, None if it is another one.
+        """
+        condition = {"If-None-Match": "*"} if etag is None else {"If-Match": etag}
+        headers = {"Content-Type": "application/json", **condition}
+        body = to_bytes({k: v for k, v in document.items() if v is not None})
+        async with self._connected() as client:
+            call = Call("put", "PUT", self._bucket, self._key, {}, headers, body)
+            answer = await client.request(call, self._traffic)
+        if answer.status in (404, 412):
+            return None
+        if answer.status != 200 or "etag" not in answer.headers:
+            raise refusal(answer, "put", self._bucket, self._key)
+        return answer.headers["etag"]
+
+
+def _age_s(answer: Answer) -> float:
+    """How long ago the object was written, at least: both headers are the server's, and both cut
+    to whole seconds."""
+    try:
+        now, then = (parsedate_to_datetime(answer.headers[h]) for h in ("date", "last-modified"))
+    except (KeyError, ValueError, TypeError):
+        return 0.0
+    return max(0.0, (now - then).total_seconds() - 1.0)
+
+
+def _now() -> float:
+    """Seconds of a clock that runs on while the process is stopped or the machine asleep."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)

@@ -1,0 +1,197 @@
+"""What a feed does by itself when the table changes under it, and what only its operator decides.
+
+The defaults stop: nothing is lost, skipped or read again unless the configuration says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tailer.changes import ChangeFile, Notice, Offset
+from tailer.delta.actions import AddFile, RemoveFile
+from tailer.delta.commit import Commit
+from tailer.delta.schemadiff import schema_diff
+from tailer.delta.snapshot import TableState
+from tailer.errors import DataLoss, FileGone, SchemaChanged, TailerError
+from tailer.log import DeltaLog
+from tailer.select import Where
+
+__all__ = [
+    "FeedPaused",
+    "OnDataLoss",
+    "OnReject",
+    "OnSchemaChange",
+    "Policies",
+    "Requests",
+    "ResnapshotRequest",
+    "after_loss",
+    "is_passed",
+    "rows_of",
+    "schema_notice",
+    "skip_notice",
+    "stop_for_schema",
+]
+
+OnSchemaChange = Literal["continue", "pause", "fail"]
+OnDataLoss = Literal["fail", "skip", "snapshot"]
+OnReject = Literal["fail", "park"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """``ignore_deletes``: a version that only removes files gives no events.
+    ``skip_change_commits``: a version that removes any file (an update, a delete, a merge, an
+    overwrite) gives none; what it adds is passed over too."""
+
+    on_schema_change: OnSchemaChange = "continue"
+    on_data_loss: OnDataLoss = "fail"
+    on_reject: OnReject = "fail"
+    ignore_deletes: bool = False
+    skip_change_commits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResnapshotRequest:
+    """Read the whole table again, or the partitions that ``where`` wants."""
+
+    where: Where | None = None
+
+
+@dataclass(slots=True)
+class Requests:
+    """What the operator has asked of a running feed, and what it has found out by itself.
+
+    ``accepted`` are versions whose new schema was agreed to, ``skips`` versions to pass over,
+    ``lost`` the files (version, path) that are gone and were recorded.
+    """
+
+    accepted: set[int] = field(default_factory=set)
+    skips: set[int] = field(default_factory=set)
+    resnapshots: list[ResnapshotRequest] = field(default_factory=list)
+    lost: set[tuple[int, str]] = field(default_factory=set)
+    wake: Callable[[], None] = lambda: None
+
+
+class FeedPaused(TailerError):
+    """The feed waits for its operator; its offset is behind all that was delivered."""
+
+    family = "paused"
+
+    def __init__(self, what: str, version: int) -> None:
+        super().__init__(what)
+        self.version = version
+
+
+def schema_notice(
+    before: TableState, after: TableState, at: Offset, timestamp_ms: int
+) -> Notice | None:
+    """The notice before the first row of a version with another schema; None if it has the same.
+
+    Its details: columns ``added``, ``dropped``, ``renamed``, ``widened``, ``changed``
+    (:mod:`tailer.delta.schemadiff`), the new schema's JSON, and the partition columns.
+    """
+    if before.metadata is after.metadata:
+        return None
+    diff = schema_diff(before.schema, after.schema)
+    partitions = [list(s.metadata.partition_columns) for s in (before, after)]
+    if not diff and partitions[0] == partitions[1]:
+        return None
+    details = {
+        **diff.to_json(),
+        "partition_columns": partitions[1],
+        "schema": after.metadata.schema_string,
+    }
+    return Notice("schema_change", at.version, timestamp_ms, at, at, details)
+
+
+def stop_for_schema(notice: Notice, policy: OnSchemaChange) -> None:
+    """Raise what ``fail`` and ``pause`` want of a schema that is new."""
+    changes = "; ".join(
+        f"{kind} {', '.join(str(c) if isinstance(c, str) else ' -> '.join(c) for c in found)}"
+        for kind in ("added", "dropped", "renamed", "widened", "changed")
+        if (found := notice.details[kind])
+    )
+    what = f"the schema changes ({changes or 'its partition columns'})"
+    if policy == "fail":
+        raise SchemaChanged(
+            what,
+            version=notice.version,
+            hint='accept it by a resume, or with on_schema_change = "continue"',
+        )
+    if policy == "pause":
+        raise FeedPaused(f"version {notice.version}: {what}; waiting for a resume", notice.version)
+
+
+def is_passed(commit: Commit, policies: Policies) -> bool:
+    """Whether the skip options pass over a version."""
+    if not (policies.ignore_deletes or policies.skip_change_commits) or not commit.header.removes:
+        return False
+    kinds = {
+        type(a)
+        for a in commit.file_actions()
+        if isinstance(a, AddFile | RemoveFile) and a.data_change
+    }
+    if RemoveFile not in kinds:
+        return False
+    return policies.skip_change_commits or AddFile not in kinds
+
+
+def rows_of(file: ChangeFile) -> int | None:
+    """How many changes a file holds, as far as the log tells without opening it."""
+    if file.rows is not None:
+        return len(file.rows)
+    if file.change_type is None or file.only is not None or file.num_records is None:
+        return None
+    return file.num_records - (file.without.cardinality if file.without else 0)
+
+
+async def after_loss(
+    log: DeltaLog, at: Offset, loss: DataLoss, policy: OnDataLoss, requests: Requests
+) -> Notice:
+    """The loss record, whose next offset is where the policy goes on.
+
+    ``skip`` passes over a lost file, or over versions up to the first that can be read again;
+    ``snapshot`` starts anew with the newest version's rows. Raises the loss where neither helps.
+    """
+    if policy == "snapshot":
+        newest = await log.latest_version()
+        if at.snapshot and newest <= at.version:
+            raise loss
+        then = Offset(newest, snapshot=True, table_id=at.table_id)
+        return _loss_notice(at, then, loss, policy, (at.version, newest))
+    if isinstance(loss, FileGone) and loss.version == at.version:
+        if (at.version, loss.file) in requests.lost:
+            raise loss
+        requests.lost.add((at.version, loss.file))
+        # Where nobody knows how many changes are lost, the index may lie among them: what is left
+        # of the version comes again from its start, with the same ids.
+        then = replace(at, index=0) if at.index and loss.rows is None else at
+        return _loss_notice(at, then, loss, policy, (at.version, at.version))
+    if at.snapshot:
+        raise loss
+    readable = await log.readable_after(at.version)
+    then = Offset(readable, table_id=at.table_id)
+    return _loss_notice(at, then, loss, policy, (at.version, readable - 1))
+
+
+def _loss_notice(
+    at: Offset, then: Offset, loss: DataLoss, policy: str, versions: tuple[int, int]
+) -> Notice:
+    details = {
+        "policy": policy,
+        "reason": loss.what,
+        "first_version": versions[0],
+        "last_version": versions[1],
+        "files": [loss.path] if loss.path else [],
+    }
+    return Notice("data_loss", at.version, at.timestamp_floor_ms or 0, at, then, details)
+
+
+def skip_notice(at: Offset, timestamp_ms: int | None) -> Notice:
+    """The record of a version that the operator had skipped."""
+    then = at.next_version(timestamp_ms or at.timestamp_floor_ms or 0)
+    then = replace(then, timestamp_floor_ms=timestamp_ms or at.timestamp_floor_ms)
+    details = {"from_index": at.index}
+    return Notice("skipped_version", at.version, timestamp_ms or 0, at, then, details)

@@ -1,0 +1,300 @@
+"""What of a table leaves at all: columns, partitions, masked values.
+
+Rows of partitions that ``where`` does not want are never fetched; masked columns are changed
+before a sink, a parked row or a notice sees them. The state that goes out with a batch is narrowed
+in the same way, so that no sink learns of a column that it must not know.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.changes import METADATA_FIELDS, ChangeFile
+from tailer.delta.partitions import partition_scalar
+from tailer.delta.schema import parse_schema
+from tailer.delta.snapshot import TableState
+from tailer.errors import ConfigError, SchemaChanged, TableError
+
+__all__ = ["MASKS", "Mask", "Selection", "Selector", "Where", "parse_where"]
+
+Mask = Literal["drop", "redact", "hash"]
+MASKS: tuple[Mask, ...] = ("drop", "redact", "hash")
+REDACTED = "[redacted]"
+_DIGEST_BYTES = 16
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "!=": operator.ne, "<>": operator.ne,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_TOKEN = re.compile(
+    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[+-]?\d+(?:\.\d+)?)|(?P<quoted>`(?:[^`]|``)+`)"
+    r"|(?P<sign><=|>=|<>|!=|=|<|>)|(?P<mark>[(),])|(?P<word>[^\W\d]\w*))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """One comparison: ``values`` are literals as texts; a sign is also in, not in, (not) null."""
+
+    column: str
+    sign: str
+    values: tuple[str, ...]
+
+    def holds(self, file: ChangeFile, zone: str) -> bool:
+        fields = {f.name.lower(): f for f in file.state.partition_fields()}
+        found = fields.get(self.column.lower())
+        if found is None:
+            names = ", ".join(f.name for f in file.state.partition_fields()) or "none"
+            raise TableError(
+                f"`where` names {self.column!r}, which is not a partition column of this version",
+                version=file.version,
+                hint=f"its partition columns are: {names}",
+            )
+        text = file.partition_values.get(file.state.physical_name(found))
+        value = _key(partition_scalar(text, found.type, zone))
+        if self.sign in ("null", "not null"):
+            return (value is None) is (self.sign == "null")
+        if value is None:
+            return False  # as SQL has it: null compares to nothing
+        literals = [_key(partition_scalar(v, found.type, zone)) for v in self.values]
+        if self.sign in ("in", "not in"):
+            return (value in literals) is (self.sign == "in")
+        return bool(_COMPARISONS[self.sign](value, literals[0]))
+
+
+def _key(value: pa.Scalar) -> Any:
+    """A value that compares with others of its type; times as their number."""
+    kind = value.type
+    return value.value if pa.types.is_temporal(kind) else value.as_py()
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A conjunction of comparisons of partition columns; ``text`` is how it was written."""
+
+    text: str
+    terms: tuple[_Term, ...]
+
+    def wants(self, file: ChangeFile, zone: str) -> bool:
+        """Whether rows of this file's partition are wanted.
+
+        Raises :class:`TableError` for a column that is no partition column.
+        """
+        return all(term.holds(file, zone) for term in self.terms)
+
+    def check(self, state: TableState) -> None:
+        """Raise :class:`ConfigError` for a column that is no partition column of this state."""
+        known = {f.name.lower() for f in state.partition_fields()}
+        for term in self.terms:
+            if term.column.lower() not in known:
+                raise ConfigError(
+                    f"names {term.column!r}, and the table's partition columns are: "
+                    + (", ".join(f.name for f in state.partition_fields()) or "none")
+                )
+
+
+def parse_where(text: str) -> Where:
+    """``country = 'DE' and year >= 2020 and kind in ('a', 'b') and day is not null``.
+
+    Raises :class:`ConfigError` for anything else.
+    """
+    tokens, at = [], 0
+    stripped = text.rstrip()
+    while at < len(stripped):
+        match = _TOKEN.match(stripped, at)
+        if match is None or match.lastgroup is None:
+            raise _unclear(text, stripped[at:].strip())
+        tokens.append((match.lastgroup, match[match.lastgroup]))
+        at = match.end()
+    parser = _Parser(text, tokens)
+    terms = [parser.term()]
+    while parser.tokens:
+        parser.word("and")
+        terms.append(parser.term())
+    return Where(text, tuple(terms))
+
+
+def _unclear(text: str, rest: str) -> ConfigError:
+    return ConfigError(
+        f"is {text!r}, not understood at {rest!r}; it must be comparisons of partition columns "
+        "joined by `and`, as in country = 'DE' and year >= 2020; also in (...), is [not] null"
+    )
+
+
+class _Parser:
+    def __init__(self, text: str, tokens: list[tuple[str, str]]) -> None:
+        self.text = text
+        self.tokens = tokens
+
+    def _take(self, *kinds: str) -> str:
+        if not self.tokens or self.tokens[0][0] not in kinds:
+            raise _unclear(self.text, " ".join(value for _, value in self.tokens) or "its end")
+        return self.tokens.pop(0)[1]
+
+    def _is_next(self, word: str) -> bool:
+        if self.tokens and self.tokens[0][1].lower() == word:
+            self.tokens.pop(0)
+            return True
+        return False
+
+    def word(self, word: str) -> None:
+        if not self._is_next(word):
+            self._take("none")
+
+    def _literal(self) -> str:
+        if self.tokens and self.tokens[0][1].lower() in ("true", "false"):
+            return self._take("word").lower()
+        value = self._take("text", "number")
+        return value[1:-1].replace("''", "'") if value.startswith("'") else value
+
+    def term(self) -> _Term:
+        column = self._take("word", "quoted")
+        if column.startswith("`"):
+            column = column[1:-1].replace("``", "`")
+        if self._is_next("is"):
+            negated = self._is_next("not")
+            self.word("null")
+            return _Term(column, "not null" if negated else "null", ())
+        negated = self._is_next("not")
+        if negated or (self.tokens and self.tokens[0][1].lower() == "in"):
+            self.word("in")
+            self.word("(")
+            values = [self._literal()]
+            while self._is_next(","):
+                values.append(self._literal())
+            self.word(")")
+            return _Term(column, "not in" if negated else "in", tuple(values))
+        return _Term(column, self._take("sign"), (self._literal(),))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What leaves: ``columns`` (None: all), the partitions that ``where`` wants, and how columns
+    are masked (by name, whatever its case). ``mask_key`` is the key of hashes; it is not shown."""
+
+    columns: tuple[str, ...] | None = None
+    where: Where | None = None
+    masks: Mapping[str, Mask] = field(default_factory=dict, hash=False)
+    mask_key: bytes = field(default=b"", repr=False)
+
+
+class Selector:
+    """Applies a selection to files, states and rows."""
+
+    def __init__(self, selection: Selection, zone: str) -> None:
+        self.selection = selection
+        self.zone = zone
+        self._masks = {name.lower(): mask for name, mask in selection.masks.items()}
+        self._last: tuple[TableState, TableState] | None = None
+
+    def wants(self, file: ChangeFile) -> bool:
+        """Whether this file's partition is wanted."""
+        where = self.selection.where
+        return where is None or where.wants(file, self.zone)
+
+    def check(self, state: TableState) -> None:
+        """Refuse a state that lacks a masked column: under a new name, it would leave as it is.
+
+        Raises :class:`SchemaChanged`.
+        """
+        names = {name.lower() for name in state.schema.names}
+        for name in self.selection.masks:
+            if name.lower() not in names:
+                raise SchemaChanged(
+                    f"there is no column {name!r} to mask",
+                    hint="it was renamed, dropped or misspelt; say in the feed's `mask` what is "
+                    "to be masked now",
+                )
+
+    def state(self, state: TableState) -> TableState:
+        """The state as sinks may know it."""
+        if not self._masks and self.selection.columns is None:
+            return state
+        if self._last is None or self._last[0] is not state:
+            self._last = (state, self._narrowed(state))
+        return self._last[1]
+
+    def _narrowed(self, state: TableState) -> TableState:
+        document = json.loads(state.metadata.schema_string)
+        wanted = self.selection.columns
+        fields = [
+            self._field(f)
+            for f in document["fields"]
+            if (wanted is None or f["name"] in wanted) and self._mask(f["name"]) != "drop"
+        ]
+        if wanted is not None:
+            fields.sort(key=lambda f: wanted.index(f["name"]))
+        names = {f["name"] for f in fields}
+        text = json.dumps({**document, "fields": fields}, ensure_ascii=False, separators=(",", ":"))
+        partitions = tuple(n for n in state.metadata.partition_columns if n in names)
+        metadata = replace(state.metadata, schema_string=text, partition_columns=partitions)
+        return replace(state, metadata=metadata, schema=parse_schema(text))
+
+    def _mask(self, name: str) -> Mask | None:
+        return self._masks.get(name.lower())
+
+    def _field(self, document: dict[str, Any]) -> dict[str, Any]:
+        mask = self._mask(document["name"])
+        return {**document, "type": "string"} if mask == "hash" else document
+
+    def file(self, file: ChangeFile) -> ChangeFile:
+        """The file as sinks may know it: without values that its rows do not have."""
+        if not self._masks and self.selection.columns is None:
+            return file
+        known = {} if self._masks else file.partition_values
+        return replace(file, state=self.state(file.state), partition_values=known)
+
+    def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as sinks may see them. Raises :class:`TableError` for what can't be hashed."""
+        if not self._masks:
+            return rows
+        end = rows.num_columns - len(METADATA_FIELDS)
+        names, columns = [], []
+        for at, (name, column) in enumerate(zip(rows.schema.names, rows.columns, strict=True)):
+            mask = self._mask(name) if at < end else None
+            if mask == "drop":
+                continue
+            if mask == "redact":
+                column = _redacted(column)  # noqa: PLW2901  # the masked one takes its place
+            elif mask == "hash":
+                column = _hashed(name, column, self.selection.mask_key)  # noqa: PLW2901
+            names.append(name)
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _redacted(column: pa.Array) -> pa.Array:
+    """Texts become one and the same text, everything else null; what was null stays null."""
+    if not pa.types.is_string(column.type):
+        return pa.nulls(len(column), column.type)
+    return pc.if_else(column.is_valid(), pa.scalar(REDACTED), pa.scalar(None, pa.string()))
+
+
+def _hashed(name: str, column: pa.Array, key: bytes) -> pa.Array:
+    """Keyed BLAKE2b of each distinct value, 32 hex digits: equal values stay equal, so that they
+    can be joined and counted, and without the key nobody can try out what they were."""
+    if pa.types.is_nested(column.type):
+        raise TableError(
+            f"the column {name!r} is of a nested type and can't be hashed",
+            hint="mask it by drop or redact",
+        )
+    coded = column.dictionary_encode()
+    values = coded.dictionary
+    if not pa.types.is_binary(values.type):
+        values = values.cast(pa.string())
+    digests = [None if v is None else _digest(v, key) for v in values.to_pylist()]
+    return pa.array(digests, pa.string()).take(coded.indices)
+
+
+def _digest(value: str | bytes, key: bytes) -> str:
+    data = value.encode() if isinstance(value, str) else value
+    return blake2b(data, key=key, digest_size=_DIGEST_BYTES).hexdigest()

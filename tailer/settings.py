@@ -1,0 +1,167 @@
+"""Every key of ``CONFIG.toml``: its kind, its default and what it means.
+
+The reading of a file, its refusals and the reference in docs/configuration.md all come from here
+or are held to it by a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tailer.errors import ConfigError
+
+__all__ = ["DAEMON", "FEED", "Kind", "Setting", "Settings"]
+
+Kind = Literal["text", "whole", "number", "flag", "texts", "table", "start"]
+_TYPES: dict[Kind, tuple[type, ...]] = {
+    "text": (str,), "flag": (bool,), "texts": (list,), "table": (dict,), "start": (object,),
+}  # fmt: skip
+_NAMES: dict[Kind, str] = {
+    "text": "a string", "whole": "a whole number", "number": "a number",
+    "flag": "true or false", "texts": "a list of strings", "table": "a table", "start": "a start",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key. ``default`` None: it is required, unless ``optional``. ``least`` is the smallest
+    number allowed; one of 0 means that 0 is not (``zero`` allows it). ``choices``: the texts."""
+
+    kind: Kind
+    default: Any
+    text: str
+    choices: tuple[str, ...] = ()
+    zero: bool = False
+    optional: bool = False
+
+    def allowed(self) -> str:
+        """What may stand there, for messages and the reference."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.kind in ("whole", "number"):
+            return f"{_NAMES[self.kind]}, {'0 or greater' if self.zero else 'greater than 0'}"
+        return _NAMES[self.kind]
+
+    def fault(self, value: Any) -> bool:
+        """Whether a value may not stand there."""
+        if self.kind in ("whole", "number"):
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            number = whole or (self.kind == "number" and isinstance(value, float))
+            return not number or not (value > 0 or (value == 0 and self.zero))
+        if not isinstance(value, _TYPES[self.kind]):
+            return True
+        if isinstance(value, str):
+            return bool(self.choices) and value not in self.choices
+        return isinstance(value, list) and not all(isinstance(item, str) for item in value)
+
+
+DAEMON: dict[str, Setting] = {
+    "http": Setting("text", "127.0.0.1:9464", "Where metrics, health and control are; empty: off."),
+    "state": Setting("text", "state", "Where offsets are kept: a folder, or `s3://bucket/prefix`."),
+    "token": Setting(
+        "text", "", "The bearer token of the control API; without one there is no control.",
+    ),
+    "token_file": Setting("text", "", "A file that holds the token, as secrets are mounted."),
+    "log_format": Setting("text", "console", "How log lines look.", ("console", "json")),
+    "log_level": Setting(
+        "text", "info", "From which level on they are written.",
+        ("debug", "info", "warning", "error"),
+    ),
+    "measure_s": Setting(
+        "number", 30.0, "Seconds between two looks at what is unread: bytes, time to loss.",
+    ),
+    "lease_s": Setting(
+        "number", 60.0, "With the state on S3: a feed stays its owner's so long without a word.",
+    ),
+}  # fmt: skip
+
+FEED: dict[str, Setting] = {
+    "table": Setting(
+        "text", None, "The table: a path, `s3://bucket/key`, or a pattern ending in `/` with `*`.",
+    ),
+    "store": Setting("table", {}, "Options of the table's store, over those of `[store.s3]`."),
+    "from": Setting(
+        "start", "latest",
+        "Where a feed without a saved offset starts: latest, earliest, snapshot, version or time.",
+    ),
+    "change_source": Setting(
+        "text", "auto", "Where changes come from.", ("auto", "cdf", "derived"),
+    ),
+    "key": Setting("texts", [], "Columns that pair derived deletes and inserts into updates."),
+    "columns": Setting("texts", [], "Only these data columns leave; empty: all."),
+    "where": Setting("text", "", "Only partitions for which these comparisons hold."),
+    "mask": Setting("table", {}, "Column = drop, redact or hash, before anything leaves."),
+    "mask_key": Setting("text", "", "The key of hashes, 16 to 64 bytes; from the environment."),
+    "on_schema_change": Setting(
+        "text", "continue", "At a version with another schema.", ("continue", "pause", "fail"),
+    ),
+    "on_data_loss": Setting(
+        "text", "fail", "When a version or file is gone unread.", ("fail", "skip", "snapshot"),
+    ),
+    "on_reject": Setting(
+        "text", "fail", "When the sink refuses rows for good.", ("fail", "park"),
+    ),
+    "park": Setting("table", {}, "The sink of refused rows; default: a file beside the state."),
+    "ignore_deletes": Setting(
+        "flag", False, "Versions that only remove files give no events.",
+    ),
+    "skip_change_commits": Setting(
+        "flag", False, "Versions that remove any file give no events at all.",
+    ),
+    "max_rows_per_s": Setting("number", 0.0, "Rows a second at most; 0: no bound.", zero=True),
+    "heartbeat_s": Setting(
+        "number", 0.0, "A heartbeat to the sink after so long a rest; 0: none.", zero=True,
+    ),
+    "paused": Setting("flag", False, "Start paused, until a resume."),
+    "discover_s": Setting("number", 60.0, "Seconds between two looks for tables of a pattern."),
+    "batch_rows_max": Setting("whole", 65_536, "Rows of a batch at most."),
+    "batch_bytes_max": Setting("whole", 32 * 1024 * 1024, "Bytes of a batch at most, as Arrow."),
+    "diff_memory_bytes_max": Setting(
+        "whole", 512 * 1024 * 1024, "Memory of the comparison of rewritten rows.",
+    ),
+    "spill_folder": Setting("text", "", "Where it and snapshots spill; empty: the system's own."),
+    "writer_timezone": Setting(
+        "text", "UTC", "The zone of partition timestamps that have none, as an IANA name.",
+    ),
+    "torn_commit_max_s": Setting("number", 10.0, "How long a half-written commit is waited for."),
+    "poll_min_s": Setting("number", 0.5, "The shortest pause between two looks for a commit."),
+    "poll_max_s": Setting("number", 5.0, "The longest."),
+    "retry_min_s": Setting("number", 0.2, "The shortest pause before a retry."),
+    "retry_max_s": Setting("number", 30.0, "The longest."),
+    "sink": Setting("table", {}, "Where events go: `type`, and the sink's own options."),
+    "sinks": Setting("table", {}, "Several sinks by name, each as `sink`; one reader for all."),
+}  # fmt: skip
+
+
+class Settings:
+    """One table of the file. Every key must be among the known ones."""
+
+    def __init__(self, file: Path, name: str, values: Any, known: Mapping[str, Setting]) -> None:
+        self.file, self.name, self.known = file, name, known
+        if not isinstance(values, dict):
+            raise ConfigError(f"{file}: {name} must be a table")
+        self.values: dict[str, Any] = values
+        for key in values:
+            if key == "ignore_changes":
+                raise self.wrong(key, "is Delta's deprecated option; use skip_change_commits")
+            if key not in known:
+                raise self.wrong(key, f"is not known; known are {', '.join(sorted(known))}")
+
+    def wrong(self, key: str, what: str) -> ConfigError:
+        """The error for one key: a line with file, key and what is wrong."""
+        place = f"{self.name}.{key}" if self.name else key
+        return ConfigError(f"{self.file}: {place} {what}")
+
+    def __getitem__(self, key: str) -> Any:
+        setting = self.known[key]
+        value = self.values.get(key)
+        if value is None:
+            if setting.default is None and not setting.optional:
+                raise self.wrong(key, "is missing")
+            return setting.default
+        if setting.fault(value):
+            raise self.wrong(key, f"is {value!r}, and must be {setting.allowed()}")
+        return float(value) if setting.kind == "number" else value

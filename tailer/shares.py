@@ -1,0 +1,83 @@
+"""What a Delta Sharing profile gives access to: ``tailer shares PROFILE``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from tailer.errors import ConfigError
+from tailer.sharing.client import ClientOptions, SharingClient
+from tailer.sharing.http import Refused
+from tailer.sharing.model import Table
+from tailer.sharing.profile import load_profile
+
+__all__ = ["list_shares"]
+
+
+async def list_shares(arguments: argparse.Namespace) -> int:
+    """Print the tables of a profile as addresses, as they come; returns the exit status."""
+    if arguments.schema and not arguments.share:
+        raise ConfigError("--schema names a schema of a share: give --share too")
+    if arguments.page_size is not None and arguments.page_size < 1:
+        raise ConfigError("--page-size must be at least 1")
+    profile = load_profile(arguments.profile, allow_http=arguments.allow_http)
+    options = ClientOptions(max_results=arguments.page_size, ca_bundle=arguments.ca_bundle)
+    client = SharingClient(profile, time.time, options)
+    try:
+        async with aclosing(_shares(client, arguments.share)) as names:
+            async for name in names:
+                found = False
+                async with aclosing(_tables(client, name, arguments.schema)) as tables:
+                    async for table in tables:
+                        found = True
+                        print(_line(arguments, table))
+                if not found and not arguments.json:
+                    print(f"{arguments.profile}#{name} has no tables")
+    finally:
+        await client.aclose()
+    return 0
+
+
+async def _shares(client: SharingClient, name: str | None) -> AsyncGenerator[str, None]:
+    if name is not None:
+        yield name
+        return
+    async with aclosing(client.shares()) as shares:
+        async for share in shares:
+            yield share.name
+
+
+async def _tables(
+    client: SharingClient, share: str, schema: str | None
+) -> AsyncGenerator[Table, None]:
+    """The tables of a share or of one schema; schema by schema where the server has no list of
+    all tables."""
+    if schema is not None:
+        async with aclosing(client.tables(share, schema)) as tables:
+            async for table in tables:
+                yield table
+        return
+    started = False
+    try:
+        async with aclosing(client.all_tables(share)) as tables:
+            async for table in tables:
+                started = True
+                yield table
+    except Refused as refusal:
+        if started or refusal.status not in (404, 405, 501):
+            raise
+    else:
+        return
+    async with aclosing(client.schemas(share)) as schemas:
+        async for one in schemas:
+            async with aclosing(client.tables(share, one.name)) as tables:
+                async for table in tables:
+                    yield table
+
+
+def _line(arguments: argparse.Namespace, table: Table) -> str:
+    address = f"{arguments.profile}#{table}"
+    return json.dumps({"table": address, **table.to_json()}) if arguments.json else address

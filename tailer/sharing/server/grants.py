@@ -1,0 +1,203 @@
+"""What is shared, and with whom. Names are case-insensitive, and keep the case of the file.
+
+A recipient who lacks a grant sees what one sees who asks for what is not there: nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailer.errors import ConfigError
+from tailer.sharing.model import Schema, Share, Table
+
+__all__ = ["Catalog", "Grants", "TableConfig"]
+
+Wrong = Callable[[str, str], ConfigError]
+
+
+@dataclass(frozen=True, slots=True)
+class TableConfig:
+    """One shared table. ``history``: old versions may be asked for; ``cdf``: its changes may.
+
+    ``also`` are folders besides the table's own in which its files may lie (shallow clones);
+    ``store`` the options of the store that the table lies in. ``proxy``: files on S3 pass through
+    this server, and are not given out by pre-signed URLs of S3.
+    """
+
+    share: str
+    schema: str
+    name: str
+    location: str
+    history: bool = False
+    cdf: bool = False
+    also: tuple[str, ...] = ()
+    proxy: bool = False
+    store: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The name without regard to case."""
+        return self.share.lower(), self.schema.lower(), self.name.lower()
+
+    def to_wire(self) -> Table:
+        """The table as lists show it; its ids are made from the names, so they stay."""
+        return Table(
+            self.name, self.schema, self.share, _id("share", self.key[:1]), _id("table", self.key)
+        )
+
+
+def _id(kind: str, names: tuple[str, ...]) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"delta-sharing:{kind}:" + "/".join(names)))
+
+
+@dataclass(slots=True)
+class _Node:
+    """A share or a schema, and what is in it: by name without case, in order."""
+
+    name: str
+    children: dict[str, _Node | TableConfig] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+
+    def add(self, name: str, child: _Node | TableConfig, wrong: Wrong) -> None:
+        lowered = name.lower()
+        # A dot would make `share.schema.table` of a client's address ambiguous.
+        if not name or set(name) & set("./\\") or not name.isprintable():
+            raise wrong(
+                "", "has a name that is empty, or has a dot, a slash or a control character"
+            )
+        if lowered in self.children:
+            other = self.children[lowered].name
+            raise wrong("", f"collides with {other!r}: names differ by more than their case")
+        self.children[lowered] = child
+        self.order.append(lowered)
+
+
+class Catalog:
+    """All shares of a configuration."""
+
+    def __init__(self) -> None:
+        self._root = _Node("")
+
+    def add_share(self, name: str, wrong: Wrong) -> None:
+        """Add a share; ``wrong`` makes the error for a name that collides or is none."""
+        self._root.add(name, _Node(name), wrong)
+
+    def add_schema(self, share: str, name: str, wrong: Wrong) -> None:
+        """Add a schema to a share that is there."""
+        self._node(share).add(name, _Node(name), wrong)
+
+    def add_table(self, table: TableConfig, wrong: Wrong) -> None:
+        """Add a table to a schema that is there."""
+        self._node(table.share, table.schema).add(table.name, table, wrong)
+
+    def _node(self, *names: str) -> _Node:
+        found = self.find(*names)
+        assert isinstance(found, _Node)
+        return found
+
+    def find(self, *names: str) -> _Node | TableConfig | None:
+        """A share, schema or table by its names; None if there is none."""
+        node: _Node | TableConfig | None = self._root
+        for name in names:
+            node = node.children.get(name.lower()) if isinstance(node, _Node) else None
+        return node
+
+    def children(self, *names: str) -> list[str]:
+        """The names below, without case, in order; for the pages of a list."""
+        node = self.find(*names)
+        if not isinstance(node, _Node):
+            return []
+        node.order.sort()  # names come once, at the start; a sorted list is sorted at no cost
+        return node.order
+
+    def tables(self) -> list[TableConfig]:
+        """Every table of every share."""
+        found: list[TableConfig] = []
+        stack: list[_Node | TableConfig] = [self._root]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, TableConfig):
+                found.append(node)
+            else:
+                stack += node.children.values()
+        return found
+
+
+class Grants:
+    """Who may see what: a recipient's grants are paths of one to three names."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._granted: dict[str, set[tuple[str, ...]]] = {}
+
+    def known(self, recipient: str) -> None:
+        """Take note of a recipient, who may have no grant yet."""
+        self._granted.setdefault(recipient, set())
+
+    @property
+    def recipients(self) -> list[str]:
+        """All recipients of the configuration."""
+        return sorted(self._granted)
+
+    def add(self, recipient: str, grant: str) -> bool:
+        """Grant ``share``, ``share.schema`` or ``share.schema.table``; False if there is none."""
+        names = tuple(grant.lower().split("."))
+        if len(names) > 3 or self.catalog.find(*names) is None:
+            return False
+        self._granted.setdefault(recipient, set()).add(names)
+        return True
+
+    def sees(self, recipient: str, *names: str) -> bool:
+        """Whether a share, schema or table is granted, or anything in it is."""
+        wanted = tuple(name.lower() for name in names)
+        if self.catalog.find(*wanted) is None:
+            return False
+        return any(
+            wanted[: len(grant)] == grant[: len(wanted)]
+            for grant in self._granted.get(recipient, ())
+        )
+
+    def share(self, recipient: str, share: str) -> Share | None:
+        """A share that the recipient sees."""
+        found = self.catalog.find(share) if self.sees(recipient, share) else None
+        return Share(found.name, _id("share", (share.lower(),))) if found else None
+
+    def schema(self, recipient: str, share: str, schema: str) -> Schema | None:
+        """A schema that the recipient sees."""
+        if not self.sees(recipient, share, schema):
+            return None
+        above, found = self.catalog.find(share), self.catalog.find(share, schema)
+        return Schema(found.name, above.name) if above and found else None
+
+    def table(self, recipient: str, share: str, schema: str, table: str) -> TableConfig | None:
+        """A table that the recipient may read."""
+        if not self.sees(recipient, share, schema, table):
+            return None
+        found = self.catalog.find(share, schema, table)
+        return found if isinstance(found, TableConfig) else None
+
+    def after(
+        self, recipient: str, parent: tuple[str, ...], last: tuple[str, ...], *, deep: bool
+    ) -> list[tuple[str, ...]]:
+        """The paths below ``parent`` that the recipient sees and that come after ``last`` (empty:
+        from the first), in order; ``deep``: the tables of a share, whatever their schema."""
+        found: list[tuple[str, ...]] = []
+        names = self.catalog.children(*parent)
+        first = bisect_right(names, last[0]) if last and not deep else 0
+        for name in names[first:]:
+            path = (*parent, name)
+            if not self.sees(recipient, *path):
+                continue
+            if not deep:
+                found.append((name,))
+                continue
+            if last and name < last[0]:
+                continue
+            inner = self.after(recipient, path, last[1:] if last and name == last[0] else (),
+                               deep=False)  # fmt: skip
+            found += [(name, *tail) for tail in inner]
+        return found

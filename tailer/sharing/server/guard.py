@@ -1,0 +1,125 @@
+"""Who may ask how often, and the record of who asked what.
+
+Nothing here waits: a request is let in or refused at once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from tailer.errors import ConfigError
+from tailer.sharing.server.config import Limits
+from tailer.sharing.server.refusals import Refusal
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["Audit", "RateLimits", "ShareMetrics"]
+
+#: So many parties are remembered; a forgotten one starts with a full bucket.
+_PARTIES_KEPT = 10_000
+
+
+@dataclass(slots=True)
+class _Party:
+    """One bucket: ``tokens`` left at ``at`` (seconds of the clock), and requests under way."""
+
+    tokens: float
+    at: float
+    under_way: int = 0
+
+
+class RateLimits:
+    """A token bucket for each party (a recipient, or the address that a bad token came from).
+
+    ``clock`` gives seconds that never go back.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._parties: OrderedDict[str, _Party] = OrderedDict()
+
+    @contextmanager
+    def admit(self, party: str) -> Iterator[None]:
+        """Let a request in while the block runs. Raises a :class:`Refusal` (429) with the seconds
+        to wait."""
+        entry = self._take(party)
+        entry.under_way += 1
+        try:
+            yield
+        finally:
+            entry.under_way -= 1
+
+    def _take(self, name: str) -> _Party:
+        now, limits = self._clock(), self._limits
+        party = self._parties.get(name)
+        if party is None:
+            party = self._parties[name] = _Party(limits.burst, now)
+            while len(self._parties) > _PARTIES_KEPT:
+                self._parties.popitem(last=False)
+        self._parties.move_to_end(name)
+        party.tokens = min(limits.burst, party.tokens + (now - party.at) * limits.requests_per_s)
+        party.at = now
+        if party.under_way >= limits.concurrent:
+            raise _too_many("too many requests are under way", 1.0)
+        if party.tokens < 1:
+            raise _too_many("too many requests", (1 - party.tokens) / limits.requests_per_s)
+        party.tokens -= 1
+        return party
+
+
+def _too_many(what: str, wait_s: float) -> Refusal:
+    return Refusal(429, "RESOURCE_EXHAUSTED", f"{what}; try again later", wait_s)
+
+
+class Audit:
+    """One JSON line for each request: who, what, status and bytes; never a token or signature.
+
+    ``wall`` gives epoch seconds. Raises :class:`ConfigError` for a file that can't be written.
+    """
+
+    def __init__(self, path: Path, wall: Callable[[], float]) -> None:
+        self._wall = wall
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[str] = path.open("a", encoding="utf-8", buffering=1)
+        except OSError as e:
+            raise ConfigError(f"{path}: the audit log can't be written ({e.strerror})") from e
+
+    def write(self, **facts: Any) -> None:
+        """One line; facts that are None are left out."""
+        moment = dt.datetime.fromtimestamp(self._wall(), dt.UTC)
+        line = {"time": moment.isoformat(timespec="milliseconds")}
+        line |= {key: value for key, value in facts.items() if value is not None}
+        self._file.write(json.dumps(line) + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class ShareMetrics:
+    """What the server tells Prometheus: by endpoint and status, never by recipient or table."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        from prometheus_client import Counter, Histogram
+
+        self.requests = Counter(
+            "tailer_share_requests", "Requests answered.", ["endpoint", "status"],
+            registry=registry,
+        )  # fmt: skip
+        self.bytes = Counter(
+            "tailer_share_sent_bytes", "Bytes of answers' bodies.", ["endpoint"], registry=registry
+        )
+        self.seconds = Histogram(
+            "tailer_share_request_seconds", "From a request to the end of its answer.",
+            ["endpoint"], registry=registry,
+        )  # fmt: skip

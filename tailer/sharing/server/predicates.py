@@ -1,0 +1,347 @@
+"""Predicate hints: which files can't have a row that matches.
+
+Hints are best effort, and a client filters again; a file left out by mistake is rows lost. So each
+file is asked what a predicate *may* be for its rows (true, false, null), and is left out only where
+it can't be true. Whatever is not understood may be anything. What statistics prove ("Per-file
+Statistics" of the Delta protocol): strings are cut, timestamps are cut to milliseconds, bounds are
+wide where there are deletion vectors, NaN is in no bound, and a nullCount proves something only at
+0 and at numRecords.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from tailer.delta.partitions import partition_scalar
+from tailer.delta.schema import PrimitiveType, StructField
+from tailer.delta.snapshot import TableState
+from tailer.errors import CorruptLog
+
+__all__ = ["ANYTHING", "And", "Comparison", "FileFacts", "IsNull", "May", "Node", "Not", "Or"]
+
+#: Strings in statistics are cut at 32 characters or more, and a bound may have been made from it.
+_PREFIX = 32
+#: Digits that a double keeps.
+_EXACT_DIGITS = 15
+_INTEGERS = {"byte": 1, "short": 2, "integer": 4, "long": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class May:
+    """What a predicate may be for the rows of a file."""
+
+    true: bool
+    false: bool
+    null: bool
+
+    @property
+    def certain(self) -> bool:
+        """Whether every row matches."""
+        return self.true and not self.false and not self.null
+
+
+ANYTHING = May(True, True, True)
+_NULL = May(False, False, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``column op literal``; ``op`` one of ``= < <= > >= <>``. ``value_type`` is the JSON
+    predicates' valueType, or None for an SQL literal: str, int, Decimal, bool, date, datetime."""
+
+    op: str
+    column: str
+    literal: Any
+    value_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """``column IS NULL``."""
+
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Negation."""
+
+    child: Node
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """Conjunction."""
+
+    children: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """Disjunction."""
+
+    children: tuple[Node, ...]
+
+
+Node = Comparison | IsNull | Not | And | Or
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<>": operator.ne,
+}
+
+
+class FileFacts:
+    """What the log says of one file's rows: partition values and statistics."""
+
+    def __init__(self, state: TableState, action: dict[str, Any]) -> None:
+        self._state = state
+        self._partitions: dict[str, str | None] = action.get("partitionValues") or {}
+        self._text = action.get("stats")
+        self._vector = action.get("deletionVector")
+        self._stats: dict[str, Any] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """The file's live rows, as far as the log tells; 0 where it does not."""
+        records = self._statistics().get("numRecords")
+        if not isinstance(records, int) or isinstance(records, bool):
+            return 0
+        dv = self._vector
+        gone = dv.get("cardinality") if isinstance(dv, dict) else 0
+        return max(0, records - gone) if isinstance(gone, int) else 0
+
+    def may(self, node: Node) -> May:
+        """What the predicate may be for this file's rows."""
+        match node:
+            case Not(child):
+                inner = self.may(child)
+                return May(inner.false, inner.true, inner.null)
+            case And(children):
+                each = [self.may(c) for c in children]
+                return May(all(m.true for m in each), any(m.false for m in each),
+                           any(m.null for m in each))  # fmt: skip
+            case Or(children):
+                each = [self.may(c) for c in children]
+                return May(any(m.true for m in each), all(m.false for m in each),
+                           any(m.null for m in each))  # fmt: skip
+        field = self._field(node.column)
+        if field is None:
+            return ANYTHING
+        if field.name in self._state.metadata.partition_columns:
+            return self._by_partition(node, field)
+        return self._by_statistics(node, field)
+
+    def _field(self, name: str) -> StructField | None:
+        found = [f for f in self._state.schema if f.name.lower() == name.lower()]
+        if len(found) != 1 or "__COLLATIONS" in found[0].metadata:
+            return None  # two columns that differ by case, or an order of strings not known here
+        return found[0]
+
+    def _by_partition(self, node: Comparison | IsNull, field: StructField) -> May:
+        name = self._state.physical_name(field)
+        if name not in self._partitions or not isinstance(field.type, PrimitiveType):
+            return ANYTHING
+        text = self._partitions[name]
+        null = text is None or text == ""
+        if isinstance(node, IsNull):
+            return May(null, not null, False)
+        literal = _literal(node, field.type.name)
+        if literal is None:
+            return ANYTHING
+        if null:
+            return _NULL
+        try:
+            value = _comparable(partition_scalar(text, field.type).as_py(), field.type.name)
+        except CorruptLog:
+            return ANYTHING
+        # A timestamp without a zone is in its writer's, which is not known here.
+        if value is None or (field.type.name == "timestamp" and not _has_zone(text or "")):
+            return ANYTHING
+        holds = _OPERATORS[node.op](value, literal)
+        return May(holds, not holds, False)
+
+    def _statistics(self) -> dict[str, Any]:
+        if self._stats is None:
+            self._stats = {}
+            if isinstance(self._text, str):
+                try:
+                    stats = json.loads(self._text, parse_float=Decimal)
+                except (ValueError, RecursionError, ArithmeticError):
+                    stats = None
+                self._stats = stats if isinstance(stats, dict) else {}
+        return self._stats
+
+    def _of(self, kind: str, field: StructField) -> Any:
+        values = self._statistics().get(kind)
+        name = self._state.physical_name(field)
+        return values.get(name) if isinstance(values, dict) else None
+
+    def _by_statistics(self, node: Comparison | IsNull, field: StructField) -> May:
+        records, nulls = self._statistics().get("numRecords"), self._of("nullCount", field)
+        none_null = nulls == 0 and nulls is not False
+        all_null = isinstance(nulls, int) and nulls == records and nulls > 0
+        if isinstance(node, IsNull):
+            if not isinstance(field.type, PrimitiveType):
+                return ANYTHING
+            return May(not none_null, not all_null, False)
+        if not isinstance(field.type, PrimitiveType):
+            return ANYTHING
+        literal = _literal(node, field.type.name)
+        if literal is None:
+            return ANYTHING
+        if all_null:
+            return _NULL
+        kind = field.type.name
+        low = _bound(self._of("minValues", field), kind)
+        high = _bound(self._of("maxValues", field), kind)
+        may_less, may_equal, may_greater = _against(literal, low, high, kind)
+        outcomes = {
+            "=": (may_equal, may_less or may_greater),
+            "<>": (may_less or may_greater, may_equal),
+            "<": (may_less, may_equal or may_greater),
+            "<=": (may_less or may_equal, may_greater),
+            ">": (may_greater, may_less or may_equal),
+            ">=": (may_greater or may_equal, may_less),
+        }
+        true, false = outcomes[node.op]
+        return May(true, false, not none_null)
+
+
+def _against(literal: Any, low: Any, high: Any, kind: str) -> tuple[bool, bool, bool]:
+    """Whether some value between the bounds (None: unknown) may be less than, equal to, or greater
+    than the literal."""
+    below = above = True  # may there be a value <= literal, >= literal?
+    less = greater = True
+    if low is not None:
+        less, below = low < literal, low <= literal
+    if high is not None:
+        if kind == "string":
+            # A bound that was cut stands for everything that begins with it.
+            cut = len(high) >= _PREFIX
+            top, mine = (high[:_PREFIX], literal[:_PREFIX]) if cut else (high, literal)
+            greater, above = (mine <= top, mine <= top) if cut else (mine < top, mine <= top)
+        else:
+            top = high + dt.timedelta(milliseconds=1) if isinstance(high, dt.datetime) else high
+            greater, above = top > literal, top >= literal
+    if kind in ("float", "double"):
+        greater = True  # NaN is greater than every number, and in no bound
+    return less, below and above, greater
+
+
+def _bound(value: Any, kind: str) -> Any:
+    """A bound of the statistics as a value that compares; None where it proves nothing."""
+    if kind == "string":
+        return value if isinstance(value, str) else None
+    if kind in _INTEGERS or kind == "double" or kind.startswith("decimal"):
+        if not isinstance(value, int | Decimal) or isinstance(value, bool):
+            return None
+        if kind.startswith("decimal") and _precision(kind) > _EXACT_DIGITS:
+            return None  # some writers make it a double on the way
+        return float(value) if kind == "double" else Decimal(value)
+    try:
+        if kind == "date" and isinstance(value, str):
+            return dt.date.fromisoformat(value)
+        if kind in ("timestamp", "timestamp_ntz") and isinstance(value, str):
+            moment = dt.datetime.fromisoformat(value)
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=dt.UTC)
+            # The last instants of the calendar would run over when the cut is made good.
+            return moment if 1 < moment.year < 9999 else None
+    except ValueError:
+        return None
+    return None
+
+
+def _precision(kind: str) -> int:
+    digits = kind.partition("(")[2].partition(",")[0].strip()
+    return int(digits) if digits.isdigit() else 10
+
+
+def _has_zone(text: str) -> bool:
+    return text.endswith("Z") or "+" in text[10:] or "-" in text[10:]
+
+
+def _comparable(value: Any, kind: str) -> Any:
+    """A partition value as what literals of its kind are; None if its order is not known here."""
+    if kind in _INTEGERS or kind.startswith("decimal"):
+        return Decimal(value)
+    if kind == "timestamp_ntz" and isinstance(value, dt.datetime):
+        return value.replace(tzinfo=dt.UTC)
+    return value if kind in ("string", "date", "boolean", "timestamp") else None
+
+
+def _literal(node: Comparison, kind: str) -> Any:
+    """The literal as a value of the column's type; None where the comparison is not understood."""
+    value = node.literal
+    if node.value_type is not None:
+        return _json_literal(value, node.value_type, kind)
+    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    if (kind in _INTEGERS or kind.startswith("decimal")) and is_number:
+        return Decimal(value)
+    if kind == "double" and is_number:
+        return float(value)
+    if kind == "boolean" and isinstance(value, bool):
+        return value
+    if kind == "string" and isinstance(value, str):
+        return value
+    if kind == "date":
+        return _date(value)
+    if kind in ("timestamp", "timestamp_ntz"):
+        return _moment(value, kind)
+    return None
+
+
+def _date(value: Any) -> dt.date | None:
+    if isinstance(value, str) and len(value) == 10:
+        try:
+            return dt.date.fromisoformat(value)
+        except ValueError:
+            return None
+    return None
+
+
+def _moment(value: Any, kind: str) -> dt.datetime | None:
+    """A time that says its zone; without one it would be in a zone that only the client knows."""
+    if not isinstance(value, str) or not _has_zone(value) or kind != "timestamp":
+        return None
+    try:
+        moment = dt.datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
+
+
+def _json_literal(value: Any, value_type: str, kind: str) -> Any:
+    """The literal of a JSON predicate. Where its type is narrower than the column's, the column
+    would have to be cast, which can change the order: that proves nothing."""
+    if not isinstance(value, str):
+        return None
+    try:
+        if value_type in ("int", "long"):
+            wide = {"int": 4, "long": 8}[value_type]
+            return Decimal(int(value)) if _INTEGERS.get(kind, 9) <= wide else None
+        if value_type == "double" and kind == "double":
+            number = Decimal(value)
+            return float(number) if number.is_finite() else None
+    except (ValueError, ArithmeticError):
+        return None
+    if value_type == "bool" and kind == "boolean":
+        return {"true": True, "false": False}.get(value.lower())
+    if value_type == "string" and kind == "string":
+        return value
+    if value_type == "date" and kind == "date":
+        return _date(value)
+    if value_type == "timestamp" and kind == "timestamp":
+        return _moment(value, kind)
+    return None

@@ -1,0 +1,160 @@
+"""Recipients' tokens: made, hashed, kept in one file, and checked.
+
+Only salted hashes are kept. A token has 256 random bits, so one round of SHA-256 is as good as a
+slow hash: there is nothing to guess. The file is read again whenever it has changed, so that a
+token comes and goes without a restart.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tailer.errors import ConfigError
+
+__all__ = ["Recipient", "RecipientStore", "Token"]
+
+_PREFIX = "dts"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token as it is kept, without its secret. Times in epoch seconds; None: never."""
+
+    recipient: str
+    id: str
+    salt: str
+    hash: str
+    created: int
+    expires: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """Who a request is from, and by which of their tokens."""
+
+    name: str
+    token_id: str
+
+
+def _hash(salt: str, secret: str) -> str:
+    return hashlib.sha256(f"{salt}:{secret}".encode()).hexdigest()
+
+
+class RecipientStore:
+    """The token file of a state folder. ``clock`` gives epoch seconds."""
+
+    def __init__(self, state: Path, clock: Callable[[], float]) -> None:
+        self.path = state / "tokens.json"
+        self._clock = clock
+        self._seen: tuple[int, int, int] | None = None
+        self._tokens: dict[str, Token] = {}
+
+    def authenticate(self, bearer: str) -> Recipient | None:
+        """The recipient whose token this is; None for a wrong, revoked or expired one.
+
+        A stranger's token takes as long as a good one.
+        """
+        self._refresh()
+        prefix, _, rest = bearer.partition("_")
+        token_id, _, secret = rest.partition("_")
+        token = self._tokens.get(token_id)
+        kept = token.hash if token else "0" * 64
+        good = hmac.compare_digest(_hash(token.salt if token else "", secret), kept)
+        if token is None or not good or prefix != _PREFIX:
+            return None
+        if token.expires is not None and self._clock() >= token.expires:
+            return None
+        return Recipient(token.recipient, token.id)
+
+    def is_active(self, recipient: str) -> bool:
+        """Whether any token of the recipient is good now."""
+        self._refresh()
+        now = self._clock()
+        return any(
+            t.recipient == recipient and (t.expires is None or now < t.expires)
+            for t in self._tokens.values()
+        )
+
+    def tokens(self) -> list[Token]:
+        """All tokens, the expired ones too."""
+        self._refresh()
+        return sorted(self._tokens.values(), key=lambda t: (t.recipient, t.created, t.id))
+
+    def new(self, recipient: str, ttl_s: int | None) -> tuple[str, Token]:
+        """Make a token; the secret is returned this once. Older tokens stay good until they expire
+        or are revoked, so that a recipient can change over."""
+        secret, salt = secrets.token_urlsafe(32), secrets.token_hex(16)
+        now = int(self._clock())
+        expires = None if ttl_s is None else now + ttl_s
+        token = Token(
+            recipient, secrets.token_hex(6), salt, _hash(salt, secret), now, expires
+        )  # fmt: skip
+        with self._changing() as tokens:
+            tokens[token.id] = token
+        return f"{_PREFIX}_{token.id}_{secret}", token
+
+    def revoke(self, recipient: str, token_id: str | None) -> int:
+        """Revoke one token of a recipient, or all of them; returns how many."""
+        with self._changing() as tokens:
+            gone = [
+                t.id
+                for t in tokens.values()
+                if t.recipient == recipient and token_id in (None, t.id)
+            ]
+            for each in gone:
+                del tokens[each]
+        return len(gone)
+
+    def _refresh(self) -> None:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            self._seen, self._tokens = None, {}
+            return
+        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if seen != self._seen:
+            self._tokens, self._seen = self._read(), seen
+
+    def _read(self) -> dict[str, Token]:
+        try:
+            document = json.loads(self.path.read_bytes())
+            if document["format"] != _FORMAT:
+                raise ConfigError(f"{self.path} is of a format that is not known here")
+            return {t["id"]: Token(**t) for t in document["tokens"]}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            raise ConfigError(f"{self.path} can't be read ({e})") from e
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, Token]]:
+        """The tokens, to be changed by one process at a time; written whole or not at all."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self.path.parent / "tokens.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            tokens = self._read()
+            yield tokens
+            new = self.path.with_suffix(".new")
+            text = {"format": _FORMAT, "tokens": [asdict(t) for t in tokens.values()]}
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "w") as file:
+                json.dump(text, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        self._refresh()

@@ -1,0 +1,134 @@
+"""``tailer share``: the server as a process, and its recipients' tokens by command."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import logging
+import re
+import ssl
+import sys
+import time
+from pathlib import Path
+
+import anyio
+
+from tailer.errors import ConfigError
+from tailer.sharing.server.config import ShareConfig, load_share_config
+from tailer.sharing.server.recipients import RecipientStore
+from tailer.sharing.server.signing import signing_key
+from tailer.signals import until_stopped
+
+__all__ = ["manage_tokens", "run_server", "share"]
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+async def share(arguments: argparse.Namespace) -> int:
+    """`tailer share CONFIG` and `tailer share token ACTION CONFIG [RECIPIENT]`."""
+    words: list[str] = arguments.words
+    if words[0] != "token":
+        if len(words) != 1:
+            raise ConfigError("tailer share CONFIG.toml takes one file")
+        return await run_server(load_share_config(Path(words[0])))
+    if len(words) < 3 or words[1] not in ("new", "revoke", "list"):
+        raise ConfigError("tailer share token new|revoke|list CONFIG.toml [RECIPIENT]")
+    recipient = words[3] if len(words) > 3 else None
+    config = load_share_config(Path(words[2]))
+    return manage_tokens(config, words[1], recipient, arguments.id, arguments.expires_in)
+
+
+async def run_server(config: ShareConfig) -> int:
+    """Serve until SIGINT or SIGTERM; returns 0."""
+    from aiohttp import web
+
+    from tailer.sharing.server.app import ShareServer
+
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    # Our own mistakes are logged where they are caught; what is left is HTTP that is none, and
+    # anyone can send that.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    server = ShareServer(config, signing_key(config.key, config.state))
+    runner = web.AppRunner(
+        server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=5.0
+    )
+    await runner.setup()
+    host, port = config.address
+    try:
+        context = _tls_context(config)
+        try:
+            await web.TCPSite(runner, host, port, ssl_context=context).start()
+        except OSError as e:
+            raise ConfigError(
+                f"{config.path}: share.address: {host}:{port} can't be served ({e.strerror})"
+            ) from e
+        logging.getLogger("tailer.share").info(
+            "sharing %d tables with %d recipients at %s",
+            len(config.catalog.tables()), len(config.grants.recipients), config.public_url,
+        )  # fmt: skip
+        await until_stopped(anyio.sleep_forever)
+    finally:
+        await runner.cleanup()
+        await server.aclose()
+    return 0
+
+
+def _tls_context(config: ShareConfig) -> ssl.SSLContext | None:
+    if config.tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(*config.tls)
+    except (OSError, ssl.SSLError) as e:
+        raise ConfigError(f"{config.path}: share.tls_cert and tls_key can't be used ({e})") from e
+    return context
+
+
+def manage_tokens(
+    config: ShareConfig, action: str, recipient: str | None, token_id: str | None, ttl: str
+) -> int:
+    """Make, revoke or list tokens; returns the exit status. A running server follows at once."""
+    store = RecipientStore(config.state, time.time)
+    if action == "list":
+        for token in store.tokens():
+            if recipient in (None, token.recipient):
+                until = "never" if token.expires is None else _iso(token.expires)
+                created = _iso(token.created)
+                print(f"{token.recipient}\t{token.id}\tcreated {created}\texpires {until}")
+        return 0
+    if recipient is None:
+        raise ConfigError(f"tailer share token {action} needs a RECIPIENT")
+    if action == "revoke":
+        gone = store.revoke(recipient, token_id)
+        print(f"{gone} of the tokens of {recipient} revoked", file=sys.stderr)
+        return 0 if gone else 1
+    if recipient not in config.grants.recipients:
+        known = ", ".join(config.grants.recipients) or "none"
+        raise ConfigError(f"{config.path} has no recipients.{recipient}; it has {known}")
+    bearer, token = store.new(recipient, _seconds(ttl))
+    profile = {
+        "shareCredentialsVersion": 1,
+        "endpoint": config.public_url,
+        "bearerToken": bearer,
+    }
+    if token.expires is not None:
+        profile["expirationTime"] = _iso(token.expires)
+    print(json.dumps(profile, indent=2))
+    return 0
+
+
+def _seconds(text: str) -> int | None:
+    if text == "never":
+        return None
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if match is None or not int(match[1]):
+        raise ConfigError(f"--expires-in {text!r} must be like 90d, 12h, 30m or 45s, or never")
+    return int(match[1]) * _UNITS_S[match[2]]
+
+
+def _iso(seconds: int) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.0Z")

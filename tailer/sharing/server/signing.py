@@ -1,0 +1,128 @@
+"""Signatures: of the URLs under which the server gives out files, and of its opaque tokens.
+
+One key signs all; each kind of signature has a purpose in it, so that none passes for another.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tailer.errors import ConfigError
+
+__all__ = ["FileClaim", "Forged", "Signer", "signing_key"]
+
+#: Clients take a file's URL for a local path unless it looks pre-signed: by a key such as this.
+SIGNATURE_KEY = "X-Amz-Signature"
+
+
+class Forged(Exception):
+    """A signature that is not ours, or no longer good."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileClaim:
+    """What a file's URL entitles to: one file of one table, for one recipient, until a time.
+
+    ``location`` as in :func:`tailer.delta.paths.location`; ``expires_ms`` in epoch ms.
+    """
+
+    table: tuple[str, str, str]
+    location: str
+    recipient: str
+    expires_ms: int
+
+
+def signing_key(configured: bytes | None, state: Path) -> bytes:
+    """The configured key, or one that is made once and kept in the state folder.
+
+    Raises :class:`ConfigError` if it can be neither read nor written.
+    """
+    if configured is not None:
+        return configured
+    path = state / "signing.key"
+    try:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            key = path.read_bytes()
+            if len(key) < 32:
+                raise ConfigError(f"{path} is no signing key; remove it") from None
+            return key
+        with os.fdopen(handle, "wb") as file:
+            file.write(key := secrets.token_bytes(32))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as e:
+        raise ConfigError(f"{path} can't be used ({e.strerror})") from e
+    return key
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise Forged("it is not one of ours") from None
+
+
+class Signer:
+    """Signs and checks with one key. ``base`` is the public URL below which files are served."""
+
+    def __init__(self, key: bytes, base: str) -> None:
+        self._base = base
+        self._encoder = json.JSONEncoder(separators=(",", ":"))
+        self._keys = {
+            purpose: hmac.new(key, purpose.encode(), hashlib.sha256).digest()
+            for purpose in ("file", "page", "refresh")
+        }
+
+    def _mac(self, purpose: str, text: str) -> bytes:
+        return hmac.digest(self._keys[purpose], text.encode(), "sha256")
+
+    def token(self, purpose: str, value: Any) -> str:
+        """An opaque token (``page`` or ``refresh``) that brings a JSON value back."""
+        body = _encode(json.dumps(value, separators=(",", ":")).encode())
+        return f"{body}.{_encode(self._mac(purpose, body))}"
+
+    def open_token(self, purpose: str, token: str) -> Any:
+        """The value in a token. Raises :class:`Forged` for one that is not ours."""
+        body, _, mac = token.partition(".")
+        if not hmac.compare_digest(_decode(mac), self._mac(purpose, body)):
+            raise Forged("it is not one of ours")
+        return json.loads(_decode(body))
+
+    def url(self, claim: FileClaim) -> str:
+        """The URL of a file. The same claim gives the same URL."""
+        values = [*claim.table, claim.location, claim.recipient, claim.expires_ms]
+        body = _encode(self._encoder.encode(values).encode())
+        name = quote(claim.location.rsplit("/", 1)[-1], safe="")
+        mac = self._mac("file", f"{body}/{name}").hex()
+        expires = f"X-Amz-Expires={claim.expires_ms // 1000}"
+        return f"{self._base}/files/{body}/{name}?{expires}&{SIGNATURE_KEY}={mac}"
+
+    def open_url(self, body: str, name: str, signature: str, now_ms: float) -> FileClaim:
+        """What a URL entitles to. ``name`` as in the URL, decoded.
+
+        Raises :class:`Forged` if any part of it was changed, or its time is over.
+        """
+        expected = self._mac("file", f"{body}/{quote(name, safe='')}").hex()
+        if not hmac.compare_digest(signature.encode(), expected.encode()):
+            raise Forged("the URL's signature is not good")
+        share, schema, table, location, recipient, expires_ms = json.loads(_decode(body))
+        if now_ms >= expires_ms:
+            raise Forged("the URL has expired; ask for the files again")
+        return FileClaim((share, schema, table), location, recipient, expires_ms)

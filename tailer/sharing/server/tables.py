@@ -1,0 +1,197 @@
+"""One shared table: its log, the snapshots that were asked for lately, and its files as the log
+has them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from itertools import islice
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from tailer.delta.actions import action_of
+from tailer.delta.checkpoint import checkpoint_adds
+from tailer.delta.checksum import VersionChecksum
+from tailer.delta.commit import Lines
+from tailer.delta.segment import commits_of
+from tailer.delta.snapshot import Reconciliation, Snapshot
+from tailer.delta.timestamps import enablement
+from tailer.errors import CorruptLog, TableError
+from tailer.log import DeltaLog
+from tailer.sharing.server.grants import TableConfig
+from tailer.store import LOG_DIR, Store, open_store
+
+__all__ = ["SharedTable", "Tables", "missing_commit", "raw_actions"]
+
+#: So many snapshots of a table are kept: the newest, and what time travel asks for.
+_SNAPSHOTS_KEPT = 8
+_BATCH = 512
+
+FileAction = tuple[str, dict[str, Any]]
+
+
+def raw_actions(name: str, lines: Lines) -> Iterator[FileAction]:
+    """(kind, JSON object) of the adds, removes and cdc actions of a JSON file of the log."""
+    for line in lines():
+        if not line.strip():
+            continue
+        try:
+            document = json.loads(line.decode().removeprefix("\ufeff"))
+        except (ValueError, RecursionError) as e:
+            raise CorruptLog(f"the line is not JSON ({e})", path=name) from None
+        for kind in ("add", "remove", "cdc"):
+            values = document.get(kind) if isinstance(document, dict) else None
+            if isinstance(values, dict):
+                yield kind, values
+
+
+class SharedTable:
+    """A table that is shared. ``store`` may be shared with nobody: its owner closes it."""
+
+    def __init__(self, config: TableConfig, store: Store) -> None:
+        self.config = config
+        self.store = store
+        # A reader waits for nobody: a commit that is half-written is the version before, for now.
+        self.log = DeltaLog(store, torn_commit_max_s=0.5)
+        self._snapshots: OrderedDict[int, tuple[object, Snapshot]] = OrderedDict()
+        self._reading = anyio.Lock()
+
+    async def latest_version(self) -> int:
+        """The newest version, by one listing."""
+        return await self.log.latest_version()
+
+    async def snapshot(self, version: int) -> Snapshot:
+        """The snapshot of a version, from memory where its commit file is still the same."""
+        identity = await self._identity(version)
+        kept = self._snapshots.get(version)
+        if kept is not None and kept[0] == identity:
+            self._snapshots.move_to_end(version)
+            return kept[1]
+        async with self._reading:
+            kept = self._snapshots.get(version)
+            if kept is None or kept[0] != identity:
+                snapshot = await self.log.snapshot(version)
+                self._snapshots[version] = (identity, snapshot)
+                while len(self._snapshots) > _SNAPSHOTS_KEPT:
+                    self._snapshots.popitem(last=False)
+                return snapshot
+            return kept[1]
+
+    async def _identity(self, version: int) -> object:
+        """What differs if another table took this one's place; None where the commit is gone."""
+        try:
+            status = await self.store.stat(f"{LOG_DIR}/{version:020d}.json")
+        except FileNotFoundError:
+            return None
+        return status.size, status.mtime_ms, status.tag
+
+    async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
+        """What makes URLs of the store's own; None where this server gives the files out."""
+        presigner = None if self.config.proxy else getattr(self.store, "presigner", None)
+        return await presigner(at, ttl_s) if presigner is not None else None
+
+    async def sums(self, version: int) -> VersionChecksum | None:
+        """What the log says of the version's size; None if it does not."""
+        return await self.log.checksum(version)
+
+    async def timestamp(self, version: int, snapshot: Snapshot) -> int:
+        """The version's timestamp in epoch ms, as the history of the table has it."""
+        state = snapshot.state
+        since = enablement(state.protocol, state.metadata)
+        in_commit = since is not None and version >= since[0]
+        floor = None if in_commit else (await self.times()).get(version)
+        return await self.log.timestamp(version, snapshot, floor)
+
+    async def times(self) -> dict[int, int]:
+        """The modification times of all commits, made to rise, by version."""
+        rising: dict[int, int] = {}
+        before: int | None = None
+        for version, file in commits_of(await self.log.files()).items():
+            before = file.mtime_ms if before is None else max(file.mtime_ms, before + 1)
+            rising[version] = before
+        return rising
+
+    async def live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """The snapshot's adds as the log has them, in batches, as they are found: memory grows
+        with the commits after the checkpoint, not with the table."""
+        reconciliation = Reconciliation()
+        for file in reversed(snapshot.segment.deltas):
+            raw = raw_actions(file.name, await self.log.lines(file.name))
+            async with aclosing(_batches(_live(raw, reconciliation, remember=True))) as found:
+                async for batch in found:
+                    yield batch
+        checkpoint = snapshot.segment.checkpoint
+        for file in checkpoint.files if checkpoint else ():
+            for name in (file.name, *await self.log.sidecars(file.name)):
+                async with aclosing(self._checkpoint(name, reconciliation)) as found:
+                    async for batch in found:
+                        yield batch
+
+    async def _checkpoint(
+        self, name: str, reconciliation: Reconciliation
+    ) -> AsyncGenerator[list[dict[str, Any]], None]:
+        if name.endswith(".json"):
+            raw = raw_actions(name, await self.log.lines(name))
+            async with aclosing(_batches(_live(raw, reconciliation, remember=False))) as found:
+                async for batch in found:
+                    yield batch
+            return
+        try:
+            source = await self.store.open(f"{LOG_DIR}/{name}", None)
+        except FileNotFoundError:
+            raise CorruptLog("the checkpoint's file is missing", path=name) from None
+        with source:
+            adds = (("add", values) for values in checkpoint_adds(name, source))
+            async with aclosing(_batches(_live(adds, reconciliation, remember=False))) as found:
+                async for batch in found:
+                    yield batch
+
+
+def _live(
+    actions: Iterator[FileAction], reconciliation: Reconciliation, *, remember: bool
+) -> Iterator[dict[str, Any]]:
+    for kind, values in actions:
+        # Whether a file is live is told by its path and vector; its statistics cost most to read.
+        action = action_of(kind, {k: v for k, v in values.items() if k != "stats"})
+        if action is not None and any(reconciliation.live([action], remember=remember)):
+            yield values
+
+
+async def _batches(
+    actions: Iterator[dict[str, Any]],
+) -> AsyncGenerator[list[dict[str, Any]], None]:
+    """The actions in batches, each parsed in a worker thread."""
+    while batch := await anyio.to_thread.run_sync(lambda: list(islice(actions, _BATCH))):
+        yield batch
+
+
+class Tables:
+    """The tables that are open, opened on demand."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str, str], SharedTable] = {}
+
+    def get(self, config: TableConfig) -> SharedTable:
+        """The table of a configuration. Raises :class:`ConfigError` if no store serves it."""
+        table = self._open.get(config.key)
+        if table is None:
+            table = self._open[config.key] = SharedTable(
+                config, open_store(config.location, config.store)
+            )
+        return table
+
+    async def aclose(self) -> None:
+        """Close all."""
+        while self._open:
+            _, table = self._open.popitem()
+            await table.store.aclose()
+
+
+def missing_commit(version: int) -> TableError:
+    """The error for a commit that the log no longer has."""
+    return TableError(f"version {version} is no longer in the table's log")

@@ -1,0 +1,49 @@
+"""A query's progress as metrics: how far the table is ahead of its feed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from tailer.metrics import FeedMetrics
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+__all__ = ["ProgressListener"]
+
+
+class ProgressListener(StreamingQueryListener):
+    """Tells each feed's metrics the table's newest version; ``feeds`` is by query name.
+
+    What was delivered the feeds tell themselves, batch by batch, as in the daemon.
+    """
+
+    def __init__(self, feeds: Mapping[str, FeedMetrics]) -> None:
+        self.feeds = feeds
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """The end of the log is in every progress."""
+        metrics = self.feeds.get(event.progress.name or "")
+        if metrics is None:
+            return
+        for source in event.progress.sources:
+            if source.latestOffset:
+                metrics.newest(int(json.loads(source.latestOffset)["version"]) - 1)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing new."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """The pipeline sees it itself."""

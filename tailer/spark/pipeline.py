@@ -1,0 +1,305 @@
+"""The daemon's feeds as Structured Streaming queries: ``tailer spark CONFIG.toml``.
+
+The executors decode, and the driver writes: each batch goes through the very sink that the daemon
+would use, then the feed's offset is saved where the daemon keeps it. So the offset is the one
+truth here as there, a feed moves from daemon to cluster and back by stopping the one and starting
+the other, and a Spark checkpoint is only a scratch folder that each start makes anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from anyio.from_thread import BlockingPortal
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.errors import SinkRejected, TailerError, TransientError
+from tailer.feed import FeedOptions
+from tailer.history import start_offset
+from tailer.log import DeltaLog
+from tailer.metrics import FeedMetrics
+from tailer.offsets import OffsetStore
+from tailer.sink import Sink
+from tailer.spark.envelope import BatchSource, change_batches
+from tailer.spark.options import STORE_PREFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["PipelineFeed", "PipelineOptions", "run_pipeline", "start_session"]
+
+_POLL_S = 0.2
+
+#: What Spark says where a process was too slow to start, or an executor is gone.
+_HEALING = ("Python worker failed to connect back", "ExecutorLostFailure", "Python worker exited")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """How the queries run. ``available_now`` ends each when it has read what there is."""
+
+    available_now: bool = False
+    interval_s: float = 0.5
+    trigger_bytes_max: int = 256 * 1024 * 1024
+    partition_bytes_max: int = 32 * 1024 * 1024
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PipelineFeed:
+    """One feed of the configuration, as the daemon would run it; ``sink`` makes a new one."""
+
+    name: str
+    table: str
+    log: DeltaLog
+    start: str
+    options: FeedOptions
+    sink: Callable[[], Sink]
+    offsets: OffsetStore
+    metrics: FeedMetrics
+    store: Mapping[str, Any] = field(default_factory=dict)
+    ended: TailerError | None = None
+
+
+def start_session(options: PipelineOptions) -> SparkSession:
+    """The session of ``spark-submit`` where there is one, else a new one."""
+    from pyspark.sql import SparkSession
+
+    # The workers must be able to import this package, and may not be the first python3 there is.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("tailer")
+    if options.master is not None:
+        builder = builder.master(options.master)
+    for key, value in options.conf.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+class _Stopped(Exception):  # an end, not an error
+    """The query is to end, and writes no further batch."""
+
+
+class _Run:
+    """One feed's query, from its saved offset on, until it ends or fails."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        portal: BlockingPortal,
+        feed: PipelineFeed,
+        options: PipelineOptions,
+    ) -> None:
+        self.spark = spark
+        self.portal = portal
+        self.feed = feed
+        self.options = options
+        self.error: Exception | None = None
+        self.query: StreamingQuery | None = None
+        self._sink: Sink | None = None
+        self._offset: Offset | None = None
+        self._writing = threading.Lock()
+        self._ending = False
+        self._checkpoint = tempfile.TemporaryDirectory(prefix="tailer-spark-")
+
+    def start(self) -> None:
+        """Open the sink, find the place, start the query."""
+        feed, call = self.feed, self.portal.call
+        self._sink = feed.sink()
+        offset = call(self._sink.open, feed.name) or call(feed.offsets.load)
+        if offset is None:
+            offset = call(start_offset, feed.log, feed.start)
+        self._offset = offset
+        feed.metrics.started(offset)
+        reader = self.spark.readStream.format(BatchSource.name())
+        wanted = feed.options.for_sink(self._sink)
+        for name, value in self._source_options(offset, wanted).items():
+            reader = reader.option(name, value)
+        writer = (
+            reader.load(feed.table)
+            .writeStream.queryName(f"tailer-{feed.name}")
+            .option("checkpointLocation", self._checkpoint.name)
+            .foreachBatch(self._write)
+        )
+        if self.options.available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{self.options.interval_s} seconds")
+        self.query = writer.start()
+
+    def _source_options(self, offset: Offset, options: FeedOptions) -> dict[str, str]:
+        found = {
+            "startingOffset": str(offset),
+            "changeSource": options.change_source,
+            "key": json.dumps(options.key),
+            "paired": str(options.paired),
+            "rowIds": str(options.decode.row_ids),
+            "batchRowsMax": str(options.decode.batch_rows_max),
+            "batchBytesMax": str(options.decode.batch_bytes_max),
+            "writerTimezone": options.decode.writer_timezone,
+            "diffMemoryBytesMax": str(options.diff.memory_bytes_max),
+            "maxBytesPerTrigger": str(self.options.trigger_bytes_max),
+            "maxPartitionBytes": str(self.options.partition_bytes_max),
+            "tornCommitMaxSeconds": str(max(1, round(self.feed.log.torn_commit_max_s))),
+        }
+        if options.diff.spill_folder is not None:
+            found["spillFolder"] = options.diff.spill_folder
+        return found | {f"{STORE_PREFIX}{k}": str(v) for k, v in self.feed.store.items()}
+
+    def _write(self, frame: DataFrame, _: int) -> None:
+        """One micro-batch: decode everywhere at once, then write here in order."""
+        frame = frame.persist()
+        try:
+            frame.count()
+            rows = frame.toLocalIterator(prefetchPartitions=True)
+            for batch in change_batches((row.head, row.rows) for row in rows):
+                self._publish(batch)
+        except _Stopped:
+            raise
+        except Exception as e:
+            self.error = self.error or e
+            raise
+        finally:
+            frame.unpersist()
+
+    def _publish(self, batch: ChangeBatch) -> None:
+        with self._writing:
+            if self._ending or self._sink is None:
+                raise _Stopped
+            if self._offset is not None and batch.next_offset <= self._offset:
+                return
+            self.feed.metrics.read(batch)
+            self.portal.call(self._sink.write, batch)
+            self.portal.call(self.feed.offsets.save, batch.next_offset)
+            self._offset = batch.next_offset
+            self.feed.metrics.delivered(batch)
+
+    def ended(self) -> bool:
+        """Whether the query has ended, by itself or with an error."""
+        return self.query is None or not self.query.isActive
+
+    def failure(self) -> TailerError | None:
+        """Why it ended, in the project's families; None if nothing failed."""
+        found: Exception | None = self.error
+        if found is None and self.query is not None:
+            found = self.query.exception()
+        return None if found is None else _told(found)
+
+    def stop(self) -> None:
+        """End the query after the batch in hand, and close the sink."""
+        with self._writing:
+            self._ending = True
+        if self.query is not None:
+            with suppress(Exception):  # it has failed, or the session is gone
+                self.query.stop()
+        if self._sink is not None:
+            with self._writing:
+                self.portal.call(self._sink.aclose)
+                self._sink = None
+        self._checkpoint.cleanup()
+
+
+def _told(error: Exception) -> TailerError:
+    """An error in the project's families; what failed on an executor comes as text only."""
+    if isinstance(error, TailerError):
+        return error
+    told = _sentence(str(error))
+    healing = told.startswith("[transient]") or any(sign in str(error) for sign in _HEALING)
+    return TransientError(told) if healing else SinkRejected(told)
+
+
+def _sentence(text: str) -> str:
+    """Of what Spark makes of an error, our sentence."""
+    for line in text.splitlines():
+        _, mark, told = line.partition("TailerSourceError: ")
+        if mark:
+            return told
+    # The last line of a Python traceback says what happened; else the first line of all does.
+    causes = re.findall(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
+    lines = text.splitlines() or ["the query ended without saying why"]
+    return causes[-1] if "Traceback" in text and causes else lines[0]
+
+
+def run_pipeline(
+    spark: SparkSession,
+    portal: BlockingPortal,
+    feeds: list[PipelineFeed],
+    options: PipelineOptions,
+    stopping: threading.Event,
+) -> None:
+    """Run all feeds until ``stopping`` is set, or each has ended; ``ended`` says with what.
+
+    A feed that fails with a :class:`TransientError` starts again from its saved offset.
+    """
+    from tailer.spark.listener import ProgressListener
+
+    spark.dataSource.register(BatchSource)
+    listener = ProgressListener({f"tailer-{feed.name}": feed.metrics for feed in feeds})
+    spark.streams.addListener(listener)
+    threads = [
+        threading.Thread(
+            target=_keep_running, args=(spark, portal, feed, options, stopping), name=feed.name
+        )
+        for feed in feeds
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():  # in short waits, so that signals are seen
+            thread.join(_POLL_S)
+    spark.streams.removeListener(listener)
+
+
+def _keep_running(
+    spark: SparkSession,
+    portal: BlockingPortal,
+    feed: PipelineFeed,
+    options: PipelineOptions,
+    stopping: threading.Event,
+) -> None:
+    pause, acquired = feed.options.retry.pause_min_s, False
+    try:
+        portal.call(feed.offsets.acquire)
+        acquired = True
+        while not stopping.is_set():
+            written = feed.metrics.versions_delivered
+            failure = _run_once(_Run(spark, portal, feed, options), stopping)
+            if failure is None:
+                return
+            feed.metrics.failed(failure)
+            if not isinstance(failure, TransientError):
+                feed.ended = failure
+                return
+            if feed.metrics.versions_delivered > written:
+                pause = feed.options.retry.pause_min_s
+            stopping.wait(failure.retry_after_s or pause)
+            pause = min(pause * 2, feed.options.retry.pause_max_s)
+    except TailerError as e:
+        feed.metrics.failed(e)
+        feed.ended = e
+    finally:
+        if acquired:
+            portal.call(feed.offsets.release)
+
+
+def _run_once(run: _Run, stopping: threading.Event) -> TailerError | None:
+    try:
+        run.start()
+        while not run.ended() and not stopping.is_set():
+            time.sleep(_POLL_S)
+        return None if stopping.is_set() and run.error is None else run.failure()
+    except Exception as e:  # noqa: BLE001  # Spark raises many kinds; none may end unseen
+        return _told(e)
+    finally:
+        run.stop()

@@ -1,0 +1,144 @@
+"""Watching local folders, all of a process through one inotify instance.
+
+A user has 128 instances by default, and many thousands of watches; one daemon may well follow
+hundreds of tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakKeyDictionary
+
+import anyio
+
+if TYPE_CHECKING:
+    from asyncinotify import Inotify
+
+__all__ = ["FolderWatch"]
+
+
+class _Notifier:
+    """The one inotify instance of an event loop, open while a folder is watched."""
+
+    _all: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, _Notifier]] = WeakKeyDictionary()
+
+    def __init__(self, inotify: Inotify, loop: asyncio.AbstractEventLoop) -> None:
+        self._inotify = inotify
+        self._loop = loop
+        self._watches: dict[int, tuple[object, list[FolderWatch]]] = {}
+        os.set_blocking(inotify.fd, False)
+        loop.add_reader(inotify.fd, self._read)
+
+    @classmethod
+    def of_this_loop(cls) -> _Notifier | None:
+        """The instance; None where the system has none, or none left."""
+        loop = asyncio.get_running_loop()
+        found = cls._all.get(loop)
+        if found is None:
+            try:
+                from asyncinotify import Inotify  # Linux only, on demand
+
+                found = cls._all[loop] = _Notifier(Inotify(), loop)
+            except (ImportError, OSError, AttributeError):
+                return None
+        return found
+
+    def add(self, watch: FolderWatch) -> int:
+        """Tell ``watch`` of changes from now on. Raises OSError where there is no such folder."""
+        from asyncinotify import Mask
+
+        # A commit appears by rename, by hard link or by being written in place.
+        mask = Mask.MOVED_TO | Mask.CREATE | Mask.CLOSE_WRITE | Mask.DELETE_SELF
+        try:
+            added = self._inotify.add_watch(watch.folder, mask)
+        except OSError:
+            self._close_if_unused()
+            raise
+        _, watches = self._watches.setdefault(added.wd, (added, []))
+        watches.append(watch)
+        return added.wd
+
+    def remove(self, number: int, watch: FolderWatch) -> None:
+        """Tell it nothing any more."""
+        added, watches = self._watches[number]
+        watches.remove(watch)
+        if not watches:
+            del self._watches[number]
+            self._inotify.rm_watch(added)  # type: ignore[arg-type]  # it is asyncinotify's Watch
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if not self._watches and self._all.get(self._loop) is self:
+            del self._all[self._loop]
+            self._loop.remove_reader(self._inotify.fd)
+            self._inotify.close()
+
+    def _read(self) -> None:
+        from asyncinotify import Mask
+
+        while self._all.get(self._loop) is self:
+            try:
+                event = self._inotify.sync_get()
+            except BlockingIOError:
+                return
+            if event is None:
+                return
+            number = event.watch.wd if event.watch is not None else None
+            _, found = self._watches.get(number, (None, [])) if number is not None else (None, [])
+            if Mask.Q_OVERFLOW in event.mask:  # events were lost, anybody's
+                found = [watch for _, watches in self._watches.values() for watch in watches]
+            for watch in found:
+                watch.changed()
+            if Mask.IGNORED in event.mask and number in self._watches:
+                # The folder is gone, and the watch with it; there may be another under its name.
+                for watch in self._watches.pop(number)[1]:
+                    watch.lost()
+
+
+class FolderWatch:
+    """Waits for a folder to change, by inotify where there is one, else for the full time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._changed = asyncio.Event()
+        self._number: int | None = None
+        self._notifier: _Notifier | None = None
+        self._watch()
+
+    def _watch(self) -> None:
+        notifier = _Notifier.of_this_loop()
+        if notifier is None:
+            return
+        try:
+            self._number = notifier.add(self)
+        except OSError:  # no such folder, or no watch left: the caller's polling sees changes too
+            return
+        self._notifier = notifier
+
+    def changed(self) -> None:
+        """Something happened in the folder."""
+        self._changed.set()
+
+    def lost(self) -> None:
+        """The folder is not watched any more."""
+        self._number = self._notifier = None
+
+    async def wait(self, seconds: float) -> None:
+        """See :class:`tailer.store.Watch`."""
+        if self._notifier is None:
+            self._watch()
+        if self._notifier is None:
+            await anyio.sleep(seconds)
+            return
+        with anyio.move_on_after(seconds):
+            await self._changed.wait()
+        self._changed.clear()
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._notifier is not None and self._number is not None:
+            self._notifier.remove(self._number, self)
+        self.lost()

@@ -1,0 +1,300 @@
+"""Files behind pre-signed URLs: read by ranges, each range checked to be of one unchanged file.
+
+A URL is a right to read one file for a while, so a file is known here by its location, and a
+:class:`Links` says which URL is good for it now. When a server says that a URL is no longer good,
+another one is asked for once; when that is no good either, it is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
+
+import pyarrow as pa
+
+from tailer.errors import CorruptLog, TableError, TransientError
+from tailer.sharing.http import heals, network_errors, retry_after_s
+from tailer.sharing.profile import check_url
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+__all__ = ["HttpsFiles", "Link", "Links"]
+
+#: A file up to this size is read as a whole when it is opened, by one request.
+WHOLE_BYTES_MAX = 4 * 1024 * 1024
+#: A read of a larger file fetches at least so much, for the reads that follow it.
+_WINDOW_BYTES = 1024 * 1024
+#: A URL that ends so soon is not begun with.
+_MARGIN_MS = 30_000
+#: What servers of files say of a URL that has expired: S3 and Azure 403, Google 400, some 401, 410.
+_EXPIRED = (400, 401, 403, 410)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Where a file can be read now. ``expires_ms`` in epoch ms, ``size`` in bytes; None: unknown.
+
+    ``issued`` differs between two links for one file.
+    """
+
+    url: str
+    expires_ms: int | None = None
+    size: int | None = None
+    issued: int = 0
+
+    def __repr__(self) -> str:
+        # The query of a pre-signed URL is a credential.
+        return f"Link({urlsplit(self.url).hostname}{urlsplit(self.url).path})"
+
+
+class Links(typing.Protocol):
+    """Knows the URLs of files."""
+
+    async def link(self, location: str) -> Link:
+        """A file's URL. Raises FileNotFoundError for a location that was never given."""
+
+    async def renewed(self, location: str, old: Link) -> Link:
+        """Another URL for a file whose ``old`` one is no longer good.
+
+        Raises FileNotFoundError if the file is no longer shared.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Bytes of a file, and the file's size and tag as this answer gives them."""
+
+    data: bytes
+    total: int
+    etag: str
+
+
+class HttpsFiles:
+    """Reads files through a session that has no credentials of its own.
+
+    ``allow_http`` lets URLs be plain HTTP; to this machine they may be so anyway. ``clock`` gives
+    epoch seconds, ``root`` the table's address for messages.
+    """
+
+    def __init__(
+        self,
+        session: Callable[[], ClientSession],
+        links: Links,
+        clock: Callable[[], float],
+        *,
+        root: str,
+        allow_http: bool = False,
+    ) -> None:
+        self._session = session
+        self._links = links
+        self._clock = clock
+        self._root = root
+        self._allow_http = allow_http
+
+    async def read(self, location: str, offset: int, length: int | None) -> tuple[bytes, int, str]:
+        """(bytes, size of the whole file, its tag); less than ``length`` only at its end."""
+        found = await self._range(location, offset, length, None, None)
+        return found.data, found.total, found.etag
+
+    async def open(self, location: str, size: int | None) -> pa.NativeFile:
+        """A file for random access from worker threads. ``size`` is what the log says it has.
+
+        Raises :class:`CorruptLog` if it has another.
+        """
+        whole = min(size or WHOLE_BYTES_MAX, WHOLE_BYTES_MAX)
+        if size and size > WHOLE_BYTES_MAX:
+            first = await self._range(location, size - _WINDOW_BYTES, _WINDOW_BYTES, size, None)
+            start = size - len(first.data)
+        else:
+            first, start = await self._range(location, 0, whole, size, None), 0
+        if len(first.data) == first.total:
+            return pa.BufferReader(first.data)
+
+        async def fetch(offset: int, length: int) -> bytes:
+            found = await self._range(location, offset, length, first.total, first.etag)
+            return found.data
+
+        return pa.PythonFile(_RemoteFile(fetch, first.total, start, first.data), mode="r")
+
+    async def _range(
+        self, location: str, offset: int, length: int | None, size: int | None, etag: str | None
+    ) -> _Range:
+        link = await self._links.link(location)
+        if link.expires_ms is not None and link.expires_ms - _MARGIN_MS <= self._clock() * 1000:
+            link = await self._links.renewed(location, link)
+        found = await self._get(link, location, offset, length)
+        if found is None:
+            link = await self._links.renewed(location, link)
+            found = await self._get(link, location, offset, length)
+        if found is None:
+            raise TableError(
+                "the file's server refuses a URL that the sharing server has just issued",
+                table=self._root,
+                path=location,
+                hint="compare the clocks of the two, or ask the provider",
+            )
+        if size and found.total != size:
+            raise CorruptLog(
+                f"the file has {found.total} bytes, and the log says {size}",
+                table=self._root,
+                path=location,
+            )
+        if etag and found.etag != etag:
+            raise CorruptLog("the file changed while it was read", table=self._root, path=location)
+        return found
+
+    async def _get(
+        self, link: Link, location: str, offset: int, length: int | None
+    ) -> _Range | None:
+        """The range; None if the URL is no longer good. Raises FileNotFoundError for no file."""
+        from yarl import URL
+
+        end = "" if length is None else str(offset + max(1, length) - 1)
+        headers = {"Range": f"bytes={offset}-{end}", "Accept-Encoding": "identity"}
+        url = self._checked(link.url)
+        with network_errors(f"{self._root}, {location}"):
+            for _ in range(3):
+                async with self._session().get(
+                    URL(url, encoded=True), headers=headers, allow_redirects=False
+                ) as response:
+                    if response.status in (301, 302, 303, 307, 308):
+                        url = self._checked(urljoin(url, response.headers.get("Location", "")))
+                        continue
+                    return await self._taken(response, location, offset, length)
+        raise TableError(
+            "the file's URL leads from redirect to redirect", table=self._root, path=location
+        )
+
+    def _checked(self, url: str) -> str:
+        return check_url(url, f"a file of {self._root}", allow_http=self._allow_http)
+
+    async def _taken(
+        self, response: ClientResponse, location: str, offset: int, length: int | None
+    ) -> _Range | None:
+        status = response.status
+        if status in _EXPIRED:
+            return None
+        if status == 404:
+            raise FileNotFoundError(location)
+        if heals(status):
+            raise TransientError(
+                f"{self._root}, {location}: the file's server answered {status}",
+                retry_after_s(response.headers, self._clock()),
+            )
+        etag = response.headers.get("ETag", "")
+        if status == 416:  # nothing lies there; the header says how long the file is
+            return _Range(b"", _total(response.headers.get("Content-Range", "")) or offset, etag)
+        if status not in (200, 206):
+            raise TableError(
+                f"the file's server answered {status}", table=self._root, path=location
+            )
+        if status == 200:
+            return await self._from_whole(response, location, offset, length, etag)
+        total = _total(response.headers.get("Content-Range", ""))
+        data = (
+            await response.content.read(-1) if length is None else await _at_most(response, length)
+        )
+        if total is None:
+            raise TableError(
+                "the file's server gave a range without saying of how much",
+                table=self._root,
+                path=location,
+            )
+        expected = max(0, total - offset) if length is None else max(0, min(length, total - offset))
+        if len(data) != expected:
+            raise TransientError(f"{self._root}, {location}: {len(data)} of {expected} bytes came")
+        return _Range(data, total, etag)
+
+    async def _from_whole(
+        self, response: ClientResponse, location: str, offset: int, length: int | None, etag: str
+    ) -> _Range:
+        """A range of an answer that has the whole file: a server without ranges."""
+        total = response.content_length
+        if total is None or total > WHOLE_BYTES_MAX:
+            raise TableError(
+                "the file's server does not serve ranges, and the file is too large without",
+                table=self._root,
+                path=location,
+            )
+        data = await _at_most(response, total)
+        if len(data) != total:
+            raise TransientError(f"{self._root}, {location}: {len(data)} of {total} bytes came")
+        return _Range(data[offset:][: total if length is None else length], total, etag)
+
+
+async def _at_most(response: ClientResponse, length: int) -> bytes:
+    """The body, of which no more is taken than was asked for."""
+    parts, size = [], 0
+    async for chunk in response.content.iter_any():
+        parts.append(chunk[: length - size])
+        size += len(parts[-1])
+        if size >= length:
+            break
+    return b"".join(parts)
+
+
+def _total(content_range: str) -> int | None:
+    """The size of the whole file in ``bytes 0-9/200`` or ``bytes */200``."""
+    total = content_range.rpartition("/")[2].strip()
+    return int(total) if total.isdigit() and len(total) < 20 else None
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file for one thread at a time, any but the event loop's own.
+
+    Its last window of bytes is kept, and so is the one that it was opened with: Parquet's footer.
+    """
+
+    def __init__(
+        self, fetch: Callable[[int, int], Any], size: int, start: int, data: bytes
+    ) -> None:
+        super().__init__()
+        self._fetch = fetch
+        self._size = size
+        self._windows = [(start, data), (0, b"")]
+        self._at = 0
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        rest = max(0, self._size - self._at)
+        wanted = rest if size is None or size < 0 else min(size, rest)
+        data = self._bytes(self._at, wanted) if wanted else b""
+        self._at += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        return self.read(-1)
+
+    def _bytes(self, at: int, wanted: int) -> bytes:
+        for start, data in self._windows:
+            if start <= at and at + wanted <= start + len(data):
+                return data[at - start : at - start + wanted]
+        length = min(max(wanted, _WINDOW_BYTES), self._size - at)
+        if threading.get_ident() == self._loop_thread:
+            raise RuntimeError("a shared file is read in worker threads, not in the event loop")
+        work = asyncio.run_coroutine_threadsafe(self._fetch(at, length), self._loop)
+        fetched: bytes = work.result()
+        self._windows[1] = (at, fetched)
+        return fetched[:wanted]

@@ -1,0 +1,88 @@
+"""The URLs of shared files, by the locations under which the log knows them.
+
+A snapshot may name a million files, each with a URL of a kilobyte, so they are kept in a database
+on the disk. Each remembers the request that gave it, for that is asked again when it expires.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailer.sharing.answers import SharedFile
+from tailer.store.https import Link
+
+__all__ = ["LinkTable", "Origin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The request that gave a URL: ``kind`` ``changes`` or ``files`` of the versions
+    ``first`` to ``last``, or the ``snapshot`` of version ``first``."""
+
+    kind: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return json.dumps([self.kind, self.first, self.last])
+
+    @classmethod
+    def parse(cls, text: str) -> Origin:
+        """The origin in its text."""
+        return cls(*json.loads(text))
+
+
+class LinkTable:
+    """URLs on the disk. Its calls are short, and are made where they are needed."""
+
+    def __init__(self, file: Path) -> None:
+        self._lock = threading.Lock()  # a worker thread writes while others look up
+        self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
+        self._db.executescript(
+            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
+            "CREATE TABLE links (location TEXT PRIMARY KEY, url TEXT NOT NULL, expires INTEGER,"
+            " size INTEGER, origin TEXT NOT NULL, issued INTEGER NOT NULL) WITHOUT ROWID"
+        )
+        self.issue = 0
+
+    def put(self, files: Iterable[SharedFile], origin: Origin) -> None:
+        """Remember the URLs of an answer; a newer one replaces an older one."""
+        rows: list[tuple[object, ...]] = []
+        for f in files:
+            size = f.action.get("size")
+            rows.append((f.location, f.url, f.expires_ms, size, str(origin), self.issue))
+            if f.dv_location is not None:
+                rows.append((f.dv_location, f.dv_url, f.expires_ms, None, str(origin), self.issue))
+        with self._lock:
+            self._db.execute("BEGIN")
+            self._db.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?)", rows)
+            self._db.execute("COMMIT")
+
+    def get(self, location: str) -> tuple[Link, Origin]:
+        """A location's URL and where it is from. Raises FileNotFoundError for an unknown one."""
+        sql = "SELECT url, expires, size, issued, origin FROM links WHERE location = ?"
+        with self._lock:
+            row = self._db.execute(sql, (location,)).fetchone()
+        if row is None:
+            raise FileNotFoundError(location)
+        return Link(*row[:4]), Origin.parse(row[4])
+
+    def __contains__(self, location: str) -> bool:
+        with suppress(FileNotFoundError):
+            return bool(self.get(location))
+        return False
+
+    def drop(self, origin: Origin) -> None:
+        """Forget the URLs of a request, where no newer one gave them again."""
+        with self._lock:
+            self._db.execute("DELETE FROM links WHERE origin = ?", (str(origin),))
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()

@@ -1,0 +1,151 @@
+"""Protocol and metadata of a shared table over its versions, as answers tell of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tailer.delta.features import FEATURES
+from tailer.errors import TableError
+from tailer.sharing.answers import MetadataLine, ProtocolLine
+
+__all__ = ["SharedState", "Timeline", "feed_enabled"]
+
+_FEED = "delta.enableChangeDataFeed"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """The values of a protocol and a metaData action."""
+
+    protocol: dict[str, Any]
+    metadata: dict[str, Any]
+
+    def actions(self, before: SharedState | None) -> list[dict[str, Any]]:
+        """The actions that lead here from the state before; None: there was none."""
+        found: list[dict[str, Any]] = []
+        if before is None or before.protocol != self.protocol:
+            found.append({"protocol": self.protocol})
+        if before is None or before.metadata != self.metadata:
+            found.append({"metaData": self.metadata})
+        return found
+
+    def with_feed(self) -> SharedState:
+        """The state of a version whose change data feed the server gave: then it has one.
+
+        Not every server tells the table's properties, and the reader of a log goes by them.
+        """
+        configuration = self.metadata.get("configuration") or {}
+        metadata, protocol = self.metadata, self.protocol
+        if feed_enabled(metadata) is not True:
+            metadata = {**metadata, "configuration": {**configuration, _FEED: "true"}}
+        if protocol.get("minWriterVersion") == 7:
+            features = protocol.get("writerFeatures") or []
+            if "changeDataFeed" not in features:
+                protocol = {**protocol, "writerFeatures": [*features, "changeDataFeed"]}
+        elif int(protocol.get("minWriterVersion") or 0) < 4:
+            protocol = {**protocol, "minWriterVersion": 4}
+        return SharedState(protocol, metadata)
+
+
+def feed_enabled(metadata: dict[str, Any]) -> bool | None:
+    """Whether the table has a change data feed, by its properties; None if they are not told."""
+    configuration = metadata.get("configuration")
+    if not isinstance(configuration, dict):
+        return None
+    return str(configuration.get(_FEED, "")).lower() == "true"
+
+
+class Timeline:
+    """What one answer says of the states from version ``first`` on.
+
+    The first metadata counts from ``first``, whatever version it is stamped with; a later one from
+    its own version on. A protocol counts for all versions unless it is stamped.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.protocols: dict[int, dict[str, Any]] = {}
+        self.metadata: dict[int, dict[str, Any]] = {}
+
+    def take(self, line: ProtocolLine | MetadataLine) -> None:
+        """One line, in the answer's order. Raises :class:`TableError` for one that is no state."""
+        if isinstance(line, ProtocolLine):
+            _check(line.protocol, "minReaderVersion", int)
+            self.protocols[self._since(line.version, self.protocols)] = line.protocol
+        else:
+            _check(line.metadata, "id", str)
+            _check(line.metadata, "schemaString", str)
+            self.metadata[self._since(line.version, self.metadata)] = line.metadata
+
+    def _since(self, version: int | None, known: dict[int, dict[str, Any]]) -> int:
+        return self.first if version is None or not known else max(version, self.first)
+
+    @property
+    def complete(self) -> bool:
+        """Whether both are known of the first version."""
+        return bool(self.protocols and self.metadata)
+
+    @property
+    def changes_unstamped(self) -> bool:
+        """Whether the metadata changes on the way, and nothing says whether the protocol does."""
+        return len(self.metadata) > 1 and len(self.protocols) == 1
+
+    def at(self, version: int) -> SharedState:
+        """The state after a version. Raises :class:`TableError` if the answer did not say it."""
+        if not self.complete:
+            lacking = "metaData" if self.protocols else "protocol"
+            raise TableError(f"the sharing server's answer has no {lacking} line")
+        protocol = max((v for v in self.protocols if v <= version), default=self.first)
+        metadata = max((v for v in self.metadata if v <= version), default=self.first)
+        return SharedState(self.protocols[protocol], self.metadata[metadata])
+
+    def widen(self, protocol: dict[str, Any]) -> None:
+        """Have every protocol allow what another one allows too."""
+        self.protocols = {v: _union(p, protocol) for v, p in self.protocols.items()}
+
+    def feed_at(self, version: int) -> bool | None:
+        """Whether the change data feed is on after a version; None if that is not told."""
+        return feed_enabled(self.at(version).metadata)
+
+    def first_with_feed(self, *, on: bool, last: int) -> int | None:
+        """The first version, up to ``last``, after which the feed is on, or is not."""
+        versions = sorted({self.first, *(v for v in self.metadata if v <= last)})
+        return next((v for v in versions if (self.feed_at(v) is True) is on), None)
+
+
+def _check(values: dict[str, Any], key: str, kind: type) -> None:
+    if not isinstance(values.get(key), kind):
+        raise TableError(f"{key} is missing in the sharing server's answer")
+
+
+def _features(protocol: dict[str, Any], *, readers: bool) -> set[str]:
+    """The features that a protocol supports, by its lists or by its legacy versions."""
+    kind, last = ("Reader", 3) if readers else ("Writer", 7)
+    version = int(protocol.get(f"min{kind}Version") or 0)
+    if version == last:
+        return set(protocol.get(f"{kind.lower()}Features") or ())
+    return {
+        f.name
+        for f in FEATURES.values()
+        if (since := f.legacy_reader if readers else f.legacy_writer) is not None
+        and since <= version
+    }
+
+
+def _union(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """The protocol that supports the features of both.
+
+    Which of a table's properties count is told by its protocol, and protocols grow: an answer
+    that tells a later schema and an earlier protocol would have its column mapping overlooked.
+    """
+    if a == b:
+        return a
+    readers = _features(a, readers=True) | _features(b, readers=True)
+    writers = _features(a, readers=False) | _features(b, readers=False)
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": sorted(readers),
+        "writerFeatures": sorted(writers | readers),
+    }

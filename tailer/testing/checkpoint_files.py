@@ -1,0 +1,148 @@
+"""The files of checkpoints, as their writers make them: the one place that knows their columns.
+
+"Checkpoint Schema", "Last Checkpoint File", "Version Checksum File".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailer.delta.last_checkpoint import canonical_json
+
+__all__ = [
+    "CLASSIC_SCHEMA",
+    "FILES_SCHEMA",
+    "V2_SCHEMA",
+    "checksum_document",
+    "write_checkpoint",
+    "write_hint",
+]
+
+Action = dict[str, Any]
+
+_STRINGS = pa.map_(pa.string(), pa.string())
+_DV = pa.struct(
+    {
+        "storageType": pa.string(),
+        "pathOrInlineDv": pa.string(),
+        "offset": pa.int32(),
+        "sizeInBytes": pa.int32(),
+        "cardinality": pa.int64(),
+    }
+)
+_FILE = {
+    "path": pa.string(),
+    "partitionValues": _STRINGS,
+    "size": pa.int64(),
+    "dataChange": pa.bool_(),
+    "deletionVector": _DV,
+    "baseRowId": pa.int64(),
+    "defaultRowCommitVersion": pa.int64(),
+}
+_TYPES = {
+    "add": pa.struct({**_FILE, "modificationTime": pa.int64(), "stats": pa.string()}),
+    "remove": pa.struct(
+        {**_FILE, "deletionTimestamp": pa.int64(), "extendedFileMetadata": pa.bool_()}
+    ),
+    "metaData": pa.struct(
+        {
+            "id": pa.string(),
+            "name": pa.string(),
+            "format": pa.struct({"provider": pa.string(), "options": _STRINGS}),
+            "schemaString": pa.string(),
+            "partitionColumns": pa.list_(pa.string()),
+            "configuration": _STRINGS,
+            "createdTime": pa.int64(),
+        }
+    ),
+    "protocol": pa.struct(
+        {
+            "minReaderVersion": pa.int32(),
+            "minWriterVersion": pa.int32(),
+            "readerFeatures": pa.list_(pa.string()),
+            "writerFeatures": pa.list_(pa.string()),
+        }
+    ),
+    "domainMetadata": pa.struct(
+        {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}
+    ),
+    "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
+}
+_V2_TYPES = {
+    "checkpointMetadata": pa.struct({"version": pa.int64()}),
+    "sidecar": pa.struct(
+        {"path": pa.string(), "sizeInBytes": pa.int64(), "modificationTime": pa.int64()}
+    ),
+}
+
+#: Of a sidecar; of a classic checkpoint; of a v2 checkpoint's top level in Parquet.
+FILES_SCHEMA = pa.schema({name: _TYPES[name] for name in ("add", "remove")})
+CLASSIC_SCHEMA = pa.schema(_TYPES)
+V2_SCHEMA = pa.schema({**_TYPES, **_V2_TYPES})
+
+
+def write_checkpoint(
+    path: Path,
+    parts: Iterable[Sequence[Action] | Mapping[str, pa.StructArray]],
+    schema: pa.Schema = CLASSIC_SCHEMA,
+) -> Path:
+    """Write one Parquet file of a checkpoint, a row group for each part; returns its path.
+
+    A part is a list of actions; or, where there are very many, one action kind as an array whose
+    struct has some of the schema's fields.
+    """
+    with pq.ParquetWriter(path, schema, compression="snappy") as writer:
+        for part in parts:
+            writer.write_table(_table(part, schema))
+    return path
+
+
+def _table(part: Sequence[Action] | Mapping[str, pa.StructArray], schema: pa.Schema) -> pa.Table:
+    if not isinstance(part, Mapping):
+        return pa.Table.from_pylist([*part], schema=schema)
+    rows = max(len(column) for column in part.values())
+    columns = [
+        _widened(part[field.name], field.type) if field.name in part else pa.nulls(rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _widened(array: pa.StructArray, wanted: pa.StructType) -> pa.StructArray:
+    """The array with the fields that it lacks, as nulls."""
+    fields = [wanted.field(i) for i in range(wanted.num_fields)]
+    given = {array.type.field(i).name for i in range(array.type.num_fields)}
+    children = [
+        array.field(f.name) if f.name in given else pa.nulls(len(array), f.type) for f in fields
+    ]
+    return pa.StructArray.from_arrays(children, fields=fields)
+
+
+def write_hint(log: Path, version: int, size: int, *, checksum: bool = True, **more: Any) -> None:
+    """Write ``_last_checkpoint`` for a checkpoint of ``size`` actions, with its checksum."""
+    document = {"version": version, "size": size, **more}
+    if checksum:
+        canonical = canonical_json(document).encode()
+        document["checksum"] = md5(canonical, usedforsecurity=False).hexdigest()
+    (log / "_last_checkpoint").write_text(json.dumps(document))
+
+
+def checksum_document(protocol: Action, metadata: Action, sizes: Sequence[int]) -> Action:
+    """A version checksum of a table with live files of these sizes in bytes."""
+    return {
+        "tableSizeBytes": sum(sizes),
+        "numFiles": len(sizes),
+        "numMetadata": 1,
+        "numProtocol": 1,
+        "setTransactions": [],
+        "domainMetadata": [],
+        "metadata": metadata["metaData"],
+        "protocol": protocol["protocol"],
+    }

@@ -1,0 +1,207 @@
+"""What the daemon costs and how quick it is, on local tables.
+
+    python -m tests.benchmarks.bench_daemon [--feeds 500] [--commits 200] [--giant-gib 10]
+
+* many feeds at rest in one process: processor time as a share of a core, and resident memory;
+* one feed: from a commit's appearance to its event in the output, median and 99th percentile;
+* one giant version with a slow sink: the peak of the resident memory.
+
+Ends with 1 where one of them is beyond its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median, quantiles
+
+import anyio
+import psutil
+import pyarrow as pa
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.feed import Feed, run_feed
+from tailer.log import DeltaLog
+from tailer.metrics import FeedMetrics
+from tailer.offsets.memory import MemoryOffsetStore
+from tailer.store.local import LocalStore
+from tailer.testing.table import TableBuilder
+from tests.benchmarks.measure import ROOT, environment, measure
+
+IDLE_CPU_SHARE_MAX = 0.05
+IDLE_MIB_MAX = 400.0
+LATENCY_P50_MS_MAX = 25.0
+GIANT_MIB_MAX = 600.0
+
+SETTLE_S, WATCH_S = 10.0, 30.0
+SCHEMA = pa.schema([("id", pa.int64())])
+WIDE = pa.schema([("id", pa.int64()), ("text", pa.string())])
+TEXT = "x" * 1000
+FILE_ROWS = 100_000  # of about 1 KB each
+
+
+def daemon(config: Path) -> subprocess.Popen[bytes]:
+    """A running daemon; its own log goes nowhere."""
+    command = [sys.executable, "-m", "tailer", "run", str(config)]
+    null = subprocess.DEVNULL
+    return subprocess.Popen(command, stdout=null, stderr=null, cwd=ROOT, env=environment())
+
+
+def configure(folder: Path, names: list[str]) -> Path:
+    """A configuration that follows these tables of the folder, each to a file beside it."""
+    feeds = (
+        f'[feeds.{name}]\ntable = "{name}"\nfrom = "earliest"\n'
+        f'[feeds.{name}.sink]\ntype = "jsonl"\npath = "{name}.jsonl"\n'
+        for name in names
+    )
+    path = folder / "tailer.toml"
+    path.write_text('[daemon]\nhttp = ""\n' + "".join(feeds))
+    return path
+
+
+def table(folder: Path) -> TableBuilder:
+    """A small table with one row."""
+    made = TableBuilder(folder, SCHEMA)
+    made.create()
+    made.insert([{"id": 0}])
+    return made
+
+
+def delivered(file: Path) -> int:
+    """How many whole lines a file has."""
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def idle(folder: Path, count: int) -> bool:
+    """Many feeds at rest; returns whether they are within the bounds."""
+    names = [f"t{i}" for i in range(count)]
+    for name in names:
+        table(folder / name)
+    child = daemon(configure(folder, names))
+    try:
+        while any(not delivered(folder / f"{name}.jsonl") for name in names):
+            if child.poll() is not None:
+                sys.exit(f"the daemon ended with {child.returncode}")
+            time.sleep(0.2)
+        time.sleep(SETTLE_S)
+        process = psutil.Process(child.pid)
+        before = process.cpu_times()
+        time.sleep(WATCH_S)
+        after = process.cpu_times()
+        share = (after.user + after.system - before.user - before.system) / WATCH_S
+        mib = process.memory_info().rss / 2**20
+        threads = process.num_threads()
+    finally:
+        child.terminate()
+        child.wait()
+    print(f"{count} feeds at rest: {share:.1%} of a core, {mib:.0f} MiB, {threads} threads")
+    return bool(share <= IDLE_CPU_SHARE_MAX and mib <= IDLE_MIB_MAX)
+
+
+def latency(folder: Path, commits: int) -> bool:
+    """One feed, one commit after the other; returns whether the median is within its bound."""
+    folder.mkdir()
+    made = table(folder / "t")
+    output = folder / "t.jsonl"
+    child = daemon(configure(folder, ["t"]))
+    found = []
+    try:
+        while delivered(output) < 1:
+            time.sleep(0.01)
+        for i in range(commits):
+            add = made.add([{"id": i}])
+            time.sleep(0.05 + random.random() / 20)
+            size = output.stat().st_size
+            started = time.perf_counter()
+            made.commit(add, version=2 + i)
+            while output.stat().st_size == size:
+                time.sleep(0.0005)
+            found.append((time.perf_counter() - started) * 1000)
+    finally:
+        child.terminate()
+        child.wait()
+    p50, p99 = median(found), quantiles(found, n=100)[-1]
+    print(f"commit to event, {commits} commits: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+    return p50 <= LATENCY_P50_MS_MAX
+
+
+def giant(folder: Path, gib: float) -> bool:
+    """One version of so many GiB of rows and a sink that takes its time; returns whether the
+    memory stays within its bound."""
+    made = TableBuilder(folder / "giant", WIDE)
+    made.create()
+    first = made.add([{"id": i, "text": TEXT} for i in range(FILE_ROWS)], path="0.parquet")
+    files = max(1, round(gib * 2**30 / (FILE_ROWS * (len(TEXT) + 8))))
+    adds = [first]
+    for i in range(1, files):  # many names for one file: its bytes are of no interest
+        os.link(folder / "giant" / "0.parquet", folder / "giant" / f"{i}.parquet")
+        adds.append({"add": {**first["add"], "path": f"{i}.parquet"}})
+    made.commit(*adds)
+    module = [sys.executable, "-m", "tests.benchmarks.bench_daemon"]
+    cost = measure([*module, "--read-giant", folder / "giant"])
+    rows = files * FILE_ROWS
+    print(
+        f"a version of {files} files, {rows:,} rows, slow sink: {cost.peak_mib:.0f} MiB at most, "
+        f"{cost.cpu_s:.0f} s of processor time, {cost.wall_s:.0f} s"
+    )
+    return cost.peak_mib <= GIANT_MIB_MAX
+
+
+class _SlowSink:
+    """Takes its time for each batch."""
+
+    async def open(self, feed: str) -> Offset | None:
+        """It remembers nothing."""
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """Wait as a busy target would."""
+        await anyio.sleep(0.03 if batch.num_rows else 0)
+
+    async def aclose(self) -> None:
+        """It holds nothing."""
+
+
+async def read_giant(folder: str) -> None:
+    """Deliver the giant version; this is the process that is measured."""
+
+    async def start(_: DeltaLog) -> Offset:
+        return Offset(1)
+
+    metrics = FeedMetrics("giant", time.time)
+    log = DeltaLog(LocalStore(folder))
+    offsets = MemoryOffsetStore()
+    await run_feed(Feed("giant", log, _SlowSink(), offsets, start, metrics, random.random, last=1))
+    print(json.dumps({"events": metrics.events_delivered}))
+
+
+def main() -> None:
+    """Run all three, or the measured part of the last."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--feeds", type=int, default=500)
+    parser.add_argument("--commits", type=int, default=200)
+    parser.add_argument("--giant-gib", type=float, default=10.0)
+    parser.add_argument("--read-giant", metavar="FOLDER")
+    arguments = parser.parse_args()
+    if arguments.read_giant:
+        anyio.run(read_giant, arguments.read_giant)
+        return
+    with tempfile.TemporaryDirectory(prefix="tailer-bench-") as name:
+        folder = Path(name)
+        (folder / "idle").mkdir()
+        within = [
+            idle(folder / "idle", arguments.feeds),
+            latency(folder / "one", arguments.commits),
+            giant(folder, arguments.giant_gib),
+        ]
+    sys.exit(0 if all(within) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What `tailer share` costs to list a table of 100,000 files.
+
+    python -m tests.benchmarks.bench_share [--rounds 3]
+
+prints the time to the first line, files per second, and how far the server's memory grew beyond
+what it had after its start, by 1 and by 4 clients at once. Ends with 1 where the first line took
+more than its bound, or memory grew with the number of files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlsplit
+
+import psutil
+
+from tests.benchmarks import big_log
+from tests.sharing.server.serving import Served, served
+
+FILES = 100_000
+FIRST_LINE_S_MAX = 0.1
+GROWN_MIB_MAX = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One answer: seconds to its first line and to its end, lines and bytes."""
+
+    first_s: float
+    whole_s: float
+    lines: int
+    size: int
+
+
+def listing(server: Served, body: dict[str, object]) -> Listing:
+    """Ask for the table's files, and take them as they come."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=300)
+    headers = {"Authorization": f"Bearer {server.bearer}"}
+    path = f"{urlsplit(server.url).path}/shares/s/schemas/x/tables/t/query"
+    connection.connect()
+    started = time.perf_counter()
+    connection.request("POST", path, body=json.dumps(body), headers=headers)
+    answer = connection.getresponse()
+    size = len(answer.readline())
+    first = time.perf_counter() - started
+    lines = 1
+    while line := answer.readline():
+        lines, size = lines + 1, size + len(line)
+    whole = time.perf_counter() - started
+    connection.close()
+    return Listing(first, whole, lines, size)
+
+
+def main() -> None:
+    """Measure, and end with 1 where a bound is not kept."""
+    parser = argparse.ArgumentParser(prog="bench_share", description="Time the server.")
+    parser.add_argument("--rounds", type=int, default=3)
+    rounds = parser.parse_args().rounds
+    table = big_log.big_log("classic", FILES)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(Path(folder), {"s.x.t": table}, dev=False) as server,
+    ):
+        process = psutil.Process(server.program.process.pid)
+        listing(server, {"limitHint": 1})  # the snapshot is in memory from here on
+        before = process.memory_info().rss
+        runs = [listing(server, {}) for _ in range(rounds)]
+        alone = (process.memory_info().rss - before) / 2**20
+        with ThreadPoolExecutor(4) as clients:
+            together = list(clients.map(lambda _: listing(server, {}), range(4)))
+        grown = (process.memory_info().rss - before) / 2**20
+        narrow = listing(server, {"predicateHints": ["day = '2026-01-02'"]})
+    first_s = median(run.first_s for run in runs)
+    one = runs[-1]
+    print(
+        f"{one.lines - 2:,} files, {one.size / 2**20:.0f} MiB: first line after "
+        f"{first_s * 1000:.0f} ms, all after {median(r.whole_s for r in runs):.1f} s "
+        f"({(one.lines - 2) / median(r.whole_s for r in runs):,.0f} files/s)"
+    )
+    print(f"4 clients at once: {max(r.whole_s for r in together):.1f} s")
+    print(f"memory grew by {alone:.0f} MiB for 1 client, {grown:.0f} MiB for 4")
+    print(f"one day of the table: {narrow.lines - 2:,} files in {narrow.whole_s:.1f} s")
+    complaints = []
+    if first_s > FIRST_LINE_S_MAX:
+        complaints.append(f"the first line took {first_s * 1000:.0f} ms")
+    if grown > GROWN_MIB_MAX:
+        complaints.append(f"memory grew by {grown:.0f} MiB")
+    for complaint in complaints:
+        print(f"beyond its bound: {complaint}")
+    sys.exit(1 if complaints else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The alert rules and the dashboard, against a real Prometheus that scrapes the real daemon."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailer.testing.table import TableBuilder
+from tests.deploy.test_files import DEPLOY, accepted, program
+from tests.programs import started
+
+RULES = DEPLOY / "prometheus"
+# Of the process and of Prometheus itself, or only there once something has happened.
+RARE = {"tailer_errors_total", "tailer_data_loss_total", "up"}
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def fetched(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  # of our own making
+        return str(answer.read().decode())
+
+
+class Prometheus:
+    """A running Prometheus."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+
+    def get(self, path: str, **parameters: str) -> Any:
+        answer = json.loads(
+            fetched(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
+        )
+        assert answer["status"] == "success"
+        return answer["data"]
+
+    def until(self, query: str) -> Any:
+        """Wait until a query has a result."""
+        for _ in range(300):
+            try:
+                if found := self.get("query", query=query)["result"]:
+                    return found
+            except (urllib.error.URLError, ConnectionError):  # it is only starting
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"{query} gave nothing")
+
+
+@pytest.fixture(scope="module")
+def daemon_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A daemon that has delivered something, and its port."""
+    folder, port = tmp_path_factory.mktemp("daemon"), free_port()
+    table = TableBuilder(folder / "orders", pa.schema([("id", pa.int64())]), cdf=True)
+    table.create()
+    table.insert([{"id": 1}])
+    (folder / "tailer.toml").write_text(
+        f'[daemon]\nhttp = "127.0.0.1:{port}"\n[feeds.orders]\ntable = "orders"\n'
+        'from = "earliest"\n[feeds.orders.sink]\ntype = "jsonl"\npath = "orders.jsonl"\n'
+    )
+    with started("run", folder / "tailer.toml") as running:
+        while not (folder / "orders.jsonl").exists():
+            assert running.process.poll() is None, str(running)
+            running.wait_a_moment(0.05)
+        yield port
+
+
+@pytest.fixture(scope="module")
+def prometheus(daemon_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Prometheus with the shipped rules, scraping the daemon every second."""
+    binary = program("prometheus")
+    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
+    config = (RULES / "prometheus.yml").read_text()
+    for old, new in (
+        ("daemon:9464", f"127.0.0.1:{daemon_port}"),
+        ("alerts.yml", str(RULES / "alerts.yml")),
+        ("15s", "1s"),
+    ):
+        assert old in config
+        config = config.replace(old, new)
+    (folder / "prometheus.yml").write_text(config)
+    command = [
+        binary, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder}",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield Prometheus(port)
+        finally:
+            process.kill()
+
+
+def expressions() -> list[str]:
+    """Every expression of the dashboard, with its variables filled in."""
+    board = json.loads((DEPLOY / "grafana" / "delta-tailer.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return [e.replace("$feed", ".*").replace("$__rate_interval", "1m") for e in found]
+
+
+def test_the_alert_rules_fire_when_they_should_and_only_then() -> None:
+    promtool = program("promtool")
+    accepted(promtool, "check", "config", "prometheus.yml", cwd=RULES)
+    accepted(promtool, "test", "rules", "alerts_test.yml", cwd=RULES)
+
+
+def test_every_rule_is_tried() -> None:
+    rules = set(re.findall(r"- alert: (\w+)", (RULES / "alerts.yml").read_text()))
+    tried = set(re.findall(r"alertname: (\w+)", (RULES / "alerts_test.yml").read_text()))
+    assert rules == tried
+
+
+def test_what_rules_and_dashboard_ask_for_is_what_the_daemon_tells(daemon_port: int) -> None:
+    metrics = fetched(f"http://127.0.0.1:{daemon_port}/metrics")
+    told = set(re.findall(r"^# TYPE (\w+)", metrics, re.MULTILINE))
+    asked = " ".join([*expressions(), (RULES / "alerts.yml").read_text()])
+    names = {
+        name.removesuffix("_bucket")
+        for name in re.findall(r"\b((?:tailer|process)_[a-z_]+)\b", asked)
+    }
+    assert len(names) > 10
+    assert names <= told | RARE
+
+
+def test_a_real_prometheus_scrapes_the_daemon_and_no_alert_fires(prometheus: Prometheus) -> None:
+    [up] = prometheus.until('up{job="delta-tailer"}')
+    assert up["value"][1] == "1"
+    [state] = prometheus.until('tailer_feed_state{state="following"} == 1')
+    assert state["metric"]["feed"] == "orders"
+    for expression in expressions():
+        prometheus.get("query", query=expression)
+    rules = prometheus.get("rules")["groups"][0]["rules"]
+    assert {rule["health"] for rule in rules} <= {"ok", "unknown"}
+    assert prometheus.get("alerts")["alerts"] == []

@@ -1,0 +1,235 @@
+"""A feed of a table on S3, its state there too, killed again and again or paused past its lease,
+while a real writer commits: nothing is lost, and no owner but one gets anywhere.
+
+``TAILER_TORTURE_ROUNDS`` is how many times it is killed (8, and 200 at most).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from tests.s3.feed_program import BATCH_ROWS
+from tests.s3.fixture import Bucket, S3Server
+from tests.source import ROOT
+
+ROUNDS = min(200, int(os.environ.get("TAILER_TORTURE_ROUNDS", "8")))
+BACKLOG_VERSIONS_MAX = 6
+VERSION_ROWS = 100
+LEASE_S = 3.0
+PATIENCE_S = 90.0
+COLUMNS = ("id", "amount", "_change_type", "_commit_version")
+
+
+class Writer(threading.Thread):
+    """Appends, updates and deletes through delta-rs, never far ahead of the feed."""
+
+    def __init__(self, bucket: Bucket, seed: int) -> None:
+        super().__init__()
+        self.random = random.Random(seed)
+        self.address, self.options = bucket.address("lake/orders"), bucket.deltalake
+        self.read_version = 0  # set from outside: how far the feed has come
+        self.next_id = 0
+        self.ending = threading.Event()
+        self.error: BaseException | None = None
+        schema = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
+        self.table = deltalake.DeltaTable.create(
+            self.address,
+            schema,
+            configuration={"delta.enableChangeDataFeed": "true"},
+            storage_options=self.options,
+        )
+
+    def run(self) -> None:
+        try:
+            while not self.ending.is_set():
+                if self.table.version() - self.read_version > BACKLOG_VERSIONS_MAX:
+                    self.ending.wait(0.01)
+                else:
+                    self.commit()
+        except BaseException as e:  # noqa: BLE001 - the test raises it
+            self.error = e
+
+    def commit(self) -> None:
+        kind, part = self.random.randrange(4), self.random.randrange(10)
+        if kind == 0:
+            self.table.update(predicate=f"id % 10 = {part}", updates={"amount": "amount + 1.0"})
+        elif kind == 1:
+            self.table.delete(f"id % 20 = {part} or id < {self.next_id - 1000}")
+        else:
+            ids = list(range(self.next_id, self.next_id + VERSION_ROWS))
+            rows = pa.table({"id": ids, "amount": [self.random.uniform(-1, 1) for _ in ids]})
+            deltalake.write_deltalake(
+                self.address, rows, mode="append", storage_options=self.options
+            )
+            self.next_id += VERSION_ROWS
+        self.table.update_incremental()
+
+    def truth(self) -> Counter[tuple[Any, ...]]:
+        """The table's changes as delta-rs reads them."""
+        changes = pa.table(self.table.load_cdf(starting_version=0)).select(list(COLUMNS))
+        return Counter(tuple(row.values()) for row in changes.to_pylist())
+
+
+class Daemons:
+    """Feed programs of one feed, and its state as it lies on the server's disk."""
+
+    def __init__(self, bucket: Bucket, server: S3Server, folder: Path) -> None:
+        self.bucket, self.folder = bucket, folder
+        self.document_file = server.folder / bucket.name / "state" / "orders.offset.json"
+
+    def document(self) -> dict[str, Any]:
+        """The state; it must be whole whenever it is looked at."""
+        try:
+            found: dict[str, Any] = json.loads(self.document_file.read_text())
+        except FileNotFoundError:
+            return {"epoch": 0}
+        return found
+
+    def place(self) -> tuple[int, int]:
+        """Version and index of the saved offset."""
+        offset = self.document().get("offset") or {"version": 0, "index": 0}
+        return offset["version"], offset["index"]
+
+    def output(self, name: str) -> Path:
+        return self.folder / f"{name}.jsonl"
+
+    @contextmanager
+    def running(self, name: str, lease_s: float = LEASE_S) -> Iterator[subprocess.Popen[str]]:
+        arguments = [
+            self.bucket.address("lake/orders"),
+            self.bucket.address("state"),
+            str(self.output(name)),
+            self.bucket.url,
+            str(self.bucket.options["region"]),
+            str(lease_s),
+        ]
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.s3.feed_program", *arguments],
+            cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def wait_for(self, process: subprocess.Popen[str], what: Any, writer: Writer) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not what():
+            assert process.poll() is None, process.stderr.read() if process.stderr else ""
+            assert writer.error is None, writer.error
+            assert time.monotonic() < deadline, f"{self.document()}, {writer.table.version()}"
+            writer.read_version = self.place()[0]
+            time.sleep(0.005)
+
+    def finish(self, name: str, writer: Writer) -> None:
+        """Read to the table's end and end on SIGTERM."""
+        writer.ending.set()
+        writer.join()
+        assert writer.error is None, writer.error
+        end = (writer.table.version() + 1, 0)
+        with self.running(name) as process:
+            self.wait_for(process, lambda: self.place() >= end, writer)
+            process.terminate()
+            _, errors = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, errors
+        assert self.place() == end
+
+
+def check_events(lines: list[bytes], writer: Writer) -> int:
+    """Nothing lost, nothing changed, in order; returns how many came again."""
+    first: dict[str, bytes] = {}
+    for line in lines:
+        assert first.setdefault(json.loads(line)["_event_id"], line) == line
+    events = [json.loads(line) for line in first.values()]
+    versions = [event["_commit_version"] for event in events]
+    assert versions == sorted(versions), "events are in commit order"
+    assert Counter(tuple(e[name] for name in COLUMNS) for e in events) == writer.truth()
+    return len(lines) - len(events)
+
+
+@pytest.fixture
+def daemons(bucket: Bucket, s3_server: S3Server, tmp_path: Path) -> Daemons:
+    return Daemons(bucket, s3_server, tmp_path)
+
+
+@pytest.fixture
+def writer(bucket: Bucket) -> Iterator[Writer]:
+    writer = Writer(bucket, random.randrange(2**32))
+    writer.start()
+    yield writer
+    writer.ending.set()
+    writer.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 + 15 * ROUNDS)
+def test_nothing_is_lost_on_s3_when_the_daemon_is_killed(
+    daemons: Daemons, writer: Writer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = random.Random(writer.random.random())
+    inside = 0
+    for _ in range(ROUNDS):
+        before, epoch = daemons.place(), daemons.document()["epoch"]
+        with daemons.running("orders", lease_s=60) as process:
+            if moments.random() < 0.15:
+                time.sleep(moments.uniform(0.0, 1.5))  # while it starts
+            else:
+                daemons.wait_for(process, lambda: daemons.document()["epoch"] > epoch, writer)  # noqa: B023 - it ends with the round
+                saves = daemons.document()["sequence"] + moments.randint(1, 40)
+                daemons.wait_for(process, lambda: daemons.document()["sequence"] >= saves, writer)  # noqa: B023
+                time.sleep(moments.uniform(0.0, 0.02))
+            process.kill()
+        after = daemons.place()
+        assert after >= before, "the offset never goes back"
+        inside += after[1] > 0
+    daemons.finish("orders", writer)
+    lines = daemons.output("orders").read_bytes().splitlines()
+    again = check_events(lines, writer)
+    with capsys.disabled():
+        print(f"\n{ROUNDS} kills, {inside} inside a version, {len(lines)} lines, {again} again")
+    assert again <= ROUNDS * BATCH_ROWS, "only a batch in hand comes again"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_daemon_paused_past_its_lease_writes_no_more(daemons: Daemons, writer: Writer) -> None:
+    first, second = daemons.output("first"), daemons.output("second")
+    with daemons.running("first") as owner:
+        daemons.wait_for(owner, lambda: daemons.place() >= (3, 0), writer)
+        with daemons.running("second") as standby:
+            daemons.wait_for(standby, lambda: daemons.place() >= (6, 0), writer)
+            assert not second.exists() or second.stat().st_size == 0, "it waits"
+            owner.send_signal(signal.SIGSTOP)
+            stopped_at = first.stat().st_size
+            daemons.wait_for(standby, lambda: daemons.document()["epoch"] == 2, writer)
+            taken_at = daemons.place()
+            daemons.wait_for(standby, lambda: daemons.place() > (taken_at[0] + 2, 0), writer)
+            owner.send_signal(signal.SIGCONT)
+            _, errors = owner.communicate(timeout=PATIENCE_S)
+            assert owner.returncode == 1
+            assert "has taken feed 'orders' over, with epoch 2" in errors
+            daemons.wait_for(standby, lambda: daemons.place() > (taken_at[0] + 4, 0), writer)
+            standby.terminate()
+            assert standby.wait(PATIENCE_S) == 0
+    daemons.finish("second", writer)
+    unfenced = first.read_bytes()[stopped_at:].splitlines()
+    assert len(unfenced) <= BATCH_ROWS, "the batch that was in hand, at most"
+    later = second.read_bytes().splitlines()
+    assert set(unfenced) <= set(later), "and that to the byte as its new owner writes it"
+    check_events([*first.read_bytes().splitlines(), *later], writer)

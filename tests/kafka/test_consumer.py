@@ -1,0 +1,128 @@
+"""What consumers make of a topic: the table again, in every format."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from tailer.cli import main
+from tailer.errors import ConfigError, SinkRejected
+from tailer.testing.consumer import KeyedTable, MultisetTable, canonical_row, consume, read_topic
+from tailer.testing.table import TableBuilder
+from tailer.topic import TopicRow
+from tests.kafka.broker import Broker
+from tests.kafka.deliveries import RENAMED, deliver, history_table, snapshot_rows
+from tests.kafka.sinks import fresh, made
+from tests.kafka.topics import create_topic
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "rows": {},
+    "debezium": {},
+    "debezium with schema": {"schema": True},
+    "cloudevents": {},
+    "cloudevents binary": {"mode": "binary"},
+    "arrow": {},
+}
+
+
+def delivered(
+    kafka: Broker, folder: Path, name: str, *, duplicates: bool, keyed: bool
+) -> tuple[TableBuilder, str]:
+    """The table, and the topic that has its events."""
+    table, topic = history_table(folder, duplicates=duplicates), fresh()
+    options = {"key": ["id"]} if keyed else {}
+    sink = made(
+        kafka.bootstrap,
+        topic,
+        format=name.split(maxsplit=1)[0],
+        partitions=3,
+        **options,
+        **FORMATS[name],
+    )
+    anyio.run(deliver, table, sink)
+    return table, topic
+
+
+def renamed(row: TopicRow) -> TopicRow:
+    return replace(row, row={RENAMED if k == "v" else k: v for k, v in row.row.items()})
+
+
+def expected(table: TableBuilder) -> Counter[Any]:
+    return Counter(map(canonical_row, snapshot_rows(table)))
+
+
+def schema_of(table: TableBuilder) -> pa.Schema:
+    return pa.schema([field.remove_metadata() for field in table.schema])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_table_without_a_key_is_rebuilt_with_its_duplicate_rows(
+    kafka: Broker, tmp_path: Path, name: str
+) -> None:
+    table, topic = delivered(kafka, tmp_path, name, duplicates=True, keyed=False)
+    rebuilt = MultisetTable()
+    consume(read_topic(kafka.bootstrap, topic), schema_of(table), rebuilt, rename=renamed)
+    assert rebuilt.result() == expected(table)
+    assert max(rebuilt.result().values()) == 3
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "arrow"])
+def test_a_table_with_a_key_is_rebuilt_across_a_change_of_keys(
+    kafka: Broker, tmp_path: Path, name: str
+) -> None:
+    table, topic = delivered(kafka, tmp_path, name, duplicates=False, keyed=True)
+    keyed, counted = KeyedTable(), MultisetTable()
+    consume(read_topic(kafka.bootstrap, topic), schema_of(table), keyed, counted, rename=renamed)
+    assert keyed.result() == expected(table)
+    assert counted.result() == expected(table)
+
+
+def verified(kafka: Broker, table: TableBuilder, topic: str, *more: str) -> int:
+    command = ["verify", str(table.folder), "--topic", topic]
+    return main([*command, "--bootstrap-servers", kafka.bootstrap, *more])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_verify_proves_a_topic(
+    kafka: Broker, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, topic = delivered(kafka, tmp_path, name, duplicates=True, keyed=False)
+    assert verified(kafka, table, topic) == 0
+    assert "exact" in capsys.readouterr().out
+    assert verified(kafka, table, topic, "--from", "3") == 0
+    assert verified(kafka, table, topic, "--to", "2") == 0
+
+
+def test_verify_finds_a_row_that_came_twice(
+    kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, topic = delivered(kafka, tmp_path, "rows", duplicates=True, keyed=False)
+    again = next(m for m in read_topic(kafka.bootstrap, topic) if b'"id":50' in (m.value or b""))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(topic, again.value, headers=dict(again.headers))
+    producer.flush(20)
+    assert verified(kafka, table, topic) == 1
+    said = capsys.readouterr().out
+    assert "0 rows missing, 1 rows too many" in said
+    assert '"id": 50' in said
+
+
+def test_what_is_no_change_event_is_named(kafka: Broker, tmp_path: Path) -> None:
+    table, topic = history_table(tmp_path, duplicates=False), create_topic(kafka.bootstrap, fresh())
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(topic, b'{"some": "thing"}')
+    producer.flush(20)
+    with pytest.raises(SinkRejected, match="record at partition 0, offset 0 is no change event"):
+        consume(read_topic(kafka.bootstrap, topic), schema_of(table), MultisetTable())
+
+
+def test_a_topic_that_is_not_there_is_named(kafka: Broker) -> None:
+    with pytest.raises(ConfigError, match="there is no topic 'nothing' at"):
+        list(read_topic(kafka.bootstrap, "nothing"))

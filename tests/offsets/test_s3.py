@@ -1,0 +1,327 @@
+"""What the offset store on S3 holds beyond the suite of all: leases, and their loss."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.errors import ConfigError, OffsetError, TransientError
+from tailer.offsets import OffsetStore, open_offset_store
+from tailer.offsets.local import LocalOffsetStore
+from tailer.offsets.owner import is_dead, this_process
+from tailer.offsets.s3 import S3OffsetStore
+from tailer.store.local import LocalStore
+from tailer.testing.table import TableBuilder
+from tests.s3.fixture import Bucket
+from tests.s3.front import Fault, run_front
+from tests.s3.objects import Objects
+from tests.s3.tables import Collected, deliver
+
+pytestmark = pytest.mark.anyio
+
+LEASE_S = 1.5
+KEY = "state/orders.offset.json"
+
+
+def offsets_of(bucket: Bucket, *, standby: bool = True, lease_s: float = LEASE_S) -> S3OffsetStore:
+    return S3OffsetStore(
+        bucket.address("state"), "orders", bucket.options, standby=standby, lease_s=lease_s
+    )
+
+
+@pytest.fixture
+async def objects(bucket: Bucket) -> AsyncIterator[Objects]:
+    async with Objects(bucket) as objects:
+        yield objects
+
+
+async def document(objects: Objects) -> dict[str, object]:
+    found: dict[str, object] = json.loads(await objects.get(KEY))
+    return found
+
+
+def waits_for(store: OffsetStore) -> str | None:
+    return store.waiting_for
+
+
+async def stop_renewing(offsets: S3OffsetStore) -> None:
+    """What a paused process does not do."""
+    assert offsets._renewal is not None
+    offsets._renewal.cancel()
+    await asyncio.wait([offsets._renewal])
+
+
+async def test_an_idle_owner_keeps_its_lease(bucket: Bucket, objects: Objects) -> None:
+    owner, other = offsets_of(bucket), offsets_of(bucket)
+    await owner.acquire()
+    await owner.save(Offset(3))
+    with anyio.move_on_after(LEASE_S * 2.5) as scope:
+        await other.acquire()
+    assert scope.cancelled_caught, "it waits, as long as the owner lives"
+    assert (await document(objects))["sequence"] > 4  # type: ignore[operator]  # it renewed
+    await owner.check()
+    await owner.save(Offset(4))
+    await owner.release()
+
+
+async def test_a_standby_says_whom_it_waits_for_and_is_next(bucket: Bucket) -> None:
+    owner, standby = offsets_of(bucket), offsets_of(bucket)
+    await owner.acquire()
+    await owner.save(Offset(3))
+    assert waits_for(standby) is None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(standby.acquire)
+        with anyio.fail_after(30):
+            while waits_for(standby) is None:  # noqa: ASYNC110 - it is a figure, not an event
+                await anyio.sleep(0.01)
+            assert f"process {os.getpid()} on " in str(waits_for(standby))
+            await owner.release()
+    assert waits_for(standby) is None
+    assert await standby.load() == Offset(3)
+    assert standby.epoch == owner.epoch + 1
+    await standby.release()
+
+
+async def test_a_lapsed_lease_is_taken_over_and_its_owner_writes_no_more(bucket: Bucket) -> None:
+    owner, standby = offsets_of(bucket), offsets_of(bucket)
+    await owner.acquire()
+    await owner.save(Offset(3))
+    await stop_renewing(owner)
+    with anyio.fail_after(LEASE_S * 4 + 10):
+        await standby.acquire()
+    await standby.save(Offset(5))
+    sentence = rf"process {os.getpid()} on .* has taken feed 'orders' over, with epoch 2"
+    with pytest.raises(OffsetError, match=sentence):
+        await owner.check()
+    with pytest.raises(OffsetError, match="has taken"):
+        await owner.save(Offset(4))
+    await owner.release()
+    assert await standby.load() == Offset(5), "the older one's release changed nothing"
+    await standby.release()
+
+
+async def test_a_lapsed_lease_that_nobody_took_is_good_again(bucket: Bucket) -> None:
+    owner = offsets_of(bucket)
+    await owner.acquire()
+    await stop_renewing(owner)
+    await anyio.sleep(LEASE_S)
+    await owner.check()
+    await owner.save(Offset(4))
+    await owner.release()
+
+
+async def test_a_feed_that_lost_its_lease_writes_nothing_more(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    table = TableBuilder(tmp_path / "orders", pa.schema([("id", pa.int64())]))
+    table.create()
+    for number in range(1, 4):
+        table.insert([{"id": number}])
+    owner, thief = offsets_of(bucket, lease_s=LEASE_S), offsets_of(bucket)
+
+    async def pause(batch: ChangeBatch) -> None:
+        """In the middle of version 2 the process is paused for long, and another one comes."""
+        if batch.version == 2:
+            await stop_renewing(owner)
+            await thief.acquire()
+
+    sink = Collected(before_write=pause)
+    with pytest.raises(OffsetError, match="has taken feed 'orders' over"):
+        await deliver(LocalStore(str(table.folder)), Offset(1), 3, sink=sink, offsets=owner)
+    assert [row["id"] for row in sink.events.values()] == [1, 2], "the one in hand, none after it"
+    assert await thief.load() == Offset(2)
+    await thief.release()
+
+
+async def test_the_lease_of_a_dead_process_is_not_waited_for(bucket: Bucket) -> None:
+    program = """
+import os, sys, anyio
+from tailer.changes import Offset
+from tailer.offsets.s3 import S3OffsetStore
+async def main():
+    options = {"endpoint_url": sys.argv[2], "region": sys.argv[3]}
+    store = S3OffsetStore(sys.argv[1], "orders", options)
+    await store.acquire()
+    await store.save(Offset(7))
+    os.kill(os.getpid(), 9)
+anyio.run(main)
+"""
+    arguments = [bucket.address("state"), bucket.url, str(bucket.options["region"])]
+    ended = await anyio.run_process([sys.executable, "-c", program, *arguments], check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    heir = offsets_of(bucket, standby=False)  # it would refuse, rather than wait for a minute
+    await heir.acquire()
+    assert (await heir.load(), heir.epoch) == (Offset(7), 2)
+    await heir.release()
+
+
+def test_a_process_is_told_from_its_namesakes() -> None:
+    here = this_process()
+    assert not is_dead(here)
+    assert is_dead({**here, "started": here["started"] - 1}), "its number was given away again"
+    assert not is_dead({**here, "machine": "another", "pid": 1}), "that can't be known from here"
+    assert not is_dead({"host": "x", "pid": 1})
+    with subprocess.Popen(["sleep", "60"]) as process:
+        started = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        other = {**here, "pid": process.pid, "started": started}
+        assert not is_dead(other)
+        process.send_signal(signal.SIGSTOP)
+        assert not is_dead(other), "it may go on"
+        process.kill()
+    assert is_dead(other)
+
+
+async def test_of_many_at_once_one_is_the_owner(bucket: Bucket) -> None:
+    stores = [offsets_of(bucket, standby=False) for _ in range(12)]
+    refused = []
+
+    async def acquire(store: S3OffsetStore) -> None:
+        try:
+            await store.acquire()
+        except OffsetError:
+            refused.append(store)
+
+    async with anyio.create_task_group() as tasks:
+        for store in stores:
+            tasks.start_soon(acquire, store)
+    (owner,) = (store for store in stores if store not in refused)
+    assert owner.epoch == 1
+    await owner.save(Offset(1))
+    await owner.release()
+
+
+@pytest.mark.parametrize("kind", ["lost", "reset", "500", "503", "html"])
+async def test_a_write_whose_answer_is_lost_is_known_again(bucket: Bucket, kind: str) -> None:
+    """It was done, or not: the store finds out, and never takes itself for another."""
+    with run_front(bucket) as front:
+        owner = offsets_of(front.bucket, lease_s=60)
+        front.fail(Fault(kind, "put", 3))
+        await owner.acquire()
+        for version in range(10):
+            front.fail(Fault(kind, "put", 1))
+            await owner.save(Offset(version))
+        assert front.met[kind] == 13
+        await owner.release()
+        assert await offsets_of(bucket).load() == Offset(9)
+        assert owner.epoch == 1
+
+
+async def test_a_storm_makes_the_owner_wait_and_not_stop(bucket: Bucket) -> None:
+    with run_front(bucket) as front:
+        owner = offsets_of(front.bucket, lease_s=60)
+        await owner.acquire()
+        front.fail(Fault("503", "put", 10_000))
+        with pytest.raises(TransientError, match="503"):
+            await owner.save(Offset(1))
+        front.heal()
+        await owner.save(Offset(2))
+        assert await owner.load() == Offset(2)
+        await owner.release()
+
+
+async def test_who_comes_in_a_storm_waits_for_its_end(bucket: Bucket) -> None:
+    with run_front(bucket) as front:
+        front.fail(Fault("503", "get", 10_000))
+        late = offsets_of(front.bucket)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(late.acquire)
+            with anyio.fail_after(30):
+                while waits_for(late) is None:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+                assert "503" in str(waits_for(late))
+                front.heal()
+        await late.save(Offset(1))
+        await late.release()
+
+
+async def test_a_server_without_conditions_is_refused(bucket: Bucket) -> None:
+    with run_front(bucket) as front:
+        front.ignore_conditions = True
+        owner = offsets_of(front.bucket)
+        with pytest.raises(OffsetError, match="takes no notice of If-Match"):
+            await owner.acquire()
+
+
+async def test_a_damaged_document_is_said_and_not_overwritten_by_a_guess(
+    bucket: Bucket, objects: Objects
+) -> None:
+    await objects.put(KEY, b'{"offset": ')
+    owner = offsets_of(bucket)
+    await owner.acquire()
+    for _ in range(2):
+        with pytest.raises(OffsetError, match=r"s3://.*damaged.*tailer offsets set"):
+            await owner.load()
+        await owner.release()
+        await owner.acquire()
+    await owner.save(Offset(4))
+    assert await owner.load() == Offset(4)
+    await owner.release()
+
+
+async def test_a_document_that_was_removed_stops_its_owner(
+    bucket: Bucket, objects: Objects
+) -> None:
+    owner = offsets_of(bucket)
+    await owner.acquire()
+    await owner.save(Offset(4))
+    await objects.delete(KEY)
+    with pytest.raises(OffsetError, match="the offset of feed 'orders' was removed"):
+        await owner.save(Offset(5))
+    await owner.release()
+
+
+async def test_the_epoch_grows_with_every_owner_and_outlives_a_reset(bucket: Bucket) -> None:
+    for epoch in range(1, 4):
+        owner = offsets_of(bucket)
+        await owner.acquire()
+        assert owner.epoch == epoch
+        await owner.clear()
+        await owner.release()
+
+
+async def test_no_secret_is_in_the_document(bucket: Bucket, objects: Objects) -> None:
+    owner = offsets_of(bucket)
+    await owner.acquire()
+    await owner.save(Offset(1))
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in json.dumps(await document(objects))
+    await owner.release()
+
+
+async def test_stores_are_opened_by_their_address(bucket: Bucket, tmp_path: Path) -> None:
+    store = open_offset_store(bucket.address("state"), "orders", bucket.options)
+    assert isinstance(store, S3OffsetStore)
+    assert store.path == bucket.address(KEY)
+    local = open_offset_store(tmp_path, "orders")
+    assert isinstance(local, LocalOffsetStore)
+    with pytest.raises(ConfigError, match="no S3 address"):
+        open_offset_store("http://host/state", "orders")
+
+
+async def test_a_local_standby_waits_for_the_lock(tmp_path: Path) -> None:
+    owner = LocalOffsetStore(tmp_path, "orders")
+    standby = LocalOffsetStore(tmp_path, "orders", standby=True)
+    await owner.acquire()
+    await owner.save(Offset(3))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(standby.acquire)
+        with anyio.fail_after(30):
+            while waits_for(standby) is None:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            await owner.release()
+    assert await standby.load() == Offset(3)
+    with anyio.move_on_after(0.1) as scope:
+        await owner.check()
+        await LocalOffsetStore(tmp_path, "orders", standby=True).acquire()
+    assert scope.cancelled_caught, "waiting can be cancelled"
+    await standby.release()

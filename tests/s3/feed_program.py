@@ -1,0 +1,66 @@
+"""One feed of a table on S3 with its state on S3, as a program to be killed, paused and continued.
+
+``python -m tests.s3.feed_program TABLE STATE OUTPUT ENDPOINT REGION LEASE_S``. Ends with status 0
+on SIGTERM, and with 1 and a sentence on standard error when the feed is refused.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import anyio
+
+from tailer.changes import Offset
+from tailer.decode.rows import DecodeOptions
+from tailer.errors import TailerError
+from tailer.feed import Feed, FeedOptions, RetryOptions, run_feed
+from tailer.follow import FollowOptions
+from tailer.log import DeltaLog
+from tailer.metrics import FeedMetrics
+from tailer.offsets import open_offset_store
+from tailer.signals import until_stopped
+from tailer.sink import load_sink
+from tailer.store import open_store
+
+__all__ = ["BATCH_ROWS", "main"]
+
+BATCH_ROWS = 20
+
+
+async def _start(_: DeltaLog) -> Offset:
+    return Offset(0)
+
+
+async def main(*arguments: str) -> int:
+    """Run the feed; returns the exit status."""
+    table, state, output, endpoint, region, lease = arguments
+    options = {"endpoint_url": endpoint, "region": region}
+    async with aclosing(open_store(table, options)) as store:
+        feed = Feed(
+            name="orders",
+            log=DeltaLog(store),
+            sink=load_sink("jsonl").from_options({"path": output, "ids": True}, Path()),
+            offsets=open_offset_store(state, "orders", options, lease_s=float(lease)),
+            start=_start,
+            metrics=FeedMetrics("orders", time.time),
+            jitter=random.random,
+            options=FeedOptions(
+                decode=DecodeOptions(batch_rows_max=BATCH_ROWS),
+                follow=FollowOptions(poll_min_s=0.05, poll_max_s=0.5),
+                retry=RetryOptions(pause_min_s=0.05, pause_max_s=0.5),
+            ),
+        )
+        try:
+            await until_stopped(lambda: run_feed(feed))
+        except TailerError as e:
+            print(e, file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(anyio.run(main, *sys.argv[1:]))

@@ -1,0 +1,294 @@
+"""A front of an S3 server that fails and lies on demand, at the level of HTTP.
+
+It hands requests on as they were signed, and alters what comes back::
+
+    with run_front(bucket) as front:
+        front.fail(Fault("truncated", "get", count=2, key=r"\\.parquet$"))
+
+Each fault is for requests of one operation whose key matches; ``front.met`` counts those that were
+met by it, for a test must see that its fault was there at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from tests.s3.fixture import Bucket, free_port
+from tests.s3.objects import Objects
+
+__all__ = ["FAULTS", "Fault", "Front", "run_front"]
+
+_DROPPED = ("transfer-encoding", "connection", "keep-alive", "content-length", "server")
+
+
+@dataclass(slots=True)
+class Fault:
+    """What goes wrong, ``count`` times, for ``operation`` (get, head, list, put) on a key that
+    matches ``key``; the first ``after`` such requests go well."""
+
+    kind: str
+    operation: str
+    count: int = 1
+    key: str = ""
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server said."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+Alter: TypeAlias = Callable[["Front", web.Request, Answer], Answer | None]
+
+
+def _status(status: int, code: str, headers: dict[str, str] | None = None) -> Alter:
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>m</Message></Error>".encode()
+    return lambda _front, _request, _answer: Answer(status, headers or {}, body)
+
+
+def _whole_for_range(front: Front, request: web.Request, answer: Answer) -> Answer:  # noqa: ARG001
+    """The server takes no notice of the range; the body was fetched without it."""
+    return answer
+
+
+def _other_range(_: Front, __: web.Request, answer: Answer) -> Answer:
+    """One byte further on, and said so, as a proxy's cache with a wrong key would."""
+    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
+    if found is None or len(answer.body) < 2:
+        return answer
+    moved = f"bytes {int(found[1]) + 1}-{found[2]}/{found[3]}"
+    return Answer(answer.status, {**answer.headers, "Content-Range": moved}, answer.body[1:])
+
+
+def _short_and_whole(_: Front, __: web.Request, answer: Answer) -> Answer:
+    """A body cut in half, of which only the range still knows how long it was."""
+    return replace(answer, body=answer.body[: len(answer.body) // 2])
+
+
+def _other_etag(_: Front, __: web.Request, answer: Answer) -> Answer:
+    """Other bytes of the same length under another ETag: the object was replaced."""
+    headers = {**answer.headers, "Etag": '"ffffffffffffffffffffffffffffffff"'}
+    return Answer(answer.status, headers, bytes(b ^ 0xFF for b in answer.body))
+
+
+def _stale_list(front: Front, request: web.Request, answer: Answer) -> Answer:
+    """The listing as it was when it was first asked for."""
+    return front.first_lists.get(request.rel_url.raw_query_string, answer)
+
+
+def _empty_list(_: Front, __: web.Request, answer: Answer) -> Answer:
+    """A listing without anything, of a store whose lists lag behind."""
+    return replace(
+        answer, body=re.sub(rb"<Contents>.*</Contents>", b"", answer.body, flags=re.DOTALL)
+    )
+
+
+def _cut_list(_: Front, __: web.Request, answer: Answer) -> Answer:
+    return replace(answer, body=answer.body[: len(answer.body) * 2 // 3])
+
+
+def _as_it_is(_: Front, __: web.Request, answer: Answer) -> Answer:
+    return answer
+
+
+#: What may go wrong by name, and what the answer becomes. Three kinds are about the connection
+#: itself: hang, reset (in the middle of the body) and lost (done, and never answered).
+FAULTS: dict[str, Alter] = {
+    "500": _status(500, "InternalError"),
+    "503": _status(503, "SlowDown"),
+    "429": _status(429, "TooManyRequests", {"Retry-After": "1"}),
+    "skewed": _status(403, "RequestTimeTooSkewed"),
+    "timeout": _status(400, "RequestTimeout"),
+    "not found": _status(404, "NoSuchKey"),
+    "denied": _status(403, "AccessDenied"),
+    "expired": _status(400, "ExpiredToken"),
+    "no bucket": _status(404, "NoSuchBucket"),
+    "html": lambda *_: Answer(502, {"Content-Type": "text/html"}, b"<html>Bad Gateway</html>"),
+    "hang": _as_it_is,
+    "reset": _as_it_is,
+    "truncated": _as_it_is,
+    "lost": _as_it_is,
+    "short and whole": _short_and_whole,
+    "whole for range": _whole_for_range,
+    "other range": _other_range,
+    "other etag": _other_etag,
+    "stale list": _stale_list,
+    "empty list": _empty_list,
+    "cut list": _cut_list,
+}
+
+
+@dataclass
+class Front:
+    """A front of one bucket's server, at ``bucket.url``."""
+
+    bucket: Bucket
+    behind: str
+    faults: list[Fault] = field(default_factory=list)
+    met: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
+    first_lists: dict[str, Answer] = field(default_factory=dict)
+    last_headers: Mapping[str, str] = field(default_factory=dict)
+    at_a_time_max: int = 0
+    ignore_conditions: bool = False
+    _at_a_time: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fail(self, *faults: Fault) -> None:
+        """From now on, these go wrong."""
+        with self._lock:
+            self.faults += faults
+
+    def heal(self) -> None:
+        """From now on, all goes well."""
+        with self._lock:
+            self.faults.clear()
+
+    def _take(self, operation: str, path: str) -> str | None:
+        with self._lock:
+            self.requests[operation] += 1
+            for fault in self.faults:
+                if fault.operation != operation or not re.search(fault.key, path):
+                    continue
+                if fault.after > 0:
+                    fault.after -= 1
+                elif fault.count > 0:
+                    fault.count -= 1
+                    self.met[fault.kind] += 1
+                    return fault.kind
+        return None
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """One request, handed on and answered, perhaps wrongly."""
+        self.last_headers = request.headers
+        self._at_a_time += 1
+        self.at_a_time_max = max(self.at_a_time_max, self._at_a_time)
+        try:
+            return await self._handle(request)
+        finally:
+            self._at_a_time -= 1
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        operation = request.method.lower()
+        if operation == "get" and "list-type" in request.query:
+            operation = "list"
+        kind = self._take(operation, request.path)
+        answer = await self._behind(request, whole=kind == "whole for range")
+        if operation == "list":
+            self.first_lists.setdefault(request.rel_url.raw_query_string, answer)
+        if kind is None:
+            return _response(answer)
+        if kind == "hang":
+            await asyncio.sleep(3600)
+        altered = FAULTS[kind](self, request, answer)
+        assert altered is not None
+        if kind in ("reset", "truncated", "lost"):
+            return await self._break_off(request, altered, kind)
+        return _response(altered)
+
+    async def _behind(self, request: web.Request, *, whole: bool) -> Answer:
+        url = URL(self.behind + request.raw_path, encoded=True)
+        # The signature covers the host that the client asked, and the range.
+        headers = {k: v for k, v in request.headers.items() if k.lower() != "connection"}
+        if self.ignore_conditions:  # the signature is over them, and so must be made anew
+            return await self._unconditional(request)
+        body = await request.read()
+        async with (
+            aiohttp.ClientSession(auto_decompress=False) as session,
+            session.request(
+                request.method, url, headers=headers, data=body or None, allow_redirects=False
+            ) as response,
+        ):
+            answer = Answer(response.status, dict(response.headers), await response.read())
+        if not whole or answer.status != 206:
+            return answer
+        path = request.path.removeprefix(f"/{self.bucket.name}/")
+        async with Objects(replace(self.bucket, url=self.behind)) as objects:
+            data = await objects.get(path)
+        kept = {k: v for k, v in answer.headers.items() if k.lower() != "content-range"}
+        return Answer(200, kept, data)
+
+    async def _unconditional(self, request: web.Request) -> Answer:
+        """What a server does that takes no notice of If-Match and If-None-Match."""
+        key = request.path.removeprefix(f"/{self.bucket.name}/")
+        async with Objects(replace(self.bucket, url=self.behind)) as objects:
+            if request.method == "PUT":
+                await objects.put(key, await request.read())
+                return Answer(200, {"Etag": '"any"'}, b"")
+            if key in await objects.keys(key):
+                return Answer(200, {"Etag": '"any"'}, await objects.get(key))
+        return Answer(404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
+
+    async def _break_off(
+        self, request: web.Request, answer: Answer, kind: str
+    ) -> web.StreamResponse:
+        """Promise the whole body, send half of it, and go."""
+        assert request.transport is not None
+        if kind != "lost":
+            response = web.StreamResponse(status=answer.status, headers=_kept(answer))
+            response.content_length = len(answer.body)
+            await response.prepare(request)
+            await response.write(answer.body[: len(answer.body) // 2])
+        if kind == "truncated":  # an orderly end of the connection, at the wrong moment
+            request.transport.close()
+        else:
+            request.transport.abort()
+        return web.Response()
+
+
+def _kept(answer: Answer) -> dict[str, str]:
+    return {k: v for k, v in answer.headers.items() if k.lower() not in _DROPPED}
+
+
+def _response(answer: Answer) -> web.Response:
+    response = web.Response(status=answer.status, headers=_kept(answer), body=answer.body)
+    length = answer.headers.get("Content-Length")
+    if not answer.body and length is not None:
+        response.headers["Content-Length"] = length  # of a HEAD
+    return response
+
+
+@contextmanager
+def run_front(bucket: Bucket, tls: ssl.SSLContext | None = None) -> Iterator[Front]:
+    """A front of the bucket's server, in a thread, as long as the block runs."""
+    port, scheme = free_port(), "http" if tls is None else "https"
+    front = Front(replace(bucket, url=f"{scheme}://127.0.0.1:{port}"), bucket.url)
+    loop = asyncio.new_event_loop()
+    started = threading.Event()
+    ending = asyncio.Event()
+
+    async def serve() -> None:
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_route("*", "/{path:.*}", front.handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
+        started.set()
+        await ending.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert started.wait(20)
+        yield front
+    finally:
+        loop.call_soon_threadsafe(ending.set)
+        thread.join()
+        loop.close()

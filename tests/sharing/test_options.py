@@ -1,0 +1,51 @@
+"""The options of a shared table's store, and how its address is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailer.errors import ConfigError
+from tailer.store import open_store
+from tailer.store.sharing import SharingOptions
+from tests.sharing.reference_server import serving
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"poll_interval_s": 29.9}, "every 30 seconds at most"),
+        ({"poll_interval_s": "soon"}, "must be a float"),
+        ({"allow_http": 1}, "must be a bool"),
+        ({"ca_bundle": 1}, "must be a str"),
+        ({"max_versions_per_rpc": 1.5}, "must be a int"),
+        ({"poll_interval_s": True}, "must be a float"),
+        ({"max_versions_per_rpc": 0}, "from 1 to"),
+        ({"response_format": "csv"}, "one of auto, delta, parquet"),
+        ({"timeout_s": 0}, "greater than 0"),
+        ({"region": "eu"}, "no option 'region'; it has allow_http"),
+    ],
+)
+def test_options_that_are_wrong_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        SharingOptions.parse(options)
+
+
+@pytest.mark.anyio
+async def test_a_shared_table_is_found_by_its_address(tmp_path: Path) -> None:
+    with serving({}) as server:
+        profile = server.profile(tmp_path)
+        store = open_store(f"{profile}#a.b.c", {"poll_interval_s": 60})
+        assert store.root == f"{profile}#a.b.c"
+        assert "the-token" not in repr(store) + repr(vars(store))
+        await store.aclose()
+
+
+def test_options_may_be_text() -> None:
+    """As the command line and Spark have them."""
+    text = {"poll_interval_s": "60", "max_versions_per_rpc": "10", "allow_http": "true"}
+    found = SharingOptions.parse(text)
+    assert (found.poll_interval_s, found.max_versions_per_rpc) == (60.0, 10)
+    assert found.allow_http

@@ -1,0 +1,78 @@
+"""The bytes of every format, kept: what consumers have stored stays readable, and a change shows.
+
+`python -m tests.sinks.test_golden_formats` writes the files anew; look at the difference.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sinks.encode.records import Records, load_encoder
+from tests.sinks.formats import FORMATS, MemoryRegistry, all_types
+
+FOLDER = Path(__file__).parent / "golden"
+
+
+def shown(data: bytes | None) -> Any:
+    """Bytes as they are kept: JSON as it is, other text as text, else hexadecimal digits."""
+    if data is None:
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return {"hex": data.hex()}
+    return text if text.isprintable() else {"hex": data.hex()}
+
+
+def listed(records: Records) -> list[dict[str, Any]]:
+    found = []
+    for i in range(records.num_records):
+        headers = {}
+        for name, value in records.headers:
+            one = value if isinstance(value, bytes) else value.cast(pa.binary())[i].as_py()
+            headers[name] = shown(one)
+        key = None if records.keys is None else shown(records.keys[i].as_py())
+        found.append({"key": key, "headers": headers, "value": shown(records.values[i].as_py())})
+    return found
+
+
+def document(name: str) -> str:
+    """The golden file of a format."""
+    wanted, options = FORMATS[name]
+    registry = MemoryRegistry()
+    keyed = {} if wanted == "arrow" else {"key": ["id", "string"], "tombstones": True}
+    common = {"name": "feed", "topic": "orders", "table": "orders"}
+    encoder = load_encoder(wanted, {**common, **keyed, **options}, registry)
+    batches = [all_types(paired=encoder.paired), all_types(snapshot=True)]
+    records = [record for batch in batches for record in listed(encoder.encode(batch))]
+    schemas = [{"subject": subject, "schema": schema} for subject, schema in registry.schemas]
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in [*schemas, *records])
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "arrow"])
+def test_the_bytes_are_those_that_were_kept(name: str) -> None:
+    assert document(name) == (FOLDER / f"{name}.jsonl").read_text()
+
+
+def test_arrow_streams_that_were_kept_are_still_read_as_the_same_rows() -> None:
+    """Their bytes are the library's, and another version of it may choose others."""
+    kept, made = (
+        [json.loads(line) for line in text.splitlines()]
+        for text in ((FOLDER / "arrow.jsonl").read_text(), document("arrow"))
+    )
+    for one, other in zip(kept, made, strict=True):
+        assert one["headers"] == other["headers"]
+        streams = [pa.ipc.open_stream(bytes.fromhex(r["value"]["hex"])) for r in (one, other)]
+        first, second = (stream.read_all() for stream in streams)
+        assert first.schema == second.schema
+        assert str(first.to_pylist()) == str(second.to_pylist())  # NaN is not equal to itself
+
+
+if __name__ == "__main__":
+    for each in FORMATS:
+        (FOLDER / f"{each}.jsonl").write_text(document(each))

@@ -1,0 +1,87 @@
+"""Change batches on their way through rows: what the daemon's feed gives, also paired.
+
+The readers are called as Spark does; no Spark is started here.
+"""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxFiles
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.feed import FeedOptions, read_changes
+from tailer.spark.envelope import BatchSource, change_batches
+from tests.feeds import table_log
+from tests.golden.test_golden import GoldenCase, golden
+
+__all__ = ["golden"]  # a fixture
+
+
+def by_spark(table: Path, *, paired: bool, files: int) -> list[ChangeBatch]:
+    """The batches that the pipeline's driver puts together, in queries' batches of few files."""
+    options = {"path": str(table), "startingVersion": "0", "key": "id", "paired": str(paired)}
+    source = BatchSource(options)
+    reader = source.streamReader(source.schema())
+    found: list[ChangeBatch] = []
+    start = reader.initialOffset()
+    while (end := reader.latestOffset(start, ReadMaxFiles(files))) != start:
+        rows = []
+        for partition in reader.partitions(start, end):
+            travelled = pickle.loads(pickle.dumps(partition))  # noqa: S301  # our own
+            for batch in reader.read(travelled):
+                rows += [(row["head"], row["rows"]) for row in batch.to_pylist()]
+        found += change_batches(rows)
+        start = end
+    reader.stop()
+    return found
+
+
+def by_feed(table: Path, *, paired: bool) -> list[ChangeBatch]:
+    """The batches that the daemon's feed reads."""
+
+    async def read() -> list[ChangeBatch]:
+        log = table_log(table)
+        options = FeedOptions(key=("id",), paired=paired)
+        last = await log.latest_version()
+        async with aclosing(read_changes(log, Offset(0), last, options)) as found:
+            return [batch async for batch in found]
+
+    return anyio.run(read)
+
+
+def events(batches: list[ChangeBatch]) -> list[str]:
+    """All events with their ids and preimages, in order; as text, in which NaN equals NaN."""
+    found: list[Any] = []
+    for batch in batches:
+        before = [None] * batch.num_rows if batch.before is None else batch.before.to_pylist()
+        rows, ids = batch.rows.to_pylist(), batch.event_ids().to_pylist()
+        found += zip(rows, ids, before, strict=True)
+    return [repr(event) for event in found]
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("name", ["cdf_dv", "plain", "types", "variant", "rowtracking"])
+def test_events_come_in_the_feeds_order_with_its_ids(
+    name: str,
+    paired: bool,  # noqa: FBT001  # a parameter of the test
+    golden: GoldenCase,
+) -> None:
+    table = golden(name).table
+    wanted = by_feed(table, paired=paired)
+    found = by_spark(table, paired=paired, files=1)
+    assert events(found) == events(wanted)
+    assert str(found[-1].next_offset) == str(wanted[-1].next_offset)
+    offsets = [batch.offset for batch in found] + [found[-1].next_offset]
+    assert offsets == sorted(offsets)
+
+
+def test_batches_that_are_not_cut_have_the_feeds_offsets(golden: GoldenCase) -> None:
+    table = golden("cdf_dv").table
+    wanted, found = by_feed(table, paired=False), by_spark(table, paired=False, files=10_000)
+    assert [str(b.next_offset) for b in found] == [str(b.next_offset) for b in wanted]

@@ -1,0 +1,150 @@
+"""`tailer spark`: the feeds of a configuration as queries, against the daemon itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pyspark.sql import SparkSession
+
+from tailer.changes import Offset
+from tailer.offsets.local import LocalOffsetStore
+from tailer.spark.source import TailerSource
+from tailer.testing.table import TableBuilder
+from tests.components import java_major, require
+from tests.golden.test_golden import GoldenCase, golden
+from tests.programs import PATIENCE_S, run_tailer, started
+from tests.spark.test_stream import SCHEMA, rows
+
+__all__ = ["golden"]  # a fixture
+
+SPARK_S = 280.0
+CONFS = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.memory=1g")
+
+FEED = """
+[feeds.{name}]
+table = "{table}"
+from = "{start}"
+batch_rows_max = {rows}
+[feeds.{name}.sink]
+type = "jsonl"
+path = "{name}.jsonl"
+"""
+
+
+def configured(folder: Path, *feeds: dict[str, Any]) -> Path:
+    """A configuration in a folder of its own."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "tailer.toml"
+    text = "".join(FEED.format(**{"start": "earliest", "rows": 1000, **feed}) for feed in feeds)
+    file.write_text(f'[daemon]\nhttp = ""\n{text}')
+    return file
+
+
+def run_spark(config: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """`tailer spark` until all is read."""
+    confs = [part for conf in CONFS for part in ("--conf", conf)]
+    command = [sys.executable, "-m", "tailer", "spark", str(config), "--available-now"]
+    return subprocess.run(
+        [*command, "--master", "local[2]", *confs, *more],
+        capture_output=True, text=True, check=False, timeout=SPARK_S,
+    )  # fmt: skip
+
+
+def saved(config: Path, feed: str) -> Offset | None:
+    """The feed's saved offset."""
+    return anyio.run(LocalOffsetStore(config.parent / "state", feed).load)
+
+
+def lines(config: Path, feed: str) -> list[bytes]:
+    """The feed's output."""
+    return (config.parent / f"{feed}.jsonl").read_bytes().splitlines()
+
+
+def run_daemon(config: Path, feed: str, end: Offset) -> None:
+    """The daemon, until its offset has come to that one."""
+    deadline = time.monotonic() + PATIENCE_S
+    with started("run", config) as daemon:
+        while (now := saved(config, feed)) is None or now < end:
+            assert time.monotonic() < deadline, daemon
+            time.sleep(0.05)
+        daemon.stop()
+
+
+@pytest.mark.timeout(600)
+def test_the_lines_are_the_daemons_and_in_its_order(golden: GoldenCase, tmp_path: Path) -> None:
+    require("Java 17 or newer", java_major() >= 17)
+    names = ("cdf_dv", "rowtracking")
+    feeds = [{"name": name, "table": golden(name).table} for name in names]
+    feeds.append({"name": "rest", "table": golden("plain_dv").table, "start": "snapshot"})
+    on_spark = configured(tmp_path / "spark", *feeds)
+    ended = run_spark(on_spark)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    for feed in feeds:
+        name = str(feed["name"])
+        alone = configured(tmp_path / f"daemon-{name}", feed)
+        end = saved(on_spark, name)
+        assert end is not None
+        run_daemon(alone, name, end)
+        assert lines(on_spark, name) == lines(alone, name), name
+        assert str(saved(alone, name)) == str(end), name
+
+
+@pytest.mark.timeout(600)
+def test_a_feed_moves_from_daemon_to_cluster_and_back(tmp_path: Path) -> None:
+    require("Java 17 or newer", java_major() >= 17)
+    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    table.create()
+    table.insert(rows(1, 2))
+    config = configured(tmp_path / "here", {"name": "orders", "table": table.folder, "rows": 1})
+    run_daemon(config, "orders", next_offset(table))
+    table.insert(rows(3, 4, 5))
+    ended = run_spark(config)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert saved(config, "orders") == next_offset(table)
+    table.insert(rows(6))
+    run_daemon(config, "orders", next_offset(table))
+    assert [json.loads(line)["id"] for line in lines(config, "orders")] == [1, 2, 3, 4, 5, 6]
+
+
+def next_offset(table: TableBuilder) -> Offset:
+    """The offset behind the newest version."""
+    return Offset(table.version + 1)
+
+
+def test_an_offset_is_exported_to_a_query_and_imported_from_its_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    table.create()
+    table.insert(rows(1, 2))
+    config = configured(tmp_path / "here", {"name": "orders", "table": table.folder})
+    run_daemon(config, "orders", next_offset(table))
+    table.insert(rows(3))
+    exported = run_tailer("offsets", "export", config, "orders").stdout.strip()
+    spark.dataSource.register(TailerSource)
+    frame = spark.readStream.format("tailer").option("startingOffset", exported)
+    query = (
+        frame.load(str(table.folder))
+        .writeStream.format("memory")
+        .queryName("moved")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(100)
+    assert [row.id for row in spark.table("moved").collect()] == [3]
+    moved = run_tailer(
+        "offsets", "import", config, "orders", "--checkpoint", tmp_path / "checkpoint"
+    )
+    assert moved.returncode == 0, moved.stderr
+    assert saved(config, "orders") == next_offset(table)
+    refused = run_tailer("offsets", "import", config, "orders", "--checkpoint", tmp_path)
+    assert refused.returncode == 1
+    assert "the checkpoint has no committed batch" in refused.stderr

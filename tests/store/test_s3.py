@@ -1,0 +1,393 @@
+"""What the S3 store holds beyond the suite of all stores."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import ssl
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pyarrow as pa
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tailer.changes import Offset
+from tailer.errors import ConfigError, TableError, TransientError
+from tailer.follow import FollowOptions, follow
+from tailer.log import DeltaLog
+from tailer.offsets.s3 import S3OffsetStore
+from tailer.store import open_store
+from tailer.store.s3 import S3Store, SharedClients
+from tailer.store.s3_errors import Unfit
+from tailer.store.s3_listing import parse_page
+from tailer.store.s3_options import S3Options, parse_s3_address
+from tailer.store.traffic import StoreMetrics
+from tailer.testing.table import TableBuilder
+from tests.components import require
+from tests.programs import run_tailer
+from tests.s3.fixture import REGION, Bucket, S3Server
+from tests.s3.front import Fault, run_front
+from tests.s3.objects import Objects
+from tests.s3.tables import Counted, deliver, store_of, upload
+from tests.source import ROOT
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+# Addresses and options
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3A"])
+async def test_every_scheme_is_the_same_table(scheme: str) -> None:
+    store = open_store(f"{scheme}://lake/a/b c/", {"anonymous": True})
+    assert store.root == "s3://lake/a/b c"
+
+
+@pytest.mark.parametrize("address", ["s3://", "s3:///key", "http://host/key", "/a/b"])
+async def test_what_is_no_address_of_a_bucket_is_none(address: str) -> None:
+    assert parse_s3_address(address) is None
+    with pytest.raises(ConfigError, match="s3://bucket/key"):
+        S3Store(address, {})
+
+
+async def test_options_may_be_text_and_are_checked() -> None:
+    options = S3Options.from_options(
+        {"path_style": "true", "anonymous": "no", "max_concurrency": "7", "read_timeout_s": "1.5"}
+    )
+    assert options == S3Options(path_style=True, max_concurrency=7, read_timeout_s=1.5)
+    assert S3Options.from_options({"read_timeout_s": 3}).read_timeout_s == 3.0
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({"endpoint": "x"}, "endpoint is not an option of the S3 store; known are anonymous,"),
+        ({"anonymous": "perhaps"}, "anonymous is 'perhaps', and must be a bool"),
+        ({"max_concurrency": True}, "max_concurrency is True, and must be a int"),
+        ({"max_concurrency": 0}, "max_concurrency is 0, and must be at least 1"),
+        ({"region": 5}, "region is 5, and must be a str"),
+        ({"endpoint_url": "localhost:9000"}, "must be http://host or https://host"),
+    ]
+    for wrong, sentence in mistakes:
+        with pytest.raises(ConfigError, match=sentence):
+            S3Options.from_options(wrong)
+
+
+async def test_a_local_table_takes_no_options() -> None:
+    with pytest.raises(ConfigError, match="takes no option 'region'"):
+        open_store("/tmp/orders", {"region": REGION})  # noqa: S108
+
+
+# Locations
+
+
+async def test_a_log_may_name_files_of_another_bucket(
+    bucket: Bucket, s3_server: S3Server, tmp_path: Path
+) -> None:
+    """As a shallow clone's does, and by whichever scheme its writer spoke."""
+    other = s3_server.bucket(f"{bucket.name}-other")
+    table = TableBuilder(tmp_path / "orders", SCHEMA)
+    table.create()
+    for scheme, number in (("s3", 1), ("s3a", 2), ("s3n", 3)):
+        add = table.add([{"id": number}])
+        name = add["add"]["path"]
+        async with Objects(other) as objects:
+            await objects.put(f"lake/größe {name}", (table.folder / name).read_bytes())
+        add["add"]["path"] = f"{scheme}://{other.name}/lake/gr%C3%B6%C3%9Fe%20{name}"
+        (table.folder / name).unlink()
+        table.commit(add)
+    await upload(table.folder, bucket, "orders")
+    async with aclosing(store_of(bucket)) as store:
+        found = await deliver(store, Offset(1), 3)
+    assert [row["id"] for row in found.events.values()] == [1, 2, 3]
+
+
+async def test_a_location_on_another_kind_of_store_is_refused_by_name(bucket: Bucket) -> None:
+    async with aclosing(store_of(bucket)) as store:
+        for location in ("/local/part.parquet", "abfss://box/part.parquet"):
+            with pytest.raises(TableError, match=rf"{location}.*another store"):
+                await store.open(location, 10)
+
+
+# What a user gets wrong
+
+
+async def test_a_bucket_that_is_not_there_is_named(bucket: Bucket) -> None:
+    async with aclosing(S3Store("s3://no-such-bucket/orders", bucket.options)) as store:
+        with pytest.raises(TableError, match=r"s3://no-such-bucket.*the bucket does not exist"):
+            await DeltaLog(store).latest_version()
+
+
+async def test_wrong_credentials_are_said_without_being_told(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret")
+    async with aclosing(store_of(bucket)) as store:
+        with pytest.raises(TableError, match=r"SignatureDoesNotMatch.*secret key") as e:
+            await store.read("x")
+        with pytest.raises(TableError, match=r"denied to head.*check the credentials"):
+            await store.stat("x")  # such an answer has no body to tell more
+    assert "not-the-secret" not in str(e.value)
+
+
+async def test_no_credentials_are_a_mistake_of_configuration(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    async with aclosing(store_of(bucket)) as store:
+        with pytest.raises(ConfigError, match="no credentials for S3: set AWS_ACCESS_KEY_ID"):
+            await store.read("x")
+
+
+async def test_region_endpoint_and_credentials_come_from_a_profile(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        f"[profile lake]\nregion = {REGION}\nendpoint_url = {bucket.url}\n"
+        f"aws_access_key_id = {os.environ['AWS_ACCESS_KEY_ID']}\n"
+        f"aws_secret_access_key = {os.environ['AWS_SECRET_ACCESS_KEY']}\n"
+    )
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"found")
+    async with aclosing(S3Store(bucket.address("orders"), {"profile": "lake"})) as store:
+        assert (await store.read("x"))[0] == b"found"
+    async with aclosing(S3Store(bucket.address("orders"), {"profile": "none"})) as store:
+        with pytest.raises(ConfigError, match=r"\(none\) could not be found"):
+            await store.read("x")
+
+
+async def test_a_server_that_is_not_there_may_come_back(bucket: Bucket) -> None:
+    options = {**bucket.options, "endpoint_url": "http://127.0.0.1:1", "max_attempts": 2}
+    async with aclosing(S3Store("s3://bucket/orders", options)) as store:
+        with pytest.raises(TransientError, match=r"s3://bucket/orders/x: get failed"):
+            await store.read("x")
+
+
+async def test_a_certificate_is_trusted_by_its_authority_alone(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    require("openssl", shutil.which("openssl") is not None)
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    made += ["-nodes", "-subj", "/CN=s3", "-addext", "subjectAltName=IP:127.0.0.1"]
+    await anyio.run_process([*made, "-keyout", str(key), "-out", str(certificate)])
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"found")
+    with run_front(bucket, tls) as front:
+        async with aclosing(store_of(front.bucket)) as store:
+            with pytest.raises(TableError, match=r"certificate is not trusted.*as ca_bundle"):
+                await store.read("x")
+        options = {**front.bucket.options, "ca_bundle": str(certificate)}
+        async with aclosing(S3Store(bucket.address("orders"), options)) as store:
+            assert (await store.read("x"))[0] == b"found"
+    async with aclosing(S3Store("s3://b/x", {"ca_bundle": str(tmp_path / "none")})) as store:
+        with pytest.raises(ConfigError, match="can't be used as it is configured"):
+            await store.read("x")
+
+
+async def test_an_anonymous_request_is_not_signed(bucket: Bucket) -> None:
+    options = {**bucket.options, "anonymous": True}
+    async with aclosing(S3Store(bucket.address("orders"), options)) as store:
+        with pytest.raises(TableError, match="access denied to get"):
+            await store.read("x")
+
+
+async def test_whoever_pays_says_so(bucket: Bucket) -> None:
+    with run_front(bucket) as front:
+        options = {**front.bucket.options, "requester_pays": True}
+        async with aclosing(S3Store(bucket.address("orders"), options)) as store:
+            with pytest.raises(FileNotFoundError):
+                await store.stat("x")
+        assert front.last_headers["x-amz-request-payer"] == "requester"
+        assert "x-amz-request-payer" in front.last_headers["Authorization"], "it is signed, too"
+
+
+async def test_a_bucket_of_another_region_is_found_there(bucket: Bucket) -> None:
+    """The first answer tells the region; the server signs in no other."""
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"found")
+    options = {**bucket.options, "region": "us-west-2"}
+    async with aclosing(S3Store(bucket.address("orders"), options)) as store:
+        assert (await store.read("x"))[0] == b"found"
+
+
+# Requests
+
+
+async def test_no_more_rights_are_needed_than_the_docs_say(bucket: Bucket, tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "orders", SCHEMA)
+    table.create()
+    table.insert([{"id": 1}])
+    table.checkpoint()
+    table.insert([{"id": 2}])
+    await upload(table.folder, bucket, "orders")
+    with run_front(bucket) as front:
+        offsets = S3OffsetStore(bucket.address("state"), "orders", front.bucket.options)
+        async with aclosing(store_of(front.bucket)) as store:
+            await deliver(store, Offset(1, snapshot=True), 2, offsets=offsets)
+            await store.stat("_delta_log/00000000000000000000.json")
+        assert front.requests.keys() == {"get", "head", "list", "put"}
+    (policy,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "s3.md").read_text(), re.DOTALL)
+    actions = {a for statement in json.loads(policy)["Statement"] for a in statement["Action"]}
+    assert actions == {"s3:GetObject", "s3:ListBucket", "s3:PutObject"}
+
+
+async def test_the_docs_name_every_option_with_its_default() -> None:
+    text = (ROOT / "docs" / "s3.md").read_text()
+    for option in fields(S3Options):
+        assert f"`{option.name}`" in text
+        if type(option.default) in (int, float):
+            assert re.search(rf"`{option.name}`.*\b{option.default:.0f}\b", text), option.name
+
+
+def test_a_table_is_followed_with_the_environment_alone(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TableBuilder(tmp_path / "orders", SCHEMA)
+    table.create()
+    table.insert([{"id": 1}, {"id": 2}])
+    anyio.run(upload, table.folder, bucket, "orders")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.url)
+    monkeypatch.setenv("AWS_REGION", REGION)
+    monkeypatch.setenv("PYTHONWARNINGS", "default::ResourceWarning")
+    address = bucket.address("orders")
+    ended = run_tailer("tail", address, "--from", "earliest", "--to", "1")
+    assert [json.loads(line)["id"] for line in ended.stdout.splitlines()] == [1, 2]
+    assert (ended.returncode, ended.stderr) == (0, ""), "nothing is left open"
+    ended = run_tailer("read", address, "--starting-version", "1", "--output", "-")
+    assert len(ended.stdout.splitlines()) == 2, ended.stderr
+    ended = run_tailer("history", address, "--store-option", "area=x")
+    assert ended.returncode == 2
+    assert "area is not an option of the S3 store" in ended.stderr
+    ended = run_tailer("history", address, "--store-option", "region")
+    assert (ended.returncode, "must be KEY=VALUE" in ended.stderr) == (2, True)
+
+
+async def test_an_idle_poll_is_one_request(bucket: Bucket, tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "orders", SCHEMA)
+    table.create()
+    await upload(table.folder, bucket, "orders")
+    counted = Counted()
+    options = FollowOptions(poll_min_s=0.002, poll_max_s=0.002)
+    async with aclosing(store_of(bucket, traffic=counted)) as store:
+        commits = follow(DeltaLog(store), Offset(0), options=options)
+        async with aclosing(commits):
+            await anext(commits)
+            waiting = asyncio.ensure_future(anext(commits))
+            while counted.requests["get"] < 10:  # noqa: ASYNC110 - nothing else tells
+                await anyio.sleep(0.01)
+            before = counted.requests.copy()
+            while counted.requests["get"] < 40:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            assert (counted.requests - before).keys() == {"get"}
+            assert before["list"] <= 3, "to see how far the log goes, and that it has no gap"
+            before = counted.requests.copy()
+            add = table.add([{"id": 1}])
+            table.commit(add)
+            await upload(table.folder, bucket, "orders")
+            assert (await waiting).version == 1
+            assert (counted.requests - before).keys() <= {"get", "head"}
+            assert counted.requests["head"] - before["head"] <= 1, "the witness's"
+
+
+async def test_stores_of_one_process_share_their_connections(bucket: Bucket) -> None:
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"found")
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(aclosing(store_of(bucket))) for _ in range(20)]
+        for store in stores:
+            await store.read("x")
+        (client,) = {id(store._client): store._client for store in stores}.values()
+        assert client is not None
+        assert client._http is not None
+        assert len(client._http.connector._conns) == 1  # type: ignore[union-attr]
+        await stores[0].aclose()
+        assert client._http is not None, "the others use it"
+        assert (await stores[1].read("x"))[0] == b"found"
+        http = client._http
+    assert http.closed
+    assert SharedClients._all[asyncio.get_running_loop()] == {}
+
+
+async def test_no_more_requests_at_a_time_than_allowed(bucket: Bucket) -> None:
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"found")
+    with run_front(bucket) as front:
+        options = {**front.bucket.options, "max_concurrency": 3, "table_concurrency": 2}
+        stores = [S3Store(bucket.address("orders"), options) for _ in range(4)]
+        async with anyio.create_task_group() as tasks:
+            for store in stores * 10:
+                tasks.start_soon(store.read, "x")
+        for store in stores:
+            await store.aclose()
+        assert 1 < front.at_a_time_max <= 3
+
+
+async def test_requests_bytes_and_retries_are_counted(bucket: Bucket) -> None:
+    registry = CollectorRegistry()
+    metrics = StoreMetrics(registry)
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"12345")
+    with run_front(bucket) as front:
+        async with aclosing(store_of(front.bucket, traffic=metrics)) as store:
+            await store.read("x")
+            front.fail(Fault("500", "head", 1))
+            await store.stat("x")
+            assert [s.name async for s in store.list("")] == []
+    text = generate_latest(registry).decode()
+    for line in (
+        'tailer_store_requests_total{operation="get",status="206"} 1.0',
+        'tailer_store_requests_total{operation="head",status="500"} 1.0',
+        'tailer_store_requests_total{operation="head",status="200"} 1.0',
+        'tailer_store_requests_total{operation="list",status="200"} 1.0',
+        'tailer_store_retries_total{operation="head"} 1.0',
+    ):
+        assert line in text
+    assert registry.get_sample_value("tailer_store_bytes_total") >= 5  # type: ignore[operator]
+
+
+# Listings
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html/>",
+        b"<ListBucketResult><Contents><Key>a",
+        b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+        b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
+        b"<Error><Code>SlowDown</Code></Error>",
+    ],
+)
+async def test_what_is_no_listing_is_not_taken_for_an_empty_one(body: bytes) -> None:
+    with pytest.raises(Unfit):
+        parse_page(body)
+
+
+async def test_a_listing_tells_whole_seconds_and_plain_keys() -> None:
+    body = b"""<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">
+      <EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>
+      <NextContinuationToken>more</NextContinuationToken>
+      <Contents><Key>a+b%2B%C3%BC/x</Key><Size>7</Size><ETag>"e"</ETag>
+      <LastModified>2026-01-31T10:20:30.987Z</LastModified></Contents></ListBucketResult>"""
+    page = parse_page(body)
+    assert page.following == "more"
+    (found,) = page.objects
+    assert (found.key, found.size, found.etag) == ("a b+ü/x", 7, '"e"')
+    assert found.mtime_ms == 1_769_854_830_000

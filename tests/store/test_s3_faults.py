@@ -1,0 +1,200 @@
+"""A feed over an S3 server that fails and lies: nothing wrong leaves, and it goes on by itself."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from tailer.changes import Offset
+from tailer.errors import TableError
+from tailer.store import StoreTraits
+from tailer.store.s3 import S3Store
+from tailer.testing.table import TableBuilder
+from tests.s3.fixture import ACCOUNT, Bucket, S3Server
+from tests.s3.front import Fault, Front, run_front
+from tests.s3.tables import Collected, deliver, upload
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("s3_account")]
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+LAST = 4
+# A data file that is read in several ranges, and whose footer comes with another than its rows.
+LARGE_ROWS = 3000
+LOG, DATA = r"_delta_log/0+3\.json$", r"\.parquet$"
+
+FAULTS = [
+    # Refusals, and answers that never come or not whole.
+    *(Fault(kind, "get", 5, LOG) for kind in ("500", "503", "skewed", "timeout", "html")),
+    *(Fault(kind, "get", 5, LOG) for kind in ("hang", "reset", "truncated", "lost")),
+    *(Fault(kind, "get", 5, DATA, after=2) for kind in ("500", "hang", "reset", "truncated")),
+    Fault("429", "get", 2, LOG),
+    # Answers to another question.
+    *(Fault(kind, "get", 5, LOG) for kind in ("short and whole", "whole for range", "other range")),
+    *(Fault(kind, "get", 5, DATA, after=2) for kind in ("short and whole", "whole for range")),
+    Fault("other range", "get", 5, DATA, after=2),
+    # Of an open file alone: nobody can tell that the first range of all is of another state.
+    Fault("other etag", "get", 4, DATA, after=2),
+    # A log that is not what its listing says.
+    Fault("not found", "get", 20, LOG),
+    *(Fault(kind, "list", 5) for kind in ("500", "reset", "cut list", "html")),
+    *(Fault(kind, "head", 5) for kind in ("500", "hang", "lost")),
+    Fault("not found", "head", 2),
+]
+
+
+def make_table(folder: Path) -> TableBuilder:
+    table = TableBuilder(folder, SCHEMA, properties={"delta.enableChangeDataFeed": "true"})
+    table.create()
+    letters = random.Random(7)
+    text = ["".join(letters.choices("abcdefghijklmnopqrstuvwxyz", k=80)) for _ in range(LARGE_ROWS)]
+    table.insert([{"id": 1, "text": "one"}, {"id": 2, "text": "two"}])
+    table.insert([{"id": i, "text": t} for i, t in enumerate(text)])
+    table.insert([{"id": -1, "text": "last but one"}])
+    table.insert([{"id": -2, "text": "last"}])
+    assert table.version == LAST
+    return table
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> TableBuilder:
+    return make_table(tmp_path_factory.mktemp("faults") / "orders")
+
+
+@pytest.fixture(scope="module")
+def uploaded(table: TableBuilder, s3_server: S3Server) -> Bucket:
+    """The table on S3; read only."""
+    bucket = s3_server.bucket(f"b-{uuid.uuid4()}")
+    anyio.run(upload, table.folder, bucket, "orders")
+    return bucket
+
+
+@pytest.fixture
+def front(uploaded: Bucket) -> Iterator[Front]:
+    with run_front(uploaded) as front:
+        yield front
+
+
+def store_at(bucket: Bucket, **options: Any) -> S3Store:
+    return S3Store(bucket.address("orders"), {**bucket.options, **options})
+
+
+@pytest.fixture(scope="module")
+def truth(uploaded: Bucket) -> Collected:
+    """What the feed delivers when nothing fails."""
+
+    async def read() -> Collected:
+        async with aclosing(store_at(uploaded)) as store:
+            return await deliver(store, Offset(0), LAST)
+
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in ACCOUNT.items():
+            environment.setenv(name, value)
+        return anyio.run(read)
+
+
+@pytest.fixture
+async def shaken(front: Front) -> AsyncIterator[S3Store]:
+    """A store behind the front, which soon loses patience with a server that hangs."""
+    async with aclosing(store_at(front.bucket, read_timeout_s=0.3)) as store:
+        yield store
+
+
+async def test_the_truth_is_what_was_written(truth: Collected, table: TableBuilder) -> None:
+    assert len(truth.events) == LARGE_ROWS + 4
+    assert truth.repeated == 0
+    largest = max(f.stat().st_size for f in table.folder.glob("*.parquet"))
+    assert largest > 150_000, "it is read in more than one range"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f.operation} {f.kind} {f.key}")
+async def test_the_output_is_the_truth_whatever_the_server_says(
+    front: Front, shaken: S3Store, truth: Collected, fault: Fault
+) -> None:
+    front.fail(Fault(fault.kind, fault.operation, fault.count, fault.key, fault.after))
+    with anyio.fail_after(45):
+        found = await deliver(shaken, Offset(0), LAST)
+    assert found.events == truth.events
+    assert list(found.events) == list(truth.events), "in the same order"
+    assert front.met[fault.kind] > 0, "the fault was there"
+
+
+async def test_a_storm_of_all_faults_is_weathered(
+    front: Front, shaken: S3Store, truth: Collected
+) -> None:
+    """Many at once, at random; the seed is fixed, so that a failure can be looked at."""
+    chance = random.Random(11)
+    kinds = ("500", "503", "reset", "truncated", "lost", "short and whole", "other range", "html")
+    front.fail(
+        *(
+            Fault(chance.choice(kinds), operation, 1, after=chance.randrange(3))
+            for operation in ("get", "get", "get", "head", "list") * 6
+        )
+    )
+    with anyio.fail_after(45):
+        found = await deliver(shaken, Offset(0), LAST)
+    assert found.events == truth.events
+    assert sum(front.met.values()) > 10
+
+
+async def test_a_listing_that_lags_behind_is_not_believed(front: Front, shaken: S3Store) -> None:
+    """The feed starts at the newest version, which the listing does not have yet."""
+    front.fail(Fault("empty list", "list", 8))
+    with anyio.fail_after(45):
+        found = await deliver(shaken, Offset(LAST), LAST)
+    assert {row["id"] for row in found.events.values()} == {-2}
+    assert front.met["empty list"] == 8
+
+
+async def test_a_table_is_not_gone_because_a_listing_says_so(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    """While the feed waits for the next version, listings are empty."""
+    table = TableBuilder(tmp_path / "orders", SCHEMA)
+    table.create()
+    await upload(table.folder, bucket, "orders")
+    sink = Collected()
+    with run_front(bucket) as front:
+
+        async def commit_later() -> None:
+            while front.requests["list"] < 6:  # noqa: ASYNC110 - the front has no event for it
+                await anyio.sleep(0.01)
+            front.fail(Fault("empty list", "list", 10_000))
+            while front.met["empty list"] < 3:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            front.heal()
+            table.insert([{"id": 99, "text": "later"}])
+            await upload(table.folder, bucket, "orders")
+
+        async with aclosing(store_at(front.bucket)) as store:
+            store.traits = StoreTraits(atomic=True, check_s=0.0)  # it looks at each poll
+            with anyio.fail_after(45):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(commit_later)
+                    await deliver(store, Offset(1), 1, sink=sink)
+    assert [row["id"] for row in sink.events.values()] == [99]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("denied", r"s3://.*_delta_log/0+3\.json: access denied to get.*s3:GetObject"),
+        ("expired", r"the credentials have expired; renew them"),
+        ("no bucket", r"s3://b-.*the bucket does not exist; check its name"),
+    ],
+)
+async def test_what_does_not_heal_stops_the_feed_by_name(
+    front: Front, shaken: S3Store, truth: Collected, kind: str, sentence: str
+) -> None:
+    front.fail(Fault(kind, "get", 10_000, LOG))
+    sink = Collected()
+    with anyio.fail_after(45), pytest.raises(TableError, match=sentence):
+        await deliver(shaken, Offset(0), LAST, sink=sink)
+    assert sink.events.items() < truth.events.items()

@@ -1,0 +1,149 @@
+"""Several sinks behind one reader."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tailer.changes import Offset
+from tailer.errors import OffsetError, SinkRejected, TransientError
+from tailer.fanout import Branch, FanOut
+from tailer.feed import Feed, run_feed
+from tailer.history import start_offset
+from tailer.offsets.local import LocalOffsetStore
+from tailer.policy import ResnapshotRequest
+from tailer.sink import Sink, load_sink
+from tailer.testing.faulty import FaultySink, Script
+from tests.rig import Rig
+
+pytestmark = pytest.mark.anyio
+
+
+class Several:
+    """The rig's table to sinks a, b, ... each with its own file, offsets and script."""
+
+    def __init__(self, rig: Rig, folder: Path) -> None:
+        self.rig = rig
+        self.folder = folder
+
+    def feed(self, *names: str, start: str = "0", **scripts: Script) -> tuple[Feed, Script]:
+        reading = Script({})
+        feed = self.rig.feed(script=reading, start=start)
+
+        async def first() -> Offset:
+            return await start_offset(feed.log, start)
+
+        branches = [
+            Branch(name, self.sink(name, scripts.get(name)), self.offsets(name)) for name in names
+        ]
+        feed.sink = feed.offsets = FanOut(branches, first)
+        return feed, reading
+
+    def offsets(self, name: str) -> LocalOffsetStore:
+        return LocalOffsetStore(self.folder / "state", f"orders/{name}")
+
+    def sink(self, name: str, script: Script | None) -> Sink:
+        sink = load_sink("jsonl").from_options({"path": f"{name}.jsonl"}, self.folder)
+        return FaultySink(sink, script) if script else sink
+
+    def ids(self, name: str) -> list[int]:
+        lines = (self.folder / f"{name}.jsonl").read_text().splitlines()
+        return [e["id"] for line in lines if "_notice" not in (e := json.loads(line))]
+
+    def notices(self, name: str) -> list[str]:
+        lines = (self.folder / f"{name}.jsonl").read_text().splitlines()
+        return [e["_notice"] for line in lines if "_notice" in (e := json.loads(line))]
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Several:
+    rig = Rig(tmp_path)
+    rig.table.commit(
+        *(rig.table.add([{"id": 2 * i}, {"id": 2 * i + 1}], path=f"{i}.parquet") for i in range(3))
+    )
+    rig.table.insert([{"id": 6}], path="3.parquet")
+    return Several(rig, tmp_path)
+
+
+def opened(script: Script) -> list[str]:
+    return [what for name, what in script.calls if name == "open" and what.endswith(".parquet")]
+
+
+async def test_each_file_is_read_once_and_everyone_has_everything(several: Several) -> None:
+    feed, reading = several.feed("a", "b", "c")
+    await run_feed(feed)
+    assert several.ids("a") == several.ids("b") == several.ids("c") == list(range(7))
+    assert opened(reading) == ["0.parquet", "1.parquet", "2.parquet", "3.parquet"]
+    for name in "abc":
+        assert await several.offsets(name).load() == Offset(3)
+
+
+@pytest.mark.parametrize("error", [SinkRejected("no"), TransientError("no")])
+async def test_one_that_fails_neither_loses_nor_repeats_for_the_others(
+    several: Several, error: Exception
+) -> None:
+    feed, _ = several.feed("a", "b", b=Script({"write": [None, None, error]}))
+    try:
+        await run_feed(feed)
+    except SinkRejected:
+        assert several.ids("b") == [0, 1]
+        assert several.ids("a") == [0, 1, 2, 3], "what was begun was finished"
+        feed, _ = several.feed("a", "b")
+        await run_feed(feed)
+    assert several.ids("a") == several.ids("b") == list(range(7))
+
+
+async def test_a_sink_is_given_the_rest_of_a_batch(several: Several) -> None:
+    """Its offset may lie inside one, saved when batches were cut elsewhere."""
+    table_id = several.rig.table.table_id
+    await several.offsets("a").save(Offset(1, 1, table_id=table_id))
+    await several.offsets("b").save(Offset(1, 4, table_id=table_id))
+    feed, _ = several.feed("a", "b")
+    await run_feed(feed)
+    assert several.ids("a") == [1, 2, 3, 4, 5, 6]
+    assert several.ids("b") == [4, 5, 6]
+
+
+async def test_a_new_sink_joins_when_it_has_caught_up(several: Several) -> None:
+    feed, _ = several.feed("a")
+    await run_feed(feed)
+    several.rig.table.insert([{"id": 7}])
+    feed, _ = several.feed("a", "b", start="snapshot")
+    await run_feed(feed)
+    assert several.ids("a") == list(range(8))
+    assert sorted(several.ids("b")) == list(range(8))
+    assert several.notices("b") == ["snapshot_begin", "snapshot_end"]
+    assert several.notices("a") == []
+    assert several.rig.metric("tailer_retries_total") == 0, "to join in is no failure"
+
+
+async def test_two_new_ones_share_one_snapshot(several: Several) -> None:
+    feed, reading = several.feed("a", "b", start="snapshot")
+    await run_feed(feed)
+    assert sorted(several.ids("a")) == sorted(several.ids("b")) == list(range(7))
+    assert len(opened(reading)) == 4
+
+
+async def test_a_snapshot_in_mid_stream_is_for_everyone(several: Several) -> None:
+    feed, _ = several.feed("a", "b")
+    await run_feed(feed)
+    several.rig.table.insert([{"id": 7}])
+    several.rig.requests.resnapshots.append(ResnapshotRequest())
+    feed, _ = several.feed("a", "b")
+    await run_feed(feed)
+    for name in "ab":
+        assert sorted(several.ids(name)[7:]) in ([*range(8)], sorted([*range(8), 7]))
+        assert several.notices(name) == ["snapshot_begin", "snapshot_end"]
+        assert await several.offsets(name).load() == Offset(4)
+
+
+async def test_all_are_owned_or_none(several: Several) -> None:
+    other = several.offsets("b")
+    await other.acquire()
+    feed, _ = several.feed("a", "b")
+    with pytest.raises(OffsetError, match="another process"):
+        await run_feed(feed)
+    await several.offsets("a").acquire()
+    await other.release()
