@@ -257,7 +257,8 @@ class _Decoder:
     def _middle(self, first: int, rows: int) -> int:
         """Where in the file's bytes the middle of a row group lies, told by its rows: what a
         damaged footer says of columns can end the whole process."""
-        return self.size * (2 * first + rows) // (2 * max(1, self.parquet.metadata.num_rows))
+        total = max(1, int(self.parquet.metadata.num_rows))
+        return self.size * (2 * first + rows) // (2 * total)
 
     def _row_group(self, group: int, first: int) -> Iterator[Rows]:
         """One row group's selected rows; ``first`` is the position of its first row."""
