@@ -8,10 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from tailer.config import load_config
+from tailer.settings import DAEMON, FEED
+from tailer.store.s3_options import S3Options
 from tests.components import require
 from tests.source import ROOT
 
@@ -93,3 +98,32 @@ def test_a_policy_allows_no_more_than_its_name_says(name: str) -> None:
     for statement in policy["Statement"]:
         limited = statement["Resource"].endswith("/*") or "Condition" in statement
         assert limited, f"{statement['Sid']} reaches the whole bucket"
+
+
+def test_the_configuration_with_every_key_is_one_and_has_them_all() -> None:
+    text = (DEPLOY / "tailer.toml").read_text()
+    load_config(DEPLOY / "tailer.toml")
+    shown = set(re.findall(r"^#? ?\[?(?:feeds\.orders\.)?(\w+)(?: = |\]|\.)", text, re.MULTILINE))
+    wanted = {*DAEMON, *FEED, *(field.name for field in fields(S3Options))}
+    assert wanted - shown == set()
+
+
+@pytest.mark.parametrize("name", ["tailer.toml", "compose/tailer.toml"])
+def test_a_shown_default_is_the_default(name: str, tmp_path: Path) -> None:
+    plain = load_config(DEPLOY / name)
+    # With every key that is commented out, but for those of tables that are only examples.
+    lines = (DEPLOY / name).read_text().split("[feeds.orders.mask]")[0].splitlines()
+    shown = [re.sub(r"^#(\w+ = )", r"\1", line) for line in lines]
+    rest = "\n".join([*shown, "[feeds.orders.sink]", 'type = "jsonl"', 'path = "orders.jsonl"'])
+    if name == "tailer.toml":
+        (tmp_path / "tailer.toml").write_text(rest.replace('token_file = ""', ""))
+        told = {"TAILER_TOKEN": "", "TAILER_MASK_KEY": ""}
+        full = load_config(tmp_path / "tailer.toml", told)
+        assert full.feeds["orders"].options == plain.feeds["orders"].options
+
+
+def test_the_manifest_s_configuration_is_one(tmp_path: Path) -> None:
+    text = (DEPLOY / "k8s" / "delta-tailer.yaml").read_text()
+    block = text.split("tailer.toml: |\n")[1].split("---")[0]
+    (tmp_path / "tailer.toml").write_text(textwrap.dedent(block))
+    assert load_config(tmp_path / "tailer.toml").feeds["orders"].table.startswith("s3://")
