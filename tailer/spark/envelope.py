@@ -1,16 +1,17 @@
 """Change batches as rows of a frame, and back: how the pipeline feeds the daemon's own sinks.
 
-The executors decode, and each batch travels whole: its rows and positions as an Arrow stream, and
-what it belongs to. The driver puts offsets to them in the order of the changes. So a sink sees on
-Spark exactly the batches that it would see from the daemon, with the same ids and bytes.
+Each task reads its versions by the daemon's own feed, and each batch travels whole: its rows as
+Arrow streams, and what belongs to them. So a sink sees on Spark exactly the batches and notices
+that it would see from the daemon, with the same offsets, ids and bytes.
 """
 
 from __future__ import annotations
 
+import base64
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import Queue
 from typing import TYPE_CHECKING, Any
 
@@ -20,45 +21,34 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 from pyspark.sql.datasource import InputPartition
 
-from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
-from tailer.decode.rows import DecodeOptions, output_schema
-from tailer.delta.snapshot import TableState
-from tailer.feed import FeedOptions, read_changes
+from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.feed import FeedOptions, Item, read_items
 from tailer.log import DeltaLog
+from tailer.metrics import Observer
+from tailer.policy import Requests
 from tailer.spark.driver import TaskPartition
 from tailer.spark.failing import one_sentence
 from tailer.spark.limited import LimitedStreamReader
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, VersionOrder, pack
-from tailer.spark.planning import Planned, Planner
+from tailer.spark.planning import Planner
 from tailer.spark.source import TailerSource
-from tailer.spark.tasks import decoded, store_portal
-from tailer.store import Store
+from tailer.spark.tasks import store_portal
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["SCHEMA", "BatchPartition", "BatchSource", "BatchStreamReader", "change_batches"]
+__all__ = ["SCHEMA", "BatchSource", "BatchStreamReader", "feed_option", "items"]
 
-#: What rows belong to, pickled; and the rows with their positions, none where a version begins.
+#: A batch without its rows or a notice, pickled; and the rows with what goes with each of them.
 SCHEMA = pa.schema([("head", pa.binary()), ("rows", pa.binary())])
 
-
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """A version begins: its first offset, the one behind what of it is in the batch."""
-
-    offset: Offset
-    next_offset: Offset
-    state: TableState
-    timestamp_ms: int
+_BESIDES = ("positions", "row_ids", "before", "indices")
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """The file that some rows are of."""
-
-    file: ChangeFile
+def feed_option(options: FeedOptions) -> str:
+    """A feed's options as the source takes them by its option ``feed``."""
+    return base64.b64encode(pickle.dumps(options)).decode()
 
 
 class BatchSource(TailerSource):
@@ -85,125 +75,80 @@ class BatchSource(TailerSource):
         return BatchStreamReader(options, target, schema, SCHEMA)
 
 
-class BatchPartition(TaskPartition):
-    """One task's work, with the versions that begin in it: before the order of that number."""
-
-    def __init__(self, orders: Sequence[Order], begins: Sequence[tuple[int, _Version]]) -> None:
-        super().__init__(orders)
-        self.begins = list(begins)
-
-
 class BatchStreamReader(LimitedStreamReader):
-    """Plans in the order of the changes: tasks one after the other give the whole batch."""
+    """Plans whole versions in their order: tasks one after the other give the whole batch."""
 
     async def _partitions(
         self, planner: Planner, start: dict[str, Any], end: dict[str, Any]
     ) -> Sequence[InputPartition]:
-        last = Offset.from_json(end)
-        first = await self._resolved(planner, start, last)
         orders: list[Order] = []
-        begins: list[tuple[int, _Version]] = []
-        if first is not None:
-            async with aclosing(planner.orders(first, last, ordered=True)) as found:
-                async for planned, more in found:
-                    begins.append((len(orders), _begun(planned, last)))
-                    orders += more
+        async with aclosing(planner.orders(*map(Offset.from_json, (start, end)))) as found:
+            async for _, more in found:
+                orders += more
         options = self.options
         shares = pack(orders, options.partition_bytes_max, options.partitions_min, ordered=True)
-        return list(_with_begins(shares or [[]], begins)) if begins else []
+        return [TaskPartition([_joined(share)]) for share in shares]
 
     def checked_target(self) -> None:
         """Any schema is welcome: every batch carries its own."""
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's batches, each as a row."""
-        assert isinstance(partition, BatchPartition)
-        return _rows(partition, self.options, self.options.decoding(None))
+        """One task's batches and notices, each as a row."""
+        assert isinstance(partition, TaskPartition)
+        return _rows(partition, self.options)
 
 
-def _begun(planned: Planned, last: Offset) -> _Version:
-    within = last.version == planned.version and last.snapshot == planned.offset.snapshot
-    behind = last if within else planned.next_offset
-    timestamp = planned.next_offset.timestamp_floor_ms or 0
-    return _Version(planned.offset, behind, planned.state, timestamp)
+def _joined(share: Sequence[Order]) -> VersionOrder:
+    """A share's versions, which follow each other, as one."""
+    versions = [order for order in share if isinstance(order, VersionOrder)]
+    return replace(versions[0], last=versions[-1].last)
 
 
-def _with_begins(
-    shares: Sequence[Sequence[Order]], begins: Sequence[tuple[int, _Version]]
-) -> Iterator[BatchPartition]:
-    """The shares as partitions; what begins behind the last order goes into the last one."""
-    first = 0
-    for number, share in enumerate(shares):
-        end = first + len(share)
-        is_last = number == len(shares) - 1
-        here = [(at - first, v) for at, v in begins if first <= at < end or (is_last and at >= end)]
-        yield BatchPartition(share, here)
-        first = end
-
-
-def _rows(
-    partition: BatchPartition, options: SourceOptions, decode: DecodeOptions
-) -> Iterator[pa.RecordBatch]:
+def _rows(partition: TaskPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    # Our own driver made it, as it makes all that Spark itself unpickles.
+    feed = pickle.loads(base64.b64decode(options.feed or ""))  # noqa: S301
     with store_portal(options) as (portal, store):
-        for number, order in enumerate([*partition.orders, None]):
-            for at, version in partition.begins:
-                if at == number:
-                    yield _row(version, b"")
-            if isinstance(order, VersionOrder):
-                for batch in _read_version(portal, store, order, options, decode):
-                    yield _row(_emptied(batch), _packed(batch))
-            elif order is not None:
-                for file, rows in decoded(portal, store, order, options, decode):
-                    yield _row(_Piece(_bare(file)), _packed(rows))
+        log = DeltaLog(store, torn_commit_max_s=options.torn_commit_max_s)
+        for order in partition.orders:
+            assert isinstance(order, VersionOrder), "whole versions are planned"
+            for item in _read(portal, log, order, feed):
+                yield _row(item)
 
 
-def _read_version(
-    portal: BlockingPortal,
-    store: Store,
-    order: VersionOrder,
-    options: SourceOptions,
-    decode: DecodeOptions,
-) -> Iterator[ChangeBatch]:
-    """A version's batches exactly as a daemon's feed reads them, its updates paired."""
-    log = DeltaLog(store, torn_commit_max_s=options.torn_commit_max_s)
-    feed = FeedOptions(options.change_source, options.key, options.diff, decode, paired=True)
-    batches: Queue[ChangeBatch | None] = Queue(maxsize=1)
+def _read(
+    portal: BlockingPortal, log: DeltaLog, order: VersionOrder, feed: FeedOptions
+) -> Iterator[Item]:
+    """Some versions exactly as a daemon's feed reads them; one item is ready while one is used."""
+    ready: Queue[Item | None] = Queue(maxsize=1)
 
     async def read() -> None:
         try:
-            found = read_changes(log, order.start, order.start.version, feed)
+            found = read_items(log, order.start, order.last, feed, Observer(), Requests())
             async with aclosing(found):
-                async for batch in found:
-                    await anyio.to_thread.run_sync(batches.put, batch, abandon_on_cancel=True)
+                async for item in found:
+                    await anyio.to_thread.run_sync(ready.put, item, abandon_on_cancel=True)
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(batches.put, None)
+                await anyio.to_thread.run_sync(ready.put, None)
 
     reading = portal.start_task_soon(read)
-    while (batch := batches.get()) is not None:
-        yield batch
+    while (item := ready.get()) is not None:
+        yield item
     reading.result()
 
 
-def _bare(file: ChangeFile) -> ChangeFile:
-    """A file without which of its rows are meant: that has been decided, and need not travel."""
-    kept = None if file.kept is None else ()
-    return replace(file, rows=None, updated=None, kept=kept)
-
-
-def _emptied(batch: ChangeBatch) -> ChangeBatch:
-    """A batch without its rows, which travel as Arrow."""
-    file = None if batch.file is None else _bare(batch.file)
-    none = pa.array([], pa.int64())
-    return replace(
-        batch, rows=batch.rows.slice(0, 0), positions=none, file=file,
-        row_ids=None, before=None, indices=None,
-    )  # fmt: skip
-
-
-def _row(head: _Version | _Piece | ChangeBatch, rows: bytes | pa.Buffer) -> pa.RecordBatch:
-    columns = [_single(pickle.dumps(head)), _single(rows)]
+def _row(item: Item) -> pa.RecordBatch:
+    if isinstance(item, Notice):
+        columns = [_single(pickle.dumps(item)), _single(b"")]
+    else:
+        # Which rows of the file are meant has been decided: it need not travel.
+        kept = None if item.file is None or item.file.kept is None else ()
+        file = item.file and replace(item.file, rows=None, updated=None, kept=kept)
+        rows, positions = item.rows.slice(0, 0), item.positions.slice(0, 0)
+        bare = replace(item, rows=rows, positions=positions, file=file)
+        bare = replace(bare, row_ids=None, before=None, indices=None)
+        columns = [_single(pickle.dumps(bare)), _single(_packed(item))]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
@@ -214,70 +159,28 @@ def _single(value: bytes | pa.Buffer) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
 
 
-def _packed(rows: Rows | ChangeBatch) -> pa.Buffer:
-    """Rows as a batch of structs: the rows themselves and what goes with each of them."""
-    batch = rows.batch if isinstance(rows, Rows) else rows.rows
-    besides = {"positions": rows.positions, "row_ids": rows.row_ids}
-    if isinstance(rows, ChangeBatch):
-        besides |= {"before": rows.before, "indices": rows.indices}
-    given = {name: array for name, array in besides.items() if array is not None}
-    more = pa.RecordBatch.from_arrays([*given.values()], names=[*given])
+def _packed(batch: ChangeBatch) -> pa.Buffer:
+    """The rows, and what goes with each of them, as two Arrow streams."""
+    given = {name: getattr(batch, name) for name in _BESIDES}
+    given = {name: array for name, array in given.items() if array is not None}
+    besides = pa.RecordBatch.from_arrays([*given.values()], names=[*given])
     sink = pa.BufferOutputStream()
-    for part in (batch, more):
+    for part in (batch.rows, besides):
         with pa.ipc.new_stream(sink, part.schema) as writer:
             writer.write_batch(part)
     return sink.getvalue()
 
 
-def _unpacked(packed: bytes) -> tuple[pa.RecordBatch, dict[str, pa.Array]]:
-    source = pa.BufferReader(packed)
-    # To its end, for the second stream begins there.
-    (batch,), (more,) = ([*pa.ipc.open_stream(source)] for _ in range(2))
-    return batch, dict(zip(more.schema.names, more.columns, strict=True))
-
-
-def change_batches(
-    rows: Iterable[tuple[bytes, bytes]], columns: tuple[str, ...] | None = None
-) -> Iterator[ChangeBatch]:
-    """The change batches in a frame's rows, in order, with the offsets that the daemon gives them.
-
-    A version's last batch leads to the next version; a version without changes is an empty batch.
-    """
-    version: _Version | None = None
-    held: ChangeBatch | None = None
+def items(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Item]:
+    """The change batches and notices in a frame's rows, in their order."""
     for head, packed in rows:
         # Our own executors made these rows, as they make all that Spark itself unpickles.
         found = pickle.loads(head)  # noqa: S301
-        if isinstance(found, _Version):
-            if version is not None:
-                yield _ended(version, held, columns)
-            version, held = found, None
+        if isinstance(found, Notice):
+            yield found
             continue
-        assert version is not None, "rows come after the beginning of their version"
-        if held is not None:
-            yield held
-        data, besides = _unpacked(packed)
-        if isinstance(found, ChangeBatch):
-            held = replace(found, rows=data, **besides)
-            continue
-        at = version.offset if held is None else held.next_offset
-        behind = replace(at, index=at.index + data.num_rows)
-        held = ChangeBatch(
-            data, besides["positions"], found.file.state, found.file, version.timestamp_ms, at,
-            behind, besides.get("row_ids"),
-        )  # fmt: skip
-    if version is not None:
-        yield _ended(version, held, columns)
-
-
-def _ended(
-    version: _Version, held: ChangeBatch | None, columns: tuple[str, ...] | None
-) -> ChangeBatch:
-    if held is not None:
-        return replace(held, next_offset=version.next_offset)
-    rows = pa.RecordBatch.from_pylist([], schema=output_schema(version.state, columns))
-    positions = pa.array([], pa.int64())
-    return ChangeBatch(
-        rows, positions, version.state, None, version.timestamp_ms, version.offset,
-        version.next_offset,
-    )  # fmt: skip
+        source = pa.BufferReader(packed)
+        # To its end, for the second stream begins there.
+        (data,), (besides,) = ([*pa.ipc.open_stream(source)] for _ in range(2))
+        more = dict(zip(besides.schema.names, besides.columns, strict=True))
+        yield replace(found, rows=data, **more)

@@ -39,7 +39,8 @@ class SourceOptions:
 
     ``start`` is None, a version, ``latest``, ``earliest``, ``snapshot`` or a time; ``start_offset``
     takes a daemon's place instead. ``ending`` is a version or a time. ``store`` may hold secrets,
-    and so is never shown. ``paired`` and the decoding's row ids are for the pipeline's sinks alone.
+    and so is never shown. ``feed`` is for
+    the pipeline alone: a feed's own options, pickled; then versions are ``paired``, never cut.
     """
 
     table: str
@@ -58,6 +59,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     with_ids: bool = False
     paired: bool = False
+    feed: str | None = field(default=None, repr=False)
     filter_pushdown: bool = False
     partition_bytes_max: int = 128 * _MIB
     partitions_min: int = 2
@@ -231,7 +233,8 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         on_schema_change=given.choice("onSchemaChange", ("fail", "cast")),  # type: ignore[arg-type]
         columns=given.take("columns", _names, "column names", None),
         with_ids=given.flag("withIds", False),
-        paired=given.flag("paired", False),
+        paired=given.text("feed") is not None,
+        feed=given.text("feed"),
         filter_pushdown=given.flag("filterPushdown", False),
         partition_bytes_max=given.count("maxPartitionBytes", 128 * _MIB) or 1,
         partitions_min=given.count("minPartitions", os.cpu_count() or 2) or 1,
@@ -241,7 +244,6 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
             batch_rows_max=rows or 1,
             batch_bytes_max=size or 1,
             writer_timezone=given.text("writerTimezone") or "UTC",
-            row_ids=given.flag("rowIds", False),
         ),
         torn_commit_max_s=float(given.count("tornCommitMaxSeconds", 10) or 10),
     )

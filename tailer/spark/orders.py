@@ -78,10 +78,14 @@ class RewriteOrder:
 
 @dataclass(frozen=True, slots=True)
 class VersionOrder:
-    """A version as a whole, from ``start`` on, for sinks that want updates paired: the task reads
-    it as the daemon does. ``cost`` is about how many bytes that takes, in ``files`` files."""
+    """Whole versions, from ``start`` on up to version ``last``, for the pipeline's sinks.
+
+    The task reads them as the daemon does. ``cost`` is about how many bytes that takes, in
+    ``files`` files.
+    """
 
     start: Offset
+    last: int
     cost: int
     files: int
     skip: int = 0

@@ -8,7 +8,6 @@ the other, and a Spark checkpoint is only a scratch folder that each start makes
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -24,13 +23,15 @@ from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TailerError, TransientError
-from tailer.feed import FeedOptions
+from tailer.feed import FeedOptions, Item
 from tailer.history import start_offset
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics
 from tailer.offsets import OffsetStore
+from tailer.policy import Requests
+from tailer.publish import Publisher
 from tailer.sink import Sink
-from tailer.spark.envelope import BatchSource, change_batches
+from tailer.spark.envelope import BatchSource, feed_option, items
 from tailer.spark.options import STORE_PREFIX
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class _Run:
         self.error: Exception | None = None
         self.query: StreamingQuery | None = None
         self._sink: Sink | None = None
+        self._publisher: Publisher | None = None
         self._offset: Offset | None = None
         self._writing = threading.Lock()
         self._ending = False
@@ -122,6 +124,7 @@ class _Run:
             offset = call(start_offset, feed.log, feed.start)
         self._offset = offset
         feed.metrics.started(offset)
+        self._publisher = Publisher(self._sink, None, feed.offsets, feed.metrics, Requests())
         reader = self.spark.readStream.format(BatchSource.name())
         wanted = feed.options.for_sink(self._sink)
         for name, value in self._source_options(offset, wanted).items():
@@ -141,20 +144,11 @@ class _Run:
     def _source_options(self, offset: Offset, options: FeedOptions) -> dict[str, str]:
         found = {
             "startingOffset": str(offset),
-            "changeSource": options.change_source,
-            "key": json.dumps(options.key),
-            "paired": str(options.paired),
-            "rowIds": str(options.decode.row_ids),
-            "batchRowsMax": str(options.decode.batch_rows_max),
-            "batchBytesMax": str(options.decode.batch_bytes_max),
-            "writerTimezone": options.decode.writer_timezone,
-            "diffMemoryBytesMax": str(options.diff.memory_bytes_max),
+            "feed": feed_option(options),
             "maxBytesPerTrigger": str(self.options.trigger_bytes_max),
             "maxPartitionBytes": str(self.options.partition_bytes_max),
             "tornCommitMaxSeconds": str(max(1, round(self.feed.log.torn_commit_max_s))),
         }
-        if options.diff.spill_folder is not None:
-            found["spillFolder"] = options.diff.spill_folder
         return found | {f"{STORE_PREFIX}{k}": str(v) for k, v in self.feed.store.items()}
 
     def _write(self, frame: DataFrame, _: int) -> None:
@@ -163,8 +157,8 @@ class _Run:
         try:
             frame.count()
             rows = frame.toLocalIterator(prefetchPartitions=True)
-            for batch in change_batches((row.head, row.rows) for row in rows):
-                self._publish(batch)
+            for item in items((row.head, row.rows) for row in rows):
+                self._publish(item)
         except _Stopped:
             raise
         except Exception as e:
@@ -173,17 +167,16 @@ class _Run:
         finally:
             frame.unpersist()
 
-    def _publish(self, batch: ChangeBatch) -> None:
+    def _publish(self, item: Item) -> None:
         with self._writing:
-            if self._ending or self._sink is None:
+            if self._ending or self._sink is None or self._publisher is None:
                 raise _Stopped
-            if self._offset is not None and batch.next_offset <= self._offset:
-                return
-            self.feed.metrics.read(batch)
-            self.portal.call(self._sink.write, batch)
-            self.portal.call(self.feed.offsets.save, batch.next_offset)
-            self._offset = batch.next_offset
-            self.feed.metrics.delivered(batch)
+            if isinstance(item, ChangeBatch):
+                if self._offset is not None and item.next_offset <= self._offset:
+                    return
+                self.feed.metrics.read(item)
+            self.portal.call(self._publisher.publish, item)
+            self._offset = item.next_offset
 
     def ended(self) -> bool:
         """Whether the query has ended, by itself or with an error."""

@@ -136,6 +136,8 @@ class Planner:
         timestamp = await self.log.timestamp(start.version, snapshot, start.timestamp_floor_ms)
         first = replace(start, table_id=snapshot.state.table_id)
         planned = Planned(snapshot.state, first, first.next_version(timestamp))
+        if self.options.paired:
+            return replace(planned, rewrite=VersionOrder(first, first.version, 0, 1))
         if files:
             adds = [add async for add in self.log.live_files(snapshot, statistics=True)]
             adds.sort(key=lambda add: add.path)  # the order of the daemon's snapshot
@@ -148,13 +150,13 @@ class Planner:
 
     async def _commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
         planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms))
-        if not files or self._passed_over(commit):
+        if not files or (not self.options.paired and self._passed_over(commit)):
             return planned
         if self.options.paired:
             header = commit.header
             count = header.cdcs or header.adds + header.removes
-            order = VersionOrder(at, header.file_bytes, count)
-            return replace(planned, rewrite=order) if count else planned
+            order = VersionOrder(at, at.version, header.file_bytes, count)
+            return replace(planned, rewrite=order)
         derived = source_of(commit, self.options.change_source) == "derived"
         lacking = incomplete_removes(commit, derived=derived)
         again = possible_readds(commit) if derived else set()

@@ -64,8 +64,8 @@ class TailerSource(DataSource):
         return self._options, self._target
 
     def _check(self, options: SourceOptions) -> None:
-        if options.paired or options.decode.row_ids:
-            raise ConfigError("the options paired and rowIds are the pipeline's own")
+        if options.feed is not None:
+            raise ConfigError("the option feed is the pipeline's own")
 
     @one_sentence
     def schema(self) -> StructType:

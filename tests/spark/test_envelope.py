@@ -15,42 +15,49 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed import FeedOptions, read_changes
-from tailer.spark.envelope import BatchSource, change_batches
+from tailer.feed import FeedOptions, read_items
+from tailer.metrics import Observer
+from tailer.policy import Requests
+from tailer.spark.envelope import BatchSource, feed_option, items
 from tests.feeds import table_log
 from tests.golden.test_golden import GoldenCase, golden
 
 __all__ = ["golden"]  # a fixture
 
 
-def by_spark(table: Path, *, paired: bool, files: int) -> list[ChangeBatch]:
+FIRST = Offset(0)
+
+
+def by_spark(table: Path, *, paired: bool, files: int, start: Offset = FIRST) -> list[ChangeBatch]:
     """The batches that the pipeline's driver puts together, in queries' batches of few files."""
-    options = {"path": str(table), "startingVersion": "0", "key": "id", "paired": str(paired)}
+    feed = feed_option(FeedOptions(key=("id",), paired=paired))
+    options = {"path": str(table), "startingOffset": str(start), "feed": feed}
     source = BatchSource(options)
     reader = source.streamReader(source.schema())
     found: list[ChangeBatch] = []
-    start = reader.initialOffset()
-    while (end := reader.latestOffset(start, ReadMaxFiles(files))) != start:
+    at = reader.initialOffset()
+    while (end := reader.latestOffset(at, ReadMaxFiles(files))) != at:
         rows = []
-        for partition in reader.partitions(start, end):
+        for partition in reader.partitions(at, end):
             travelled = pickle.loads(pickle.dumps(partition))  # noqa: S301  # our own
             for batch in reader.read(travelled):
                 rows += [(row["head"], row["rows"]) for row in batch.to_pylist()]
-        found += change_batches(rows)
-        start = end
+        found += [item for item in items(rows) if isinstance(item, ChangeBatch)]
+        at = end
     reader.stop()
     return found
 
 
-def by_feed(table: Path, *, paired: bool) -> list[ChangeBatch]:
+def by_feed(table: Path, *, paired: bool, start: Offset = FIRST) -> list[ChangeBatch]:
     """The batches that the daemon's feed reads."""
 
     async def read() -> list[ChangeBatch]:
         log = table_log(table)
         options = FeedOptions(key=("id",), paired=paired)
         last = await log.latest_version()
-        async with aclosing(read_changes(log, Offset(0), last, options)) as found:
-            return [batch async for batch in found]
+        feed = read_items(log, start, last, options, Observer(), Requests())
+        async with aclosing(feed) as found:
+            return [item async for item in found if isinstance(item, ChangeBatch)]
 
     return anyio.run(read)
 
@@ -81,7 +88,16 @@ def test_events_come_in_the_feeds_order_with_its_ids(
     assert offsets == sorted(offsets)
 
 
-def test_batches_that_are_not_cut_have_the_feeds_offsets(golden: GoldenCase) -> None:
+@pytest.mark.parametrize("files", [1, 10_000])
+def test_batches_have_the_feeds_offsets(files: int, golden: GoldenCase) -> None:
     table = golden("cdf_dv").table
-    wanted, found = by_feed(table, paired=False), by_spark(table, paired=False, files=10_000)
+    wanted, found = by_feed(table, paired=False), by_spark(table, paired=False, files=files)
+    assert [str(b.next_offset) for b in found] == [str(b.next_offset) for b in wanted]
+
+
+def test_a_feed_from_a_snapshot_goes_on_behind_it(golden: GoldenCase) -> None:
+    table = golden("plain_dv").table
+    wanted = by_feed(table, paired=False, start=Offset(3, snapshot=True))
+    found = by_spark(table, paired=False, files=1, start=Offset(3, snapshot=True))
+    assert events(found) == events(wanted)
     assert [str(b.next_offset) for b in found] == [str(b.next_offset) for b in wanted]
