@@ -108,6 +108,7 @@ def read_progress(record: LastRecord | None, topic: str, feed: str) -> Progress 
         raise SinkRejected(
             f"the progress of feed {feed!r} is damaged: the record at offset {record.offset} of "
             f"the topic {topic} was not written by delta-tailer ({e}); find out who writes there, "
-            "then set the feed's offset anew"
+            "then write a tombstone with the feed's key and start once with append_to_existing = "
+            "true, which goes on from the offset that the feed has saved"
         ) from e
     return progress

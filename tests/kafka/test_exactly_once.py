@@ -228,6 +228,10 @@ async def test_a_strangers_progress_is_refused(
     assert "was not written by delta-tailer" in sentence
     assert said in sentence
     assert f"{topic}-progress" in sentence
+    stranger.produce(f"{topic}-progress", None, b"orders")
+    assert stranger.flush(10) == 0
+    async with opened(kafka.bootstrap, topic, append_to_existing=True) as (_, offset):
+        assert offset is None
 
 
 async def test_an_offset_can_be_set_anew(kafka: Broker) -> None:
