@@ -59,7 +59,9 @@ async def sorted_files(
 def _spilled(adds: list[AddFile], folder: str | None) -> IO[bytes]:
     """A sorted run in a temporary file, which vanishes when nobody reads it any more."""
     run = tempfile.TemporaryFile(prefix="tailer-snapshot-", dir=folder)  # noqa: SIM115  # closed by its last reader
-    run.writelines(json.dumps(asdict(add)).encode() + b"\n" for add in sorted(adds, key=_by_path))
+    # Bounds are for comparing files, and nobody compares those of a snapshot.
+    ordered = (replace(add, bounds=()) for add in sorted(adds, key=_by_path))
+    run.writelines(json.dumps(asdict(add)).encode() + b"\n" for add in ordered)
     run.seek(0)
     return run
 
@@ -69,6 +71,7 @@ def _read_back(run: IO[bytes]) -> Iterator[AddFile]:
         for line in run:
             values = json.loads(line)
             dv = values.pop("deletion_vector")
+            del values["bounds"]
             yield AddFile(**values, deletion_vector=DeletionVectorDescriptor(**dv) if dv else None)
 
 

@@ -92,7 +92,7 @@ MISTAKES = {
     "unknown table": (SMALLEST + "[sinks]\n", "sinks is not known; known are daemon, feeds, store"),
     "unknown daemon key": (
         "[daemon]\nport = 1\n" + SMALLEST,
-        "daemon.port is not known; known are http, log_format,",
+        "daemon.port is not known; known are http, lease_s,",
     ),
     "unknown feed key": (feed_with("tavle = 1"), "feeds.orders.tavle is not known; known are"),
     "no table": ("[feeds.orders]\n" + SINK, "feeds.orders.table is missing"),

@@ -1,13 +1,13 @@
 """From a batch of changes to records in partitions: encoding, routing, and what is too large.
 
-Pure but for the driver that it hands the records to, in pieces, so that the network is at work
-while the next piece is being encoded.
+In pieces: while one is on its way to the broker, the next is being encoded.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
@@ -24,7 +24,10 @@ from tailer.errors import SinkRejected
 __all__ = ["Publisher", "single_record", "slices"]
 
 #: So many bytes of rows are encoded at a time.
-_PIECE_BYTES = 4 * 1024 * 1024
+_PIECE_BYTES = 2 * 1024 * 1024
+
+#: A piece of a batch, its records, and a mask of those that are too large, or None.
+_Encoded = tuple[ChangeBatch, Records, pa.BooleanArray | None]
 
 
 def single_record(key: bytes | None, value: bytes, timestamp_ms: int) -> Records:
@@ -88,22 +91,40 @@ class Publisher:
         Raises :class:`SinkRejected` for a record that is larger than the topic takes.
         """
         sent = 0
-        for piece in slices(batch, batch.num_rows or 1, _PIECE_BYTES):
-            sent += self._publish(piece)
+        for encoded in self._encoded(slices(batch, batch.num_rows or 1, _PIECE_BYTES)):
+            for piece, records, too_large in encoded:
+                fitting = records
+                if too_large is not None:
+                    fitting = self._without(records, too_large, piece)
+                if fitting.num_records:
+                    self._send(fitting)
+                sent += fitting.num_records - int(fitting.values.null_count)
         return sent
 
-    def _publish(self, batch: ChangeBatch) -> int:
+    def _encoded(self, pieces: Iterator[ChangeBatch]) -> Iterator[list[_Encoded]]:
+        """The pieces' records. While one piece is sent, another thread encodes the next."""
+        with ThreadPoolExecutor(1, "kafka-encode") as threads:
+            ready: Future[list[_Encoded]] | None = None
+            for piece in pieces:
+                following = threads.submit(self._encode, piece)
+                if ready is not None:
+                    yield ready.result()
+                ready = following
+            if ready is not None:
+                yield ready.result()
+
+    def _encode(self, batch: ChangeBatch) -> list[_Encoded]:
+        """A piece's records, and which of them are too large, if any are."""
         records = self.encoder.encode(batch)
         if not records.num_records:
-            return 0
+            return []
         too_large = pc.greater(record_sizes(records), self.topic.max_message_bytes)
-        if pc.any(too_large).as_py():
-            if records.num_records < batch.num_rows and batch.num_rows > 1:
-                # One record for many rows: fewer rows make a smaller one.
-                return sum(self._publish(half) for half in _halves(batch))
-            records = self._without(records, too_large, batch)
-        self._send(records)
-        return len(records.values) - int(records.values.null_count)
+        if not pc.any(too_large).as_py():
+            return [(batch, records, None)]
+        if records.num_records < batch.num_rows and batch.num_rows > 1:
+            # One record for many rows: fewer rows make a smaller one.
+            return [encoded for half in _halves(batch) for encoded in self._encode(half)]
+        return [(batch, records, too_large)]
 
     def _send(self, records: Records) -> None:
         count = self.topic.partitions

@@ -240,7 +240,7 @@ class _Decoder:
         first = 0
         for group in range(self.parquet.metadata.num_row_groups):
             rows = self.parquet.metadata.row_group(group).num_rows
-            if part is not None and not part[0] <= self._middle(group) < part[1]:
+            if part is not None and not part[0] <= self._middle(first, rows) < part[1]:
                 first += rows
                 continue
             wanted = self.selection.count(first, first + rows)
@@ -254,12 +254,11 @@ class _Decoder:
                         yield found.slice(passed)
             first += rows
 
-    def _middle(self, group: int) -> int:
-        """The byte of the file in the middle of a row group."""
-        meta = self.parquet.metadata.row_group(group)
-        columns = [meta.column(i) for i in range(meta.num_columns)]
-        starts = (c.dictionary_page_offset or c.data_page_offset for c in columns)
-        return int(min(starts)) + sum(int(c.total_compressed_size) for c in columns) // 2
+    def _middle(self, first: int, rows: int) -> int:
+        """Where in the file's bytes the middle of a row group lies, told by its rows: what a
+        damaged footer says of columns can end the whole process."""
+        total = max(1, int(self.parquet.metadata.num_rows))
+        return self.size * (2 * first + rows) // (2 * total)
 
     def _row_group(self, group: int, first: int) -> Iterator[Rows]:
         """One row group's selected rows; ``first`` is the position of its first row."""

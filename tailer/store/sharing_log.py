@@ -11,13 +11,12 @@ table's properties at each version, and cuts a range where they change.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import anyio.to_thread
 
@@ -27,6 +26,7 @@ from tailer.sharing.client import Answer, Query, SharingClient
 from tailer.sharing.http import Refused
 from tailer.sharing.model import EndOfStream, Table
 from tailer.store.sharing_links import LinkTable, Origin
+from tailer.store.sharing_spool import Spool, append_actions, complete_removes
 from tailer.store.sharing_state import SharedState, Timeline, feed_enabled
 
 __all__ = ["ChangeRequests", "SharedLog", "Spooled"]
@@ -34,8 +34,6 @@ __all__ = ["ChangeRequests", "SharedLog", "Spooled"]
 #: Which requests a table's changes are asked for by.
 ChangeRequests = Literal["auto", "cdf", "derived"]
 
-#: So many bytes of lines are gathered before they are written.
-_FLUSH_BYTES = 1024 * 1024
 #: The ranges whose commits are kept: the one being read, and the one before it.
 _RANGES_KEPT = 2
 _STATES_KEPT = 8
@@ -58,7 +56,8 @@ class _Range:
     timeline: Timeline
     last: int
     times: dict[int, int] = field(default_factory=dict)
-    removes: set[int] = field(default_factory=set)
+    # Of each version with removes: the partition columns that all of them have values of.
+    removes: dict[int, set[str]] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -207,7 +206,7 @@ class SharedLog:
         found = _Range(origin, folder, Timeline(first), last)
         async with self._ask(origin) as answer:
             folder.mkdir()
-            spool = _Spool(self._links, origin)
+            spool = Spool(self._links, origin)
             try:
                 async with aclosing(answer.lines()) as lines:
                     async for line in lines:
@@ -219,7 +218,7 @@ class SharedLog:
                 raise
         return found
 
-    async def _take(self, found: _Range, line: Line, spool: _Spool) -> None:
+    async def _take(self, found: _Range, line: Line, spool: Spool) -> None:
         if isinstance(line, EndOfStream):
             return
         if not isinstance(line, SharedFile):
@@ -240,7 +239,8 @@ class SharedLog:
             if line.timestamp_ms is not None:
                 found.times.setdefault(version, line.timestamp_ms)
             if line.kind == "remove":
-                found.removes.add(version)
+                named = set(line.action.get("partitionValues") or ())
+                found.removes[version] = found.removes.get(version, named) & named
             await spool.add(found.file(version), line)
 
     async def _finish(self, found: _Range) -> None:
@@ -269,9 +269,12 @@ class SharedLog:
             if time is None:
                 time = _created(after)
             found.times[version] = time
+            if before is not None and version in found.removes:
+                lacking = before.partition_keys() - found.removes[version]
+                await anyio.to_thread.run_sync(complete_removes, found.file(version), lacking)
             info = {"inCommitTimestamp": time}
             lines = [{"commitInfo": info}, *after.actions(before)]
-            _append(found.file(version), lines)
+            append_actions(found.file(version), lines)
             before = after
 
     async def _keep(self, found: _Range) -> None:
@@ -320,7 +323,7 @@ class SharedLog:
         file = self._folder / f"{version:020d}.checkpoint.json"
         sidecar = {"path": f"{version:020d}.json", "sizeInBytes": 1, "modificationTime": 0}
         file.unlink(missing_ok=True)
-        _append(
+        append_actions(
             file,
             [
                 {"checkpointMetadata": {"version": version}},
@@ -388,9 +391,9 @@ class SharedLog:
 
     async def _spool(self, answer: Answer, origin: Origin, file: Path | None) -> str | None:
         """Write the files of an answer, or only take their URLs; returns the refresh token."""
-        spool = _Spool(self._links, origin)
+        spool = Spool(self._links, origin)
         if file is not None:
-            _append(file, [])
+            append_actions(file, [])
         async with aclosing(answer.lines()) as lines:
             async for line in lines:
                 if isinstance(line, SharedFile):
@@ -432,37 +435,6 @@ class SharedLog:
             raise self._lost(e, origin.first, "new URLs for the files") from None
 
 
-class _Spool:
-    """Writes the lines of an answer to their files, and its URLs, a megabyte at a time."""
-
-    def __init__(self, links: LinkTable, origin: Origin) -> None:
-        self._links = links
-        self._origin = origin
-        self._lines: dict[Path, list[bytes]] = {}
-        self._files: list[SharedFile] = []
-        self._bytes = 0
-
-    async def add(self, file: Path | None, shared: SharedFile) -> None:
-        self._files.append(shared)
-        self._bytes += len(shared.url)
-        if file is not None:
-            line = json.dumps({shared.kind: shared.action}, separators=(",", ":")).encode() + b"\n"
-            self._lines.setdefault(file, []).append(line)
-            self._bytes += len(line)
-        if self._bytes >= _FLUSH_BYTES:
-            await self.flush()
-
-    async def flush(self) -> None:
-        await anyio.to_thread.run_sync(self._write)
-        self._lines, self._files, self._bytes = {}, [], 0
-
-    def _write(self) -> None:
-        for file, lines in self._lines.items():
-            with file.open("ab") as f:
-                f.writelines(lines)
-        self._links.put(self._files, self._origin)
-
-
 async def _states(answer: Answer, version: int) -> Timeline:
     """The states at the head of an answer; what follows them is not waited for."""
     timeline = Timeline(version)
@@ -476,11 +448,6 @@ async def _states(answer: Answer, version: int) -> Timeline:
                 break
     timeline.at(version)  # says what is lacking
     return timeline
-
-
-def _append(file: Path, actions: list[dict[str, Any]]) -> None:
-    with file.open("ab") as f:
-        f.writelines(json.dumps(a, separators=(",", ":")).encode() + b"\n" for a in actions)
 
 
 def _created(state: SharedState) -> int:

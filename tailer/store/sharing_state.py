@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tailer.delta.actions import Metadata, Protocol, action_of
 from tailer.delta.features import FEATURES
+from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 from tailer.sharing.answers import MetadataLine, ProtocolLine
 
@@ -29,6 +31,18 @@ class SharedState:
         if before is None or before.metadata != self.metadata:
             found.append({"metaData": self.metadata})
         return found
+
+    def partition_keys(self) -> set[str]:
+        """The partition columns, by the names that partition values have them under.
+
+        Raises :class:`UnsupportedTable` or :class:`CorruptLog` for a state that can't be read.
+        """
+        protocol = action_of("protocol", self.protocol)
+        metadata = action_of("metaData", self.metadata)
+        if not isinstance(protocol, Protocol) or not isinstance(metadata, Metadata):
+            return set()
+        state = TableState.of(protocol, metadata)
+        return {state.physical_name(f) for f in state.partition_fields()}
 
     def with_feed(self) -> SharedState:
         """The state of a version whose change data feed the server gave: then it has one.

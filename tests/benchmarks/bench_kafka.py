@@ -100,7 +100,8 @@ def run(name: str, broker: Broker, table: Path) -> tuple[float, float, float]:
             assert process.returncode == 0, name
         found = json.loads(said.splitlines()[-1])
         count = found["records"] or EVENTS
-        return count / found["seconds"], found["seconds"], peak.bytes / 2**20
+        processor = found["processor"] * 1_000_000 / count
+        return count / found["seconds"], processor, peak.bytes / 2**20
     finally:
         delete(broker, topic)
 
@@ -124,9 +125,12 @@ def main() -> None:
     with Broker(heap="1g", jvm=[]) as broker:
         for _ in range(asked.rounds):
             for name in names:
-                rate, seconds, mib = run(name, broker, table)
+                rate, processor, mib = run(name, broker, table)
                 rates[name].append(rate)
-                print(f"{name:34} {rate:10,.0f}/s {seconds:7.2f} s {mib:6.0f} MiB", flush=True)
+                print(
+                    f"{name:34} {rate:10,.0f}/s {processor:6.2f} CPU s a million {mib:6.0f} MiB",
+                    flush=True,
+                )
     print()
     medians = {name: median(found) for name, found in rates.items()}
     for name, rate in medians.items():

@@ -12,11 +12,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CONTENDERS", "main", "values"]
+__all__ = ["CONTENDERS", "main", "now", "since", "values"]
+
+#: Wall seconds, processor seconds of this process, records (0: all of the table's).
+Work = tuple[float, float, int]
 
 #: What ready bytes are sent with is like what our own events are like.
 VALUE_BYTES = 300
 SEND_LOOP_RECORDS = 150_000
+
+
+def now() -> tuple[float, float]:
+    """The wall clock and this process's processor time, in seconds."""
+    return time.perf_counter(), time.process_time()
+
+
+def since(began: tuple[float, float]) -> tuple[float, float]:
+    """What has passed of both."""
+    wall, processor = now()
+    return wall - began[0], processor - began[1]
 
 
 def values(count: int) -> list[bytes]:
@@ -29,10 +43,10 @@ def values(count: int) -> list[bytes]:
     return made
 
 
-def ours(driver: str, delivery: str) -> Callable[[str, str, str], tuple[float, int]]:
+def ours(driver: str, delivery: str) -> Callable[[str, str, str], Work]:
     """The table's whole feed, by the daemon's own feed, from the table to the broker."""
 
-    def run(bootstrap: str, topic: str, table: str) -> tuple[float, int]:
+    def run(bootstrap: str, topic: str, table: str) -> Work:
         import anyio
         from prometheus_client import CollectorRegistry
 
@@ -52,7 +66,7 @@ def ours(driver: str, delivery: str) -> Callable[[str, str, str], tuple[float, i
         async def start(_: DeltaLog) -> Offset:
             return Offset(1)
 
-        async def work() -> tuple[float, int]:
+        async def work() -> Work:
             last = await log.latest_version()
             feed = Feed(
                 name=topic,
@@ -65,16 +79,16 @@ def ours(driver: str, delivery: str) -> Callable[[str, str, str], tuple[float, i
                 options=FeedOptions(),
                 last=last,
             )
-            began = time.perf_counter()
+            began = now()
             await run_feed(feed)
-            return time.perf_counter() - began, 0
+            return *since(began), 0
 
         return anyio.run(work)
 
     return run
 
 
-def send_loop(bootstrap: str, topic: str, _: str) -> tuple[float, int]:
+def send_loop(bootstrap: str, topic: str, _: str) -> Work:
     """kafka-python's ``send()``, ready bytes."""
     from kafka import KafkaProducer
 
@@ -82,16 +96,16 @@ def send_loop(bootstrap: str, topic: str, _: str) -> tuple[float, int]:
     producer = KafkaProducer(
         bootstrap_servers=bootstrap, batch_size=512 * 1024, linger_ms=50, retry_backoff_ms=5
     )
-    began = time.perf_counter()
+    began = now()
     for value in made:
         producer.send(topic, value)
     producer.flush()
-    taken = time.perf_counter() - began
+    taken = since(began)
     producer.close()
-    return taken, len(made)
+    return *taken, len(made)
 
 
-def librdkafka_loop(bootstrap: str, topic: str, _: str) -> tuple[float, int]:
+def librdkafka_loop(bootstrap: str, topic: str, _: str) -> Work:
     """confluent-kafka's ``produce()``, ready bytes."""
     from confluent_kafka import Producer
 
@@ -107,19 +121,24 @@ def librdkafka_loop(bootstrap: str, topic: str, _: str) -> tuple[float, int]:
         }
     )
     failed: list[Any] = []
-    began = time.perf_counter()
+
+    def delivered(error: Any, _: Any) -> None:
+        if error:
+            failed.append(error)
+
+    began = now()
     for i, value in enumerate(made):
-        producer.produce(topic, value, on_delivery=lambda error, _: error and failed.append(error))
+        producer.produce(topic, value, on_delivery=delivered)
         if i % 1000 == 0:
             producer.poll(0)
     left = producer.flush(120)
-    taken = time.perf_counter() - began
+    taken = since(began)
     assert not left, left
     assert not failed, failed[:3]
-    return taken, len(made)
+    return *taken, len(made)
 
 
-def spark(_: str, __: str, table: str) -> tuple[float, int]:
+def spark(_: str, __: str, table: str) -> Work:
     """readChangeFeed and JSON in Spark's batch, to nowhere, in a session that is warm.
 
     Spark's Kafka sink does not resolve whole from Maven Central for this Spark, so this is what it
@@ -145,14 +164,14 @@ def spark(_: str, __: str, table: str) -> tuple[float, int]:
 
     last = session.sql(f"DESCRIBE HISTORY delta.`{table}` LIMIT 1").collect()[0]["version"]
     run(1, 1)  # warm up
-    began = time.perf_counter()
+    began = now()
     run(1, last)
-    taken = time.perf_counter() - began
+    taken = since(began)
     session.stop()
-    return taken, 0
+    return *taken, 0
 
 
-CONTENDERS: dict[str, Callable[[str, str, str], tuple[float, int]]] = {
+CONTENDERS: dict[str, Callable[[str, str, str], Work]] = {
     "exactly once, kafka-python": ours("kafka-python", "exactly-once"),
     "exactly once, librdkafka": ours("librdkafka", "exactly-once"),
     "at least once, kafka-python": ours("kafka-python", "at-least-once"),
@@ -165,8 +184,8 @@ CONTENDERS: dict[str, Callable[[str, str, str], tuple[float, int]]] = {
 def main() -> None:
     """Run one contender."""
     name, bootstrap, topic, table = sys.argv[1:]
-    seconds, count = CONTENDERS[name](bootstrap, topic, table)
-    print(json.dumps({"seconds": seconds, "records": count}))
+    seconds, processor, count = CONTENDERS[name](bootstrap, topic, table)
+    print(json.dumps({"seconds": seconds, "processor": processor, "records": count}))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.changes import CHANGE_TYPES
@@ -55,6 +55,7 @@ def expected(plain: list[dict[str, Any]], names: list[str]) -> list[Row]:
     ]
 
 
+@settings(max_examples=30)  # each starts the engine twice
 @given(versions, st.integers(1, 4), st.booleans(), st.data())
 def test_updates_are_paired_by_their_keys(
     files: list[tuple[str, list[dict[str, Any]]]],

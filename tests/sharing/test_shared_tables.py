@@ -202,38 +202,7 @@ async def test_times_are_looked_up_by_the_server(tmp_path: Path) -> None:
         await store.aclose()
 
 
-# Without history
-
-
-async def test_without_history_the_feed_and_the_current_snapshot_can_be_read(
-    tmp_path: Path,
-) -> None:
-    table = golden_table("cdf_dv", tmp_path)
-    last = await newest(table)
-    with serving({NAME: table}) as server:
-        server.faults.history = server.faults.streaming = False
-        profile = server.profile(tmp_path)
-        for first in (0, 2, last):
-            assert plain(await read_shared(profile, first, last)) == await direct(table, first)
-        rows = await read_shared(profile, Offset(last, snapshot=True), last)
-        own = await read_store(LocalStore(str(table)), Offset(last, snapshot=True), last)
-        assert sorted(untimed(rows)) == sorted(untimed(own))
-        with pytest.raises(DataLoss, match="history sharing is not enabled"):
-            await read_shared(profile, Offset(last - 1, snapshot=True), last)
-
-
-async def test_a_table_whose_changes_are_not_shared_is_refused_in_the_servers_words(
-    tmp_path: Path,
-) -> None:
-    table = orders(tmp_path / "orders", cdf=False)
-    with serving({NAME: table.folder}) as server:
-        profile = server.profile(tmp_path)
-        with pytest.raises(DataLoss, match=r"version 2: .*no change data at 2"):
-            await read_shared(profile, 2, 3, change_source="cdf")
-        assert [e["id"] for e in await read_shared(profile, 2, 3)] == [2, 3]
-        server.faults.streaming = False
-        with pytest.raises(DataLoss, match="start at a newer version, or with a snapshot"):
-            await read_shared(profile, 2, 3)
+# Files and feeds that end
 
 
 async def test_a_feed_is_read_up_to_where_it_ends(tmp_path: Path) -> None:
