@@ -7,48 +7,19 @@ import re
 import signal
 import sys
 import threading
-import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from tailer.assembly import assemble
 from tailer.changes import Offset
-from tailer.config import Config, FeedConfig
-from tailer.daemon import offset_store, table_log
-from tailer.errors import ConfigError, OffsetError
-from tailer.history import check_start
-from tailer.metrics import FeedMetrics, MetricFamilies
-from tailer.sink import Sink, load_sink
+from tailer.config import Config
+from tailer.errors import OffsetError
+from tailer.metrics import MetricFamilies
 from tailer.spark.pipeline import PipelineFeed, PipelineOptions, run_pipeline, start_session
 
 __all__ = ["checkpoint_offset", "run_cluster"]
-
-
-def _feed(config: Config, feed: FeedConfig, families: MetricFamilies) -> PipelineFeed:
-    try:
-        check_start(feed.start)
-    except ConfigError as e:
-        raise ConfigError(f"{config.path}: feeds.{feed.name}.from: {e}") from None
-
-    def sink() -> Sink:
-        try:
-            return load_sink(feed.sink_type).from_options(feed.sink_options, config.folder)
-        except ConfigError as e:
-            raise ConfigError(f"{config.path}: feeds.{feed.name}.sink: {e}") from e
-
-    log = table_log(config, feed)
-    return PipelineFeed(
-        name=feed.name,
-        table=log.store.root,
-        log=log,
-        start=feed.start,
-        options=feed.options,
-        sink=sink,
-        offsets=offset_store(config, feed.name),
-        metrics=FeedMetrics(feed.name, time.time, families),
-        store=getattr(feed, "store", {}),
-    )
 
 
 def run_cluster(config: Config, options: PipelineOptions) -> int:
@@ -60,9 +31,9 @@ def run_cluster(config: Config, options: PipelineOptions) -> int:
 
     registry = CollectorRegistry()
     families = MetricFamilies(registry)
-    feeds = [_feed(config, feed, families) for feed in config.feeds.values()]
-    for feed in feeds:
-        feed.sink()  # a mistake in its options is told before Spark starts
+    feeds = [
+        PipelineFeed(assemble(config, feed, families), feed.store) for feed in config.feeds.values()
+    ]
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
@@ -74,7 +45,7 @@ def run_cluster(config: Config, options: PipelineOptions) -> int:
         spark.stop()
     failed = [feed for feed in feeds if feed.ended is not None]
     for feed in failed:
-        print(f"tailer: feed {feed.name}: {feed.ended}", file=sys.stderr)
+        print(f"tailer: feed {feed.feed.name}: {feed.ended}", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -88,9 +59,9 @@ def _serving(
 
     def unready() -> dict[str, str]:
         return {
-            feed.name: str(feed.ended or feed.metrics.error or "starting")
-            for feed in feeds
-            if feed.ended is not None or not feed.metrics.ready
+            one.feed.name: str(one.ended or one.feed.metrics.error or "starting")
+            for one in feeds
+            if one.ended is not None or not one.feed.metrics.ready
         }
 
     routes = health_routes(registry, unready)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,14 +23,8 @@ from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TailerError, TransientError
-from tailer.feed import FeedOptions, Item
-from tailer.history import start_offset
-from tailer.log import DeltaLog
-from tailer.metrics import FeedMetrics
-from tailer.offsets import OffsetStore
-from tailer.policy import Requests
+from tailer.feed import Feed, FeedOptions, Item
 from tailer.publish import Publisher
-from tailer.sink import Sink
 from tailer.spark.envelope import BatchSource, feed_option, items
 from tailer.spark.options import STORE_PREFIX
 
@@ -60,16 +54,9 @@ class PipelineOptions:
 
 @dataclass(slots=True)
 class PipelineFeed:
-    """One feed of the configuration, as the daemon would run it; ``sink`` makes a new one."""
+    """One feed of the configuration as the daemon would run it, and the options of its store."""
 
-    name: str
-    table: str
-    log: DeltaLog
-    start: str
-    options: FeedOptions
-    sink: Callable[[], Sink]
-    offsets: OffsetStore
-    metrics: FeedMetrics
+    feed: Feed
     store: Mapping[str, Any] = field(default_factory=dict)
     ended: TailerError | None = None
 
@@ -99,16 +86,17 @@ class _Run:
         self,
         spark: SparkSession,
         portal: BlockingPortal,
-        feed: PipelineFeed,
+        planned: PipelineFeed,
         options: PipelineOptions,
     ) -> None:
         self.spark = spark
         self.portal = portal
-        self.feed = feed
+        self.feed = planned.feed
+        self.store = planned.store
         self.options = options
         self.error: Exception | None = None
         self.query: StreamingQuery | None = None
-        self._sink: Sink | None = None
+        self._open = False
         self._publisher: Publisher | None = None
         self._offset: Offset | None = None
         self._writing = threading.Lock()
@@ -118,19 +106,19 @@ class _Run:
     def start(self) -> None:
         """Open the sink, find the place, start the query."""
         feed, call = self.feed, self.portal.call
-        self._sink = feed.sink()
-        offset = call(self._sink.open, feed.name) or call(feed.offsets.load)
+        self._open = True
+        offset = call(feed.sink.open, feed.name) or call(feed.offsets.load)
         if offset is None:
-            offset = call(start_offset, feed.log, feed.start)
+            offset = call(feed.start, feed.log)
         self._offset = offset
         feed.metrics.started(offset)
-        self._publisher = Publisher(self._sink, None, feed.offsets, feed.metrics, Requests())
+        self._publisher = Publisher(feed.sink, feed.park, feed.offsets, feed.metrics, feed.requests)
         reader = self.spark.readStream.format(BatchSource.name())
-        wanted = feed.options.for_sink(self._sink)
+        wanted = feed.options.for_sink(feed.sink)
         for name, value in self._source_options(offset, wanted).items():
             reader = reader.option(name, value)
         writer = (
-            reader.load(feed.table)
+            reader.load(feed.log.store.root)
             .writeStream.queryName(f"tailer-{feed.name}")
             .option("checkpointLocation", self._checkpoint.name)
             .foreachBatch(self._write)
@@ -149,7 +137,7 @@ class _Run:
             "maxPartitionBytes": str(self.options.partition_bytes_max),
             "tornCommitMaxSeconds": str(max(1, round(self.feed.log.torn_commit_max_s))),
         }
-        return found | {f"{STORE_PREFIX}{k}": str(v) for k, v in self.feed.store.items()}
+        return found | {f"{STORE_PREFIX}{k}": str(v) for k, v in self.store.items()}
 
     def _write(self, frame: DataFrame, _: int) -> None:
         """One micro-batch: decode everywhere at once, then write here in order."""
@@ -169,7 +157,7 @@ class _Run:
 
     def _publish(self, item: Item) -> None:
         with self._writing:
-            if self._ending or self._sink is None or self._publisher is None:
+            if self._ending or self._publisher is None:
                 raise _Stopped
             if isinstance(item, ChangeBatch):
                 if self._offset is not None and item.next_offset <= self._offset:
@@ -196,10 +184,11 @@ class _Run:
         if self.query is not None:
             with suppress(Exception):  # it has failed, or the session is gone
                 self.query.stop()
-        if self._sink is not None:
+        if self._open:
             with self._writing:
-                self.portal.call(self._sink.aclose)
-                self._sink = None
+                self.portal.call(self.feed.sink.aclose)
+                if self.feed.park is not None:
+                    self.portal.call(self.feed.park.aclose)
         self._checkpoint.cleanup()
 
 
@@ -238,11 +227,11 @@ def run_pipeline(
     from tailer.spark.listener import ProgressListener
 
     spark.dataSource.register(BatchSource)
-    listener = ProgressListener({f"tailer-{feed.name}": feed.metrics for feed in feeds})
+    listener = ProgressListener({f"tailer-{f.feed.name}": f.feed.metrics for f in feeds})
     spark.streams.addListener(listener)
     threads = [
         threading.Thread(
-            target=_keep_running, args=(spark, portal, feed, options, stopping), name=feed.name
+            target=_keep_running, args=(spark, portal, feed, options, stopping), name=feed.feed.name
         )
         for feed in feeds
     ]
@@ -257,22 +246,23 @@ def run_pipeline(
 def _keep_running(
     spark: SparkSession,
     portal: BlockingPortal,
-    feed: PipelineFeed,
+    planned: PipelineFeed,
     options: PipelineOptions,
     stopping: threading.Event,
 ) -> None:
+    feed = planned.feed
     pause, acquired = feed.options.retry.pause_min_s, False
     try:
         portal.call(feed.offsets.acquire)
         acquired = True
         while not stopping.is_set():
             written = feed.metrics.versions_delivered
-            failure = _run_once(_Run(spark, portal, feed, options), stopping)
+            failure = _run_once(_Run(spark, portal, planned, options), stopping)
             if failure is None:
                 return
             feed.metrics.failed(failure)
             if not isinstance(failure, TransientError):
-                feed.ended = failure
+                planned.ended = failure
                 return
             if feed.metrics.versions_delivered > written:
                 pause = feed.options.retry.pause_min_s
@@ -280,7 +270,7 @@ def _keep_running(
             pause = min(pause * 2, feed.options.retry.pause_max_s)
     except TailerError as e:
         feed.metrics.failed(e)
-        feed.ended = e
+        planned.ended = e
     finally:
         if acquired:
             portal.call(feed.offsets.release)

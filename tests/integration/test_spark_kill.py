@@ -28,7 +28,7 @@ from tailer.testing.table import TableBuilder
 from tests.components import DELTA_PACKAGE, java_major, require
 
 ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "0"))
-START_S = 120.0
+START_S = 300.0  # of Java and Python under load; no assertion is about time
 COLUMNS = pa.schema([("id", pa.int64()), ("amount", pa.int64())])
 
 DRIVER = """
@@ -209,7 +209,7 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600 + 120 * ROUNDS)
+@pytest.mark.timeout(1800 + 300 * ROUNDS)
 @pytest.mark.skipif(not ROUNDS, reason="minutes a round: set TAILER_TORTURE_ROUNDS")
 def test_mirror_and_files_are_exact_when_driver_and_executors_are_killed(
     spark: SparkSession, tmp_path: Path
