@@ -41,7 +41,10 @@ async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -
     vector that does not pass its checks; both name version and file.
     """
     if isinstance(store, Elsewhere):
-        await store.expect(file.location, file.version, snapshot=file.origin == "snapshot")
+        vectors = [dv_location(dv) for dv in (file.only, file.without) if dv is not None]
+        for where in (file.location, *vectors):
+            if where is not None:
+                await store.expect(where, file.version, snapshot=file.origin == "snapshot")
     selection = ALL_ROWS
     if file.rows is not None:
         selection = RowSelection.of(file.rows, None)

@@ -23,16 +23,17 @@ from tailer.fetch import fetch
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.types import conform
-from tailer.store import Store, open_store
+from tailer.store import ChangeSourced, Store, open_store
 
 __all__ = ["decoded", "open_table", "spark_batches", "store_portal"]
 
 
 def open_table(options: SourceOptions) -> Store:
     """The store of the query's table, with the options that it was given."""
-    if options.store:
-        return open_store(options.table, options.store)
-    return open_store(options.table)
+    store = open_store(options.table, options.store)
+    if isinstance(store, ChangeSourced):
+        store.serve(options.change_source)
+    return store
 
 
 @contextmanager

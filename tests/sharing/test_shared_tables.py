@@ -374,11 +374,11 @@ async def test_what_one_store_planned_another_can_read(
         planner = shared_store(profile, change_source=source)
         files = await planned(planner, source)
         assert len(files) > 4
+        reader = shared_store(profile, change_source=source)
         for file in files:
-            reader = shared_store(profile, change_source=source)
             with (await fetch(reader, file)).source as opened:
                 assert opened.size() == file.size
-            await reader.aclose()
+        await reader.aclose()
         await planner.aclose()
 
 
