@@ -6,7 +6,6 @@ import argparse
 import datetime as dt
 import json
 import random
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -341,51 +340,9 @@ async def _spark(arguments: argparse.Namespace) -> int:
 
 
 async def _offsets(arguments: argparse.Namespace) -> int:
-    from tailer.config import load_config
-    from tailer.daemon import feed_configs, offset_store, table_log
+    from tailer.offsets_command import offsets
 
-    config = load_config(Path(arguments.config))
-    feeds = await feed_configs(config)
-    # Of a feed with several sinks, each has an offset of its own.
-    names = {
-        f"{name}/{sink}" if sink else name: feed
-        for name, feed in feeds.items()
-        for sink in feed.sinks
-    }
-    if arguments.feed not in names:
-        known = ", ".join(sorted(names)) or "none"
-        raise ConfigError(f"{arguments.config} has no feed {arguments.feed!r}; it has {known}")
-    store = offset_store(config, arguments.feed)
-    if arguments.action in ("show", "export"):
-        offset = await store.load()
-        if offset is None and arguments.action == "export":
-            raise ConfigError(f"the feed {arguments.feed!r} has no saved offset to export")
-        print("none" if offset is None else offset)
-        return 0
-    if arguments.action == "import" and arguments.checkpoint is None:
-        raise ConfigError("offsets import needs --checkpoint FOLDER, that of a Spark query")
-    if arguments.action == "set" and arguments.at_version is None:
-        raise ConfigError("offsets set needs --at-version N, the next version to read")
-    await store.acquire()
-    try:
-        if arguments.action == "reset":
-            await store.clear()
-        elif arguments.action == "import":
-            from tailer.cluster import checkpoint_offset
-
-            await store.save(checkpoint_offset(Path(arguments.checkpoint)))
-        else:
-            log = table_log(config, names[arguments.feed])
-            try:
-                before = await log.state_before(arguments.at_version)
-            finally:
-                await log.store.aclose()
-            table_id = before.table_id if before else None
-            await store.save(Offset(arguments.at_version, arguments.index, table_id=table_id))
-    finally:
-        await store.release()
-    print(f"the offset of {arguments.feed} is {arguments.action}", file=sys.stderr)
-    return 0
+    return await offsets(arguments)
 
 
 async def _share(arguments: argparse.Namespace) -> int:

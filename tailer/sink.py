@@ -18,6 +18,7 @@ from tailer.errors import ConfigError
 __all__ = [
     "GROUP",
     "Announces",
+    "KeepsProgress",
     "SilentNotices",
     "Sink",
     "SinkFactory",
@@ -65,6 +66,17 @@ class Announces(typing.Protocol):
 
         The same errors as of :meth:`Sink.write`. A notice may come again, with the same id and
         bytes; a sink that stores progress with the data stores ``notice.next_offset`` with it.
+        """
+
+
+@typing.runtime_checkable
+class KeepsProgress(typing.Protocol):
+    """A sink that stores progress with the data, and can be told another one."""
+
+    async def set_offset(self, feed: str, offset: Offset | None) -> None:
+        """Overwrite the progress of a feed that does not run; None forgets it.
+
+        Does nothing where the sink's options leave the progress to the feed's offset store.
         """
 
 

@@ -19,6 +19,7 @@ LAYERS = (
     ("__main__", "testing"),
     ("cli",),
     ("commands",),
+    ("offsets_command",),
     ("cluster",),
     ("daemon",),
     ("console",),

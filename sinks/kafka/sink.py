@@ -65,17 +65,16 @@ class KafkaSink:
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
         """Overwrite the progress that Kafka keeps for a feed, fencing a daemon that runs it.
 
-        None: the feed's start decides. Raises :class:`SinkRejected` where delivery is not exactly
-        once, for then the feed's offset store has it.
+        None: the feed's start decides. With at-least-once delivery the feed's offset store has it,
+        and there is nothing to do.
         """
         await anyio.to_thread.run_sync(partial(self._set_offset, feed, offset))
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
         self._open(feed)
         try:
-            if not isinstance(self._session, ExactlyOnce):
-                raise SinkRejected("with at-least-once delivery Kafka keeps no offset")
-            self._session.set_offset(offset)
+            if isinstance(self._session, ExactlyOnce):
+                self._session.set_offset(offset)
         finally:
             self._close()
 
