@@ -36,6 +36,7 @@ _ALLOWED: dict[str, tuple[type, Any]] = {
     "transactional_id": (str, "delta-tailer.{feed}"),
     "progress_topic": (str, "delta-tailer-progress"),
     "transaction_topic": (str, ""),
+    "notice_topic": (str, ""),
     "append_to_existing": (bool, False),
     "create_topics": (bool, True),
     "partitions": (int, -1),
@@ -72,6 +73,9 @@ _AT_LEAST_ONE = (
 )
 
 
+_OTHER_TOPICS = ("transaction_topic", "notice_topic", "park_topic")
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
     """One sink's options. Bytes are counted before compression; -1 is the broker's default.
@@ -89,6 +93,7 @@ class KafkaOptions:
     transactional_id: str
     progress_topic: str
     transaction_topic: str
+    notice_topic: str
     append_to_existing: bool
     create_topics: bool
     partitions: int
@@ -162,7 +167,7 @@ def _check(taken: dict[str, Any]) -> None:
         )
     if taken["on_oversize"] == "park" and not taken["park_topic"]:
         raise ConfigError("sink 'kafka' with on_oversize = 'park' needs the option 'park_topic'")
-    for key in ("topic", "transactional_id", "progress_topic", "transaction_topic", "park_topic"):
+    for key in ("topic", "transactional_id", "progress_topic", *_OTHER_TOPICS):
         for name in _PLACEHOLDER.findall(taken[key]):
             if name not in _PLACEHOLDERS or (name == "table" and key != "topic"):
                 allowed = "{feed} and {table}" if key == "topic" else "{feed}"

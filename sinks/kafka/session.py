@@ -22,7 +22,7 @@ from sinks.kafka.driver import Driver, Fenced, open_driver
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.progress import Progress, read_progress
 from sinks.kafka.publisher import Publisher, single_record, slices
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TailerError, TransientError
 
 __all__ = ["AtLeastOnce", "ExactlyOnce", "Session"]
@@ -53,6 +53,7 @@ class Session:
         self.driver: Driver | None = None
         self._publishers: dict[str, Publisher] = {}
         self._batch_bytes = options.batch_bytes
+        self._notices: str | None = None
 
     def open(self) -> Offset | None:
         """Get ready; the offset to resume from, where Kafka keeps it."""
@@ -60,6 +61,10 @@ class Session:
 
     def write(self, batch: ChangeBatch) -> None:
         """Write a batch; it is durable when this returns."""
+        raise NotImplementedError
+
+    def announce(self, notice: Notice) -> None:
+        """Write a notice, where there is a topic for them; durable when this returns."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -113,6 +118,15 @@ class Session:
         config = {**_DATA_CONFIG, **self.options.topic_config}
         return self._made(name, self.options.partitions, config)
 
+    def _send_notice(self, notice: Notice) -> None:
+        assert self.driver is not None
+        if self._notices is None:
+            name = topic_name(self.options.notice_topic, self.feed)
+            self._notices = self._made(name, 1, {}).name
+        text = json.dumps(notice.to_json(), ensure_ascii=False, separators=(",", ":"))
+        record = single_record(self.feed.encode(), text.encode(), notice.timestamp_ms)
+        self.driver.send(self._notices, 0, record)
+
     def _made(self, name: str, partitions: int, config: dict[str, str]) -> Topic:
         topic = self.cluster.topic(name)
         if topic is not None:
@@ -142,6 +156,12 @@ class AtLeastOnce(Session):
         assert self.driver is not None
         if batch.num_rows:
             self._publisher(batch).publish(batch)
+            self.driver.flush()
+
+    def announce(self, notice: Notice) -> None:
+        """See :class:`Session`."""
+        if self.options.notice_topic and self.driver is not None:
+            self._send_notice(notice)
             self.driver.flush()
 
 
@@ -247,6 +267,28 @@ class ExactlyOnce(Session):
             self._ahead = batch.next_offset
             if time.monotonic() - self._saved_at >= _IDLE_S:
                 self._save_ahead()
+
+    def announce(self, notice: Notice) -> None:
+        """See :class:`Session`. What a notice passes over is progress too, at once: it must not
+        come again after a restart."""
+        assert self.driver is not None
+        told, moves = bool(self.options.notice_topic), notice.kind != "heartbeat"
+        if not told and (not moves or notice.next_offset == notice.offset):
+            return
+        with self._dropped_on_error():
+            progress = self.progress
+            if moves:
+                same = notice.next_offset.version == notice.offset.version
+                events = self.progress.events if same else 0
+                progress = replace(self.progress, offset=notice.next_offset, events=events)
+            self.driver.begin()
+            if told:
+                self._send_notice(notice)
+            self._send_progress(progress)
+            self.driver.commit()
+            self.progress, self._saved_at = progress, time.monotonic()
+            if moves:
+                self._ahead = None
 
     def _transact(self, publisher: Publisher, batch: ChangeBatch) -> None:
         """One transaction: the records of a batch, its markers and the progress behind it."""

@@ -15,7 +15,7 @@ import anyio.to_thread
 from sinks.encode.records import load_encoder
 from sinks.kafka.options import KafkaOptions
 from sinks.kafka.session import AtLeastOnce, ExactlyOnce, Session
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected
 
 __all__ = ["KafkaSink"]
@@ -61,6 +61,12 @@ class KafkaSink:
         if self._session is None:
             raise SinkRejected("the sink is not open")
         await anyio.to_thread.run_sync(self._session.write, batch)
+
+    async def announce(self, notice: Notice) -> None:
+        """See :class:`tailer.sink.Announces`. To ``notice_topic``, if there is one."""
+        if self._session is None:
+            raise SinkRejected("the sink is not open")
+        await anyio.to_thread.run_sync(self._session.announce, notice)
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
         """Overwrite the progress that Kafka keeps for a feed, fencing a daemon that runs it.

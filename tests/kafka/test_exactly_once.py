@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ from confluent_kafka import Producer
 
 from sinks.kafka.driver import Fenced
 from sinks.kafka.progress import Progress
-from tailer.changes import Offset
+from tailer.changes import Notice, Offset
 from tailer.errors import SinkRejected, TransientError
 from tailer.testing.batches import empty_batch
 from tests.kafka.broker import Broker
@@ -245,6 +246,25 @@ async def test_an_offset_can_be_set_anew(kafka: Broker) -> None:
     await made(kafka.bootstrap, topic).set_offset("orders", None)
     async with opened(kafka.bootstrap, topic) as (_, offset):
         assert offset is None
+
+
+async def test_a_notice_that_passes_over_a_version_is_progress(kafka: Broker) -> None:
+    topic = fresh()
+    skipped = Notice("skipped_version", 2, 5_000, Offset(2), Offset(3), {"reason": "asked"})
+    told = Notice("schema_change", 3, 6_000, Offset(3), Offset(3), {"added": ["x"]})
+    options = {"notice_topic": f"{topic}-notices"}
+    async with opened(kafka.bootstrap, topic, **options) as (sink, _):
+        await sink.write(batch(1, [1]))
+        await sink.announce(skipped)
+        await sink.announce(told)
+    async with opened(kafka.bootstrap, topic) as (sink, offset):
+        assert offset == Offset(3)
+        # Without a topic for them, notices are progress all the same.
+        await sink.announce(replace(skipped, version=3, offset=Offset(3), next_offset=Offset(4)))
+    async with opened(kafka.bootstrap, topic) as (_, offset):
+        assert offset == Offset(4)
+    notices = [event.row for event in read_topic(kafka.bootstrap, f"{topic}-notices")]
+    assert notices == [skipped.to_json(), told.to_json()]
 
 
 # --- two daemons

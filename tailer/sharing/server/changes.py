@@ -114,7 +114,7 @@ class _Walk:
         form = choose_format(asked, start, end)
         # One range has one schema, its end's; who replays the log begins with the start's.
         shown, at = (start, self.first) if self.historical else (end, self.last)
-        writer = line_writer(self.table, links, form, end.table_id, versioned=True)
+        writer = line_writer(self.table, links, form, versioned=True)
         head = writer.protocol(end.protocol)
         sums = None if self.historical else await self.table.sums(at)
         head += writer.metadata(shown, at, sums)

@@ -199,7 +199,7 @@ def _tree(value: Any, depth: int) -> Node:
     if not isinstance(value, dict) or depth > _DEPTH_MAX:
         raise _NotUnderstood
     op, children = value.get("op"), value.get("children")
-    if not isinstance(children, list):
+    if not isinstance(children, list) or not isinstance(op, str):
         raise _NotUnderstood
     if op in ("and", "or") and len(children) >= 2:
         inner = tuple(_tree(child, depth + 1) for child in children)

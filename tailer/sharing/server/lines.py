@@ -95,18 +95,19 @@ def _line(document: dict[str, Any]) -> bytes:
     return _ENCODER.encode(document).encode() + b"\n"
 
 
-def _file_id(table_id: str, where: str) -> str:
-    """The same for the same file in every answer, and telling nothing of where it lies."""
-    return hashlib.blake2b(f"{table_id}\0{where}".encode(), digest_size=16).hexdigest()
+def _file_id(root: str, where: str) -> str:
+    """The same for the same file in every answer, also where the table was replaced in between,
+    and telling nothing of where it lies."""
+    return hashlib.blake2b(f"{root}\0{where}".encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class LineWriter:
-    """Makes lines in one format. ``url`` gives the URL of a location, good until
-    ``expires_ms``; ``versioned``: lines carry version and timestamp."""
+    """Makes lines in one format. ``root`` is the table's address; ``url`` gives the URL of a
+    location, good until ``expires_ms``; ``versioned``: lines carry version and timestamp."""
 
     form: ResponseFormat
-    table_id: str
+    root: str
     url: Callable[[str], str]
     expires_ms: int
     versioned: bool
@@ -146,7 +147,7 @@ class LineWriter:
         """The line of an add, remove or cdc action. ``snapshot``: of a table's files rather than
         of its changes."""
         where = location(action["path"])
-        document: dict[str, Any] = {"id": _file_id(self.table_id, where)}
+        document: dict[str, Any] = {"id": _file_id(self.root, where)}
         if self.form == "delta":
             changed = dict(action)
             changed["path"] = self.url(where)
@@ -180,7 +181,7 @@ class LineWriter:
         if where is None:
             return values, None
         moved = {**values, "storageType": "p", "pathOrInlineDv": self.url(where)}
-        return moved, _file_id(self.table_id, where)
+        return moved, _file_id(self.root, where)
 
 
 def _metadata(metadata: Metadata) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def may_be_read(table: SharedTable, where: str) -> bool:
 
 
 def line_writer(
-    table: SharedTable, links: Links, form: ResponseFormat, table_id: str, *, versioned: bool
+    table: SharedTable, links: Links, form: ResponseFormat, *, versioned: bool
 ) -> LineWriter:
     """A writer of lines whose URLs name only files of the table."""
 
@@ -183,7 +183,7 @@ def line_writer(
             raise CorruptLog("a file lies outside of the folders that are shared", path=where)
         return links.url(where)
 
-    return LineWriter(form, table_id, url, links.expires_ms, versioned)
+    return LineWriter(form, table.store.root, url, links.expires_ms, versioned)
 
 
 async def metadata_answer(table: SharedTable, asked: Capabilities, links: Links) -> Answer:
@@ -191,7 +191,7 @@ async def metadata_answer(table: SharedTable, asked: Capabilities, links: Links)
     version = await table.latest_version()
     state = (await table.snapshot(version)).state
     form = choose_format(asked, state)
-    writer = line_writer(table, links, form, state.table_id, versioned=False)
+    writer = line_writer(table, links, form, versioned=False)
     head = writer.protocol(state.protocol)
     head += writer.metadata(state, version, await table.sums(version))
     return Answer(version, form, asked.end_of_stream, head, _end(asked, links))
@@ -218,7 +218,7 @@ async def query_answer(
     state = snapshot.state
     form = choose_format(asked, state)
     timestamp_ms = await table.timestamp(version, snapshot) if travels else 0
-    writer = line_writer(table, links, form, state.table_id, versioned=travels)
+    writer = line_writer(table, links, form, versioned=travels)
     head = writer.protocol(state.protocol)
     head += writer.metadata(state, version, await table.sums(version))
     refresh = None
