@@ -36,10 +36,10 @@ format: $(DEV) ## put the code into its one form
 golden: $(DEV) ## write tests/golden anew with Spark (needs Java 17)
 	$(RUN) tests.golden.generate $(ARGS)
 
-bench: $(DEV) ## measure reading against deltalake and a bare pyarrow scan
+bench: $(DEV) ## measure against peers and bounds (ARGS="start read" for some of them)
 	$(RUN) tests.benchmarks $(ARGS)
 
-torture: $(DEV) ## kill the daemon TAILER_TORTURE_ROUNDS times (1000)
+torture: $(DEV) ## the long runs: TAILER_TORTURE_ROUNDS (1000) kills of each kind
 	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m slow $(ARGS)
 
 wheel: $(DEV) ## build the wheel into dist/
