@@ -36,8 +36,15 @@ __all__ = ["PipelineFeed", "PipelineOptions", "run_pipeline", "start_session"]
 
 _POLL_S = 0.2
 
-#: What Spark says where a process was too slow to start, or an executor is gone.
-_HEALING = ("Python worker failed to connect back", "ExecutorLostFailure", "Python worker exited")
+#: What Spark says where a process was too slow to start, or an executor is gone; and where two
+#: queries that begin at one moment share a worker's environment while a task is being sent.
+_HEALING = (
+    "Python worker failed to connect back",
+    "ExecutorLostFailure",
+    "Python worker exited",
+    "java.io.OptionalDataException",
+    "java.util.ConcurrentModificationException",
+)
 
 
 @dataclass(frozen=True, slots=True)
