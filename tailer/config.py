@@ -7,7 +7,6 @@ is the environment variable NAME, so that secrets stay out of the file.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,17 +23,18 @@ from tailer.history import check_start
 from tailer.policy import Policies
 from tailer.publish import PublishOptions
 from tailer.select import Mask, Selection, parse_where
-from tailer.settings import DAEMON, FEED, Setting, Settings
+from tailer.settings import DAEMON, FEED, Setting, Settings, with_variables
 
 __all__ = ["Config", "FeedConfig", "SinkConfig", "load_config"]
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _KEY_BYTES = range(16, 65)
 _TOP = {
     "daemon": Setting("table", {}, ""),
     "store": Setting("table", {}, ""),
     "feeds": Setting("table", None, ""),
 }
+#: A file may hold what `tailer share` reads, too; its variables need not be there.
+_OF_THE_SHARING_SERVER = ("share", "shares", "recipients")
 _STORES = {"s3": Setting("table", {}, "")}
 
 
@@ -106,7 +106,8 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         raise ConfigError(f"{path} can't be read ({e.strerror})") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not TOML: {e}") from e
-    top = Settings(path, "", _with_variables(document, path, environment), _TOP)
+    document = with_variables(document, path, environment, _OF_THE_SHARING_SERVER)
+    top = Settings(path, "", document, _TOP)
     daemon = Settings(path, "daemon", top["daemon"], DAEMON)
     s3 = Settings(path, "store", top["store"], _STORES)["s3"]
     feeds = top["feeds"]
@@ -145,22 +146,6 @@ def _token(daemon: Settings, folder: Path) -> str:
     if not found:
         raise daemon.wrong("token_file", f"is {file!r}, which is empty")
     return found
-
-
-def _with_variables(value: Any, path: Path, environment: Mapping[str, str]) -> Any:
-    if isinstance(value, dict):
-        return {k: _with_variables(v, path, environment) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_with_variables(v, path, environment) for v in value]
-    if not isinstance(value, str):
-        return value
-
-    def replaced(match: re.Match[str]) -> str:
-        if match[1] not in environment:
-            raise ConfigError(f"{path}: the environment variable {match[1]} is not set")
-        return environment[match[1]]
-
-    return _VARIABLE.sub(replaced, value)
 
 
 def _address(table: Settings, text: str) -> tuple[str, int] | None:

@@ -6,6 +6,7 @@ or are held to it by a test.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any, Literal
 
 from tailer.errors import ConfigError
 
-__all__ = ["DAEMON", "FEED", "Kind", "Setting", "Settings"]
+__all__ = ["DAEMON", "FEED", "Kind", "Setting", "Settings", "with_variables"]
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 Kind = Literal["text", "whole", "number", "flag", "texts", "table", "start"]
 _TYPES: dict[Kind, tuple[type, ...]] = {
@@ -165,3 +168,30 @@ class Settings:
         if setting.fault(value):
             raise self.wrong(key, f"is {value!r}, and must be {setting.allowed()}")
         return float(value) if setting.kind == "number" else value
+
+
+def with_variables(
+    value: Any, path: Path, environment: Mapping[str, str], left_alone: tuple[str, ...] = ()
+) -> Any:
+    """The document with ``${NAME}`` in its strings replaced by the environment's variables.
+
+    Tables of the names ``left_alone`` are left out: their variables may not be there. Raises
+    :class:`ConfigError` for a variable that is not set.
+    """
+    if isinstance(value, dict):
+        return {
+            key: with_variables(inner, path, environment, left_alone)
+            for key, inner in value.items()
+            if key not in left_alone
+        }
+    if isinstance(value, list):
+        return [with_variables(inner, path, environment, left_alone) for inner in value]
+    if not isinstance(value, str):
+        return value
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[1] not in environment:
+            raise ConfigError(f"{path}: the environment variable {match[1]} is not set")
+        return environment[match[1]]
+
+    return _VARIABLE.sub(replaced, value)

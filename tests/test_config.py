@@ -324,3 +324,13 @@ def test_the_reference_names_every_key_with_what_is_allowed() -> None:
                 cells = [cell.strip() for cell in line.strip("|").split("|")]
                 rows[cells[0].strip("`")] = cells[1]
         assert rows == {key: setting.allowed() for key, setting in settings.items()}
+
+
+def test_what_the_sharing_server_reads_may_stand_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "tailer.toml"
+    path.write_text(
+        '[share]\nsigning_key = "${NOT_SET_HERE}"\n[recipients.ann]\ngrants = ["s"]\n'
+        '[shares.s.schemas.x.tables.t]\nlocation = "t"\n'
+        '[feeds.t]\ntable = "t"\n[feeds.t.sink]\ntype = "jsonl"\npath = "-"\n'
+    )
+    assert set(load_config(path, {}).feeds) == {"t"}

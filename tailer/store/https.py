@@ -8,12 +8,10 @@ another one is asked for once; when that is no good either, it is an error.
 from __future__ import annotations
 
 import asyncio
-import io
-import threading
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 import pyarrow as pa
@@ -21,6 +19,7 @@ import pyarrow as pa
 from tailer.errors import CorruptLog, TableError, TransientError
 from tailer.sharing.http import heals, network_errors, retry_after_s
 from tailer.sharing.profile import check_url
+from tailer.store.ranged import RangedReader
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -29,8 +28,10 @@ __all__ = ["HttpsFiles", "Link", "Links"]
 
 #: A file up to this size is read as a whole when it is opened, by one request.
 WHOLE_BYTES_MAX = 4 * 1024 * 1024
-#: A read of a larger file fetches at least so much, for the reads that follow it.
-_WINDOW_BYTES = 1024 * 1024
+#: Of a larger file its end, where Parquet keeps the footer, comes with opening it.
+_TAIL_BYTES = 1024 * 1024
+#: What is kept of one open file.
+_READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
 #: A URL that ends so soon is not begun with.
 _MARGIN_MS = 30_000
 #: What servers of files say of a URL that has expired: S3 and Azure 403, Google 400, some 401, 410.
@@ -110,18 +111,21 @@ class HttpsFiles:
         """
         whole = min(size or WHOLE_BYTES_MAX, WHOLE_BYTES_MAX)
         if size and size > WHOLE_BYTES_MAX:
-            first = await self._range(location, size - _WINDOW_BYTES, _WINDOW_BYTES, size, None)
+            first = await self._range(location, size - _TAIL_BYTES, _TAIL_BYTES, size, None)
             start = size - len(first.data)
         else:
             first, start = await self._range(location, 0, whole, size, None), 0
         if len(first.data) == first.total:
             return pa.BufferReader(first.data)
 
-        async def fetch(offset: int, length: int) -> bytes:
-            found = await self._range(location, offset, length, first.total, first.etag)
+        async def fetch(at: int, end: int) -> bytes:
+            found = await self._range(location, at, end - at, first.total, first.etag)
             return found.data
 
-        return pa.PythonFile(_RemoteFile(fetch, first.total, start, first.data), mode="r")
+        tail = first.data if start else b""
+        loop = asyncio.get_running_loop()
+        reader = RangedReader(fetch, loop, first.total, tail, _READ_AHEAD_BYTES_MAX)
+        return pa.PythonFile(reader, mode="r")
 
     async def _range(
         self, location: str, offset: int, length: int | None, size: int | None, etag: str | None
@@ -244,57 +248,3 @@ def _total(content_range: str) -> int | None:
     """The size of the whole file in ``bytes 0-9/200`` or ``bytes */200``."""
     total = content_range.rpartition("/")[2].strip()
     return int(total) if total.isdigit() and len(total) < 20 else None
-
-
-class _RemoteFile(io.RawIOBase):
-    """A file for one thread at a time, any but the event loop's own.
-
-    Its last window of bytes is kept, and so is the one that it was opened with: Parquet's footer.
-    """
-
-    def __init__(
-        self, fetch: Callable[[int, int], Any], size: int, start: int, data: bytes
-    ) -> None:
-        super().__init__()
-        self._fetch = fetch
-        self._size = size
-        self._windows = [(start, data), (0, b"")]
-        self._at = 0
-        self._loop = asyncio.get_running_loop()
-        self._loop_thread = threading.get_ident()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        rest = max(0, self._size - self._at)
-        wanted = rest if size is None or size < 0 else min(size, rest)
-        data = self._bytes(self._at, wanted) if wanted else b""
-        self._at += len(data)
-        return data
-
-    def readall(self) -> bytes:
-        return self.read(-1)
-
-    def _bytes(self, at: int, wanted: int) -> bytes:
-        for start, data in self._windows:
-            if start <= at and at + wanted <= start + len(data):
-                return data[at - start : at - start + wanted]
-        length = min(max(wanted, _WINDOW_BYTES), self._size - at)
-        if threading.get_ident() == self._loop_thread:
-            raise RuntimeError("a shared file is read in worker threads, not in the event loop")
-        work = asyncio.run_coroutine_threadsafe(self._fetch(at, length), self._loop)
-        fetched: bytes = work.result()
-        self._windows[1] = (at, fetched)
-        return fetched[:wanted]

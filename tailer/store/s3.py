@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError, TableError, TransientError, first_error
 from tailer.store import FileStatus, StoreTraits
+from tailer.store.ranged import RangedReader
 from tailer.store.s3_client import Call, S3Client
 from tailer.store.s3_errors import Answer, Unfit, refusal
 from tailer.store.s3_listing import Page, parse_page
 from tailer.store.s3_options import S3Options, parse_s3_address
-from tailer.store.s3_reader import RangedReader
 from tailer.store.traffic import Traffic
 
 __all__ = ["S3Store", "SharedClients", "status_of"]

@@ -7,7 +7,6 @@ is the environment variable NAME, so that secrets stay out of the file.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,13 +15,13 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tailer.errors import ConfigError
+from tailer.settings import with_variables
 from tailer.sharing.server.grants import Catalog, Grants, TableConfig
 
 __all__ = ["Limits", "ShareConfig", "load_share_config"]
 
 T = TypeVar("T")
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 #: S3 takes no signature that is good for longer.
 _URL_TTL_S_MAX = 7 * 86_400
 #: An HMAC key shorter than the hash's half would be the weakest part of a URL.
@@ -128,7 +127,7 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
         raise ConfigError(f"{path} can't be read ({e.strerror})") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not TOML: {e}") from e
-    top = _Section(path, "", _with_variables(document, path, environment))
+    top = _Section(path, "", with_variables(document, path, environment, ("feeds",)))
     share = _Section(path, "share", top.take("share", dict, {}))
     address = _address(share, share.take("address", str, "127.0.0.1:8080"))
     state = path.parent / share.take("state", str, "share-state")
@@ -156,23 +155,6 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
     top.asked |= {"feeds", "daemon", "store"}
     top.finish()
     return config
-
-
-def _with_variables(value: Any, path: Path, environment: Mapping[str, str]) -> Any:
-    if isinstance(value, dict):
-        # Feeds may name variables that this process has no need of.
-        return {k: _with_variables(v, path, environment) for k, v in value.items() if k != "feeds"}
-    if isinstance(value, list):
-        return [_with_variables(v, path, environment) for v in value]
-    if not isinstance(value, str):
-        return value
-
-    def replaced(match: re.Match[str]) -> str:
-        if match[1] not in environment:
-            raise ConfigError(f"{path}: the environment variable {match[1]} is not set")
-        return environment[match[1]]
-
-    return _VARIABLE.sub(replaced, value)
 
 
 def _address(share: _Section, text: str) -> tuple[str, int]:

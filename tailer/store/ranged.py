@@ -1,4 +1,4 @@
-"""A data file on S3 as something that pyarrow reads from worker threads.
+"""A file on a server as something that pyarrow reads from worker threads.
 
 The end of the file, where Parquet keeps its footer, comes with opening it. After that a read
 fetches more than was asked for: neighbouring column chunks are had with one request, and whoever
@@ -147,5 +147,5 @@ class RangedReader(io.RawIOBase):
         """Do it on the event loop, while this thread waits."""
         if threading.get_ident() == self._loop_thread:
             work.close()
-            raise RuntimeError("a file on S3 is read in worker threads, not in the event loop")
+            raise RuntimeError("a remote file is read in worker threads, not in the event loop")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
