@@ -156,32 +156,34 @@ class Supervisor:
         """One feed. Raises KeyError if there is none of that name."""
         return self._runners[feed]
 
-    def pause(self, feed: str) -> None:
+    async def pause(self, feed: str) -> None:
         """See :meth:`Runner.pause`."""
-        self.runner(feed).pause()
+        await self.runner(feed).pause()
 
-    def resume(self, feed: str) -> None:
+    async def resume(self, feed: str) -> None:
         """See :meth:`Runner.resume`."""
-        self.runner(feed).resume()
+        await self.runner(feed).resume()
 
-    def stop(self, feed: str) -> None:
+    async def stop(self, feed: str) -> None:
         """See :meth:`Runner.stop`."""
         self.runner(feed).stop()
 
-    def start(self, feed: str) -> None:
+    async def start(self, feed: str) -> None:
         """Run a feed that was stopped or has failed."""
-        self.runner(feed).resume()
+        await self.runner(feed).resume()
 
-    def skip_version(self, feed: str, version: int) -> None:
+    async def skip_version(self, feed: str, version: int) -> None:
         """See :meth:`Runner.skip_version`."""
-        self.runner(feed).skip_version(version)
+        await self.runner(feed).skip_version(version)
 
-    def resnapshot(self, feed: str, where: str | None = None) -> None:
+    async def resnapshot(self, feed: str, where: str | None = None) -> None:
         """See :meth:`Runner.resnapshot`. Raises :class:`ConfigError` for a bad ``where``."""
+        runner = self.runner(feed)
         try:
-            self.runner(feed).resnapshot(parse_where(where) if where else None)
+            parsed = parse_where(where) if where else None
         except ConfigError as e:
             raise ConfigError(f"where {e}") from None
+        await runner.resnapshot(parsed)
 
     def refused(self, error: ConfigError) -> None:
         """Say that a new configuration was not taken."""

@@ -136,8 +136,10 @@ async def _check(config: Config, feed: FeedConfig) -> str:
         places = []
         for branch, sink in feed_sinks(config, feed).items():
             full = f"{feed.name}/{branch}" if branch else feed.name
-            saved = await sink.open(full)
-            await sink.aclose()
+            try:
+                saved = await sink.open(full)
+            finally:
+                await sink.aclose()
             saved = saved or await offset_store(config, full).load()
             offset = saved or await start_offset(log, feed.start)
             origin = "saved offset" if saved else feed.start

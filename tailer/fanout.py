@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 import pyarrow.compute as pc
@@ -150,6 +151,16 @@ class FanOut(OffsetStore):
         """Forget all offsets."""
         for branch in self.branches:
             await branch.offsets.clear()
+
+    async def load_orders(self) -> dict[str, Any]:
+        """Orders are the whole feed's: each branch has them, but for one that is new."""
+        kept = [await branch.offsets.load_orders() for branch in self.branches]
+        return next(filter(None, kept), {})
+
+    async def save_orders(self, orders: dict[str, Any]) -> None:
+        """Keep them with every branch."""
+        for branch in self.branches:
+            await branch.offsets.save_orders(orders)
 
     async def release(self) -> None:
         """Give up all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -47,7 +48,11 @@ async def offsets(arguments: argparse.Namespace) -> int:
         if isinstance(sink, KeepsProgress):
             await sink.set_offset(arguments.feed, offset)
         if offset is None:
+            # A feed that its operator has paused stays so; whatever else was ordered is over.
+            paused = (await store.load_orders()).get("paused")
             await store.clear()
+            if paused:
+                await store.save_orders({"paused": True})
         else:
             await store.save(offset)
     finally:
@@ -57,10 +62,13 @@ async def offsets(arguments: argparse.Namespace) -> int:
 
 
 async def _show(config: Config, name: str, *, needed: bool) -> int:
-    offset = await offset_store(config, name).load()
+    store = offset_store(config, name)
+    offset, orders = await store.load(), await store.load_orders()
     if offset is None and needed:
         raise ConfigError(f"the feed {name!r} has no saved offset to export")
     print("none" if offset is None else offset)
+    if orders:
+        print(f"orders: {json.dumps(orders)}", file=sys.stderr)
     return 0
 
 

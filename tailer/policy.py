@@ -5,9 +5,9 @@ The defaults stop: nothing is lost, skipped or read again unless the configurati
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from tailer.changes import ChangeFile, Notice, Offset
 from tailer.delta.actions import AddFile, RemoveFile
@@ -16,7 +16,7 @@ from tailer.delta.schemadiff import schema_diff
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, SchemaChanged, TailerError
 from tailer.log import DeltaLog
-from tailer.select import Where
+from tailer.select import Where, parse_where
 
 __all__ = [
     "FeedPaused",
@@ -61,17 +61,49 @@ class ResnapshotRequest:
 
 @dataclass(slots=True)
 class Requests:
-    """What the operator has asked of a running feed, and what it has found out by itself.
+    """What the operator has asked of a feed, and what it has found out by itself.
 
-    ``accepted`` are versions whose new schema was agreed to, ``skips`` versions to pass over,
-    ``lost`` the files (version, path) that are gone and were recorded.
+    ``paused`` by order, ``accepted`` are versions whose new schema was agreed to, ``skips``
+    versions to pass over, ``lost`` the files (version, path) that are gone and were recorded.
     """
 
+    paused: bool = False
     accepted: set[int] = field(default_factory=set)
     skips: set[int] = field(default_factory=set)
     resnapshots: list[ResnapshotRequest] = field(default_factory=list)
     lost: set[tuple[int, str]] = field(default_factory=set)
     wake: Callable[[], None] = lambda: None
+
+    def to_json(self) -> dict[str, Any]:
+        """The operator's part of it, to be kept beside the offset; what is empty is left out."""
+        orders = {
+            "paused": self.paused,
+            "accepted": sorted(self.accepted),
+            "skips": sorted(self.skips),
+            "resnapshots": [
+                {"where": request.where.text if request.where else None}
+                for request in self.resnapshots
+            ],
+        }
+        return {name: value for name, value in orders.items() if value}
+
+    def recall(self, orders: Mapping[str, Any]) -> None:
+        """Take over what was ordered of an earlier owner of the feed, before what was here."""
+        self.paused = self.paused or bool(orders.get("paused"))
+        self.accepted.update(orders.get("accepted", ()))
+        self.skips.update(orders.get("skips", ()))
+        wheres = [request.get("where") for request in orders.get("resnapshots", ())]
+        self.resnapshots[:0] = [ResnapshotRequest(parse_where(w) if w else None) for w in wheres]
+
+    def carried_out(self, notice: Notice) -> bool:
+        """Whether a notice that was delivered says of an order that it is done; forgets it."""
+        if notice.kind == "snapshot_end" and notice.details.get("reason") == "resnapshot":
+            del self.resnapshots[:1]
+        elif notice.kind == "skipped_version":
+            self.skips.discard(notice.version)
+        else:
+            return False
+        return True
 
 
 class FeedPaused(TailerError):

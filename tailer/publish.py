@@ -62,8 +62,8 @@ class Publisher:
             if item.kind != "heartbeat":
                 await self.offsets.save(item.next_offset)
             self.metrics.announced(item)
-            if item.kind == "snapshot_end" and item.details.get("reason") == "resnapshot":
-                del self.requests.resnapshots[:1]
+            if self.requests.carried_out(item):
+                await self.offsets.save_orders(self.requests.to_json())
             return
         if self.park is None:
             await self.sink.write(item)

@@ -30,7 +30,8 @@ class FeedStatus:
     """What a feed is doing; JSON by :meth:`to_json`.
 
     Times are in seconds, ``offset`` the saved one; ``seconds_to_loss`` None: nothing unread may be
-    removed. ``lease`` is held, waiting (for the process named in ``owner``) or none.
+    removed. ``lease`` is held, waiting (for the process named in ``owner``) or none; ``orders``
+    what its operator wants of it (:meth:`tailer.policy.Requests.to_json`).
     """
 
     name: str
@@ -48,6 +49,7 @@ class FeedStatus:
     lease: Literal["held", "waiting", "none"]
     owner: str | None
     resnapshots: int
+    orders: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """The fields by name."""
@@ -82,6 +84,13 @@ class _Held(OffsetStore):
     async def clear(self) -> None:
         await self.inner.clear()
 
+    async def load_orders(self) -> dict[str, Any]:
+        return await self.inner.load_orders()
+
+    async def save_orders(self, orders: dict[str, Any]) -> None:
+        if self.held:  # else they are kept from when it is
+            await self.inner.save_orders(orders)
+
     async def release(self) -> None:
         """Not yet: :meth:`give_up` does."""
 
@@ -112,6 +121,7 @@ class Runner:
         feed.offsets = self._offsets
         self._wanted: Literal["run", "pause", "stop", "fail", "end"] = "pause" if paused else "run"
         self._changed = anyio.Event()
+        self._resumed = False  # by an order that the kept ones must not undo
         self._ended = anyio.Event()
         self._scope: anyio.CancelScope | None = None
         self._rate = (0.0, 0, 0.0)
@@ -139,7 +149,13 @@ class Runner:
         feed.metrics.is_in("starting")
         with anyio.CancelScope() as self._scope:
             try:
-                await self._acquire()
+                if not self._offsets.held:
+                    await self._acquire()
+                    await self._recall()
+                if feed.requests.paused:
+                    self._wanted = "pause"
+                    self.log(logging.INFO, "paused", "paused by an order given before this start")
+                    return
                 self.log(logging.INFO, "following", f"following {feed.log.store.root}")
                 await run_feed(feed)
                 self._wanted = "stop"  # it had a last version
@@ -175,6 +191,16 @@ class Runner:
             raise error
         self.feed.metrics.lease(held=True)
 
+    async def _recall(self) -> None:
+        """Take up what was ordered before this process had the feed, and keep what was since."""
+        requests = self.feed.requests
+        kept = await self._offsets.load_orders()
+        requests.recall(kept)
+        if self._resumed:
+            requests.paused = self._resumed = False
+        if requests.to_json() != kept:
+            await self._offsets.save_orders(requests.to_json())
+
     async def _rest(self) -> None:
         """Paused it keeps the feed from others; stopped or failed it does not."""
         states: dict[str, FeedState] = {"pause": "paused", "stop": "stopped", "fail": "failed"}
@@ -206,12 +232,22 @@ class Runner:
         if self._scope is not None:
             self._scope.cancel()
 
-    def pause(self) -> None:
-        """Finish the batch in hand and wait; the feed stays this process's own."""
-        self._want("pause")
+    # All but a stop is kept beside the offset, so that a restart or a standby goes by it too. Where
+    # that fails a TransientError says so, and the order lasts as long as the process.
 
-    def resume(self) -> None:
+    async def _keep(self) -> None:
+        await self._offsets.save_orders(self.feed.requests.to_json())
+
+    async def pause(self) -> None:
+        """Finish the batch in hand and wait; the feed stays this process's own."""
+        self.feed.requests.paused = True
+        self._want("pause")
+        await self._keep()
+
+    async def resume(self) -> None:
         """Go on from the saved offset; a schema that it was paused or failed for is accepted."""
+        self.feed.requests.paused = False
+        self._resumed = not self._offsets.held and self._wanted != "run"
         if isinstance(self.error, FeedPaused):
             self.feed.requests.accepted.add(self.error.version)
         elif self.error is not None and self.error.family == "schema":
@@ -219,12 +255,13 @@ class Runner:
             if isinstance(version, int):
                 self.feed.requests.accepted.add(version)
         self._want("run")
+        await self._keep()
 
     def stop(self) -> None:
         """Finish the batch in hand, and leave the feed to whoever wants it."""
         self._want("stop")
 
-    def skip_version(self, version: int) -> None:
+    async def skip_version(self, version: int) -> None:
         """Pass over a version that is not delivered whole, and go on; its record says so.
 
         Raises :class:`ConfigError` for one that was delivered.
@@ -238,12 +275,14 @@ class Runner:
         self.feed.requests.skips.add(version)
         if self._wanted in ("run", "fail"):
             self._want("run", again=True)
+        await self._keep()
 
-    def resnapshot(self, where: Where | None = None) -> None:
+    async def resnapshot(self, where: Where | None = None) -> None:
         """Read the table once more while the changes go on."""
         self.feed.requests.resnapshots.append(ResnapshotRequest(where))
         if self._wanted == "run":
             self._want("run", again=True)
+        await self._keep()
 
     async def end(self) -> None:
         """End it for good; returns when the batch in hand is written and the feed given up."""
@@ -297,4 +336,5 @@ class Runner:
             lease="held" if self._offsets.held else "waiting" if waiting else "none",
             owner=waiting,
             resnapshots=len(self.feed.requests.resnapshots),
+            orders=self.feed.requests.to_json(),
         )

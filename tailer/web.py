@@ -17,7 +17,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from tailer.control import Supervisor
-from tailer.errors import ConfigError, TailerError
+from tailer.errors import ConfigError, TailerError, TransientError
 
 __all__ = ["api_routes", "health_routes", "may_read", "serve"]
 
@@ -109,20 +109,22 @@ async def _body(request: web.Request) -> dict[str, Any]:
     return document
 
 
-def _orders(supervisor: Supervisor) -> dict[str, Callable[[str, dict[str, Any]], None]]:
+def _orders(
+    supervisor: Supervisor,
+) -> dict[str, Callable[[str, dict[str, Any]], Awaitable[None]]]:
     """What can be done with a feed, by the last part of the address."""
 
-    def skip(feed: str, body: dict[str, Any]) -> None:
+    async def skip(feed: str, body: dict[str, Any]) -> None:
         version = body.get("version")
         if not isinstance(version, int) or isinstance(version, bool) or version < 0:
             raise ConfigError('the body must name the version, as in {"version": 12}')
-        supervisor.skip_version(feed, version)
+        await supervisor.skip_version(feed, version)
 
-    def resnapshot(feed: str, body: dict[str, Any]) -> None:
+    async def resnapshot(feed: str, body: dict[str, Any]) -> None:
         where = body.get("where")
         if where is not None and not isinstance(where, str):
             raise ConfigError('where must be a string, as in {"where": "country = \'DE\'"}')
-        supervisor.resnapshot(feed, where)
+        await supervisor.resnapshot(feed, where)
 
     return {
         "pause": lambda feed, _: supervisor.pause(feed),
@@ -149,7 +151,11 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
 
     async def order(request: web.Request) -> web.Response:
         name = request.match_info["feed"]
-        orders[request.match_info["order"]](name, await _body(request))
+        body = await _body(request)
+        try:
+            await orders[request.match_info["order"]](name, body)
+        except TransientError as e:
+            return _error(503, f"done, but not kept for a restart: {e}; give the order again")
         return web.json_response({"feed": name, "order": request.match_info["order"]}, status=202)
 
     async def reload(_: web.Request) -> web.Response:

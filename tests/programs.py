@@ -13,24 +13,44 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Program", "run_tailer", "started"]
+__all__ = ["Program", "check_tidy", "run_tailer", "started"]
 
 # A test that would wait longer has failed. No assertion is about time.
 PATIENCE_S = 50.0
 # What asyncio's debug mode says of a step that took long: of the machine, not of the program.
 SLOW_STEP = re.compile(r"(\S+ \S+ WARNING )?Executing <.* took \d+\.\d+ seconds$")
 
+# How Python's development mode begins to speak of what was not closed, ended or awaited.
+LEFT_BEHIND = (
+    "Unclosed ",
+    "Task was destroyed",
+    "never retrieved",
+    "never awaited",
+    "ResourceWarning",
+    "Exception ignored in",
+)
+
 
 def run_tailer(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `tailer` to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "tailer", *map(str, arguments)],
+    """Run `tailer` to its end. What it leaves open fails the test."""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-m", "tailer", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
         timeout=PATIENCE_S,
         cwd=cwd,
     )
+    errors = [line for line in done.stderr.splitlines(keepends=True) if not SLOW_STEP.match(line)]
+    check_tidy(errors)
+    done.stderr = "".join(errors)
+    return done
+
+
+def check_tidy(errors: list[str]) -> None:
+    """Refuse what Python says of connections, files and tasks that a program left behind."""
+    left = [line for line in errors if any(sign in line for sign in LEFT_BEHIND)]
+    assert not left, f"left behind: {left}\n{errors[-40:]}"
 
 
 class Program:
@@ -123,3 +143,4 @@ def started(*arguments: str | Path, dev: bool = True) -> Iterator[Program]:
         if program.process.poll() is None:
             program.process.kill()
         program.wait()
+    check_tidy(program.errors)

@@ -56,6 +56,18 @@ class OffsetStore(typing.Protocol):
     async def clear(self) -> None:
         """Forget the saved offset."""
 
+    async def load_orders(self) -> dict[str, Any]:
+        """What the feed's operator has ordered, as :meth:`save_orders` was given it; empty if
+        nothing was. A store that keeps no orders has none."""
+        return {}
+
+    async def save_orders(self, orders: dict[str, Any]) -> None:  # noqa: ARG002
+        """Keep what the feed's operator has ordered, a JSON object, beside the offset.
+
+        Errors as of :meth:`save`.
+        """
+        return
+
     async def release(self) -> None:
         """Give up ownership."""
 

@@ -38,6 +38,11 @@ class LocalOffsetStore(OffsetStore):
         self._waiting_for: str | None = None
         self.epoch = 0
         self._lock: int | None = None
+        # What the document holds besides, as this owner found or wrote it last.
+        self._offset: dict[str, Any] | None = None
+        self._orders: dict[str, Any] = {}
+        self._damage: OffsetError | None = None
+        self._writing = anyio.Lock()
 
     async def acquire(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
@@ -69,11 +74,15 @@ class LocalOffsetStore(OffsetStore):
             os.close(lock)
             return False
         self._lock = lock
+        self._damage = None
         try:
             document = self._read()
-        except OffsetError:
-            document = None  # load() says so; whoever owns the offset may set it anew
-        self.epoch = (document["epoch"] if document else 0) + 1
+        except OffsetError as e:
+            # load() says so; whoever owns the offset may set it anew.
+            document, self._damage = None, e
+        document = document or {}
+        self.epoch = document.get("epoch", 0) + 1
+        self._offset, self._orders = document.get("offset"), document.get("orders", {})
         return True
 
     def _open_lock(self) -> int:
@@ -91,7 +100,7 @@ class LocalOffsetStore(OffsetStore):
     async def load(self) -> Offset | None:
         """See :class:`tailer.offsets.OffsetStore`."""
         document = await anyio.to_thread.run_sync(self._read)
-        if document is None:
+        if document is None or document["offset"] is None:
             return None
         try:
             return Offset.from_json(document["offset"])
@@ -108,18 +117,43 @@ class LocalOffsetStore(OffsetStore):
 
     async def save(self, offset: Offset) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
-        try:
-            await anyio.to_thread.run_sync(self._write, offset)
-        except OSError as e:
-            raise TransientError(f"{self.path}: {e.strerror}") from e
+        await self._save(offset.to_json(), None)
 
-    def _write(self, offset: Offset) -> None:
+    async def load_orders(self) -> dict[str, Any]:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        if self._lock is not None:
+            return self._orders
+        document = await anyio.to_thread.run_sync(self._read)
+        return {} if document is None else dict(document.get("orders", {}))
+
+    async def save_orders(self, orders: dict[str, Any]) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        if self._damage is not None:
+            raise self._damage  # or the file would say, whole again, that there is no offset yet
+        await self._save(None, orders)
+
+    async def _save(self, offset: dict[str, Any] | None, orders: dict[str, Any] | None) -> None:
+        """Write the document with another offset or other orders; None: as they are."""
+        async with self._writing:
+            offset = self._offset if offset is None else offset
+            orders = self._orders if orders is None else orders
+            try:
+                await anyio.to_thread.run_sync(self._write, offset, orders)
+            except OSError as e:
+                raise TransientError(
+                    f"{self.path}: the offset can't be saved ({e.strerror})"
+                ) from e
+            self._offset, self._orders, self._damage = offset, orders, None
+
+    def _write(self, offset: dict[str, Any] | None, orders: dict[str, Any]) -> None:
         document: dict[str, Any] = {
             "format": FORMAT,
             "feed": self.name,
             "epoch": self.epoch,
-            "offset": offset.to_json(),
+            "offset": offset,
         }
+        if orders:
+            document["orders"] = orders
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".tmp")
         with temporary.open("wb") as f:
@@ -138,6 +172,7 @@ class LocalOffsetStore(OffsetStore):
 
     async def clear(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
+        self._offset, self._orders, self._damage = None, {}, None
         self.path.unlink(missing_ok=True)
         if self.path.parent.is_dir():
             await anyio.to_thread.run_sync(self._sync_folder)

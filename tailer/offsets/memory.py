@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tailer.changes import Offset
 from tailer.offsets import OffsetStore
 
@@ -13,6 +15,7 @@ class MemoryOffsetStore(OffsetStore):
 
     def __init__(self) -> None:
         self._offset: Offset | None = None
+        self._orders: dict[str, Any] = {}
 
     async def acquire(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
@@ -28,6 +31,14 @@ class MemoryOffsetStore(OffsetStore):
     async def clear(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
         self._offset = None
+
+    async def load_orders(self) -> dict[str, Any]:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        return self._orders
+
+    async def save_orders(self, orders: dict[str, Any]) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        self._orders = orders
 
     async def release(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""

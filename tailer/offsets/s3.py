@@ -174,6 +174,7 @@ class S3OffsetStore(OffsetStore):
             epoch=seen.epoch + 1,
             sequence=0,
             offset=known.get("offset"),
+            orders=known.get("orders"),
             damaged=known.get("damaged"),
         )
         started = _now()
@@ -266,7 +267,16 @@ class S3OffsetStore(OffsetStore):
 
     async def clear(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
-        await self._write(offset=None, damaged=None)
+        await self._write(offset=None, orders=None, damaged=None)
+
+    async def load_orders(self) -> dict[str, Any]:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        document = (self._held or await self._get()).document or {}
+        return dict(document.get("orders") or {})
+
+    async def save_orders(self, orders: dict[str, Any]) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        await self._write(orders=orders or None)
 
     async def _write(self, **changes: Any) -> None:
         """Write the object with some fields changed, on condition that it is ours still."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pyarrow as pa
 
@@ -154,6 +155,15 @@ class FaultyOffsetStore(OffsetStore):
         """See :class:`tailer.offsets.OffsetStore`."""
         self.script("clear")
         await self._inner.clear()
+
+    async def load_orders(self) -> dict[str, Any]:
+        """See :class:`tailer.offsets.OffsetStore`; not in the script."""
+        return await self._inner.load_orders()
+
+    async def save_orders(self, orders: dict[str, Any]) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        self.script("save_orders", orders)
+        await self._inner.save_orders(orders)
 
     async def release(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""

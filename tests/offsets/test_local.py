@@ -67,6 +67,18 @@ async def test_a_file_of_something_else_is_damage(tmp_path: Path, text: str) -> 
     await offsets.release()
 
 
+async def test_orders_do_not_make_a_damaged_file_whole(tmp_path: Path) -> None:
+    offsets = await saved(tmp_path)
+    offsets.path.write_text("{}")
+    await offsets.acquire()
+    with pytest.raises(OffsetError, match="damaged"):
+        await offsets.save_orders({"paused": True})
+    await offsets.save(OFFSET)
+    await offsets.save_orders({"paused": True})
+    assert (await offsets.load(), await offsets.load_orders()) == (OFFSET, {"paused": True})
+    await offsets.release()
+
+
 async def test_the_file_of_another_feed_is_damage(tmp_path: Path) -> None:
     offsets = await saved(tmp_path)
     other = LocalOffsetStore(tmp_path, "customers")

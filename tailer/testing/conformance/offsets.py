@@ -24,7 +24,7 @@ OFFSETS = [
     Offset(2**62, 2**40, table_id="größe 'x'", timestamp_floor_ms=0),
 ]
 
-
+ORDERS = {"paused": True, "skips": [12], "resnapshots": [{"where": "country = 'DE'"}]}
 NAMES = ["orders", "Orders", "orders.eu", "orders/eu", "orders%2Feu", "größe 数", "..", "a b"]
 
 
@@ -110,6 +110,26 @@ class PersistentOffsetStoreConformance(OffsetStoreConformance):
             await offsets.save(Offset(version, 9))
             await offsets.release()
         assert await make_offsets("orders").load() == Offset(3, 9), "reading needs no ownership"
+
+    async def test_orders_are_kept_beside_the_offset(self, make_offsets: MakeOffsetStore) -> None:
+        first = make_offsets("orders")
+        await first.acquire()
+        assert await first.load_orders() == {}
+        await first.save_orders(ORDERS)
+        assert await first.load() is None, "a feed may be paused before it has an offset"
+        await first.save(Offset(5))
+        assert await first.load_orders() == ORDERS
+        await first.release()
+        assert await make_offsets("orders").load_orders() == ORDERS
+        second = make_offsets("orders")
+        await second.acquire()
+        assert (await second.load(), await second.load_orders()) == (Offset(5), ORDERS)
+        await second.save_orders({})
+        assert (await second.load(), await second.load_orders()) == (Offset(5), {})
+        await second.save_orders(ORDERS)
+        await second.clear()
+        assert (await second.load(), await second.load_orders()) == (None, {})
+        await second.release()
 
     async def test_feeds_do_not_see_each_other(self, make_offsets: MakeOffsetStore) -> None:
         for version, name in enumerate(NAMES):
