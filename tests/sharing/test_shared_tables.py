@@ -252,6 +252,14 @@ async def test_a_store_gives_what_its_feed_asks_for(tmp_path: Path) -> None:
 # Files
 
 
+def read_in_small_ranges(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Have files of more than two such ranges read as large ones are."""
+    monkeypatch.setattr("tailer.store.https.WHOLE_BYTES_MAX", 2 * size)
+    monkeypatch.setattr("tailer.store.https._TAIL_BYTES", size)
+    for name in ("_WINDOW_MIN_BYTES", "_WINDOW_FIRST_BYTES", "_WINDOW_MAX_BYTES"):
+        monkeypatch.setattr(f"tailer.store.ranged.{name}", size)
+
+
 @pytest.mark.parametrize(
     ("name", "source"), [("cdf_partition_types", "auto"), ("cdf_restore_dv", "derived")]
 )
@@ -259,8 +267,7 @@ async def test_urls_that_expire_are_asked_for_again(
     name: str, source: ChangeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In mid-read: files are read in many ranges, and each URL serves two of them."""
-    monkeypatch.setattr("tailer.store.https.WHOLE_BYTES_MAX", 1000)
-    monkeypatch.setattr("tailer.store.https._WINDOW_BYTES", 500)
+    read_in_small_ranges(monkeypatch, 500)
     table = golden_table(name, tmp_path)
     last = await newest(table)
     expected = await direct(table, 0, source)
@@ -341,8 +348,7 @@ async def test_a_server_of_files_without_ranges_serves_small_files(tmp_path: Pat
 async def test_a_file_that_changes_is_not_read_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailer.store.https.WHOLE_BYTES_MAX", 100)
-    monkeypatch.setattr("tailer.store.https._WINDOW_BYTES", 50)
+    read_in_small_ranges(monkeypatch, 50)
     table = orders(tmp_path / "orders")
     with serving({NAME: table.folder}) as server:
         server.faults.changing_etag = True
