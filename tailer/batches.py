@@ -22,8 +22,10 @@ from tailer.errors import FileGone, OffsetError
 from tailer.fetch import fetch
 from tailer.log import DeltaLog
 from tailer.metrics import Observer
+from tailer.options import FeedOptions
 from tailer.policy import Requests, rows_of
 from tailer.select import Selector
+from tailer.store import ChangeSourced
 
 __all__ = ["Reading", "VersionReader", "in_thread", "whole_pairs"]
 
@@ -32,16 +34,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What all versions that one feed reads have in common. ``plan`` names the options by which
-    changes are counted; ``spill_folder`` None: the system's temporary folder."""
+    """What all versions that one feed reads have in common.
+
+    ``decode`` is that of the options, for the columns that are selected and with the observer told
+    of what is read; ``plan`` names the options by which changes are counted.
+    """
 
     log: DeltaLog
-    decode: DecodeOptions
-    selector: Selector
+    options: FeedOptions
     requests: Requests
     observer: Observer
+    selector: Selector
+    decode: DecodeOptions
     plan: str
-    spill_folder: str | None = None
+
+    @classmethod
+    def of(
+        cls, log: DeltaLog, options: FeedOptions, observer: Observer, requests: Requests
+    ) -> Reading:
+        """How a table is read under the options of a feed."""
+        if isinstance(log.store, ChangeSourced):
+            log.store.serve(options.change_source)
+        selector = Selector(options.selection, options.decode.writer_timezone)
+        columns = options.selection.columns or options.decode.columns
+        decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
+        return cls(log, options, requests, observer, selector, decode, options.plan_id())
 
 
 class VersionReader:

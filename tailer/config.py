@@ -17,11 +17,10 @@ from zoneinfo import ZoneInfo
 from tailer.decode.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import ConfigError
-from tailer.feed import FeedOptions, RetryOptions
 from tailer.follow import FollowOptions
 from tailer.history import check_start
+from tailer.options import FeedOptions, PublishOptions, RetryOptions
 from tailer.policy import Policies
-from tailer.publish import PublishOptions
 from tailer.select import Mask, Selection, parse_where
 from tailer.settings import DAEMON, FEED, Setting, Settings, with_variables
 

@@ -12,124 +12,37 @@ After a failure nothing in memory is believed: the feed starts again from its sa
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass, field
 
 import anyio
-import anyio.to_thread
 
-from tailer.batches import Reading, VersionReader
-from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
-from tailer.decode.engine import DiffOptions
-from tailer.decode.plan import (
-    ChangeSource,
-    incomplete_removes,
-    plan_changes,
-    plan_rewrite,
-    possible_readds,
-    source_of,
-)
-from tailer.decode.rows import DecodeOptions
-from tailer.delta.commit import Commit
-from tailer.delta.snapshot import file_key
-from tailer.derive import derive
-from tailer.errors import (
-    DataLoss,
-    FileGone,
-    TableError,
-    TailerError,
-    TransientError,
-    first_error,
-)
-from tailer.follow import FollowOptions, follow
+from tailer.batches import Reading
+from tailer.changes import ChangeBatch, Offset
+from tailer.commits import Item, commit_items, skipped
+from tailer.errors import DataLoss, TailerError, TransientError
+from tailer.follow import follow
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, Observer
 from tailer.offsets import OffsetStore
-from tailer.pair import pair_updates, paired_batches
-from tailer.policy import (
-    FeedPaused,
-    Policies,
-    Requests,
-    after_loss,
-    is_passed,
-    schema_notice,
-    skip_notice,
-    stop_for_schema,
-)
-from tailer.publish import Publisher, PublishOptions
-from tailer.select import Selection, Selector
-from tailer.sink import Sink, wants_row_ids
-from tailer.snapshotting import Resnapshot, initial_snapshot
-from tailer.store import ChangeSourced
+from tailer.options import FeedOptions, RetryOptions
+from tailer.pipe import pipe
+from tailer.policy import FeedPaused, Requests, after_loss
+from tailer.publish import Publisher
+from tailer.sink import Sink
+from tailer.snapshotting import Resnapshots, initial_snapshot
 
 __all__ = [
     "Feed",
     "FeedOptions",
     "Item",
     "RetryOptions",
-    "pipe",
     "read_changes",
     "read_items",
     "run_feed",
 ]
-
-T = TypeVar("T")
-
-#: What goes from the reader to the publisher.
-Item: TypeAlias = ChangeBatch | Notice
-
-
-@dataclass(frozen=True, slots=True)
-class RetryOptions:
-    """Bounded, jittered back-off after a :class:`TransientError`, in seconds."""
-
-    pause_min_s: float = 0.2
-    pause_max_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class FeedOptions:
-    """How changes are found and decoded, what of them leaves, and what happens when they can't.
-
-    ``key`` names the columns by which derived changes without row ids are paired into updates.
-    ``paired`` gives each update as one row with its preimage in ``ChangeBatch.before``; a feed
-    whose sink has a true attribute ``paired`` does so by itself, under the sink's ``key_columns``
-    where it has none of its own.
-    """
-
-    change_source: ChangeSource = "auto"
-    key: tuple[str, ...] = ()
-    diff: DiffOptions = field(default_factory=DiffOptions)
-    decode: DecodeOptions = field(default_factory=DecodeOptions)
-    follow: FollowOptions = field(default_factory=FollowOptions)
-    retry: RetryOptions = field(default_factory=RetryOptions)
-    selection: Selection = field(default_factory=Selection)
-    policies: Policies = field(default_factory=Policies)
-    publish: PublishOptions = field(default_factory=PublishOptions)
-    paired: bool = False
-
-    def for_sink(self, sink: Sink) -> FeedOptions:
-        """The same, with row ids and with updates paired where the sink wants that."""
-        paired = bool(getattr(sink, "paired", False))
-        options = self
-        if paired or wants_row_ids(sink):
-            options = replace(options, decode=replace(self.decode, row_ids=True))
-        if not paired:
-            return options
-        key = self.key or tuple(getattr(sink, "key_columns", ()))
-        return replace(options, paired=True, key=key)
-
-    def plan_id(self) -> str:
-        """Names the options by which the changes of a version are counted: 12 hex digits."""
-        where = self.selection.where.text if self.selection.where else None
-        passing = [self.policies.ignore_deletes, self.policies.skip_change_commits]
-        text = json.dumps([self.change_source, self.key, where, *passing])
-        return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 @dataclass(slots=True)
@@ -207,50 +120,6 @@ async def _run_once(feed: Feed) -> None:
                 await feed.park.aclose()
 
 
-async def pipe(
-    batches: AsyncGenerator[T, None],
-    publish: Callable[[T], Awaitable[None]],
-    seen: Callable[[T], None] = lambda _: None,
-    idle: tuple[float, Callable[[], T]] | None = None,
-) -> None:
-    """Publish batches while the next one is being read. A batch in hand is finished even when
-    this is cancelled; the first error of either side is raised as it is.
-
-    ``idle``: after so many seconds without any, what to publish instead.
-    """
-    patience = idle[0] if idle else math.inf
-    send, receive = anyio.create_memory_object_stream[T](max_buffer_size=0)
-
-    async def read() -> None:
-        async with send, aclosing(batches):
-            async for batch in batches:
-                seen(batch)
-                await send.send(batch)
-
-    async def write() -> None:
-        async with receive:
-            while True:
-                item: T | None = None
-                with anyio.move_on_after(patience):
-                    try:
-                        item = await receive.receive()
-                    except anyio.EndOfStream:
-                        return
-                if item is None and idle:
-                    item = idle[1]()
-                if item is not None:
-                    with anyio.CancelScope(shield=True):
-                        await publish(item)
-
-    # This task owns both ends, or a failing publisher would show up as a broken stream.
-    try:
-        async with send, receive, anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
-            tasks.start_soon(write)
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
-
-
 async def read_changes(
     log: DeltaLog,
     start: Offset,
@@ -262,8 +131,8 @@ async def read_changes(
 
     A version without changes gives one empty batch, which carries the offset on.
     """
-    reading = _reading(log, options, observer or Observer(), Requests())
-    async with aclosing(_read(reading, start, last, options, notices=False)) as items:
+    reading = Reading.of(log, options, observer or Observer(), Requests())
+    async with aclosing(_read(reading, start, last, notices=False)) as items:
         async for item in items:
             if isinstance(item, ChangeBatch):
                 yield item
@@ -279,10 +148,10 @@ async def read_items(
 ) -> AsyncGenerator[Item, None]:
     """As :func:`read_changes`, with the notices in their places, and with the policies."""
     at = start
-    reading = _reading(log, options, observer, requests)
+    reading = Reading.of(log, options, observer, requests)
     while True:
         try:
-            async with aclosing(_read(reading, at, last, options, notices=True)) as items:
+            async with aclosing(_read(reading, at, last, notices=True)) as items:
                 async for item in items:
                     yield item
                     at = item.next_offset
@@ -298,141 +167,32 @@ async def read_items(
             return
 
 
-def _reading(
-    log: DeltaLog, options: FeedOptions, observer: Observer, requests: Requests
-) -> Reading:
-    if isinstance(log.store, ChangeSourced):
-        log.store.serve(options.change_source)
-    selector = Selector(options.selection, options.decode.writer_timezone)
-    columns = options.selection.columns or options.decode.columns
-    decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
-    spill = options.diff.spill_folder
-    return Reading(log, decode, selector, requests, observer, options.plan_id(), spill)
-
-
 async def _read(
-    reading: Reading, start: Offset, last: int | None, options: FeedOptions, *, notices: bool
+    reading: Reading, start: Offset, last: int | None, *, notices: bool
 ) -> AsyncGenerator[Item, None]:
-    if start.snapshot:
-        async with aclosing(initial_snapshot(reading, start, notices=notices)) as items:
+    """The way of the data up to the sink: store -> log -> plan -> fetch -> decode."""
+    at = start
+    if at.snapshot:
+        async with aclosing(initial_snapshot(reading, at, notices=notices)) as items:
             async for item in items:
                 yield item
-                start = item.next_offset
-    while start.version in reading.requests.skips:
-        notice = skip_notice(start, await _time_of(reading.log, start))
+                at = item.next_offset
+    while at.version in reading.requests.skips:
+        notice = await skipped(reading, at)
         yield notice
-        start = notice.next_offset
-    again = [Resnapshot(reading, request) for request in reading.requests.resnapshots]
-    async with aclosing(_turns(again, start)) as items:
+        at = notice.next_offset
+    snapshots = Resnapshots(reading)
+    async with aclosing(snapshots.turn(at)) as items:
         async for item in items:
             yield item
-    observer = reading.observer
-    async with aclosing(follow(reading.log, start, last, options.follow, observer.newest)) as found:
-        async for commit in found:
-            changes = _commit_items(reading, commit, start, options, notices=notices)
-            async with aclosing(changes) as items:
+    following = (reading.options.follow, reading.observer.newest)
+    async with aclosing(follow(reading.log, at, last, *following)) as commits:
+        async for commit in commits:
+            async with aclosing(commit_items(reading, commit, at, notices=notices)) as items:
                 async for item in items:
                     yield item
-                    start = item.next_offset
-            for resnapshot in again:
-                resnapshot.passed(commit)
-            async with aclosing(_turns(again, start)) as items:
+                    at = item.next_offset
+            snapshots.passed(commit)
+            async with aclosing(snapshots.turn(at)) as items:
                 async for item in items:
                     yield item
-
-
-async def _turns(again: list[Resnapshot], stream: Offset) -> AsyncGenerator[Item, None]:
-    """The turn of the first snapshot that was asked for and is not read through."""
-    if again and stream.version > 0 and not stream.index:
-        async with aclosing(again[0].turn(stream)) as items:
-            async for item in items:
-                yield item
-        if again[0].done:
-            again.pop(0)
-
-
-async def _time_of(log: DeltaLog, at: Offset) -> int | None:
-    """The timestamp of a version that is to be skipped, if its commit can be read at all."""
-    try:
-        before = await log.state_before(at.version)
-        return (await log.commit(at.version, before, at.timestamp_floor_ms)).timestamp_ms
-    except (TableError, FileNotFoundError):
-        return None
-
-
-async def _commit_items(
-    reading: Reading, commit: Commit, start: Offset, options: FeedOptions, *, notices: bool
-) -> AsyncGenerator[Item, None]:
-    """One commit's notice and batches: plan, fetch, decode."""
-    try:
-        first = replace(start, table_id=commit.after.table_id).under(reading.plan)
-        requests, before = reading.requests, commit.before
-        if commit.version in requests.skips:
-            yield skip_notice(first, commit.timestamp_ms)
-            return
-        if notices and before is not None and not first.index:
-            states = (reading.selector.state(before), reading.selector.state(commit.after))
-            changed = schema_notice(*states, first, commit.timestamp_ms)
-            if changed is not None:
-                policy = options.policies.on_schema_change
-                if commit.version in requests.accepted:
-                    policy = "continue"
-                if policy != "fail":
-                    yield changed
-                stop_for_schema(changed, policy)
-        reading.observer.planned(commit)
-        read = VersionReader(reading, commit, commit.timestamp_ms).batches
-        files = await _plan(reading, commit, options)
-        found = read(files, first)
-        if options.paired:
-            planned = (reading, commit, files, options.diff, options.key)
-            files, pairing = await pair_updates(*planned)
-            found = paired_batches(pairing, files, first, read) if pairing else read(files, first)
-        async with aclosing(found) as batches:
-            async for batch in batches:
-                yield batch
-    except FileGone as e:
-        if options.paired:
-            e.rows = None  # a pair's other image may be elsewhere: its places can't be counted
-        raise e.at(table=reading.log.store.root, version=commit.version) from None
-    except TableError as e:
-        raise e.at(table=reading.log.store.root, version=commit.version) from None
-
-
-async def _plan(reading: Reading, commit: Commit, options: FeedOptions) -> Iterable[ChangeFile]:
-    if is_passed(commit, options.policies):
-        return []
-    log, wants = reading.log, reading.selector.wants
-    derived = source_of(commit, options.change_source) == "derived"
-    lacking = incomplete_removes(commit, derived=derived)
-    again = possible_readds(commit) if derived else set()
-    known = await log.find_files(commit.version - 1, lacking | again)
-    if not derived:
-        files = (file for file in plan_changes(commit, known) if wants(file))
-        if not options.paired:
-            return files
-        lost = reading.requests.lost
-        return (file for file in files if (file.version, file.path) not in lost)
-    live = {file_key(add) for where, add in known.items() if where in again}
-    rewrite = plan_rewrite(commit, known, live)
-    rewrite = replace(
-        rewrite,
-        leaving=[file for file in rewrite.leaving if wants(file)],
-        coming=[file for file in rewrite.coming if wants(file)],
-    )
-    try:
-        found = await derive(
-            log.store,
-            commit,
-            rewrite,
-            reading.decode,
-            options.diff,
-            options.key,
-            reading.observer.noops,
-        )
-    except FileGone as e:
-        # Without one of its files the others' rows can't be told apart: the whole version is lost.
-        raise DataLoss(e.what, version=commit.version, path=e.path, hint=e.hint) from None
-    if options.paired:
-        found = [f for f in found if (f.version, f.path) not in reading.requests.lost]
-    return found

@@ -14,7 +14,6 @@ from anyio.from_thread import BlockingPortal
 
 from tailer.batches import Reading
 from tailer.changes import ChangeBatch, ChangeFile, Offset
-from tailer.decode.engine import DiffOptions
 from tailer.decode.pairing import Images, Pairing, find_pairs, from_index, may_have_images
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
@@ -29,11 +28,7 @@ Read: TypeAlias = Callable[[Iterable[ChangeFile], Offset], AsyncGenerator[Change
 
 
 async def pair_updates(
-    reading: Reading,
-    commit: Commit,
-    planned: Iterable[ChangeFile],
-    options: DiffOptions,
-    key: tuple[str, ...],
+    reading: Reading, commit: Commit, planned: Iterable[ChangeFile]
 ) -> tuple[Iterable[ChangeFile], Pairing | None]:
     """The files of a version as they are to be read, and the pairs among their rows, if any.
 
@@ -62,7 +57,8 @@ async def pair_updates(
 
             how = (open_file, reading.decode, selector.rows, lost)
             images = Images(files, commit.after, *how)
-            work = partial(find_pairs, images, commit.before, options, key)
+            options = reading.options
+            work = partial(find_pairs, images, commit.before, options.diff, options.key)
             pairing = await anyio.to_thread.run_sync(work)
     except BaseExceptionGroup as group:
         raise first_error(group) from None

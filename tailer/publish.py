@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 
 import anyio
 
@@ -16,19 +15,10 @@ from tailer.offsets import OffsetStore
 from tailer.policy import Requests
 from tailer.sink import Sink, announce
 
-__all__ = ["PARKED_IN_A_ROW_MAX", "PublishOptions", "Publisher"]
+__all__ = ["PARKED_IN_A_ROW_MAX", "Publisher"]
 
 #: When so many rows in a row are refused, it is the sink and not the rows.
 PARKED_IN_A_ROW_MAX = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class PublishOptions:
-    """``rows_per_s_max`` bounds the rate, 0 does not; a heartbeat goes out every ``heartbeat_s``
-    seconds in which nothing else does, 0 sends none."""
-
-    rows_per_s_max: float = 0.0
-    heartbeat_s: float = 0.0
 
 
 class Publisher:

@@ -30,7 +30,7 @@ from tailer.errors import FileGone, TableError
 from tailer.policy import ResnapshotRequest
 from tailer.store import LOG_DIR
 
-__all__ = ["Resnapshot", "initial_snapshot", "sorted_files"]
+__all__ = ["Resnapshot", "Resnapshots", "initial_snapshot", "sorted_files"]
 
 #: So many files are sorted in memory; about 20 MB of them.
 RUN_FILES = 20_000
@@ -95,7 +95,7 @@ async def initial_snapshot(
         yield Notice("snapshot_begin", start.version, timestamp, first, first, details)
     # Files that were delivered before are passed over by their number of rows, unopened.
     live = reading.log.live_files(snapshot, statistics=first.index > 0)
-    adds = await sorted_files(live, reading.spill_folder)
+    adds = await sorted_files(live, reading.options.diff.spill_folder)
     files = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
     at = first
     reader = VersionReader(reading, snapshot, timestamp)
@@ -136,7 +136,8 @@ class Resnapshot:
         if self._files is None:
             self._first = version
             live = self.reading.log.live_files(snapshot)
-            self._files = await sorted_files(live, self.reading.spill_folder)
+            spill_folder = self.reading.options.diff.spill_folder
+            self._files = await sorted_files(live, spill_folder)
             yield self._notice("snapshot_begin", stream, version, timestamp)
         reader = VersionReader(self.reading, snapshot, timestamp)
         while (add := self._next()) is not None:
@@ -210,3 +211,24 @@ class Resnapshot:
         if kind == "snapshot_end":
             details["rows"] = self.rows
         return Notice(kind, version, timestamp_ms, stream, stream, details)  # type: ignore[arg-type]  # one of the two
+
+
+class Resnapshots:
+    """The snapshots that were asked for while the stream goes on, one after the other."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._waiting = [Resnapshot(reading, asked) for asked in reading.requests.resnapshots]
+
+    def passed(self, commit: Commit) -> None:
+        """The stream has delivered a commit."""
+        for snapshot in self._waiting:
+            snapshot.passed(commit)
+
+    async def turn(self, stream: Offset) -> AsyncGenerator[ChangeBatch | Notice, None]:
+        """The turn of the first one that is not read through."""
+        if self._waiting and stream.version > 0 and not stream.index:
+            async with aclosing(self._waiting[0].turn(stream)) as items:
+                async for item in items:
+                    yield item
+            if self._waiting[0].done:
+                self._waiting.pop(0)

@@ -14,7 +14,8 @@ import pytest
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import DataLoss, OffsetError, SinkRejected, TableError, TransientError
-from tailer.feed import pipe, run_feed
+from tailer.feed import run_feed
+from tailer.pipe import pipe
 from tailer.publish import Publisher
 from tailer.testing.batches import change_batch
 from tailer.testing.faulty import Script
