@@ -89,6 +89,7 @@ class Config:
     log_level: str = "info"
     measure_s: float = 30.0
     lease_s: float = 60.0
+    lock_folder: Path | None = None
     s3: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -123,6 +124,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         log_level=daemon["log_level"],
         measure_s=daemon["measure_s"],
         lease_s=daemon["lease_s"],
+        lock_folder=path.parent / daemon["lock_folder"] if daemon["lock_folder"] else None,
         s3=s3,
     )
 

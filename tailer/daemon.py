@@ -29,6 +29,7 @@ from tailer.errors import ConfigError, TailerError
 from tailer.history import start_offset
 from tailer.logs import set_up_logs
 from tailer.metrics import MetricFamilies
+from tailer.offsets.owner import keep_place
 from tailer.signals import until_stopped
 from tailer.store.traffic import StoreMetrics
 
@@ -42,6 +43,10 @@ async def run_daemon(config: Config) -> int:
     """
     from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
+    try:
+        keep_place(config.lock_folder)
+    except ConfigError as e:
+        raise ConfigError(f"{config.path}: daemon.lock_folder: {e}") from e
     logger = set_up_logs(config.log_format, config.log_level)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

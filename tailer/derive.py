@@ -78,7 +78,9 @@ def _changes(
     apart = (set[int](), set[int]()) if key else proved_apart(rewrite, before, after)
     rest = _without(rewrite, apart)
     rest = _without(rest, proved_same(rest, before, after, open_file))
-    changed = [*rest.leaving, *rest.coming]
+    # Files that are changes as a whole are the first share's.
+    later = options.share is not None and options.share.number > 0
+    changed = [] if later else [*rest.leaving, *rest.coming]
     origin: Origin = "cancel_out"
     if rest.needs_diff:
         sides = (rest.leaving, rest.coming, after, open_file, decode, options)
@@ -89,7 +91,7 @@ def _changes(
                 raise
             # The rows that leave can't even be read in the new schema, so none of them is equal.
             origin = "files"
-    files = _in_order(rewrite, apart, changed)
+    files = _in_order(rewrite, (set(), set()) if later else apart, changed)
     return [replace(file, origin=origin) for file in files], 0
 
 

@@ -79,6 +79,10 @@ DAEMON: dict[str, Setting] = {
     "lease_s": Setting(
         "number", 60.0, "With the state on S3: a feed stays its owner's so long without a word.",
     ),
+    "lock_folder": Setting(
+        "text", "",
+        "With the state on S3: a folder of this machine's that outlives a restart of the container.",
+    ),
 }  # fmt: skip
 
 FEED: dict[str, Setting] = {

@@ -41,6 +41,7 @@ def test_every_key_reaches_its_place(tmp_path: Path) -> None:
         [daemon]
         http = "[::1]:0"
         state = "/var/lib/tailer"
+        lock_folder = "run"
         [feeds."orders.eu"]
         table = "/data/orders"
         from = 12
@@ -61,6 +62,7 @@ def test_every_key_reaches_its_place(tmp_path: Path) -> None:
     )
     assert config.http == ("::1", 0)
     assert config.state == Path("/var/lib/tailer")
+    assert config.lock_folder == tmp_path / "run"
     feed = config.feeds["orders.eu"]
     assert (feed.start, feed.torn_commit_max_s) == ("12", 0.5)
     options = feed.options

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +32,7 @@ from tailer.decode.engine import COMING, LEAVING, REF_FIELDS, DiffOptions, Engin
 from tailer.decode.idsets import ManyVersions, changed_ids
 from tailer.decode.kept import Decoded, Keeper, alike, pairable, side_by_side
 from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
+from tailer.decode.share import Share
 from tailer.decode.tracking import TRACKED, tracked_rows
 from tailer.decode.variant import canonical_variants
 from tailer.decode.vectors import RowSelection, bitmap_of
@@ -114,14 +116,16 @@ def by_value(
 ) -> Difference:
     """Cancel out the rows that leave and the rows that come, compared in the later schema.
 
-    ``key`` names columns that pair what is left into updates. Raises :class:`CorruptRow` where
-    rows that leave can't be read in the later schema.
+    ``key`` names columns that pair what is left into updates: a share then has all rows of its
+    keys. Raises :class:`CorruptRow` where rows that leave can't be read in the later schema.
     """
     sides = _Sides.of(leaving, coming, after, open_file, decode)
     difference = Difference()
     with Engine(options) as engine:
         keeper = Keeper(options.keep_bytes_max, sides.keeps)
-        left, came = engine.unmatched(lambda: _value_rows(sides, keeper=keeper))
+        by = [after.schema.names.index(name) for name in key]
+        every = partial(_value_rows, sides, keeper=keeper)
+        left, came = engine.unmatched(every, options.share, by)
         difference.leaving, difference.coming = _bitmaps(left), _bitmaps(came)
         difference.kept_leaving, difference.kept_coming = keeper.of(LEAVING), keeper.of(COMING)
         if key and len(left) and len(came):
@@ -155,6 +159,7 @@ def by_row_ids(
             changed = engine.changed_ids(lambda: _tracked_stream(sides))
         if changed is None:
             return None
+        changed = _shared(changed, options.share)
         updated = _both(changed)
         noops = pa.array([], pa.int64())
         if updated.num_rows:
@@ -172,6 +177,17 @@ def by_row_ids(
         keeper.of(LEAVING),
         keeper.of(COMING),
     )
+
+
+def _shared(changed: pa.Table, share: Share | None) -> pa.Table:
+    """The part of the changed rows that belongs to the share: a run of row ids.
+
+    All have been found before, for ids that are there twice must be noticed by every share.
+    """
+    if share is None:
+        return changed
+    edges = [changed.num_rows * number // share.of for number in (share.number, share.number + 1)]
+    return changed.sort_by("row_id").slice(edges[0], edges[1] - edges[0]).combine_chunks()
 
 
 def _both(changed: pa.Table) -> pa.Table:

@@ -9,7 +9,7 @@ table ever enters a query.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailer.decode.share import Share
 from tailer.errors import CorruptLog, UnsupportedTable
 
 __all__ = ["COMING", "LEAVING", "MAP_DEPTH_MAX", "REF_FIELDS", "DiffOptions", "Engine", "RowStream"]
@@ -42,12 +43,13 @@ REF_FIELDS = (pa.field("#side", pa.int8()), pa.field("#ref", pa.int64()))
 class DiffOptions:
     """Bounds of the comparison. ``memory_bytes_max`` is the engine's; ``spill_folder`` None: the
     system's temporary folder. ``keep_bytes_max`` bounds the decoded rows that are kept for output,
-    so that a file need not be read a second time."""
+    so that a file need not be read a second time. ``share`` None: everything is asked for."""
 
     memory_bytes_max: int = 512 * 1024 * 1024
     spill_folder: str | None = None
     threads: int = 2
     keep_bytes_max: int = 96 * 1024 * 1024
+    share: Share | None = None
 
 
 @dataclass(slots=True)
@@ -75,6 +77,16 @@ class RowStream:
                 f"its rows can't be compared: maps are nested more than {MAP_DEPTH_MAX} deep",
                 hint="follow it with its change data feed on",
             )
+
+    def bucket(self, share: Share | None, by: Sequence[int]) -> str:
+        """SQL for whether a row is in the share: equal values of the columns with the numbers
+        ``by`` (none: of all columns) always go to the same one."""
+        if share is None:
+            return "true"
+        columns = list(self.schema)[len(REF_FIELDS) :]
+        chosen = [columns[number] for number in by] or columns
+        values = ", ".join(_canonical(f.name, f.type) for f in chosen)
+        return f"hash({values}) % {share.of} = {share.number}"
 
     def fingerprint(self) -> dict[str, str]:
         """SQL, by name, for what stands for all values of a row: 128 bits of hash, and values.
@@ -168,18 +180,21 @@ class Engine:
         with self._over(rows):
             return self._connection.sql(sql).to_arrow_table()
 
-    def unmatched(self, rows: Callable[[], RowStream]) -> tuple[pa.Array, pa.Array]:
+    def unmatched(
+        self, rows: Callable[[], RowStream], share: Share | None = None, by: Sequence[int] = ()
+    ) -> tuple[pa.Array, pa.Array]:
         """The references of the rows that leave, and of those that come, without a partner.
 
         One pass finds those that have no equal row at all; of the others that don't balance, only
-        those are looked at again.
+        those are looked at again. Of a share only its rows, see :meth:`RowStream.bucket`.
         """
         stream = rows()
         columns = stream.fingerprint()
+        mine = stream.bucket(share, by)
         found = self._query(
             stream,
             f'SELECT h1, h2, count(*) AS n, count(*) FILTER ("#side" = {COMING}) AS n_came, '
-            f'min("#ref") AS low FROM {_selected(columns)} GROUP BY {", ".join(columns)} '
+            f'min("#ref") AS low FROM {_selected(columns, mine)} GROUP BY {", ".join(columns)} '
             "HAVING n <> 2 * n_came",
         )
         alone, comes = pc.equal(found["n"], 1), pc.equal(found["n_came"], 1)
@@ -187,12 +202,12 @@ class Engine:
         came = found.filter(pc.and_(alone, comes))["low"].combine_chunks()
         several = found.filter(pc.invert(alone)).select(["h1", "h2"])
         if several.num_rows:
-            more_left, more_came = self._several(rows(), columns, several)
+            more_left, more_came = self._several(rows(), columns, mine, several)
             left, came = pa.concat_arrays([left, more_left]), pa.concat_arrays([came, more_came])
         return left, came
 
     def _several(
-        self, rows: RowStream, columns: dict[str, str], wanted: pa.Table
+        self, rows: RowStream, columns: dict[str, str], mine: str, wanted: pa.Table
     ) -> tuple[pa.Array, pa.Array]:
         """As :meth:`unmatched`, for those of the groups with these hashes that don't balance."""
         self._connection.register("wanted", wanted)
@@ -200,7 +215,7 @@ class Engine:
         found = self._query(
             rows,
             f"SELECT {refs.format(LEAVING)} AS l, {refs.format(COMING)} AS c "
-            f"FROM {_selected(columns)} SEMI JOIN wanted USING (h1, h2) "
+            f"FROM {_selected(columns, mine)} SEMI JOIN wanted USING (h1, h2) "
             f"GROUP BY {', '.join(columns)}",
         )
         self._connection.unregister("wanted")
@@ -295,10 +310,10 @@ class Engine:
         yield from pa.RecordBatchReader.from_stream(found)
 
 
-def _selected(columns: dict[str, str]) -> str:
-    """The rows with these columns, worked out once for each row."""
+def _selected(columns: dict[str, str], condition: str = "true") -> str:
+    """The rows that meet the condition, with these columns, worked out once for each row."""
     listed = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
-    return f'(SELECT "#side", "#ref", {listed} FROM rows)'
+    return f'(SELECT "#side", "#ref", {listed} FROM rows WHERE {condition})'
 
 
 def _is_text(data_type: pa.DataType) -> bool:

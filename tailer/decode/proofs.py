@@ -27,7 +27,7 @@ from tailer.delta.schema import PrimitiveType
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 
-__all__ = ["proved_apart", "proved_same"]
+__all__ = ["Numbers", "independent", "proved_apart", "proved_same"]
 
 #: The numbers of files that leave, and of files that come.
 Numbers = tuple[set[int], set[int]]
@@ -61,6 +61,37 @@ def proved_apart(rewrite: Rewrite, before: TableState, after: TableState) -> Num
         apart[0].update(set(ours) - meeting[0])
         apart[1].update(set(theirs) - meeting[1])
     return apart
+
+
+def independent(rewrite: Rewrite, state: TableState) -> list[Numbers]:
+    """The files in groups, such that no row that leaves in one is equal to one that comes in
+    another: compared apart from each other they give what the whole gives.
+
+    For a rewrite that has one schema and mapping before and after, those of ``state``.
+    """
+    left, came = (_by_partition(files) for files in (rewrite.leaving, rewrite.coming))
+    integers = _integers(state)
+    found: list[Numbers] = []
+    for key in left.keys() | came.keys():
+        ours, theirs = left.get(key, []), came.get(key, [])
+        if len(ours) * len(theirs) > _COMPARISONS_MAX:
+            found.append((set(ours), set(theirs)))
+            continue
+        groups: list[Numbers] = [(set(), {number}) for number in theirs]
+        for one in ours:
+            met: Numbers = ({one}, set())
+            others = []
+            for group in groups:
+                if all(
+                    _disjoint(rewrite.leaving[one], rewrite.coming[other], integers)
+                    for other in group[1]
+                ):
+                    others.append(group)
+                else:
+                    met = met[0] | group[0], met[1] | group[1]
+            groups = [*others, met]
+        found += groups
+    return sorted(found, key=lambda group: [sorted(side) for side in group])
 
 
 def proved_same(

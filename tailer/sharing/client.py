@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
@@ -138,7 +138,7 @@ class Answer:
                     if isinstance(line, EndOfStream):
                         self.end = line
                         if line.error:
-                            raise TransientError(f"the sharing server broke off: {line.error}")
+                            raise _broken_off(line.error, line.error_status)
                     elif line is not None:
                         yield line
             following = self.end.next_page_token if self.end is not None else None
@@ -281,7 +281,8 @@ class SharingClient:
     @asynccontextmanager
     async def metadata(self, table: Table) -> AsyncIterator[Answer]:
         """Protocol and metadata of the current version ("Query Table Metadata")."""
-        async with self._answer("GET", f"{_path(table)}/metadata", {}, None) as answer:
+        path = f"{_path(table)}/metadata"
+        async with self._answer("GET", path, {}, None, two_lines=True) as answer:
             yield answer
 
     @asynccontextmanager
@@ -316,9 +317,17 @@ class SharingClient:
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, path: str, params: Mapping[str, str], body: dict[str, Any] | None
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        body: dict[str, Any] | None,
+        *,
+        two_lines: bool = False,
     ) -> AsyncIterator[Answer]:
-        async with self._request(method, path, params=params, body=body, table=True) as first:
+        # Of an answer that has two lines always, no end is asked for.
+        said = replace(self._capabilities, end_of_stream=not two_lines)
+        async with self._request(method, path, params=params, body=body, said=said) as first:
             form, _ = self._format(first)
 
             async def pages(
@@ -334,7 +343,7 @@ class SharingClient:
                 asked = {**body, "pageToken": token} if body is not None else None
                 async with (
                     self._request(
-                        method, path, params={**params, **more}, body=asked, table=True
+                        method, path, params={**params, **more}, body=asked, said=said
                     ) as response,
                     aclosing(self._page_lines(response)) as lines,
                 ):
@@ -380,7 +389,7 @@ class SharingClient:
         *,
         params: Mapping[str, str] | None = None,
         body: dict[str, Any] | None = None,
-        table: bool = False,
+        said: Capabilities | None = None,
     ) -> AsyncIterator[ClientResponse]:
         """One request's answer of status 200; every other becomes an error."""
         from yarl import URL
@@ -389,8 +398,8 @@ class SharingClient:
         url = URL(self.profile.endpoint + path + (f"?{query}" if query else ""), encoded=True)
         session = self.session()
         headers = {"Accept": "application/x-ndjson, application/json"}
-        if table:
-            headers[CAPABILITIES_HEADER] = self._capabilities.format()
+        if said is not None:
+            headers[CAPABILITIES_HEADER] = said.format()
         with network_errors(f"{method} {path}"):
             for last in (False, True):
                 headers["Authorization"] = await self._authorization.header(session)
@@ -422,6 +431,13 @@ class SharingClient:
         elif status in (301, 302, 303, 307, 308):
             hint = "the endpoint in the profile has moved; tokens are not sent elsewhere"
         return Refused(sentence, status, hint=hint)
+
+
+def _broken_off(error: str, status: int | None) -> Exception:
+    sentence = f"the sharing server broke off: {error}"
+    if status is None or heals(status):
+        return TransientError(sentence)
+    return Refused(sentence, status)
 
 
 async def _document(response: ClientResponse, path: str) -> Any:

@@ -247,12 +247,14 @@ class EndOfStream:
 
     ``refresh_token`` asks for the same files again, with new URLs; ``next_page_token`` for what
     did not fit; ``min_url_expiration_ms`` (epoch ms) is when the first of the URLs expires.
+    ``error`` says why an answer breaks off, ``error_status`` with which HTTP status.
     """
 
     refresh_token: str | None = None
     next_page_token: str | None = None
     min_url_expiration_ms: int | None = None
     error: str | None = None
+    error_status: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The line's object."""
@@ -263,6 +265,7 @@ class EndOfStream:
                     "nextPageToken": self.next_page_token,
                     "minUrlExpirationTimestamp": self.min_url_expiration_ms,
                     "errorMessage": self.error,
+                    "httpStatusErrorCode": self.error_status,
                 }
             )
         }
@@ -272,11 +275,13 @@ class EndOfStream:
         """From the value of ``endStreamAction``."""
         values = values if isinstance(values, dict) else {}
         expiration = values.get("minUrlExpirationTimestamp")
+        status = values.get("httpStatusErrorCode")
         return cls(
             _text_or_none(values, "refreshToken"),
             _text_or_none(values, "nextPageToken"),
             expiration if isinstance(expiration, int) and expiration > 0 else None,
             _text_or_none(values, "errorMessage"),
+            status if isinstance(status, int) and not isinstance(status, bool) else None,
         )
 
 

@@ -12,10 +12,11 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 
 from tailer.changes import ChangeFile, Offset
 from tailer.decode.plan import Rewrite, row_ids_hold
+from tailer.decode.proofs import Numbers, independent
+from tailer.decode.share import Share, engine_version
 from tailer.delta.commit import Commit, CommitHeader
 
 __all__ = [
@@ -56,13 +57,15 @@ class FileOrder:
 class RewriteOrder:
     """A version's rewrite, or an independent share of it; the task finds what really changed.
 
-    ``commit`` has no lines: only what tells the version's two states and its commit info.
+    ``commit`` has no lines: only what tells the version's two states and its commit info. With a
+    ``share`` only that part of what changed is meant; all files are read for it.
     """
 
     commit: Commit
     rewrite: Rewrite
     skip: int = 0
     take: int | None = None
+    share: Share | None = None
 
     @property
     def files(self) -> int:
@@ -105,29 +108,78 @@ def rewrite_order(commit: Commit, rewrite: Rewrite) -> RewriteOrder:
     return RewriteOrder(replace(commit, header=header, lines=_no_lines), rewrite)
 
 
-def fan_out(order: RewriteOrder, shares: int, key: tuple[str, ...]) -> list[RewriteOrder]:
-    """The rewrite in at most so many independent shares, by partition values.
+def fan_out(order: RewriteOrder, shares: int, bytes_max: int, key: tuple[str, ...]) -> list[Order]:
+    """The rewrite in shares that are compared apart and together give what the whole gives.
 
-    Rows of different partitions are never equal, so nothing cancels out between them. Where row
-    ids or a key may pair rows across partitions, or the partitioning changes, it stays whole. Which
-    file goes where depends on its partition alone: a replay shares out the same way.
+    First in groups of files that can't have a row in common, by partitions and by the bounds of
+    integers: nothing is read twice for that, and there are more than ``shares`` where
+    ``bytes_max`` asks for it. A group that is still larger than that, and a rewrite whose rows a
+    key or row ids may pair, is read by up to ``shares`` tasks, each of which takes its share of the
+    rows. All of it depends on the log alone: a replay shares out the same way.
     """
-    before, after = order.commit.before, order.commit.after
-    partitioned = before is not None and (
-        before.metadata.partition_columns == after.metadata.partition_columns
-        and before.partition_fields() == after.partition_fields()
-        and bool(after.partition_fields())
-    )
-    if not partitioned or key or shares < 2 or row_ids_hold(order.commit, order.rewrite):
+    if shares < 2:
         return [order]
-    groups: dict[int, Rewrite] = {}
-    for side in ("leaving", "coming"):
-        for file in getattr(order.rewrite, side):
-            values = repr(sorted(file.partition_values.items()))
-            digest = blake2b(values.encode(), digest_size=8).digest()
-            group = int.from_bytes(digest) % shares
-            getattr(groups.setdefault(group, Rewrite([], [])), side).append(file)
-    return [replace(order, rewrite=groups[group]) for group in sorted(groups)]
+    commit, rewrite = order.commit, order.rewrite
+    # Where the schema changes, whether rows can be compared is decided for all of them at once.
+    if key or commit.before != commit.after or row_ids_hold(commit, rewrite):
+        return [*_in_shares(order, shares, bytes_max)]
+    groups = independent(rewrite, commit.after)
+    alone = _chosen(order, [group for group in groups if not all(group)]).rewrite
+    files = (*alone.leaving, *alone.coming)
+    found: list[Order] = [FileOrder(replace(file, origin="cancel_out")) for file in files]
+    for group in _joined(order, [group for group in groups if all(group)], shares, bytes_max):
+        found += _in_shares(group, shares, bytes_max)
+    return found
+
+
+def _in_shares(order: RewriteOrder, shares: int, bytes_max: int) -> Iterator[RewriteOrder]:
+    """Shares of the rows, if the files are too many for one task."""
+    count = min(shares, math.ceil(order.cost / bytes_max))
+    if count < 2:
+        yield order
+        return
+    engine = engine_version()
+    for number in range(count):
+        yield replace(order, share=Share(number, count, engine))
+
+
+def _joined(
+    order: RewriteOrder, groups: Sequence[Numbers], shares: int, bytes_max: int
+) -> Iterator[RewriteOrder]:
+    """The groups of files, small ones together, so that each is worth a task."""
+    costs = [_chosen(order, [group]).cost for group in groups]
+    total = sum(costs)
+    worth = min(shares, math.ceil(total / OPEN_COST_BYTES))
+    for numbers in _level(costs, max(worth, math.ceil(total / bytes_max))):
+        yield _chosen(order, [groups[number] for number in numbers])
+
+
+def _chosen(order: RewriteOrder, groups: Iterable[Numbers]) -> RewriteOrder:
+    """The order for these files alone, as they follow each other in the whole."""
+    left: set[int] = set()
+    came: set[int] = set()
+    for leaving, coming in groups:
+        left |= leaving
+        came |= coming
+    whole = order.rewrite
+    leaving_files = [whole.leaving[number] for number in sorted(left)]
+    return replace(
+        order, rewrite=Rewrite(leaving_files, [whole.coming[number] for number in sorted(came)])
+    )
+
+
+def _level(costs: Sequence[int], count: int) -> list[list[int]]:
+    """The numbers of the costs in at most so many parts of about equal cost; none is empty.
+
+    The largest first, each to the part that has least: within a third of the best there is.
+    """
+    parts: list[list[int]] = [[] for _ in range(min(count, len(costs)))]
+    heap = [(0, part) for part in range(len(parts))]
+    for number in sorted(range(len(costs)), key=lambda n: -costs[n]):
+        load, part = heapq.heappop(heap)
+        parts[part].append(number)
+        heapq.heappush(heap, (load + costs[number], part))
+    return parts
 
 
 def _parts(orders: Iterable[Order], size_max: int) -> Iterator[Order]:
@@ -158,14 +210,7 @@ def pack(
     parts = list(_parts(orders, target if not ordered else 2**63 - 1))
     if ordered:
         return _in_a_row(parts, target)
-    shares: list[list[Order]] = [[] for _ in range(min(count, len(parts)))]
-    # The largest first, each to the share that has least: within a third of the best there is.
-    heap = [(0, number) for number in range(len(shares))]
-    for order in sorted(parts, key=lambda part: -_cost(part)):
-        load, number = heapq.heappop(heap)
-        shares[number].append(order)
-        heapq.heappush(heap, (load + _cost(order), number))
-    return [share for share in shares if share]
+    return [[parts[n] for n in numbers] for numbers in _level([_cost(p) for p in parts], count)]
 
 
 def _cost(order: Order) -> int:

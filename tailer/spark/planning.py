@@ -292,7 +292,8 @@ class Planner:
             order = replace(planned.rewrite, skip=skip, take=take)
             whole = ordered or skip or take is not None
             shares = 1 if whole else self.options.derived_fan_out
-            for share in fan_out(order, shares, self.options.key):
+            size = self.options.partition_bytes_max
+            for share in fan_out(order, shares, size, self.options.key):
                 yield share
             return
         if not skip and until is None:

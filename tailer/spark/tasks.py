@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 
 import anyio
 import pyarrow as pa
@@ -18,7 +19,9 @@ from anyio.from_thread import BlockingPortal
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
 from tailer.decode.kept import kept_rows
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
+from tailer.decode.share import engine_version
 from tailer.derive import derive
+from tailer.errors import ConfigError
 from tailer.fetch import fetch
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
@@ -116,8 +119,15 @@ def _files(
 ) -> Iterable[tuple[ChangeFile, tuple[int, int] | None]]:
     if isinstance(order, FileOrder):
         return [(order.file, order.part)]
+    if order.share is not None and order.share.engine != engine_version():
+        raise ConfigError(
+            f"the driver has DuckDB {order.share.engine} and this executor {engine_version()}, "
+            "and shares of a comparison only fit together if all have one version; install the "
+            "same one everywhere, or set derivedFanOut to 1"
+        )
+    diff = replace(options.diff, share=order.share)
     files = portal.call(
-        derive, store, order.commit, order.rewrite, decode, options.diff, options.key, _ignore
+        derive, store, order.commit, order.rewrite, decode, diff, options.key, _ignore
     )
     return [(file, None) for file in files]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.decode.engine import Engine, RowStream
+from tailer.decode.engine import Engine
 from tailer.feed import FeedOptions, read_changes
 from tailer.metrics import Observer
 from tailer.testing.table import Action, TableBuilder
@@ -64,9 +63,9 @@ def compared(table: TableBuilder, monkeypatch: pytest.MonkeyPatch) -> bool:
     used: list[bool] = []
     unmatched = Engine.unmatched
 
-    def counting(self: Engine, rows: Callable[[], RowStream]) -> tuple[pa.Array, pa.Array]:
+    def counting(self: Engine, *asked: Any) -> tuple[pa.Array, pa.Array]:
         used.append(True)
-        return unmatched(self, rows)
+        return unmatched(self, *asked)
 
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "unmatched", counting)

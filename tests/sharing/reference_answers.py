@@ -31,6 +31,8 @@ class Faults:
     #: The server knows no end-of-stream action, or promises one and sends none.
     end_of_stream: bool = True
     omit_end: bool = False
+    #: The end-of-stream action tells of an error: its members.
+    end_error: dict[str, Any] | None = None
     #: It answers in several pages of so many files.
     files_per_page: int | None = None
     #: It knows only the older way to ask for a version.

@@ -206,6 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         end: dict[str, Any] = {"minUrlExpirationTimestamp": 4_102_444_800_000}
         if (request.body or {}).get("includeRefreshToken"):
             end["refreshToken"] = f"refresh-{version}"
+        end |= faults.end_error or {}
         if faults.files_per_page and len(lines) > 2:
             token = (request.body or request.query).get("pageToken")
             start = int(token or 0)

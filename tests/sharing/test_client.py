@@ -221,7 +221,9 @@ async def test_every_question_about_a_table_says_what_we_can_read(
             pass
     for request in server.requests:
         assert request.capabilities.startswith("responseformat=delta,parquet;readerfeatures=")
-        assert request.capabilities.endswith(";includeendstreamaction=true")
+        # The metadata has two lines always.
+        ends = request.capabilities.endswith(";includeendstreamaction=true")
+        assert ends is not request.path.endswith("/metadata")
 
 
 @pytest.mark.parametrize(
@@ -278,6 +280,20 @@ async def test_an_answer_without_the_end_that_it_promises_is_transient(
             await lines_of(client)
         server.faults.end_of_stream = False  # then none is promised
         assert len(await lines_of(client)) == 5
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(None, TransientError), (503, TransientError), (400, Refused)]
+)
+async def test_an_answer_that_breaks_off_says_whether_to_come_back(
+    server: ReferenceServer, tmp_path: Path, status: int | None, kind: type[Exception]
+) -> None:
+    server.faults.end_error = {"errorMessage": "no more"}
+    if status is not None:
+        server.faults.end_error["httpStatusErrorCode"] = status
+    async with client_of(server, tmp_path) as client:
+        with pytest.raises(kind, match="broke off: no more"):
+            await lines_of(client)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

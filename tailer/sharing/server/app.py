@@ -309,9 +309,9 @@ class ShareServer:
     async def _metadata(self, request: _Request) -> web.StreamResponse:
         table = self._table(request)
         links = await self._links(request, table)
-        return await self._stream(
-            request, await metadata_answer(table, request.capabilities, links)
-        )
+        version, time = request.count("version"), request.http.query.get("timestamp")
+        answer = await metadata_answer(table, version, time, request.capabilities, links)
+        return await self._stream(request, answer)
 
     async def _query(self, request: _Request) -> web.StreamResponse:
         table = self._table(request)

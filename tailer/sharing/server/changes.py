@@ -24,8 +24,15 @@ from tailer.errors import TailerError
 from tailer.history import version_at_or_after, version_at_or_before
 from tailer.sharing.model import Capabilities, EndOfStream, ndjson_line
 from tailer.sharing.server.lines import LineWriter, choose_format
-from tailer.sharing.server.query import Answer, Links, QueryBody, line_writer, timestamp_of
-from tailer.sharing.server.refusals import Refusal, invalid, refusal_of
+from tailer.sharing.server.query import (
+    Answer,
+    Links,
+    QueryBody,
+    broken_off,
+    line_writer,
+    timestamp_of,
+)
+from tailer.sharing.server.refusals import Refusal, invalid
 from tailer.sharing.server.tables import SharedTable, missing_commit, raw_actions
 
 __all__ = ["ChangesRange", "changes_answer", "stream_answer"]
@@ -117,7 +124,8 @@ class _Walk:
         writer = line_writer(self.table, links, form, versioned=True)
         head = writer.protocol(end.protocol)
         sums = None if self.historical else await self.table.sums(at)
-        head += writer.metadata(shown, at, sums)
+        # A version is told only where the metadata of others may follow.
+        head += writer.metadata(shown, at if self.historical else None, sums)
         chunks = self._chunks(opening, writer, asked, links)
         return Answer(self.first, form, asked.end_of_stream, head, chunks, hold=True)
 
@@ -148,8 +156,7 @@ class _Walk:
         except (TailerError, Refusal) as e:
             # Where the client knows the action, it learns why; else the stream breaks off.
             if asked.end_of_stream and commit is not opening:
-                refusal = e if isinstance(e, Refusal) else refusal_of(e)
-                yield ndjson_line(EndOfStream(error=refusal.body.message).to_json())
+                yield ndjson_line(broken_off(e).to_json())
                 return
             raise
         if asked.end_of_stream:

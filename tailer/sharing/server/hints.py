@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from tailer.sharing.server.predicates import And, Comparison, IsNull, Node, Not, Or
+from tailer.sharing.server.predicates import And, Comparison, IsNull, Node, Not, Or, columns_of
 
-__all__ = ["parse_hints", "parse_json_hint", "parse_sql_hint"]
+__all__ = ["Hints", "parse_hints", "parse_json_hint", "parse_sql_hint"]
 
 _DEPTH_MAX = 64
 _HINT_CHARACTERS_MAX = 16_384
@@ -33,25 +35,38 @@ _JSON_OPS = {
     "greaterThan": ">",
     "greaterThanOrEqual": ">=",
 }
+_JSON_TYPES = {"bool", "int", "long", "string", "date", "float", "double", "timestamp"}
 
 
 class _NotUnderstood(Exception):
     """This hint is not one that we can read."""
 
 
-def parse_hints(sql: Sequence[Any], tree: Any) -> tuple[tuple[Node, ...], bool]:
-    """The predicates of a query that are understood, and whether all of them are."""
-    found: list[Node] = []
-    whole = True
-    for hint in sql:
-        node = parse_sql_hint(hint)
-        whole = whole and node is not None
-        found += [node] if node is not None else []
-    if tree is not None:
-        node = parse_json_hint(tree)
-        whole = whole and node is not None
-        found += [node] if node is not None else []
-    return tuple(found), whole
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """The hints of a query that are understood: SQL's, and the JSON tree. ``whole``: that is all
+    of them."""
+
+    sql: tuple[Node, ...] = ()
+    tree: Node | None = None
+    whole: bool = True
+
+    def of(self, columns: AbstractSet[str]) -> tuple[tuple[Node, ...], bool]:
+        """The predicates about a table with these columns (in lower case), and whether they are
+        all. A tree that names another column is skipped whole."""
+        if self.tree is None:
+            return self.sql, self.whole
+        if not columns_of(self.tree) <= columns:
+            return self.sql, False
+        return (*self.sql, self.tree), self.whole
+
+
+def parse_hints(sql: Sequence[Any], tree: Any, *, whole: bool = True) -> Hints:
+    """The hints of a query. ``whole`` False: some were not even a list."""
+    nodes = [parse_sql_hint(hint) for hint in sql]
+    parsed = parse_json_hint(tree) if tree is not None else None
+    whole = whole and None not in nodes and (tree is None) == (parsed is None)
+    return Hints(tuple(node for node in nodes if node is not None), parsed, whole)
 
 
 def parse_sql_hint(text: Any) -> Node | None:
@@ -225,5 +240,7 @@ def _leaf(value: Any, op: str) -> dict[str, str]:
     if not isinstance(value, dict) or value.get("op") != op or value.get("children"):
         raise _NotUnderstood
     if not all(isinstance(value.get(key), str) for key in wanted):
+        raise _NotUnderstood
+    if value["valueType"] not in _JSON_TYPES:
         raise _NotUnderstood
     return value

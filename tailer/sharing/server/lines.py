@@ -104,13 +104,15 @@ def _file_id(root: str, where: str) -> str:
 @dataclass(frozen=True, slots=True)
 class LineWriter:
     """Makes lines in one format. ``root`` is the table's address; ``url`` gives the URL of a
-    location, good until ``expires_ms``; ``versioned``: lines carry version and timestamp."""
+    location, good until ``expires_ms``; ``versioned``: lines carry version and timestamp;
+    ``feed``: the table's change data feed is shared."""
 
     form: ResponseFormat
     root: str
     url: Callable[[str], str]
     expires_ms: int
     versioned: bool
+    feed: bool
 
     def protocol(self, protocol: Protocol) -> bytes:
         """The first line."""
@@ -126,10 +128,12 @@ class LineWriter:
             values["writerFeatures"] = sorted(protocol.writer_features)
         return _line({"protocol": {"deltaProtocol": values}})
 
-    def metadata(self, state: TableState, version: int, sums: VersionChecksum | None) -> bytes:
+    def metadata(
+        self, state: TableState, version: int | None, sums: VersionChecksum | None
+    ) -> bytes:
         """The line of a version's metadata; ``sums`` tell its size where the log has them."""
         more: dict[str, Any] = {}
-        if self.versioned:
+        if self.versioned and version is not None:
             more["version"] = version
         if sums is not None:
             more |= {"size": sums.table_size_bytes, "numFiles": sums.num_files}
@@ -138,7 +142,8 @@ class LineWriter:
             return _line({"metaData": {"deltaMetadata": metadata, **more}})
         metadata.pop("createdTime", None)
         metadata["format"].pop("options")
-        metadata["configuration"] = {"enableChangeDataFeed": "true"} if state.cdf else {}
+        feed = self.feed and state.cdf
+        metadata["configuration"] = {"enableChangeDataFeed": "true"} if feed else {}
         return _line({"metaData": {**metadata, **more}})
 
     def file(

@@ -130,7 +130,8 @@ def _paths() -> dict[str, Any]:
         (_TABLE, "head", _operation("version-head", "Query table version (deprecated)", version)),
         (
             f"{_TABLE}/metadata", "get",
-            _operation("metadata", "Query table metadata", lines, capabilities),
+            _operation("metadata", "Query table metadata", lines, capabilities,
+                       _query("version", _LONG), _query("timestamp", _TIME)),
         ),
         (
             f"{_TABLE}/query", "post",

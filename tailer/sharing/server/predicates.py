@@ -23,7 +23,8 @@ from tailer.delta.schema import PrimitiveType, StructField
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog
 
-__all__ = ["ANYTHING", "And", "Comparison", "FileFacts", "IsNull", "May", "Node", "Not", "Or"]
+__all__ = ["ANYTHING", "And", "Comparison", "FileFacts", "IsNull", "May", "Node", "Not", "Or",
+           "columns_of"]  # fmt: skip
 
 #: Strings in statistics are cut at 32 characters or more, and a bound may have been made from it.
 _PREFIX = 32
@@ -90,6 +91,17 @@ class Or:
 
 
 Node = Comparison | IsNull | Not | And | Or
+
+
+def columns_of(node: Node) -> set[str]:
+    """The columns that a predicate names, in lower case."""
+    match node:
+        case Not(child):
+            return columns_of(child)
+        case And(children) | Or(children):
+            return set().union(*(columns_of(child) for child in children))
+    return {node.column.lower()}
+
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,

@@ -19,7 +19,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, CorruptLog, TailerError
 from tailer.history import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.sharing.model import Capabilities, EndOfStream, ResponseFormat, ndjson_line
-from tailer.sharing.server.hints import parse_hints
+from tailer.sharing.server.hints import Hints, parse_hints
 from tailer.sharing.server.lines import LineWriter, choose_format
 from tailer.sharing.server.predicates import FileFacts, Node
 from tailer.sharing.server.refusals import Refusal, invalid, refusal_of
@@ -30,6 +30,7 @@ __all__ = [
     "Answer",
     "Links",
     "QueryBody",
+    "broken_off",
     "find_version",
     "line_writer",
     "may_be_read",
@@ -80,9 +81,7 @@ class QueryBody:
     starting_version: int | None = None
     ending_version: int | None = None
     limit: int | None = None
-    predicates: tuple[Node, ...] = ()
-    #: Whether all hints are understood: otherwise no file's rows are sure to match.
-    understood: bool = True
+    hints: Hints = field(default_factory=Hints)
     include_refresh_token: bool = False
     refresh_token: str | None = None
 
@@ -93,7 +92,7 @@ class QueryBody:
             raise Refusal(400, "MALFORMED_REQUEST", "the body must be a JSON object")
         sql = body.get("predicateHints")
         hints = sql if isinstance(sql, Sequence) and not isinstance(sql, str) else ()
-        nodes, understood = parse_hints(hints, body.get("jsonPredicateHints"))
+        read = sql is None or hints is sql
         refresh = body.get("refreshToken")
         timestamp = body.get("timestamp")
         if not isinstance(timestamp, str | None) or not isinstance(refresh, str | None):
@@ -104,8 +103,7 @@ class QueryBody:
             starting_version=_count(body, "startingVersion"),
             ending_version=_count(body, "endingVersion"),
             limit=_count(body, "limitHint", _INT32_MAX),
-            predicates=nodes,
-            understood=understood and (sql is None or hints is sql),
+            hints=parse_hints(hints, body.get("jsonPredicateHints"), whole=read),
             include_refresh_token=body.get("includeRefreshToken") is True,
             refresh_token=refresh,
         )
@@ -126,11 +124,10 @@ class QueryBody:
         ]
         if len(given) > 1:
             raise invalid(f"{' and '.join(given)} exclude each other")
-        if self.ending_version is not None:
-            if self.starting_version is None:
-                raise invalid("endingVersion needs a startingVersion")
-            if self.ending_version < self.starting_version:
-                raise invalid("endingVersion is before startingVersion")
+        # Without a start, the end is not used.
+        start, end = self.starting_version, self.ending_version
+        if start is not None and end is not None and end < start:
+            raise invalid("endingVersion is before startingVersion")
 
 
 def _count(body: Mapping[str, Any], key: str, largest: int = LONG_MAX) -> int | None:
@@ -183,37 +180,56 @@ def line_writer(
             raise CorruptLog("a file lies outside of the folders that are shared", path=where)
         return links.url(where)
 
-    return LineWriter(form, table.store.root, url, links.expires_ms, versioned)
+    return LineWriter(form, table.store.root, url, links.expires_ms, versioned, table.config.cdf)
 
 
-async def metadata_answer(table: SharedTable, asked: Capabilities, links: Links) -> Answer:
-    """Protocol and metadata of the current version ("Query Table Metadata")."""
-    version = await table.latest_version()
-    state = (await table.snapshot(version)).state
+async def metadata_answer(
+    table: SharedTable,
+    version: int | None,
+    timestamp: str | None,
+    asked: Capabilities,
+    links: Links,
+) -> Answer:
+    """Protocol and metadata ("Query Table Metadata"), of the current version unless another one is
+    asked for, as newer clients do. These are two lines, and never a third."""
+    found = await _travelled(table, version, timestamp)
+    travels = found is not None
+    at = await table.latest_version() if found is None else found
+    state = (await table.snapshot(at)).state
     form = choose_format(asked, state)
-    writer = line_writer(table, links, form, versioned=False)
-    head = writer.protocol(state.protocol)
-    head += writer.metadata(state, version, await table.sums(version))
-    return Answer(version, form, asked.end_of_stream, head, _end(asked, links))
+    writer = line_writer(table, links, form, versioned=travels)
+    head = writer.protocol(state.protocol) + writer.metadata(state, at, await table.sums(at))
+    return Answer(at, form, end_of_stream=False, head=head)
+
+
+async def _travelled(table: SharedTable, version: int | None, timestamp: str | None) -> int | None:
+    """The version that ``version`` or ``timestamp`` name; None if neither is given."""
+    if version is None and timestamp is None:
+        return None
+    if not table.config.history:
+        raise _no_history("version or timestamp")
+    if version is not None and timestamp is not None:
+        raise invalid("version and timestamp exclude each other")
+    newest = await table.latest_version()
+    if version is None:
+        version = await version_at_or_before(table.log, timestamp_of(timestamp or ""))
+    if version > newest:
+        raise invalid(f"there is no version {version}: the newest is {newest}")
+    return version
 
 
 async def query_answer(
     table: SharedTable, body: QueryBody, asked: Capabilities, links: Links
 ) -> Answer:
     """The files of a snapshot ("Read Data from a Table", without startingVersion)."""
-    travels = body.version is not None or body.timestamp is not None
-    if travels and not table.config.history:
-        raise _no_history("version or timestamp")
-    newest = await table.latest_version()
-    version = newest
-    if body.version is not None:
-        version = body.version
-    elif body.timestamp is not None:
-        version = await version_at_or_before(table.log, timestamp_of(body.timestamp))
+    found = await _travelled(table, body.version, body.timestamp)
+    travels = found is not None
+    if found is not None:
+        version = found
     elif body.refresh_token is not None:
         version = _refreshed(table, body.refresh_token, links)
-    if version > newest:
-        raise invalid(f"there is no version {version}: the newest is {newest}")
+    else:
+        version = await table.latest_version()
     snapshot = await table.snapshot(version)
     state = snapshot.state
     form = choose_format(asked, state)
@@ -264,6 +280,13 @@ class _Selection:
     writer: LineWriter
     timestamp_ms: int
     rows: int = field(default=0)
+    predicates: tuple[Node, ...] = field(init=False)
+    #: Whether all hints are understood: otherwise no file's rows are sure to match.
+    understood: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = {f.name.lower() for f in self.snapshot.state.schema}
+        self.predicates, self.understood = self.body.hints.of(names)
 
     def is_full(self) -> bool:
         return self.body.limit is not None and self.rows >= self.body.limit
@@ -272,7 +295,7 @@ class _Selection:
         lines = []
         for action in batch:
             facts = FileFacts(self.snapshot.state, action)
-            outcomes = [facts.may(node) for node in self.body.predicates]
+            outcomes = [facts.may(node) for node in self.predicates]
             if not all(may.true for may in outcomes):
                 continue
             lines.append(
@@ -281,7 +304,7 @@ class _Selection:
                 )
             )
             # Rows count towards the limit only where all of them are sure to match.
-            counts = self.body.limit is not None and self.body.understood
+            counts = self.body.limit is not None and self.understood
             if counts and all(may.certain for may in outcomes):
                 self.rows += facts.num_rows
             if self.is_full():
@@ -289,24 +312,28 @@ class _Selection:
         return b"".join(lines)
 
 
+def broken_off(error: TailerError | Refusal) -> EndOfStream:
+    """The end of an answer that can't go on: why, and the status that it would have had."""
+    refusal = error if isinstance(error, Refusal) else refusal_of(error)
+    return EndOfStream(error=refusal.body.message, error_status=refusal.status)
+
+
 async def _end(
     asked: Capabilities,
     links: Links,
-    chunks: AsyncGenerator[bytes, None] | None = None,
-    refresh_token: str | None = None,
+    chunks: AsyncGenerator[bytes, None],
+    refresh_token: str | None,
 ) -> AsyncGenerator[bytes, None]:
     """The chunks, and the end-of-stream action behind them where the client knows of it: it says
     that they are whole, or why they are not."""
     end = EndOfStream(refresh_token, None, links.expires_ms)
-    if chunks is not None:
-        try:
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    yield chunk
-        except (TailerError, Refusal) as e:
-            if not asked.end_of_stream:
-                raise
-            refusal = e if isinstance(e, Refusal) else refusal_of(e)
-            end = EndOfStream(error=refusal.body.message)
+    try:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+    except (TailerError, Refusal) as e:
+        if not asked.end_of_stream:
+            raise
+        end = broken_off(e)
     if asked.end_of_stream:
         yield ndjson_line(end.to_json())

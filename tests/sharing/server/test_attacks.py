@@ -247,7 +247,9 @@ def test_a_log_that_names_files_elsewhere_shares_none_of_them(
             action = reply.lines[2]["file"]["deltaSingleAction"]["add"]
             found += [action["path"], (action.get("deletionVector") or {}).get("pathOrInlineDv")]
         elif reply.status == 200:
-            assert "damaged" in reply.lines[-1]["endStreamAction"]["errorMessage"]
+            end = reply.lines[-1]["endStreamAction"]
+            assert "damaged" in end["errorMessage"]
+            assert end["httpStatusErrorCode"] == 500
             assert not any("file" in line for line in reply.lines)
         else:
             assert reply.code in ("INTERNAL_ERROR", "INVALID_PARAMETER_VALUE")

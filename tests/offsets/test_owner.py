@@ -1,0 +1,121 @@
+"""A container that is started again in its own place: whose lease is it that lies there?
+
+Each owner is a process of its own to which process numbers tell nothing, as between two containers;
+all that is left is the lock.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tailer.errors import ConfigError
+from tailer.offsets import owner
+from tailer.offsets.owner import is_dead, keep_place, this_process
+from tests.s3.fixture import Bucket
+
+# Acquires, says so with its epoch, and holds on; or says whom it waits for.
+PROGRAM = """
+import sys, anyio
+from pathlib import Path
+from tailer.offsets import owner
+from tailer.offsets.s3 import S3OffsetStore
+
+owner._certain = lambda pid: {}
+
+async def main(address, url, region, folder):
+    if folder:
+        owner.keep_place(Path(folder))
+    store = S3OffsetStore(address, "orders", {"endpoint_url": url, "region": region})
+    async with anyio.create_task_group() as tasks:
+        async def tell():
+            while not store.waiting_for:
+                await anyio.sleep(0.02)
+            print("waits for", store.waiting_for, flush=True)
+        tasks.start_soon(tell)
+        await store.acquire()
+        tasks.cancel_scope.cancel()
+    print("epoch", store.epoch, flush=True)
+    await anyio.sleep_forever()
+
+anyio.run(main, *sys.argv[1:])
+"""
+
+
+@contextmanager
+def owning(bucket: Bucket, folder: Path | None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that wants the feed, and the first that it says."""
+    arguments = [bucket.address("state"), bucket.url, str(bucket.options["region"])]
+    command = [sys.executable, "-c", PROGRAM, *arguments, str(folder or "")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_a_container_started_again_in_its_place_takes_up_its_lease(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    for epoch in (1, 2, 3):
+        with owning(bucket, tmp_path) as (process, said):
+            assert said == f"epoch {epoch}", "at once: the lease is of a minute"
+            process.send_signal(signal.SIGKILL)
+
+
+def test_an_owner_that_lives_is_never_overtaken(bucket: Bucket, tmp_path: Path) -> None:
+    with owning(bucket, tmp_path) as (first, told):
+        assert told == "epoch 1"
+        first.send_signal(signal.SIGSTOP)  # whatever it does, or does not
+        with owning(bucket, tmp_path) as (_, said):
+            assert said.startswith(f"waits for process {first.pid}")
+        first.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("case", ["no place", "another place", "a copy", "a new file"])
+def test_only_the_same_place_tells_that_its_owner_is_dead(
+    bucket: Bucket, tmp_path: Path, case: str
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    with owning(bucket, one) as (process, told):
+        assert told == "epoch 1"
+        if case == "a copy":
+            two.mkdir()
+            (two / "tailer.lock").write_bytes((one / "tailer.lock").read_bytes())
+        if case == "a new file":
+            (one / "tailer.lock").unlink()
+            two = one
+        process.kill()
+    with owning(bucket, None if case == "no place" else two) as (_, said):
+        assert said.startswith("waits for process")
+
+
+def test_a_place_is_told_by_boot_file_and_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_place(tmp_path)
+    try:
+        here = this_process()
+        assert {"place", "run"} <= here.keys()
+        assert not is_dead(here), "another store of the same process"
+        monkeypatch.setattr(owner, "_certain", lambda _: {})
+        earlier = {**here, "run": "another"}
+        assert is_dead(earlier)
+        assert not is_dead({k: v for k, v in earlier.items() if k != "run"})
+        assert not is_dead({**earlier, "place": "boot " + here["place"].partition(" ")[2]})
+    finally:
+        keep_place(None)
+    assert "place" not in this_process()
+
+
+def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="must be a folder that this user may write to"):
+        keep_place(tmp_path / "file" / "deep")

@@ -1,0 +1,296 @@
+"""A rewrite that is compared in several tasks says what one comparison says, with the same ids.
+
+The readers are called as Spark does; no Spark is started here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailer.decode.engine import Engine, RowStream
+from tailer.decode.share import engine_version
+from tailer.spark.driver import TaskPartition
+from tailer.spark.failing import TailerSourceError
+from tailer.spark.orders import FileOrder, Order, RewriteOrder
+from tailer.spark.source import ChangeReader, TailerSource
+from tailer.testing.table import Action, TableBuilder
+from tests.feeds import events
+from tests.golden.test_golden import GoldenCase, golden
+from tests.spark.test_golden_tables import first_version
+from tests.test_derive import PRESERVED, rewritten, tracked
+
+__all__ = ["golden"]  # a fixture
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("v", pa.float64()),
+        ("s", pa.string()),
+        ("m", pa.map_(pa.string(), pa.list_(pa.int64()))),
+    ]
+)
+# So little fits into a task that what has to be read whole is read by all of them.
+SMALL = {"maxPartitionBytes": 1, "derivedFanOut": 3, "minPartitions": 1}
+
+
+def reader(table: TableBuilder | Path, **options: Any) -> ChangeReader:
+    """The batch reader; it begins at version 2 unless it is told otherwise."""
+    folder = table.folder if isinstance(table, TableBuilder) else table
+    given = {"path": folder, "startingVersion": 2, "withIds": "true", **options}
+    source = TailerSource({name: str(value) for name, value in given.items()})
+    found = source.reader(source.schema())
+    assert isinstance(found, ChangeReader)
+    return found
+
+
+def orders(found: ChangeReader) -> list[Order]:
+    """What all tasks do."""
+    tasks = found.partitions()
+    assert all(isinstance(task, TaskPartition) for task in tasks)
+    return [order for task in tasks for order in task.orders]  # type: ignore[attr-defined]
+
+
+def by_tasks(found: ChangeReader) -> list[dict[str, Any]]:
+    """The rows of all tasks, each of which gets what travels."""
+    rows: list[dict[str, Any]] = []
+    for task in pickle.loads(pickle.dumps(found.partitions())):  # noqa: S301  # our own
+        for batch in found.read(task):
+            rows += batch.to_pylist()
+    return rows
+
+
+def told(rows: Sequence[dict[str, Any]]) -> Counter[str]:
+    """Rows as text, in which NaN equals NaN; timestamps come as text in one of the two."""
+    return Counter(
+        repr(sorted((k, v) for k, v in row.items() if k != "_commit_timestamp")) for row in rows
+    )
+
+
+def same(table: TableBuilder, *, shares: int, **options: Any) -> list[dict[str, Any]]:
+    """The rows that any fan-out gives, which one task alone gives too."""
+    whole = by_tasks(reader(table, derivedFanOut=1, **options))
+    divided = reader(table, **{**SMALL, **options})
+    assert len([o for o in orders(divided) if isinstance(o, RewriteOrder) and o.share]) == shares
+    rows = by_tasks(divided)
+    assert told(rows) == told(whole)
+    return rows
+
+
+def values(rng: random.Random, count: int) -> list[dict[str, Any]]:
+    """Rows of which many are equal, with all that makes equality hard."""
+    return [
+        {
+            "id": rng.choice([None, 1, 2, 3]),
+            "v": rng.choice([None, 0.0, -0.0, math.nan, 1.5]),
+            "s": rng.choice([None, "", "a", "NULL"]),
+            "m": rng.choice([None, [], [("a", [1]), ("b", None)], [("b", None), ("a", [1])]]),
+        }
+        for _ in range(count)
+    ]
+
+
+def plain(folder: Path, **options: Any) -> TableBuilder:
+    table = TableBuilder(folder / "t", SCHEMA, **options)
+    table.create()
+    return table
+
+
+def rewrite(table: TableBuilder, old: Sequence[Action], new: Sequence[Action]) -> None:
+    """Version 1 adds the old files, version 2 replaces them by the new ones."""
+    table.commit(*old)
+    removes = [table.remove(f, **{k: v for k, v in f["add"].items() if k == "stats"}) for f in old]
+    table.commit(*removes, *new)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shares_of_rows_are_what_one_comparison_finds(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    table = plain(tmp_path)
+    old, new = ([values(rng, 60) for _ in range(3)] for _ in range(2))
+    rewrite(table, [table.add(r) for r in old], [table.add(old[0] + r) for r in new])
+    rows = same(table, shares=3)
+    daemon = {e["_event_id"] for e in events(table, 2)}
+    assert {row["_event_id"] for row in rows} == daemon
+    assert len(daemon) == len(rows) > 20
+    assert {row["_origin"] for row in rows} == {"cancel_out"}
+
+
+def test_the_rows_of_a_share_are_not_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task compares about its part of the rows: that is what bounds its memory."""
+    counts: list[int] = []
+    bucket = RowStream.bucket
+
+    def counting(self: RowStream, *arguments: Any) -> str:
+        condition = bucket(self, *arguments)
+        counts.append(int(condition[-1]))
+        return condition
+
+    monkeypatch.setattr(RowStream, "bucket", counting)
+    table = plain(tmp_path)
+    old: list[dict[str, Any]] = [{"id": i, "v": None, "s": str(i), "m": None} for i in range(300)]
+    new = [{**row, "v": 1.0} if row["id"] % 2 else row for row in old]
+    rewrite(table, [table.add(old)], [table.add(new)])
+    found = reader(table, **SMALL)
+    shares = [len([*batch]) for task in found.partitions() for batch in _tables(found, task)]
+    assert sorted({*counts}) == [0, 1, 2]
+    assert sum(shares) == 300
+    assert all(40 < count < 160 for count in shares)
+
+
+def _tables(found: ChangeReader, task: Any) -> list[list[Any]]:
+    return [[row for batch in found.read(task) for row in batch.to_pylist()]]
+
+
+@pytest.mark.parametrize("key", ["id", "s,id"])
+def test_a_key_pairs_updates_within_a_share(key: str, tmp_path: Path) -> None:
+    table = plain(tmp_path, partition_by=["s"])
+    rng = random.Random(1)
+    old: list[dict[str, Any]] = [{"id": i, "v": 0.0, "s": None, "m": None} for i in range(100)]
+    new = [{**row, "v": rng.choice([0.0, 1.0])} for row in old if row["id"] % 7]
+    old_file, new_file = (table.add(rows, partition={"s": "a"}) for rows in (old, new))
+    rewrite(table, [old_file], [new_file])
+    rows = same(table, shares=3, key=key)
+    kinds = Counter(row["_change_type"] for row in rows)
+    assert kinds["delete"] == 15
+    assert kinds["update_preimage"] == kinds["update_postimage"] > 20
+    for row in rows:
+        pair = [r["_change_type"] for r in rows if r["id"] == row["id"]]
+        assert sorted(pair) in (["delete"], ["update_postimage", "update_preimage"])
+
+
+def test_row_ids_are_shared_out_and_looked_up_by_all(tmp_path: Path) -> None:
+    table, first = tracked(tmp_path)
+    rows = [(0, 0.0, 0, 1), (1, 5.0, 1, None), (2, 0.0, 2, None), (7, 0.0, None, None)]
+    table.commit(PRESERVED, table.remove(first), rewritten(table, rows))
+    found = same(table, shares=3)
+    assert {row["_origin"] for row in found} == {"row_ids"}
+    assert sorted(row["_change_type"] for row in found) == [
+        "insert", "update_postimage", "update_preimage",
+    ]  # fmt: skip
+
+
+def test_an_id_that_is_there_twice_sends_all_shares_to_the_values(tmp_path: Path) -> None:
+    table, first = tracked(tmp_path)
+    rows = [(0, 0.0, 0, 1), (1, 5.0, 1, None), (2, 0.0, 1, None), (7, 0.0, None, None)]
+    table.commit(PRESERVED, table.remove(first), rewritten(table, rows))
+    found = same(table, shares=3)
+    assert {row["_origin"] for row in found} == {"cancel_out"}
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("name", ["rowtracking", "rowtracking_dv", "plain", "types", "duplicates"])
+def test_golden_tables_in_shares(name: str, golden: GoldenCase) -> None:
+    case = golden(name)
+    options: dict[str, Any] = {"startingVersion": first_version(case), "changeSource": "derived"}
+    whole = by_tasks(reader(case.table, derivedFanOut=1, **options))
+    divided = reader(case.table, **{**SMALL, **options})
+    assert any(isinstance(o, RewriteOrder) and o.share for o in orders(divided))
+    assert told(by_tasks(divided)) == told(whole)
+
+
+def stats(low: int, high: int) -> str:
+    bounds = {"numRecords": 1, "minValues": {"id": low}, "maxValues": {"id": high}}
+    return json.dumps({**bounds, "nullCount": {"id": 0}})
+
+
+def ranges(table: TableBuilder, *bounds: tuple[int, int], v: float) -> list[Action]:
+    """A file for each range of ids, with its statistics; of each id one row."""
+    return [
+        table.add(
+            [{"id": i, "v": v if i % 5 == 0 else 0.0} for i in range(low, high + 1)],
+            stats=stats(low, high),
+        )
+        for low, high in bounds
+    ]
+
+
+def test_files_that_share_no_range_are_compared_apart_and_read_once(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    old = ranges(table, (0, 9), (10, 19), (20, 29), (40, 49), (90, 95), v=0.0)
+    new = ranges(table, (0, 9), (15, 24), (44, 46), (47, 48), (60, 61), v=1.0)
+    rewrite(table, old, new)
+    whole = by_tasks(reader(table, derivedFanOut=1))
+    # Without a bound that makes each of them a task of its own, small groups go together.
+    assert len(orders(reader(table))) == 3
+    found = orders(reader(table, maxPartitionBytes=20_000, minPartitions=1))
+    compared = [o for o in found if isinstance(o, RewriteOrder)]
+    alone = [o for o in found if isinstance(o, FileOrder)]
+    assert {o.file.path for o in alone} == {old[4]["add"]["path"], new[4]["add"]["path"]}
+    assert {o.file.origin for o in alone} == {"cancel_out"}
+    paths = [f.path for o in compared for f in (*o.rewrite.leaving, *o.rewrite.coming)]
+    assert len(paths) == len(set(paths)) == 8
+    for options in ({}, {"maxPartitionBytes": 1}):
+        assert told(by_tasks(reader(table, **options))) == told(whole)
+    assert {row["_event_id"] for row in whole} == {e["_event_id"] for e in events(table, 2)}
+
+
+def test_one_partition_spelled_in_two_ways_is_one(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("p", pa.float64())])
+    table = TableBuilder(tmp_path / "t", schema, partition_by=["p"])
+    table.create()
+    rows = [{"id": i} for i in range(50)]
+    old = [table.add(rows, partition={"p": "1.0"})]
+    new = [table.add(rows[1:], partition={"p": "1.00"})]
+    rewrite(table, old, new)
+    for options in ({}, SMALL):
+        (row,) = by_tasks(reader(table, **options))
+        assert (row["_change_type"], row["id"]) == ("delete", 0)
+
+
+def test_rows_that_the_new_schema_cannot_hold_come_once(tmp_path: Path) -> None:
+    """Then nothing can be compared: all rows leave and come, and one of the shares has them."""
+    table = TableBuilder(tmp_path / "t", pa.schema([("id", pa.string()), ("n", pa.int64())]))
+    table.create()
+    old = table.add([{"id": "a", "n": 1}, {"id": "b", "n": 2}])
+    table.commit(old)
+    removed = table.remove(old)
+    table.schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+    table.commit(table.metadata(), removed, table.add([{"id": 1, "n": 1}, {"id": 2, "n": 2}]))
+    rows = same(table, shares=3, columns="n")
+    assert {row["_origin"] for row in rows} == {"files"}
+    assert sorted((row["_change_type"], row["n"]) for row in rows) == [
+        ("delete", 1), ("delete", 2), ("insert", 1), ("insert", 2),
+    ]  # fmt: skip
+
+
+def test_executors_with_another_engine_are_refused(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    rewrite(table, [table.add([{"id": 1}])], [table.add([{"id": 2}])])
+    found = reader(table, **SMALL)
+    (first, *_) = orders(found)
+    assert isinstance(first, RewriteOrder)
+    assert first.share is not None
+    assert first.share.engine == engine_version()
+    other = replace(first, share=replace(first.share, engine="0.1"))
+    with pytest.raises(TailerSourceError, match=r"the driver has DuckDB 0\.1 and this executor"):
+        list(found.read(TaskPartition([other])))
+
+
+def test_the_engine_is_not_asked_for_whole_comparisons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    unmatched = Engine.unmatched
+
+    def noting(self: Engine, rows: Any, *share: Any) -> Any:
+        asked.append(share)
+        return unmatched(self, rows, *share)
+
+    monkeypatch.setattr(Engine, "unmatched", noting)
+    table = plain(tmp_path)
+    rewrite(table, [table.add([{"id": 1}])], [table.add([{"id": 1}, {"id": 2}])])
+    assert len(by_tasks(reader(table))) == 1
+    assert [share[0] for share in asked] == [None]
