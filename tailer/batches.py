@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from tailer.changes import CHANGE_TYPE, ChangeBatch, ChangeFile, Offset, Rows
 from tailer.decode.kept import kept_rows
-from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
+from tailer.decode.rows import DecodeOptions, Skip, check_names, decode_file, output_schema
 from tailer.delta.commit import Commit
 from tailer.delta.snapshot import Snapshot
-from tailer.errors import FileGone, OffsetError
+from tailer.errors import FileGone, OffsetError, UnsupportedTable
 from tailer.fetch import fetch
 from tailer.log import DeltaLog
 from tailer.metrics import Observer
@@ -71,6 +71,13 @@ class VersionReader:
         self.selector = reading.selector
         self.decode = reading.decode
         self.selector.check(self.state)
+        self._check_names(version.version)
+
+    def _check_names(self, version: int) -> None:
+        try:
+            check_names(self.decode.target or self.state, self.decode.columns)
+        except UnsupportedTable as e:
+            raise e.at(table=self.reading.log.store.root, version=version) from None
 
     async def batches(
         self, files: Iterable[ChangeFile], first: Offset

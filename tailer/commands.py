@@ -57,7 +57,10 @@ def _on_table(
 
     async def opened(arguments: argparse.Namespace) -> int:
         async with _table_log(arguments) as log:
-            return await command(arguments, log)
+            try:
+                return await command(arguments, log)
+            except TableError as e:
+                raise e.at(table=log.store.root) from None
 
     return opened
 
@@ -235,7 +238,8 @@ async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:
         when = moment.isoformat(timespec="milliseconds")
         operation = entry.info.get("operation", "")
         if arguments.json:
-            fields = {"version": entry.version, "timestamp": when, **entry.info}
+            # A commitInfo has a timestamp of its own, the writer's clock: not the commit's.
+            fields = {**entry.info, "version": entry.version, "timestamp": when}
             print(json.dumps(fields))
         else:
             counts = f"+{entry.adds} -{entry.removes} files, {entry.cdcs} cdc"

@@ -193,6 +193,34 @@ def test_the_history_is_newest_first(table: TableBuilder, capsys: Capture) -> No
     assert [e["version"] for e in events_of(capsys.readouterr().out)] == [2, 1, 0]
 
 
+def test_a_commits_time_in_the_history_is_not_its_writers_clock(
+    table: TableBuilder, capsys: Capture
+) -> None:
+    told = {"operation": "WRITE", "timestamp": 5, "version": 77}
+    table.commit({"commitInfo": told}, timestamp_ms=1_767_225_780_000)
+    assert main(["history", str(table.folder), "--json", "--limit", "1"]) == 0
+    (entry,) = events_of(capsys.readouterr().out)
+    assert entry == {
+        "operation": "WRITE", "version": 3, "timestamp": "2026-01-01T00:03:00.000+00:00"
+    }  # fmt: skip
+
+
+def test_a_column_that_has_the_name_of_a_changes_is_refused_or_left_out(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    fields = [("id", pa.int64()), ("_change_type", pa.string())]
+    table = TableBuilder(tmp_path / "orders", pa.schema(fields))
+    table.create()
+    table.commit(table.add([{"id": 1, "_change_type": "mine"}]))
+    read = ("read", table.folder, "--starting-version", "0", "--output", "-")
+    for command in (read, ("verify", table.folder), ("tail", table.folder, "--from", "0")):
+        message = refusal(capsys, 1, *command)
+        assert f"{table.folder}, version 0: the table has a column '_change_type'" in message
+    assert main([str(a) for a in (*read, "--columns", "id")]) == 0
+    (event,) = events_of(capsys.readouterr().out)
+    assert (event["id"], event["_change_type"]) == (1, "insert")
+
+
 # What the user gets wrong: status 2
 
 

@@ -29,12 +29,14 @@ from tailer.delta.schema import (
 )
 from tailer.errors import CorruptRow
 
-__all__ = ["Convert", "converter", "find_field"]
+__all__ = ["Convert", "as_written", "converter", "find_field"]
 
 #: Turns one array as it comes from the file into one of the Delta column's Arrow type.
 Convert = Callable[[pa.Array], pa.Array]
 
 _FIELD_ID = b"PARQUET:field_id"
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_MAPPED = (_PHYSICAL_NAME, "delta.columnMapping.id")
 
 
 def find_field(
@@ -58,6 +60,39 @@ def find_field(
     return folded[0] if len(folded) == 1 else None
 
 
+def as_written(target: StructType, written: StructType) -> StructType:
+    """The schema ``target`` with the physical names and ids that its columns have in ``written``.
+
+    For files from before column mapping was removed: only the logical names, nested ones too, are
+    common to both. A column that ``written`` lacks is in none of its files.
+    """
+    known = {f.name.lower(): f for f in written}
+    return StructType(tuple(_as_written_field(f, known.get(f.name.lower())) for f in target))
+
+
+def _as_written_field(field: StructField, written: StructField | None) -> StructField:
+    found = {} if written is None else written.metadata
+    names: dict[str, object] = {key: found.get(key) for key in _MAPPED}
+    if written is None:
+        names = {_PHYSICAL_NAME: ""}
+    data_type = field.type if written is None else _as_written_type(field.type, written.type)
+    return StructField(field.name, data_type, field.nullable, {**field.metadata, **names})
+
+
+def _as_written_type(target: DataType, written: DataType) -> DataType:
+    match target, written:
+        case StructType(), StructType():
+            return as_written(target, written)
+        case ArrayType(), ArrayType():
+            element = _as_written_type(target.element, written.element)
+            return ArrayType(element, target.contains_null)
+        case MapType(), MapType():
+            key = _as_written_type(target.key, written.key)
+            value = _as_written_type(target.value, written.value)
+            return MapType(key, value, target.value_contains_null)
+    return target
+
+
 def converter(
     source: pa.DataType,
     target: DataType,
@@ -79,6 +114,9 @@ def converter(
     if isinstance(source, pa.DictionaryType):
         inner = converter(source.value_type, target, mapping, column, calendar)
         return lambda array: inner(array.dictionary_decode())
+    if isinstance(source, pa.BaseExtensionType):
+        stored = converter(source.storage_type, target, mapping, column, calendar)
+        return lambda array: stored(array.storage)
     if is_variant(target):
         return _variant(source, column)
     match target:
@@ -160,6 +198,10 @@ _WIDER = {
     pa.int16(): (pa.int32(), pa.int64(), pa.float64()),
     pa.int32(): (pa.int64(), pa.float64()),
     pa.float32(): (pa.float64(),),
+    # Delta has no unsigned types: a table made of other files has each in the next wider one.
+    pa.uint8(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.uint16(): (pa.int32(), pa.int64()),
+    pa.uint32(): (pa.int64(),),
 }
 
 
@@ -181,6 +223,8 @@ def _readable(source: pa.DataType, wanted: pa.DataType) -> bool:
         types.is_string, types.is_large_string, types.is_string_view,
         types.is_binary, types.is_large_binary, types.is_binary_view,
     )  # fmt: skip
+    if types.is_binary(wanted) and types.is_fixed_size_binary(source):
+        return True
     if types.is_string(wanted) or types.is_binary(wanted):
         return any(holds(source) for holds in text)
     return bool(types.is_null(source))
@@ -229,6 +273,10 @@ def _struct(
 def _list(
     source: pa.DataType, target: ArrayType, mapping: str, column: str, calendar: Calendar | None
 ) -> Convert:
+    if pa.types.is_fixed_size_list(source):
+        plain = pa.list_(source.value_field)
+        same = _list(plain, target, mapping, column, calendar)
+        return lambda array: same(array.cast(plain))
     if not (pa.types.is_list(source) or pa.types.is_large_list(source)):
         raise _mismatch(source, "array", column)
     inner = converter(source.value_type, target.element, mapping, f"{column}.element", calendar)
@@ -264,9 +312,6 @@ def _map(
 
 def _variant(source: pa.DataType, column: str) -> Convert:
     """A variant's two parts, in the order in which they travel; a shredded one is put together."""
-    if isinstance(source, pa.BaseExtensionType):
-        inner = _variant(source.storage_type, column)
-        return lambda array: inner(array.storage)
     names = (
         {source.field(i).name for i in range(source.num_fields)}
         if (pa.types.is_struct(source))

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, METADATA_FIELDS, ChangeFile, Rows
 from tailer.decode.calendar import Calendar, calendar_of
-from tailer.decode.columns import Convert, converter, find_field
+from tailer.decode.columns import Convert, as_written, converter, find_field
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.tracking import OnRead, read_share, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
@@ -24,9 +24,17 @@ from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import StructField, arrow_schema, arrow_type
 from tailer.delta.snapshot import TableState
 from tailer.delta.views import plain_type, without_views
-from tailer.errors import CorruptLog, CorruptRow, TableError
+from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
 
-__all__ = ["DecodeOptions", "Rows", "Skip", "decode_file", "given_kinds", "output_schema"]
+__all__ = [
+    "DecodeOptions",
+    "Rows",
+    "Skip",
+    "check_names",
+    "decode_file",
+    "given_kinds",
+    "output_schema",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,18 @@ class DecodeOptions:
     page_checksums: bool = False
     row_ids: bool = False
     on_read: OnRead | None = field(default=None, compare=False)
+
+
+def check_names(state: TableState, columns: tuple[str, ...] | None = None) -> None:
+    """Raises :class:`UnsupportedTable` where one of these columns (None: all of the state's) has
+    the name of a metadata column: nobody could tell the two apart."""
+    wanted = state.schema.names if columns is None else columns
+    for reserved in METADATA_FIELDS:
+        if reserved.name in wanted and reserved.name in state.schema.names:
+            raise UnsupportedTable(
+                f"the table has a column {reserved.name!r}, and that is a column of every change",
+                hint="rename the column, or leave it out by --columns or by the feed's columns",
+            )
 
 
 @dataclass(slots=True)
@@ -188,20 +208,25 @@ class _Decoder:
 
     def _project(self) -> tuple[list[_Part], list[str]]:
         """What makes each data column, and the file's columns that are needed for it."""
-        target = self.options.target or self.file.state
-        fields = {f.name: f for f in target.schema}
+        target, written = self.options.target or self.file.state, self.file.state
+        schema, mapping = target.schema, target.mapping
+        if mapping == "none" and written.mapping != "none":  # it was removed since
+            schema, mapping = as_written(schema, written.schema), written.mapping
+        fields = {f.name: f for f in schema}
         wanted = fields if self.options.columns is None else self.options.columns
         in_file = [f.with_type(plain_type(f.type)) for f in self.parquet.schema_arrow]
         calendar = calendar_of(self.parquet.metadata.metadata)
         parts = [
-            self._part(fields[name], target, in_file, calendar) for name in wanted if name in fields
+            self._part(fields[name], mapping, in_file, calendar)
+            for name in wanted
+            if name in fields
         ]
         return parts, [part[0] for part in parts if isinstance(part, tuple)]
 
     def _part(
         self,
         field: StructField,
-        target: TableState,
+        mapping: str,
         in_file: list[pa.Field],
         calendar: Calendar | None,
     ) -> _Part:
@@ -210,14 +235,14 @@ class _Decoder:
         Partition values go by the name that they have in the file's own state, and the log's value
         wins where the file has the column too (IcebergCompat).
         """
-        state, physical = self.file.state, target.physical_name(field)
+        state, physical = self.file.state, field.name if mapping == "none" else field.physical_name
         if physical in {state.physical_name(f) for f in state.partition_fields()}:
             return self._partition_value(field, physical)
-        found = find_field(in_file, field, target.mapping)
+        found = find_field(in_file, field, mapping)
         if found is None:
             return pa.scalar(None, arrow_type(field.type))
         name, source = found[1].name, found[1].type
-        convert = converter(source, field.type, target.mapping, field.name, calendar)
+        convert = converter(source, field.type, mapping, field.name, calendar)
         return name, convert
 
     def _partition_value(self, field: StructField, physical: str) -> pa.Scalar:

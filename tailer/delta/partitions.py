@@ -26,6 +26,8 @@ _TIMESTAMP = re.compile(
     r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?\s*(Z|[+-]\d{2}:?\d{2})?)?"
 )
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_DAY_US = 86_400_000_000
+_CYCLE_DAYS = 146_097
 
 
 def partition_scalar(
@@ -88,28 +90,39 @@ def _match(text: str) -> re.Match[str]:
     return match
 
 
-def _days(text: str) -> dt.date:
-    match = _match(text)
-    return dt.date(int(match[1]), int(match[2]), int(match[3]))
+def _day(match: re.Match[str]) -> tuple[dt.date, int]:
+    """The day, and how many days to add to it.
+
+    Dates have years beyond those that Python knows. The calendar repeats itself, weekdays and all,
+    every 400 years, so such a day is told by its like within the known years.
+    """
+    year = int(match[1])
+    cycles = (year - 9600) // 400 if year > 9999 else min(0, (year - 1) // 400)
+    return dt.date(year - 400 * cycles, int(match[2]), int(match[3])), cycles * _CYCLE_DAYS
+
+
+def _days(text: str) -> int:
+    day, more = _day(_match(text))
+    return day.toordinal() - _EPOCH.toordinal() + more
 
 
 def _microseconds(text: str, zone: str | None) -> int:
     """Microseconds since the epoch; a wall-clock time without offset is read in ``zone``, or as
     if in UTC where the type has no zone."""
     match = _match(text)
+    day, more = _day(match)
     wall = dt.datetime(
-        int(match[1]), int(match[2]), int(match[3]),
+        day.year, day.month, day.day,
         int(match[4] or 0), int(match[5] or 0), int(match[6] or 0),
         int((match[7] or "0").ljust(6, "0")[:6]), tzinfo=dt.UTC,
     )  # fmt: skip
-    aware = wall
-    if zone is None or match[8] == "Z":
-        pass
-    elif match[8] is None:
-        aware = wall.replace(tzinfo=dt.UTC if zone == "UTC" else ZoneInfo(zone))
-    else:
+    since = wall - _EPOCH
+    if zone is not None and match[8] is None:
+        zone_of_writer = dt.UTC if zone == "UTC" else ZoneInfo(zone)
+        since = wall.replace(tzinfo=zone_of_writer) - _EPOCH
+    elif zone is not None and match[8] != "Z":
         sign = -1 if match[8][0] == "-" else 1
         digits = match[8][1:].replace(":", "")
-        offset = dt.timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-        aware = wall.replace(tzinfo=dt.timezone(sign * offset))
-    return (aware - _EPOCH) // dt.timedelta(microseconds=1)
+        offset = sign * dt.timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+        since -= dt.timezone(offset).utcoffset(None)
+    return since // dt.timedelta(microseconds=1) + more * _DAY_US

@@ -107,6 +107,8 @@ def _type(document: Any, depth: int) -> DataType:
                     _type(document["valueType"], depth + 1),
                     bool(document.get("valueContainsNull", True)),
                 )
+            case "udt":  # of Spark's; in the files it is what it stands for
+                return _type(document["sqlType"], depth + 1)
     except (KeyError, TypeError, AttributeError, UnicodeEncodeError) as e:
         raise CorruptLog(f"the schema has an incomplete {document.get('type')} ({e})") from None
     raise UnsupportedTable(f"the schema has the type {document.get('type')!r}, not known here")

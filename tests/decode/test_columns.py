@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.decode.columns import converter, find_field
+from tailer.decode.columns import as_written, converter, find_field
 from tailer.delta.schema import VARIANT, DataType, StructField, StructType, arrow_type, parse_schema
 from tailer.errors import CorruptRow
 from tests.feeds import refusal
@@ -106,10 +106,16 @@ def test_every_widening_of_the_protocol_is_read(
         ([b"x"], pa.large_binary(), "binary"),
         (["x"], pa.string(), "binary"),
         ([None], pa.null(), "long"),
+        ([b"1234", None], pa.binary(4), "binary"),
+        ([255, None], pa.uint8(), "short"),
+        ([65_535], pa.uint16(), "integer"),
+        ([2**32 - 1], pa.uint32(), "long"),
+        ([2**64 - 1], pa.uint64(), "decimal(20,0)"),
+        ([[1, None], None], pa.list_(pa.uint8(), 2), {"type": "array", "elementType": "short"}),
     ],
 )
 def test_every_older_physical_form_is_read(
-    values: list[Any], source: pa.DataType, target: str
+    values: list[Any], source: pa.DataType, target: Any
 ) -> None:
     found = converted(pa.array(values, source), target).to_pylist()
     assert [v.encode() if isinstance(v, str) else v for v in found] == [
@@ -128,6 +134,19 @@ def test_timestamps_of_any_unit_are_microseconds(unit: str, zone: str | None) ->
 def test_a_timestamp_that_lost_its_utc_flag_is_in_utc() -> None:
     array = pa.array([0], pa.timestamp("us"))
     assert converted(array, "timestamp").to_pylist() == [dt.datetime(1970, 1, 1, tzinfo=dt.UTC)]
+
+
+@pytest.mark.parametrize(
+    ("array", "target"),
+    [
+        (pa.array(['{"a": 1}', None], pa.json_(pa.string())), "string"),
+        (pa.array([b"0123456789abcdef", None], pa.uuid()), "binary"),
+    ],
+)
+def test_what_arrow_knows_as_a_type_of_its_own_is_what_it_is_stored_as(
+    array: pa.Array, target: str
+) -> None:
+    assert converted(array, target).to_pylist() == array.storage.to_pylist()
 
 
 def test_dictionaries_are_decoded() -> None:
@@ -245,6 +264,35 @@ def test_nested_fields_are_found_by_their_own_physical_name_or_id(mapping: str) 
             array = pa.array([rows], pa.list_(source))
             expected = [[{"x": 1, "y": "a"}, None]]
         assert converted(array, wrapped, mapping).to_pylist() == expected
+
+
+@pytest.mark.parametrize("mapping", ["name", "id"])
+def test_a_schema_without_mapping_finds_its_columns_as_they_were_mapped(mapping: str) -> None:
+    inner = {"type": "struct", "fields": [mapped("x", "long", 5), mapped("old", "string", 6)]}
+    wrapped = {"type": "struct", "fields": [mapped("m", delta_of(inner, "map"), 3)]}
+    lists = {"type": "struct", "fields": [mapped("l", delta_of(inner, "array"), 4)]}
+    written = StructType((*delta(wrapped).type, *delta(lists).type))  # type: ignore[misc]  # structs
+    plain = {
+        "type": "struct",
+        "fields": [{"name": "new", "type": "long"}, {"name": "X", "type": "long"}],
+    }
+    fields = [
+        {"name": "m", "type": delta_of(plain, "map")},
+        {"name": "l", "type": delta_of(plain, "array")},
+        {"name": "col-m", "type": "long"},
+    ]
+    target = parse_schema(json.dumps({"type": "struct", "fields": fields}))
+    found = as_written(target, written)
+    assert found == target, "the names that users see are the new schema's"
+    file = pa.struct([with_id("col-x", 5), with_id("new", 9)])
+    in_file = [
+        with_id("col-l", 4, pa.list_(file)), with_id("col-m", 3, pa.map_(pa.string(), file))
+    ]  # fmt: skip
+    places = [find_field(in_file, f, mapping) for f in found]
+    assert [place and place[0] for place in places] == [1, 0, None]
+    array = pa.array([[{"col-x": 1, "new": 2}]], in_file[0].type)
+    rows = converter(array.type, found.fields[1].type, mapping, "l")(array)
+    assert rows.to_pylist() == [[{"new": None, "X": 1}]]
 
 
 def test_a_nested_mismatch_is_named_by_its_path() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tailer.delta.partitions import partition_scalar
@@ -61,6 +62,35 @@ def process_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 )  # fmt: skip
 def test_each_type_has_its_text(name: str, text: str, expected: object) -> None:
     assert value(text, name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("date", "+10000-01-01", 2_932_897),
+        ("date", "+12020-02-29", 3_670_746),
+        ("date", "0000-02-29", -719_469),
+        ("date", "-0004-02-29", -720_930),
+        ("date", "-0005-03-01", -721_295),
+        ("timestamp", "+10000-01-01 00:00:00.5", 253_402_300_800_500_000),
+        ("timestamp", "-0005-03-01T00:00:01Z", -62_319_887_999_000_000),
+        ("timestamp", "+10000-01-01T02:00:00+02:00", 253_402_300_800_000_000),
+        ("timestamp_ntz", "+10000-01-01 00:00:00", 253_402_300_800_000_000),
+    ],
+)
+def test_years_beyond_those_of_python_are_dates_too(name: str, text: str, expected: int) -> None:
+    numbers = pa.int32() if name == "date" else pa.int64()
+    assert partition_scalar(text, PrimitiveType(name)).cast(numbers).as_py() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "utc"), [("+10000-07-01 12:00:00", 10), ("9999-07-01 12:00:00", 10)]
+)
+def test_a_zones_summer_time_goes_on_in_far_years(text: str, utc: int) -> None:
+    at = (
+        partition_scalar(text, PrimitiveType("timestamp"), "Europe/Berlin").cast(pa.int64()).as_py()
+    )
+    assert at // 3_600_000_000 % 24 == utc
 
 
 def test_nan_is_a_value_and_not_null() -> None:

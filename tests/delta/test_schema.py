@@ -79,6 +79,12 @@ def test_nested_types_keep_their_shape() -> None:
     )
 
 
+def test_a_type_that_a_program_has_defined_is_what_it_is_stored_as() -> None:
+    point = {"type": "array", "elementType": "double", "containsNull": False}
+    defined = {"type": "udt", "class": "Point", "pyClass": "p.Point", "sqlType": point}
+    assert schema(field("c", defined)) == schema(field("c", point))
+
+
 def test_void_columns_are_dropped_also_nested_ones() -> None:
     parsed = schema(
         field("a", "void"), field("b", "long"), field("s", struct(field("n", "null"))),
@@ -102,7 +108,7 @@ def test_a_variant_is_known_by_its_name_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "data_type", ["geometry", "interval day", "timestamp_ns", "", {"type": "udt"}, {}]
+    "data_type", ["geometry", "interval day", "timestamp_ns", "", {"type": "union"}, {}]
 )
 def test_a_type_that_is_not_known_is_refused_by_name(data_type: Any) -> None:
     message = refusal(lambda: schema(field("c", data_type)), UnsupportedTable)
