@@ -7,7 +7,6 @@ is the environment variable NAME, so that secrets stay out of the file.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from tailer.history import check_start
 from tailer.options import FeedOptions, PublishOptions, RetryOptions
 from tailer.policy import Policies
 from tailer.select import Mask, Selection, parse_where
-from tailer.settings import DAEMON, FEED, Setting, Settings, with_variables
+from tailer.settings import DAEMON, FEED, Setting, Settings, read_document
 
 __all__ = ["Config", "FeedConfig", "SinkConfig", "load_config"]
 
@@ -100,13 +99,7 @@ class Config:
 
 def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     """The configuration in a file. Raises :class:`ConfigError` for the first mistake in it."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise ConfigError(f"{path} can't be read ({e.strerror})") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} is not TOML: {e}") from e
-    document = with_variables(document, path, environment, _OF_THE_SHARING_SERVER)
+    document = read_document(path, environment, _OF_THE_SHARING_SERVER)
     top = Settings(path, "", document, _TOP)
     daemon = Settings(path, "daemon", top["daemon"], DAEMON)
     s3 = Settings(path, "store", top["store"], _STORES)["s3"]
@@ -116,7 +109,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         raise ConfigError(f"{path}: feeds is empty; describe one as [feeds.NAME]")
     return Config(
         path=path,
-        http=_address(daemon, daemon["http"]),
+        http=daemon.address("http"),
         state=state,
         feeds={name: _feed(path, name, values, s3) for name, values in feeds.items()},
         token=_token(daemon, path.parent),
@@ -147,15 +140,6 @@ def _token(daemon: Settings, folder: Path) -> str:
     if not found:
         raise daemon.wrong("token_file", f"is {file!r}, which is empty")
     return found
-
-
-def _address(table: Settings, text: str) -> tuple[str, int] | None:
-    if not text:
-        return None
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise table.wrong("http", f"is {text!r}, and must be host:port, or empty for none")
-    return host.strip("[]"), int(port)
 
 
 def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConfig:

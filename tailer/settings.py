@@ -7,6 +7,7 @@ or are held to it by a test.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 from tailer.errors import ConfigError
 
-__all__ = ["DAEMON", "FEED", "Kind", "Setting", "Settings", "with_variables"]
+__all__ = ["DAEMON", "FEED", "Kind", "Setting", "Settings", "read_document"]
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -62,7 +63,10 @@ class Setting:
 
 
 DAEMON: dict[str, Setting] = {
-    "http": Setting("text", "127.0.0.1:9464", "Where metrics, health and control are; empty: off."),
+    "http": Setting(
+        "text", "127.0.0.1:9464", "Where metrics, health and control are; empty: off.",
+        optional=True,
+    ),
     "state": Setting("text", "state", "Where offsets are kept: a folder, or `s3://bucket/prefix`."),
     "token": Setting(
         "text", "", "The bearer token of the control API; without one there is no control.",
@@ -173,23 +177,48 @@ class Settings:
             raise self.wrong(key, f"is {value!r}, and must be {setting.allowed()}")
         return float(value) if setting.kind == "number" else value
 
+    def address(self, key: str) -> tuple[str, int] | None:
+        """``host:port`` as (host, port); None where it is empty, and that is allowed."""
+        text: str = self[key]
+        optional = self.known[key].optional
+        if not text and optional:
+            return None
+        host, _, port = text.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+            none = ", or empty for none" if optional else ""
+            raise self.wrong(key, f"is {text!r}, and must be host:port{none}")
+        return host.strip("[]"), int(port)
 
-def with_variables(
-    value: Any, path: Path, environment: Mapping[str, str], left_alone: tuple[str, ...] = ()
-) -> Any:
-    """The document with ``${NAME}`` in its strings replaced by the environment's variables.
+    def sections(self, key: str, known: Mapping[str, Setting]) -> dict[str, Settings]:
+        """The tables below a key, by name; each with the same keys."""
+        place = f"{self.name}.{key}" if self.name else key
+        return {n: Settings(self.file, f"{place}.{n}", v, known) for n, v in self[key].items()}
 
-    Tables of the names ``left_alone`` are left out: their variables may not be there. Raises
-    :class:`ConfigError` for a variable that is not set.
+
+def read_document(
+    path: Path, environment: Mapping[str, str], left_alone: tuple[str, ...]
+) -> dict[str, Any]:
+    """A TOML file as a dictionary, with the environment's variables in its strings.
+
+    Tables of the names ``left_alone`` are left out, for another program reads them. Raises
+    :class:`ConfigError` for a file that is none, and for a variable that is not set.
     """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise ConfigError(f"{path} can't be read ({e.strerror})") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} is not TOML: {e}") from e
+    document = {key: value for key, value in document.items() if key not in left_alone}
+    replaced: dict[str, Any] = _with_variables(document, path, environment)
+    return replaced
+
+
+def _with_variables(value: Any, path: Path, environment: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {
-            key: with_variables(inner, path, environment, left_alone)
-            for key, inner in value.items()
-            if key not in left_alone
-        }
+        return {k: _with_variables(inner, path, environment) for k, inner in value.items()}
     if isinstance(value, list):
-        return [with_variables(inner, path, environment, left_alone) for inner in value]
+        return [_with_variables(inner, path, environment) for inner in value]
     if not isinstance(value, str):
         return value
 

@@ -42,6 +42,7 @@ LAYERS = (
     ("sharing.client",),
     ("sharing.answers", "sharing.auth", "sharing.http"),
     ("sharing.profile", "sharing.model"),
+    ("sharing.assertion",),
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),
     ("delta",),

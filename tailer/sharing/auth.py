@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 
 from tailer.errors import ConfigError, TransientError
-from tailer.sharing.profile import BasicAuth, BearerToken, ClientCredentials, Profile
+from tailer.sharing.assertion import signed_assertion
+from tailer.sharing.profile import BasicAuth, BearerToken, ClientCredentials, PrivateKey, Profile
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -20,6 +22,7 @@ __all__ = ["Authorization"]
 
 #: A token is renewed so long before it ends, or in the middle of a shorter life.
 _RENEW_BEFORE_S = 600.0
+_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 class Authorization:
@@ -55,7 +58,7 @@ class Authorization:
                 return f"Bearer {token}"
             case BasicAuth(username, password):
                 return "Basic " + _basic(username, password)
-            case ClientCredentials():
+            case ClientCredentials() | PrivateKey():
                 async with self._lock:
                     if self._token is None or self._clock() >= self._renew_at:
                         await self._buy(session, credentials)
@@ -63,7 +66,7 @@ class Authorization:
 
     def renewable(self) -> bool:
         """Whether another token can be had at once when the server refuses this one."""
-        return isinstance(self._profile.credentials, ClientCredentials)
+        return isinstance(self._profile.credentials, ClientCredentials | PrivateKey)
 
     def forget(self) -> None:
         """Have the next request buy a new token."""
@@ -74,16 +77,39 @@ class Authorization:
         credentials = self._profile.credentials
         return credentials.expires if isinstance(credentials, BearerToken) else None
 
-    async def _buy(self, session: ClientSession, credentials: ClientCredentials) -> None:
-        from aiohttp import ClientError
-
+    async def _price(
+        self, credentials: ClientCredentials | PrivateKey
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """What a token is bought with: a form and headers."""
+        headers = {"Accept": "application/json"}
+        if isinstance(credentials, PrivateKey):
+            claims = {
+                "aud": credentials.issuer,
+                "iss": credentials.client_id,
+                "scope": credentials.scope,
+                "resource": credentials.audience,
+            }
+            assertion = await anyio.to_thread.run_sync(
+                signed_assertion,
+                credentials.key_file,
+                credentials.algorithm,
+                credentials.key_id,
+                {key: value for key, value in claims.items() if value is not None},
+                self._clock(),
+            )
+            return {"grant_type": _JWT_BEARER, "assertion": assertion}, headers
         form = {"grant_type": "client_credentials"}
         if credentials.scope:
             form["scope"] = credentials.scope
-        headers = {
-            "Accept": "application/json",
-            "Authorization": "Basic " + _basic(credentials.client_id, credentials.client_secret),
-        }
+        secret = _basic(credentials.client_id, credentials.client_secret)
+        return form, {**headers, "Authorization": "Basic " + secret}
+
+    async def _buy(
+        self, session: ClientSession, credentials: ClientCredentials | PrivateKey
+    ) -> None:
+        from aiohttp import ClientError
+
+        form, headers = await self._price(credentials)
         where = f"the token endpoint {credentials.token_endpoint}"
         try:
             async with session.post(

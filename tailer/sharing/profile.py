@@ -1,8 +1,9 @@
 """Profile files: where a sharing server is, and what it is told to let us in.
 
 "Profile File Format" has version 1, a bearer token. Version 2 adds a ``type``: ``bearer_token``,
-``oauth_client_credentials`` (a token endpoint gives short-lived tokens) or ``basic``. Secrets are
-in no repr and in no error.
+``oauth_client_credentials`` (a token endpoint gives short-lived tokens for a secret),
+``oauth_jwt_bearer_private_key_jwt`` (for what a private key signed) or ``basic``. Secrets are in no
+repr and in no error.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tailer.errors import ConfigError
+from tailer.sharing.assertion import ALGORITHMS
 
 __all__ = [
     "BasicAuth",
     "BearerToken",
     "ClientCredentials",
     "Credentials",
+    "PrivateKey",
     "Profile",
     "check_url",
     "is_shared",
@@ -58,7 +61,25 @@ class BasicAuth:
     password: str = field(repr=False)
 
 
-Credentials = BearerToken | ClientCredentials | BasicAuth
+@dataclass(frozen=True, slots=True)
+class PrivateKey:
+    """OAuth 2.0 by assertions that a private key signs (RFC 7523): they buy short-lived tokens.
+
+    ``issuer`` is what the token endpoint calls itself, ``audience`` what the tokens are for.
+    ``key_file`` is in PEM form; a relative one is beside the profile.
+    """
+
+    token_endpoint: str
+    issuer: str
+    client_id: str
+    key_file: Path
+    key_id: str | None = None
+    algorithm: str = "RS256"
+    audience: str | None = None
+    scope: str | None = None
+
+
+Credentials = BearerToken | ClientCredentials | PrivateKey | BasicAuth
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +166,40 @@ def _credentials(
                 _secret(document, "clientSecret", source),
                 _text(document, "scope", source) if document.get("scope") else None,
             )
+        case "oauth_jwt_bearer_private_key_jwt":
+            return _private_key(document.get("auth"), source, allow_http=allow_http)
         case "basic":
             return BasicAuth(
                 _text(document, "username", source), _secret(document, "password", source)
             )
     raise ConfigError(
         f"the profile {source} has the type {kind!r}; known are bearer_token, "
-        "oauth_client_credentials and basic"
+        "oauth_client_credentials, oauth_jwt_bearer_private_key_jwt and basic"
+    )
+
+
+def _private_key(auth: object, source: str, *, allow_http: bool) -> PrivateKey:
+    if not isinstance(auth, dict):
+        raise ConfigError(f"the profile {source} lacks auth, an object")
+    key = auth.get("privateKey")
+    if not isinstance(key, dict):
+        raise ConfigError(f"the profile {source} lacks auth.privateKey, an object")
+    algorithm = key.get("algorithm") or "RS256"
+    if algorithm not in ALGORITHMS:
+        raise ConfigError(
+            f"the profile {source} has the algorithm {algorithm!r}; known are "
+            f"{', '.join(ALGORITHMS)}"
+        )
+    file = Path(_text(key, "privateKeyFile", source)).expanduser()
+    return PrivateKey(
+        check_url(_text(auth, "tokenEndpoint", source), source, allow_http=allow_http),
+        _text(auth, "issuer", source),
+        _text(auth, "clientId", source),
+        Path(source).expanduser().parent / file,
+        _text(key, "keyId", source) if key.get("keyId") else None,
+        algorithm,
+        _text(auth, "audience", source) if auth.get("audience") else None,
+        _text(auth, "scope", source) if auth.get("scope") else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ from tailer.sharing.profile import (
     BasicAuth,
     BearerToken,
     ClientCredentials,
+    PrivateKey,
+    Profile,
     is_shared,
     load_profile,
     parse_address,
@@ -119,6 +122,18 @@ def test_an_address_names_profile_and_table(tmp_path: Path) -> None:
 
 
 # Tokens
+
+
+@pytest.mark.anyio
+async def test_a_private_key_without_the_package_that_signs_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    key = PrivateKey("https://h/token", "https://h", "me", Path("key.pem"))
+    authorization = Authorization(Profile("https://h", key), lambda: 0.0)
+    async with ClientSession() as session:
+        with pytest.raises(ConfigError, match=r"install delta-tailer\[sharing\]"):
+            await authorization.header(session)
 
 
 class TokenEndpoint:

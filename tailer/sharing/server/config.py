@@ -7,20 +7,15 @@ is the environment variable NAME, so that secrets stay out of the file.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from tailer.errors import ConfigError
-from tailer.settings import with_variables
+from tailer.settings import Setting, Settings, read_document
 from tailer.sharing.server.grants import Catalog, Grants, TableConfig
 
-__all__ = ["Limits", "ShareConfig", "load_share_config"]
-
-T = TypeVar("T")
+__all__ = ["SHARE", "TABLE", "Limits", "ShareConfig", "load_share_config"]
 
 #: S3 takes no signature that is good for longer.
 _URL_TTL_S_MAX = 7 * 86_400
@@ -41,6 +36,41 @@ class Limits:
     concurrent: int = 32
     stall_s: float = 60.0
     page_size: int = 500
+
+
+_USUAL = Limits()
+
+SHARE: dict[str, Setting] = {
+    "address": Setting("text", "127.0.0.1:8080", "`host:port` to listen at."),
+    "public_url": Setting(
+        "text", "", "What clients know the server by; its path is the prefix of the API.",
+    ),
+    "tls_cert": Setting("text", "", "PEM file; with it and its key the server speaks TLS."),
+    "tls_key": Setting("text", "", "PEM file."),
+    "url_ttl_s": Setting("whole", 3600, "How long the URL of a file is good for."),
+    "signing_key": Setting("text", "", "What signs URLs and page tokens."),
+    "signing_key_file": Setting("text", "", "A file that holds it."),
+    "state": Setting("text", "share-state", "The folder of tokens and key."),
+    "audit": Setting("text", "", "The audit log; default: `audit.jsonl` in `state`."),
+    "requests_per_s": Setting("number", _USUAL.requests_per_s, "Of one recipient, on average."),
+    "burst": Setting("whole", _USUAL.burst, "At once."),
+    "concurrent": Setting("whole", _USUAL.concurrent, "Under way."),
+    "stall_s": Setting("number", _USUAL.stall_s, "When a client that takes no byte is cut off."),
+    "page_size": Setting("whole", _USUAL.page_size, "The most items of a list's page."),
+}  # fmt: skip
+TABLE: dict[str, Setting] = {
+    "location": Setting("text", None, "A path or `s3://bucket/key`."),
+    "history": Setting("flag", False, "Whether old versions may be asked for."),
+    "cdf": Setting("flag", False, "Whether its change feed may be asked for."),
+    "also": Setting("texts", [], "Further folders in which its files may lie."),
+    "proxy": Setting("flag", False, "Whether files on S3 pass through this server."),
+    "store": Setting("table", {}, "Options of its store."),
+}
+_TABLES = {"tables": Setting("table", {}, "")}
+_SCHEMAS = {"schemas": Setting("table", {}, "")}
+_RECIPIENT = {"grants": Setting("texts", [], "")}
+_TOP = {name: Setting("table", {}, "") for name in ("share", "shares", "recipients")}
+_OF_THE_DAEMON = ("feeds", "daemon", "store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,111 +99,46 @@ class ShareConfig:
         return urlsplit(self.public_url).path.rstrip("/")
 
 
-class _Section:
-    """One table of the file; every key must be asked for, or it is unknown."""
-
-    def __init__(self, file: Path, name: str, values: Any) -> None:
-        self.file, self.name = file, name
-        if not isinstance(values, dict):
-            raise ConfigError(f"{file}: {name} must be a table")
-        self.values: dict[str, Any] = values
-        self.asked: set[str] = set()
-
-    def wrong(self, key: str, what: str) -> ConfigError:
-        return ConfigError(f"{self.file}: {'.'.join(filter(None, (self.name, key)))} {what}")
-
-    def take(self, key: str, kind: type[T], default: T | None = None) -> T:
-        self.asked.add(key)
-        value = self.values.get(key)
-        if value is None:
-            if default is None:
-                raise self.wrong(key, "is missing")
-            return default
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self.wrong(key, f"is {value!r}, and must be a {kind.__name__}")
-        return value
-
-    def positive(self, key: str, kind: type[T], default: T) -> T:
-        value = self.take(key, kind, default)
-        if not isinstance(value, int | float) or value <= 0:
-            raise self.wrong(key, f"is {value!r}, and must be greater than 0")
-        return value
-
-    def strings(self, key: str) -> tuple[str, ...]:
-        value: list[Any] = self.take(key, list, [])
-        if not all(isinstance(item, str) for item in value):
-            raise self.wrong(key, f"is {value!r}, and must be a list of strings")
-        return tuple(value)
-
-    def sections(self, key: str) -> dict[str, _Section]:
-        """The tables below a key, by name."""
-        found: dict[str, Any] = self.take(key, dict, {})
-        place = f"{self.name}.{key}" if self.name else key
-        return {n: _Section(self.file, f"{place}.{n}", v) for n, v in found.items()}
-
-    def finish(self) -> None:
-        for key in self.values:
-            if key not in self.asked:
-                raise self.wrong(key, f"is not known; known are {', '.join(sorted(self.asked))}")
-
-
 def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -> ShareConfig:
     """The configuration in a file. Raises :class:`ConfigError` for the first mistake in it."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise ConfigError(f"{path} can't be read ({e.strerror})") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} is not TOML: {e}") from e
-    top = _Section(path, "", with_variables(document, path, environment, ("feeds",)))
-    share = _Section(path, "share", top.take("share", dict, {}))
-    address = _address(share, share.take("address", str, "127.0.0.1:8080"))
-    state = path.parent / share.take("state", str, "share-state")
+    # A file may hold feeds as well: `tailer run` reads those, and we leave them alone.
+    top = Settings(path, "", read_document(path, environment, _OF_THE_DAEMON), _TOP)
+    share = Settings(path, "share", top["share"], SHARE)
+    address = share.address("address")
+    assert address is not None  # it may not be empty
+    state = path.parent / share["state"]
     tls = _tls(share, path.parent)
     scheme = "https" if tls else "http"
-    public_url = share.take("public_url", str, f"{scheme}://{address[0]}:{address[1]}")
+    public_url = share["public_url"] or f"{scheme}://{address[0]}:{address[1]}"
     if urlsplit(public_url).scheme not in ("http", "https") or not urlsplit(public_url).hostname:
         raise share.wrong("public_url", f"is {public_url!r}, and must be http(s)://host[/prefix]")
     catalog = _catalog(top, path.parent)
-    config = ShareConfig(
+    return ShareConfig(
         path=path,
         address=address,
         public_url=public_url.rstrip("/"),
         tls=tls,
-        url_ttl_s=min(share.positive("url_ttl_s", int, 3600), _URL_TTL_S_MAX),
+        url_ttl_s=min(share["url_ttl_s"], _URL_TTL_S_MAX),
         state=state,
-        audit=path.parent / share.take("audit", str, str(state.absolute() / "audit.jsonl")),
+        audit=path.parent / (share["audit"] or state.absolute() / "audit.jsonl"),
         catalog=catalog,
         grants=_grants(top, catalog),
-        limits=_limits(share),
+        limits=Limits(**{f.name: share[f.name] for f in fields(Limits)}),
         key=_key(share, path.parent),
     )
-    share.finish()
-    # A file may hold feeds as well: `tailer run` reads those, and we leave them alone.
-    top.asked |= {"feeds", "daemon", "store"}
-    top.finish()
-    return config
 
 
-def _address(share: _Section, text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise share.wrong("address", f"is {text!r}, and must be host:port")
-    return host.strip("[]"), int(port)
-
-
-def _tls(share: _Section, folder: Path) -> tuple[Path, Path] | None:
-    certificate, key = share.take("tls_cert", str, ""), share.take("tls_key", str, "")
+def _tls(share: Settings, folder: Path) -> tuple[Path, Path] | None:
+    certificate, key = share["tls_cert"], share["tls_key"]
     if bool(certificate) != bool(key):
         raise share.wrong("tls_cert", "and tls_key go together")
     return (folder / certificate, folder / key) if certificate else None
 
 
-def _key(share: _Section, folder: Path) -> bytes | None:
+def _key(share: Settings, folder: Path) -> bytes | None:
     """The key that signs URLs and page tokens; None: one is made and kept in the state folder."""
-    text, file = share.take("signing_key", str, ""), share.take("signing_key_file", str, "")
+    text: str = share["signing_key"]
+    file: str = share["signing_key_file"]
     if text and file:
         raise share.wrong("signing_key", "and signing_key_file exclude each other")
     if file:
@@ -188,46 +153,32 @@ def _key(share: _Section, folder: Path) -> bytes | None:
     return text.encode()
 
 
-def _limits(share: _Section) -> Limits:
-    usual = Limits()
-    return Limits(
-        requests_per_s=share.positive("requests_per_s", float, usual.requests_per_s),
-        burst=share.positive("burst", int, usual.burst),
-        concurrent=share.positive("concurrent", int, usual.concurrent),
-        stall_s=share.positive("stall_s", float, usual.stall_s),
-        page_size=share.positive("page_size", int, usual.page_size),
-    )
-
-
-def _catalog(top: _Section, folder: Path) -> Catalog:
+def _catalog(top: Settings, folder: Path) -> Catalog:
     catalog = Catalog()
-    shares = top.sections("shares")
+    shares = top.sections("shares", _SCHEMAS)
     if not shares:
         raise top.wrong(
             "shares", "is empty; describe a table as [shares.NAME.schemas.SCHEMA.tables.TABLE]"
         )
     for share_name, share in shares.items():
         catalog.add_share(share_name, share.wrong)
-        for schema_name, schema in share.sections("schemas").items():
+        for schema_name, schema in share.sections("schemas", _TABLES).items():
             catalog.add_schema(share_name, schema_name, schema.wrong)
-            for table_name, table in schema.sections("tables").items():
+            for name, table in schema.sections("tables", TABLE).items():
                 catalog.add_table(
                     TableConfig(
                         share=share_name,
                         schema=schema_name,
-                        name=table_name,
-                        location=_location(table.take("location", str), folder),
-                        history=table.take("history", bool, default=False),
-                        cdf=table.take("cdf", bool, default=False),
-                        also=tuple(_location(also, folder) for also in table.strings("also")),
-                        proxy=table.take("proxy", bool, default=False),
-                        store=table.take("store", dict, {}),
+                        name=name,
+                        location=_location(table["location"], folder),
+                        history=table["history"],
+                        cdf=table["cdf"],
+                        also=tuple(_location(also, folder) for also in table["also"]),
+                        proxy=table["proxy"],
+                        store=table["store"],
                     ),
                     table.wrong,
                 )
-                table.finish()
-            schema.finish()
-        share.finish()
     return catalog
 
 
@@ -236,13 +187,12 @@ def _location(text: str, folder: Path) -> str:
     return str((folder / text).absolute()) if local else text
 
 
-def _grants(top: _Section, catalog: Catalog) -> Grants:
+def _grants(top: Settings, catalog: Catalog) -> Grants:
     grants = Grants(catalog)
-    for name, recipient in top.sections("recipients").items():
-        for grant in recipient.strings("grants"):
+    for name, recipient in top.sections("recipients", _RECIPIENT).items():
+        grants.known(name)
+        for grant in recipient["grants"]:
             if not grants.add(name, grant):
                 raise recipient.wrong("grants", f"names {grant!r}, which is no share, schema or "
                                       "table of this file")  # fmt: skip
-        grants.known(name)
-        recipient.finish()
     return grants
