@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.kafka.broker import Broker
+    from tests.kafka.brokers import Brokers
     from tests.registry import Registry
 
 # The first test that uses Kafka also waits for its jars, once a machine.
@@ -70,6 +71,15 @@ def kafka() -> Iterator[Broker]:
 
     with Broker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def brokers() -> Iterator[Brokers]:
+    """Three real brokers that replicate. Who ends one of them starts it again."""
+    from tests.kafka.brokers import Brokers
+
+    with Brokers() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,9 @@
 Its ``send()`` takes a record at a time, some 35 us of Python for each, and it has no public way to
 take more. Here whole record batches are put where ``send()`` puts its own: into the producer's
 accumulator. From there on everything is the producer's own work, as for any batch: sequence
-numbers, transactions, compression, checksums, retries. Two smaller things are also here: a commit
-that ends when its time is up, and a close that does not wait for a broker that is gone.
+numbers, transactions, compression, checksums, retries. Three smaller things are also here: a
+commit that ends when its time is up, a close that does not wait for a broker that is gone, and the
+marker of a transaction that has committed (the public call only writes those of aborted ones).
 
 None of it is public, so :func:`usable` looks whether all is as expected, once, when a producer is
 made; where it is not, the driver goes by ``send()``.
@@ -17,7 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["VERSIONS", "append_batch", "close_at_once", "commit_within", "usable"]
+__all__ = [
+    "VERSIONS",
+    "append_batch",
+    "close_at_once",
+    "commit_within",
+    "usable",
+    "write_marker",
+]
 
 #: The releases whose insides are as this file knows them.
 VERSIONS = ("3.0.",)
@@ -105,3 +113,29 @@ def close_at_once(producer: Any) -> None:
     producer._sender.force_close()
     producer._sender.join(_JOIN_S)
     producer.close(timeout=0)
+
+
+def write_marker(
+    admin: Any,
+    topic: str,
+    partition: int,
+    producer: tuple[int, int],
+    coordinator_epoch: int,
+    *,
+    committed: bool,
+) -> None:
+    """Write the marker that ends a producer's (id, epoch) transaction in a partition."""
+    from kafka.admin import AbortTransactionSpec
+    from kafka.structs import TopicPartition
+
+    place = TopicPartition(topic, partition)
+    asked = AbortTransactionSpec(place, *producer, coordinator_epoch)
+
+    async def write() -> None:
+        leaders = await admin._async_get_leader_for_partitions([place])
+        request = admin._abort_transaction_request(asked)
+        request.markers[0].transaction_result = committed
+        response = await admin._manager.send(request, node_id=next(iter(leaders)))
+        admin._abort_transaction_process_response(response, asked)
+
+    admin._manager.run(write)

@@ -6,14 +6,23 @@ On kafka-python's public API, whichever driver writes: these are few requests, a
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from sinks.kafka import accumulator
 from sinks.kafka.failures import connected, raised_as_failures
 from sinks.kafka.options import KafkaOptions
 from tailer.errors import SinkRejected, TransientError
 
-__all__ = ["Cluster", "LastRecord", "Topic", "client_settings"]
+__all__ = [
+    "Cluster",
+    "LastRecord",
+    "OpenTransaction",
+    "Topic",
+    "Transaction",
+    "client_settings",
+]
 
 #: The broker's default, for clusters whose configuration may not be read.
 _MESSAGE_BYTES = 1_048_588
@@ -22,7 +31,7 @@ _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 #: Records are looked for from a topic's end, in steps that grow by this factor.
 _FIRST_STEP, _STEP_FACTOR = 256, 16
 _POLL_MS = 200
-_STALLED_S = 3
+_RETRY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,26 @@ class LastRecord:
 
     offset: int
     value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What its coordinator says of a producer's last transaction: Kafka's name of its state."""
+
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A producer's transaction in one partition that has no marker; ``start`` is its first offset."""
+
+    topic: str
+    partition: int
+    start: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
 
 
 def client_settings(options: KafkaOptions) -> dict[str, Any]:
@@ -167,6 +196,77 @@ class Cluster:
             found = self._admin.list_partition_offsets({place: which}, isolation)
             return int(found[place].offset)
 
+    def transaction(self, transactional_id: str) -> Transaction | None:
+        """A producer's last transaction; None if it has none, or we may not know."""
+        from kafka import errors
+
+        moving = (
+            errors.CoordinatorNotAvailableError,
+            errors.CoordinatorLoadInProgressError,
+            errors.NotCoordinatorError,
+        )
+        give_up = time.monotonic() + self._options.delivery_timeout_ms / 1000
+        with raised_as_failures(f"describing the transactions of {transactional_id}"):
+            while True:
+                try:
+                    found = self._admin.describe_transactions([transactional_id])
+                except (errors.TransactionalIdNotFoundError, *_not_for_us()):
+                    return None
+                except moving:
+                    if time.monotonic() > give_up:
+                        raise
+                    time.sleep(_RETRY_S)
+                else:
+                    one = found[transactional_id]
+                    return Transaction(one.producer_id, str(one.state.value))
+
+    def left_open(
+        self, topics: Collection[str], producer_id: int | None = None
+    ) -> list[OpenTransaction]:
+        """The open transactions of a producer, or of all, in those of the topics that there are;
+        none where we may not know."""
+        from kafka import TopicPartition
+
+        with raised_as_failures(f"describing the producers of {', '.join(topics)}"):
+            described = self._admin.describe_topics(list(topics)) if topics else []
+            places = [
+                TopicPartition(topic["name"], partition["partition_index"])
+                for topic in described
+                for partition in topic["partitions"]
+            ]
+            try:
+                found = self._admin.describe_producers(places) if places else {}
+            except _not_for_us():
+                return []
+        return [
+            OpenTransaction(
+                topic=place.topic,
+                partition=place.partition,
+                start=each.current_transaction_start_offset,
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                coordinator_epoch=each.coordinator_epoch,
+            )
+            for place, producers in sorted(found.items())
+            for each in producers.active_producers
+            if each.current_transaction_start_offset >= 0
+            and producer_id in (None, each.producer_id)
+        ]
+
+    def end_transaction(self, transaction: OpenTransaction, *, committed: bool) -> None:
+        """Write the marker that ends a transaction in a partition. Its coordinator must believe
+        that it has ended so. Raises :class:`SinkRejected` if we may not write markers."""
+        place = f"partition {transaction.partition} of {transaction.topic}"
+        with raised_as_failures(f"ending the transaction that hangs in {place}"):
+            accumulator.write_marker(
+                self._admin,
+                transaction.topic,
+                transaction.partition,
+                (transaction.producer_id, transaction.producer_epoch),
+                max(transaction.coordinator_epoch, 0),
+                committed=committed,
+            )
+
     def last_record(self, topic: str, key: bytes, *, stable: bool = False) -> LastRecord | None:
         """The last committed record with that key in a topic of one partition.
 
@@ -192,8 +292,7 @@ class Cluster:
 
         place = TopicPartition(topic, 0)
         found, position = None, start
-        now = time.monotonic()
-        moved, give_up = now, now + self._options.transaction_timeout_ms / 1000 + 10
+        give_up = time.monotonic() + self._options.transaction_timeout_ms / 1000 + 10
         consumer = self._consumer(place, position)
         try:
             while position < stop:
@@ -201,23 +300,27 @@ class Cluster:
                     for record in consumer.poll(_POLL_MS).get(place, ()):
                         if record.offset < stop and record.key == key:
                             found = LastRecord(record.offset, record.value)
-                    before, position = position, consumer.position(place, _STALLED_S * 1000)
-                position = before if position is None else position
-                now = time.monotonic()
-                moved = now if position > before else moved
-                if now > give_up:
-                    raise TransientError(
-                        f"the topic {topic} can't be read beyond offset {position}: another "
-                        "producer's transaction is open there; end it, or wait for its time-out"
-                    )
-                if now > moved + _STALLED_S:
-                    # Most likely a transaction is open there. But a consumer has also been seen
-                    # to get nothing more after its broker was back; a new one does.
-                    consumer.close()
-                    consumer, moved = self._consumer(place, position), now
+                    reached = consumer.position(place, _POLL_MS)
+                position = position if reached is None else reached
+                if time.monotonic() > give_up:
+                    raise TransientError(self._stands_still(topic, position))
         finally:
             consumer.close()
         return found
+
+    def _stands_still(self, topic: str, position: int) -> str:
+        """Why readers of committed records do not get further."""
+        said = f"the topic {topic} can't be read beyond offset {position}: "
+        for each in self.left_open([topic]):
+            if each.start <= position:
+                return said + (
+                    f"the transaction of producer id {each.producer_id} is open there; end it, or "
+                    "wait for its time-out; if its coordinator believes that it has ended "
+                    "(kafka-transactions.sh find-hanging), start its feed again, which ends it, or "
+                    f"use kafka-transactions.sh abort --topic {topic} --partition "
+                    f"{each.partition} --start-offset {each.start}"
+                )
+        return said + "another producer's transaction is open there"
 
     def _consumer(self, place: Any, position: int) -> Any:
         from kafka import KafkaConsumer
@@ -237,3 +340,14 @@ class Cluster:
         consumer.assign([place])
         consumer.seek(place, position)
         return consumer
+
+
+def _not_for_us() -> tuple[type[Exception], ...]:
+    """The errors of a broker that is too old to tell, or that tells it to others only."""
+    from kafka import errors
+
+    return (
+        errors.AuthorizationError,
+        errors.IncompatibleBrokerVersion,
+        errors.UnsupportedVersionError,
+    )

@@ -13,8 +13,10 @@ from typing import Any
 import anyio.to_thread
 
 from sinks.encode.records import load_encoder
-from sinks.kafka.options import KafkaOptions
-from sinks.kafka.session import AtLeastOnce, ExactlyOnce, Session
+from sinks.kafka.exactly_once import ExactlyOnce
+from sinks.kafka.options import KafkaOptions, topic_name
+from sinks.kafka.session import AtLeastOnce, Session
+from sinks.kafka.settlement import Settlement
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected
 
@@ -33,6 +35,7 @@ class KafkaSink:
         self.key_columns = encoder.key_columns
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._claimed = 0
+        self._settlement: Settlement | None = None
         self._session: Session | None = None
 
     @classmethod
@@ -48,7 +51,12 @@ class KafkaSink:
     def _open(self, feed: str) -> Offset | None:
         self._close()
         if self.options.exactly_once:
-            self._session = ExactlyOnce(self.options, feed, self._owner, self._claimed)
+            own = topic_name(self.options.transactional_id, feed)
+            if self._settlement is None or self._settlement.transactional_id != own:
+                self._settlement = Settlement(own)
+            self._session = ExactlyOnce(
+                self.options, feed, self._owner, self._claimed, self._settlement
+            )
         else:
             self._session = AtLeastOnce(self.options, feed)
         offset = self._session.open()

@@ -30,6 +30,7 @@ from tailer.feed import FeedOptions, read_changes
 from tests.feeds import table_log
 from tests.integration.test_kill import Writer
 from tests.kafka.broker import Broker
+from tests.kafka.brokers import Brokers
 from tests.kafka.topics import Event, Reader, create_topic, read_topic
 
 ROUNDS = max(4, int(os.environ.get("TAILER_TORTURE_ROUNDS", "100")) // 10)
@@ -41,11 +42,14 @@ TOPIC = "orders"
 class Daemon:
     """`tailer run` of one feed, to be ended and started again. ``state`` is a folder of its own."""
 
-    def __init__(self, folder: Path, broker: Broker, state: str = "state", **options: Any) -> None:
+    def __init__(
+        self, folder: Path, broker: Broker | Brokers, state: str = "state", **options: Any
+    ) -> None:
         self.folder = folder
         self.state = folder / state
         self.errors = folder / f"{state}.log"
         self.config = folder / f"{state}.toml"
+        self.topic: str = options.get("topic", TOPIC)
         settings = {
             "type": "kafka",
             "bootstrap_servers": broker.bootstrap,
@@ -108,10 +112,10 @@ class Daemon:
 class Watcher(threading.Thread):
     """A reader of committed records that is there all the time."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker | Brokers, topic: str = TOPIC) -> None:
         super().__init__(daemon=True)
         # It must never start over: what came twice would be its own doing.
-        self.reader = Reader(broker.bootstrap, TOPIC, **{"auto.offset.reset": "error"})
+        self.reader = Reader(broker.bootstrap, topic, **{"auto.offset.reset": "error"})
         self.events: list[Event] = []
         self.ending = threading.Event()
         self.error: BaseException | None = None
@@ -160,7 +164,7 @@ def bounce(
     for i in range(rounds):
         who, how = turns[i % len(turns)]
         before, wanted = len(watcher.events), moments.randint(1, 400)
-        wait_for(lambda b=before, w=wanted: _moved(daemon, writer, watcher, b + w), daemon, "stuck")
+        wait_for(lambda b=before, w=wanted: moved(daemon, writer, watcher, b + w), daemon, "stuck")
         time.sleep(moments.uniform(0.0, 0.05))
         target: Broker | Daemon = broker if who == "broker" else daemon
         getattr(target, how)()
@@ -172,7 +176,8 @@ def bounce(
     return seen
 
 
-def _moved(daemon: Daemon, writer: Writer, watcher: Watcher, count: int) -> bool:
+def moved(daemon: Daemon, writer: Writer, watcher: Watcher, count: int) -> bool:
+    """Whether so many events have come; the writer is told how far the daemon is."""
     writer.read_version = max(writer.read_version, daemon.offset().version)
     assert watcher.error is None, watcher.error
     return len(watcher.events) >= count

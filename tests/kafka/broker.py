@@ -25,7 +25,7 @@ from typing import Self
 from tests.components import java_major, require
 from tests.source import ROOT
 
-__all__ = ["KAFKA_VERSION", "Broker", "kafka_home"]
+__all__ = ["KAFKA_VERSION", "Broker", "kafka_home", "kafka_uuid"]
 
 #: The newest that resolves whole from Maven Central, and that kafka-python says it supports.
 KAFKA_VERSION = "4.3.1"
@@ -106,7 +106,8 @@ def _free_ports(count: int) -> list[int]:
             each.close()
 
 
-def _kafka_uuid() -> str:
+def kafka_uuid() -> str:
+    """An id as Kafka writes them."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):  # the tools would take it for an option
@@ -132,6 +133,8 @@ class Broker:
         heap: str = "512m",
         jvm: Sequence[str] | None = None,
         home: Path | None = None,
+        node: int = 1,
+        cluster_id: str | None = None,
     ) -> None:
         self.home = home or kafka_home()
         self.folder = Path(tempfile.mkdtemp(prefix="kafka-"))
@@ -144,8 +147,12 @@ class Broker:
         self.heap = heap
         self.process: subprocess.Popen[bytes] | None = None
         self.log = self.folder / "broker.log"
-        self._cluster_id = _kafka_uuid()
+        self.node = node
+        #: The controllers that vote; all of them have to be known before one starts.
+        self.voters: list[str] = []
+        self._cluster_id = cluster_id or kafka_uuid()
         *self._ports, self._controller_port = _free_ports(len(self.listeners) + 1)
+        self.voter = f"{node}@127.0.0.1:{self._controller_port}"
         self._formatted = False
 
     def __enter__(self) -> Self:
@@ -166,6 +173,11 @@ class Broker:
 
     def start(self) -> None:
         """Start it, again if it ran before; returns when it serves."""
+        self.launch()
+        self.wait_until_it_serves()
+
+    def launch(self) -> None:
+        """Start it without waiting: one of several serves only when most of them run."""
         properties = self._write_properties()
         if not self._formatted:
             self.format()
@@ -177,6 +189,10 @@ class Broker:
                 stderr=subprocess.STDOUT,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - the child only sets a flag
             )
+
+    def wait_until_it_serves(self) -> None:
+        """Wait for what :meth:`launch` has started."""
+        assert self.process is not None
         give_up = time.monotonic() + 60
         while STARTED not in self.log.read_bytes():
             if self.process.poll() is not None or time.monotonic() > give_up:
@@ -191,8 +207,8 @@ class Broker:
         if template.exists() and not self.format_arguments:
             shutil.copytree(template, data)
             (data / "meta.properties").write_text(
-                f"version=1\ncluster.id={self._cluster_id}\nnode.id=1\n"
-                f"directory.id={_kafka_uuid()}\n"
+                f"version=1\ncluster.id={self._cluster_id}\nnode.id={self.node}\n"
+                f"directory.id={kafka_uuid()}\n"
             )
         else:
             command = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id]
@@ -230,9 +246,9 @@ class Broker:
         protocols = [f"{name}:{protocol}" for name, protocol in self.listeners.items()]
         properties = {
             "process.roles": "broker,controller",
-            "node.id": "1",
+            "node.id": str(self.node),
             # Static, or the port would be part of the formatted folder.
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "controller.quorum.voters": ",".join(self.voters or [self.voter]),
             "listeners": ",".join([*local, controller]),
             "advertised.listeners": ",".join([*local, controller]),
             "controller.listener.names": "CONTROLLER",

@@ -133,11 +133,13 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> str:
+def create_topic(
+    bootstrap: str, topic: str, partitions: int = 1, *, replicas: int = 1, **config: str
+) -> str:
     """Make a topic (underscores in ``config`` stand for dots) and return its name."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     client = admin(bootstrap)  # which must live as long as what it is asked
-    made = client.create_topics([NewTopic(topic, partitions, 1, config=settings)])
+    made = client.create_topics([NewTopic(topic, partitions, replicas, config=settings)])
     made[topic].result(20)
     return topic
 

@@ -1,0 +1,300 @@
+"""Exactly once: records and the progress behind them in one transaction.
+
+In the order in which it must happen: fence every older producer of the feed, *then* read the last
+committed progress, check that the topic is the one it speaks of, and claim it; from then on each
+transaction holds records and the progress behind them. After any error the session is dropped:
+what is true then is what Kafka says to the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+from sinks.kafka.cluster import Topic
+from sinks.kafka.driver import Fenced
+from sinks.kafka.options import KafkaOptions, topic_name
+from sinks.kafka.progress import Progress, read_progress
+from sinks.kafka.publisher import Publisher, single_record, slices
+from sinks.kafka.session import Session
+from sinks.kafka.settlement import Settlement
+from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.errors import SinkRejected, TailerError, TransientError
+
+__all__ = ["ExactlyOnce"]
+
+#: What a progress topic that we make is like: small segments, so that it stays short.
+_PROGRESS_CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 * 1024 * 1024),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+#: Progress over versions without changes is written at most this often, in seconds.
+_IDLE_S = 0.5
+#: A newer daemon writes its claim right after it has fenced us: so long we wait to see it.
+_CLAIM_S = 3.0
+_CLAIM_POLL_S = 0.2
+#: How often a session that goes on looks for markers that Kafka has lost, in seconds.
+_SETTLE_S = 30.0
+
+
+class ExactlyOnce(Session):
+    """Records and progress in one transaction. ``owner`` names this process; ``claimed`` is the
+    epoch of its last claim on the feed, 0 before the first; ``settlement`` is the same for all
+    sessions of a sink."""
+
+    def __init__(
+        self, options: KafkaOptions, feed: str, owner: str, claimed: int, settlement: Settlement
+    ) -> None:
+        super().__init__(options, feed)
+        self.owner = owner
+        self.claimed = claimed
+        self._settlement = settlement
+        self._settled_at = 0.0
+        self.progress = Progress(feed)
+        self._progress_topic = topic_name(options.progress_topic, feed)
+        self._transactions: Topic | None = None
+        self._broken = False
+        self._ahead: Offset | None = None  # of progress, by versions without changes
+        self._saved_at = 0.0
+        self._schema: tuple[object, str] = (None, "")
+
+    def open(self) -> Offset | None:
+        """See :class:`Session`."""
+        topic = self._made(self._progress_topic, 1, _PROGRESS_CONFIG)
+        if topic.partitions != 1 or topic.cleanup_policy not in ("", "compact"):
+            raise SinkRejected(
+                f"the progress topic {topic.name} has {topic.partitions} partitions and "
+                f"cleanup.policy {topic.cleanup_policy}; it must have one and 'compact', or "
+                "progress is lost"
+            )
+        if self.claimed:
+            # Our own last transaction may still be open: it is settled below, not waited for.
+            self._check_claims(self._read(stable=True))
+        self.driver = self._open_driver(self._settlement.transactional_id)
+        with self._dropped_on_error():
+            topics, patience_s = self._topics(), self.options.delivery_timeout_ms / 1000
+            self._settlement.before_fencing(self.cluster, topics, patience_s)
+            # First fence, then read: nobody can write progress behind the record found now.
+            self.driver.init_transactions()
+            self._settlement.after_fencing(self.cluster, topics, self._progress_topic)
+            self._settled_at = time.monotonic()
+            found = self._read()
+            self._check_claims(found)
+            self.progress = (found or Progress(self.feed)).claimed_by(self.owner)
+            if self.options.transaction_topic:
+                markers = topic_name(self.options.transaction_topic, self.feed)
+                self._transactions = self._made(markers, 1, {})
+            name = self._topic_at_once()
+            if name is not None:
+                self._publishers[name] = self._new_publisher(self._admitted(name))
+            self.driver.begin()
+            self._send_progress(self.progress)
+            self.driver.commit()
+            self.claimed = self.progress.epoch
+        return self.progress.offset
+
+    def _topics(self) -> list[str]:
+        """The topics that this feed's transactions may have written to, as far as is known."""
+        name, options = self._topic_at_once(), self.options
+        written = self.progress.topics
+        if name is None and not written:
+            last = self._read(stable=True)
+            written = {} if last is None else last.topics
+        others = (options.transaction_topic, options.notice_topic, options.park_topic)
+        named = [topic_name(other, self.feed) for other in others if other]
+        return sorted({self._progress_topic, *written, *named, *([name] if name else [])})
+
+    def _begin(self) -> None:
+        """Begin a transaction; now and then look whether the last one has its markers."""
+        assert self.driver is not None
+        if time.monotonic() - self._settled_at >= _SETTLE_S:
+            with suppress(TransientError):  # the transaction itself tells what is wrong
+                self._settlement.between(self.cluster, self._topics())
+            self._settled_at = time.monotonic()
+        self.driver.begin()
+
+    def _read(self, *, stable: bool = False) -> Progress | None:
+        record = self.cluster.last_record(self._progress_topic, self.feed.encode(), stable=stable)
+        return read_progress(record, self._progress_topic, self.feed)
+
+    def _check_claims(self, found: Progress | None) -> None:
+        """Stop if a newer daemon has claimed the feed since we did."""
+        if self.claimed and found and found.epoch > self.claimed and found.owner != self.owner:
+            raise SinkRejected(
+                f"feed {self.feed!r} was taken over by a newer daemon, {found.owner} (epoch "
+                f"{found.epoch}, ours was {self.claimed}); this one stops. Run one daemon for a "
+                "feed, or give them names, or progress_topic and transactional_id, of their own"
+            )
+
+    def _admitted(self, name: str) -> Topic:
+        """See :class:`Session`. Progress and data must belong together: see :mod:`sinks.kafka`."""
+        known, topic = self.progress.topics.get(name), self.cluster.topic(name)
+        if known is not None:
+            if topic is None:
+                raise SinkRejected(
+                    f"the topic {name} is gone, and feed {self.feed!r} had written to it up to "
+                    f"{self.progress.offset}; restore it, or give the feed another topic or name"
+                )
+            if known != topic.id:
+                raise SinkRejected(
+                    f"the topic {name} was deleted and made anew since feed {self.feed!r} wrote "
+                    f"to it up to {self.progress.offset} (its id was {known}, and is {topic.id}); "
+                    "give the feed another name to write the table to it again"
+                )
+            return topic
+        if topic is None:
+            topic = super()._admitted(name)
+        elif any(self.cluster.ends(topic)) and not self.options.append_to_existing:
+            raise SinkRejected(
+                f"the topic {name} has been written to, and the topic {self._progress_topic} "
+                f"knows no progress of feed {self.feed!r} in it; give the feed a topic of its "
+                "own, or, if it may go on behind what is there, from the offset that the feed has "
+                "saved, set append_to_existing = true for one start"
+            )
+        topics = {**self.progress.topics, name: topic.id}
+        self.progress = replace(self.progress, topics=topics)
+        return topic
+
+    def write(self, batch: ChangeBatch) -> None:
+        """See :class:`Session`."""
+        with self._dropped_on_error():
+            if batch.num_rows:
+                publisher = self._publisher(batch)
+                options = self.options
+                for part in slices(batch, options.transaction_rows, options.transaction_bytes):
+                    self._transact(publisher, part)
+                self._ahead = None
+                return
+            self._ahead = batch.next_offset
+            if time.monotonic() - self._saved_at >= _IDLE_S:
+                self._save_ahead()
+
+    def announce(self, notice: Notice) -> None:
+        """See :class:`Session`. What a notice passes over is progress too, at once: it must not
+        come again after a restart."""
+        assert self.driver is not None
+        told, moves = bool(self.options.notice_topic), notice.kind != "heartbeat"
+        if not told and (not moves or notice.next_offset == notice.offset):
+            return
+        with self._dropped_on_error():
+            progress = self.progress
+            if moves:
+                same = notice.next_offset.version == notice.offset.version
+                events = self.progress.events if same else 0
+                progress = replace(self.progress, offset=notice.next_offset, events=events)
+            self._begin()
+            if told:
+                self._send_notice(notice)
+            self._send_progress(progress)
+            self.driver.commit()
+            self.progress, self._saved_at = progress, time.monotonic()
+            if moves:
+                self._ahead = None
+
+    def _transact(self, publisher: Publisher, batch: ChangeBatch) -> None:
+        """One transaction: the records of a batch, its markers and the progress behind it."""
+        assert self.driver is not None
+        first = batch.offset.index == 0
+        self._begin()
+        if first and self._transactions is not None:
+            self._send_marker(_marker(batch, "BEGIN"), batch)
+        events = publisher.publish(batch) + (0 if first else self.progress.events)
+        ends = batch.next_offset.index == 0
+        if ends and self._transactions is not None:
+            self._send_marker(_marker(batch, "END", events, publisher.topic.name), batch)
+        progress = replace(
+            self.progress,
+            offset=batch.next_offset,
+            events=0 if ends else events,
+            schema=self._schema_id(batch),
+        )
+        self._send_progress(progress)
+        self.driver.commit()
+        self.progress, self._saved_at = progress, time.monotonic()
+
+    def _send_marker(self, marker: dict[str, Any], batch: ChangeBatch) -> None:
+        assert self.driver is not None and self._transactions is not None  # noqa: PT018
+        value = json.dumps(marker, separators=(",", ":")).encode()
+        record = single_record(marker["id"].encode(), value, batch.timestamp_ms)
+        self.driver.send(self._transactions.name, 0, record)
+
+    def _send_progress(self, progress: Progress) -> None:
+        assert self.driver is not None
+        now_ms = int(time.time() * 1000)
+        record = single_record(self.feed.encode(), progress.to_bytes(), now_ms)
+        self.driver.send(self._progress_topic, 0, record)
+
+    def _save_ahead(self) -> None:
+        """Write the progress that versions without changes have made."""
+        assert self.driver is not None
+        progress = replace(self.progress, offset=self._ahead, events=0)
+        self._begin()
+        self._send_progress(progress)
+        self.driver.commit()
+        self.progress, self._ahead, self._saved_at = progress, None, time.monotonic()
+
+    def set_offset(self, offset: Offset | None) -> None:
+        """Overwrite the feed's progress; None: its start decides."""
+        self._ahead = offset
+        with self._dropped_on_error():
+            self._save_ahead()
+
+    def _schema_id(self, batch: ChangeBatch) -> str:
+        text = batch.state.metadata.schema_string
+        if self._schema[0] is not text:
+            self._schema = (text, blake2b(text.encode(), digest_size=8).hexdigest())
+        return self._schema[1]
+
+    @contextmanager
+    def _dropped_on_error(self) -> Iterator[None]:
+        """After any error this session writes nothing more; if it was fenced, it says by whom."""
+        if self._broken:
+            raise TransientError("the session with Kafka has failed; it is opened anew")
+        try:
+            yield
+        except Fenced as e:
+            self._broken = True
+            self._wait_for_claim()
+            raise TransientError(str(e)) from e
+        except BaseException:
+            self._broken = True
+            raise
+
+    def _wait_for_claim(self) -> None:
+        """Raise if a newer daemon claims the feed; return if none does, for then our transaction
+        was only too slow."""
+        give_up = time.monotonic() + _CLAIM_S
+        while time.monotonic() < give_up:
+            with suppress(TransientError):
+                self._check_claims(self._read(stable=True))
+            time.sleep(_CLAIM_POLL_S)
+
+    def close(self) -> None:
+        """See :class:`Session`. What versions without changes have moved on is written first."""
+        if self._ahead is not None and not self._broken and self.driver is not None:
+            with suppress(TailerError):
+                self._save_ahead()
+        super().close()
+
+
+def _marker(
+    batch: ChangeBatch, status: str, events: int | None = None, topic: str = ""
+) -> dict[str, Any]:
+    """Where a version begins or ends, in the shape of Debezium's transaction metadata."""
+    name = f"{batch.offset.table_id}:{batch.version}"
+    if batch.offset.snapshot:
+        name += ":snapshot"
+    collections = None if events is None else [{"data_collection": topic, "event_count": events}]
+    return {
+        "status": status,
+        "id": name,
+        "ts_ms": batch.timestamp_ms,
+        "event_count": events,
+        "data_collections": collections,
+    }

@@ -1,0 +1,110 @@
+"""Three real Kafka brokers that replicate: for tests in which one of them ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Self
+
+from kafka import KafkaAdminClient
+
+from tests.kafka.broker import Broker, kafka_uuid
+from tests.kafka.topics import admin
+
+__all__ = ["Brokers"]
+
+#: What makes a cluster lose nothing of what it has acknowledged while one broker is down.
+REPLICATED = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+    # A follower that is gone is missed soon.
+    "replica.lag.time.max.ms": "3000",
+    "controller.quorum.election.timeout.ms": "500",
+    "controller.quorum.fetch.timeout.ms": "1000",
+}
+PATIENCE_S = 60.0
+
+
+class Brokers:
+    """A cluster of three, each a broker and a controller, with small heaps."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        cluster_id = kafka_uuid()
+        self.all = [
+            Broker(
+                settings={**REPLICATED, **(settings or {})},
+                heap="256m",
+                node=node,
+                cluster_id=cluster_id,
+            )
+            for node in (1, 2, 3)
+        ]
+        for broker in self.all:
+            broker.voters = [each.voter for each in self.all]
+
+    def __enter__(self) -> Self:
+        try:
+            for broker in self.all:
+                broker.launch()
+            for broker in self.all:
+                broker.wait_until_it_serves()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all of them and remove their data."""
+        for broker in self.all:
+            broker.close()
+
+    def __iter__(self) -> Iterator[Broker]:
+        return iter(self.all)
+
+    def __getitem__(self, node: int) -> Broker:
+        """A broker by its node id."""
+        return self.all[node - 1]
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all of them."""
+        return ",".join(broker.bootstrap for broker in self.all)
+
+    def leader(self, topic: str, partition: int = 0) -> Broker:
+        """The broker that leads a partition."""
+        found = admin(self.bootstrap).list_topics(topic, 10).topics[topic]
+        return self[found.partitions[partition].leader]
+
+    def coordinator(self, transactional_id: str) -> Broker:
+        """The broker that keeps a producer's transactions."""
+        client = KafkaAdminClient(bootstrap_servers=self.bootstrap.split(","))
+        try:
+            found = client.describe_transactions([transactional_id])[transactional_id]
+            return self[found.coordinator_id]
+        finally:
+            client.close()
+
+    def wait_until_in_sync(self) -> None:
+        """Wait until every partition has all of its replicas again."""
+        client = admin(self.bootstrap)
+        give_up = time.monotonic() + PATIENCE_S
+        while True:
+            topics = client.list_topics(timeout=10).topics.values()
+            missing = [
+                (topic.topic, number)
+                for topic in topics
+                for number, partition in topic.partitions.items()
+                if len(partition.isrs) < len(partition.replicas) or partition.leader < 0
+            ]
+            if not missing:
+                return
+            assert time.monotonic() < give_up, f"not in sync: {missing}"
+            time.sleep(0.1)

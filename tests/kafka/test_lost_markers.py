@@ -1,0 +1,121 @@
+"""A broker loses the marker that ends a transaction: the session that comes next writes it.
+
+Kafka 4.x leaves out the marker of a partition that has no leader at that moment, and calls
+the transaction complete all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # it lists no __all__
+
+from sinks.kafka.exactly_once import ExactlyOnce
+from sinks.kafka.sink import KafkaSink
+from tailer.changes import Offset
+from tailer.errors import SinkRejected, TransientError
+from tests.kafka.broker import Broker
+from tests.kafka.brokers import Brokers
+from tests.kafka.sinks import batch, fresh, made, opened, refused
+from tests.kafka.topics import admin, events
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(180)]
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def apart(brokers: Brokers) -> Iterator[tuple[str, Broker]]:
+    """A topic on a broker that has neither its progress nor the transactions, and that broker."""
+    topic = fresh()
+    client = admin(brokers.bootstrap)
+    warm = made(brokers.bootstrap, fresh("warm"))
+    anyio.run(warm.open, "warm")  # so that there is a coordinator
+    anyio.run(warm.aclose)
+    coordinator = brokers.leader("__transaction_state")
+    other = next(broker for broker in brokers if broker is not coordinator)
+    for name, place, policy in (
+        (topic, other.node, "delete"),
+        (f"{topic}-progress", coordinator.node, "compact"),
+    ):
+        config = {"min.insync.replicas": "1", "cleanup.policy": policy}
+        asked = NewTopic(name, 1, replica_assignment=[[place]], config=config)
+        client.create_topics([asked])[name].result(20)
+    yield topic, other
+    if other.process is None or other.process.poll() is not None:
+        other.start()
+    brokers.wait_until_in_sync()
+
+
+def without_leader(brokers: Brokers, topic: str, broker: Broker) -> None:
+    """Kill a topic's only broker, and wait until the cluster knows."""
+    broker.kill()
+    client, give_up = admin(brokers.bootstrap), time.monotonic() + PATIENCE_S
+    while client.list_topics(timeout=10).topics[topic].partitions[0].leader >= 0:
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def session_of(sink: KafkaSink) -> ExactlyOnce:
+    assert isinstance(sink._session, ExactlyOnce)
+    return sink._session
+
+
+def ids(brokers: Brokers, topic: str) -> list[int]:
+    """What readers of committed records see, up to where they get."""
+    return [row["id"] for row in events(brokers.bootstrap, topic)]
+
+
+async def test_what_was_committed_is_seen(brokers: Brokers, apart: tuple[str, Broker]) -> None:
+    topic, broker = apart
+    options: dict[str, Any] = {"replication_factor": 1}
+    async with opened(brokers.bootstrap, topic, **options) as (sink, _):
+        await sink.write(batch(1, [1]))
+        session, second = session_of(sink), batch(2, [2])
+        assert session.driver is not None
+        session.driver.begin()
+        session._publisher(second).publish(second)
+        session._send_progress(replace(session.progress, offset=second.next_offset))
+        session.driver.flush()
+        without_leader(brokers, topic, broker)
+        session.driver.commit()  # Kafka says that it is done
+    broker.start()
+    assert ids(brokers, topic) == [1], "and yet nobody sees it"
+    async with opened(brokers.bootstrap, topic, **options) as (sink, offset):
+        assert offset == Offset(3)
+        assert ids(brokers, topic) == [1, 2]
+        await sink.write(batch(3, [3]))
+    assert ids(brokers, topic) == [1, 2, 3]
+
+
+async def test_what_was_rolled_back_holds_nobody_up(
+    brokers: Brokers, apart: tuple[str, Broker]
+) -> None:
+    topic, broker = apart
+    options: dict[str, Any] = {
+        "replication_factor": 1,
+        "delivery_timeout_ms": 4_000,
+        "request_timeout_ms": 2_000,
+    }
+    async with opened(brokers.bootstrap, topic, **options) as (sink, _):
+        await sink.write(batch(1, [1]))
+        session, second = session_of(sink), batch(2, [2])
+        assert session.driver is not None
+        session.driver.begin()
+        session._publisher(second).publish(second)
+        session.driver.flush()
+        without_leader(brokers, topic, broker)
+        with pytest.raises(TransientError):
+            await sink.open("orders")  # its fencing rolls back, and the marker is lost
+        broker.start()
+        stranger = made(brokers.bootstrap, topic, **options)
+        sentence = await refused(stranger, SinkRejected)
+        assert "has lost the outcome of a transaction" in sentence
+        assert f"partition 0 of {topic} is open from offset 2" in sentence
+        assert await sink.open("orders") == Offset(2), "who fenced knows how it ended"
+        await sink.write(second)
+    assert ids(brokers, topic) == [1, 2]
