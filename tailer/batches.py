@@ -19,7 +19,7 @@ from tailer.decode.rows import DecodeOptions, Skip, check_names, decode_file, ou
 from tailer.delta.commit import Commit
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import FileGone, OffsetError, UnsupportedTable
-from tailer.fetch import fetch
+from tailer.fetch import FetchAhead
 from tailer.log import DeltaLog
 from tailer.metrics import Observer
 from tailer.options import FeedOptions
@@ -86,13 +86,23 @@ class VersionReader:
         skip, at = Skip(first.index), first
         held: ChangeBatch | None = None
         wanted = (file for file in files if self.selector.wants(file))
-        async with aclosing(in_thread(wanted)) as planned:
+        store, columns = self.reading.log.store, self.decode.columns
+        fetching = FetchAhead(store, self.decode.on_read, whole_rows=columns is None)
+
+        def may_start(file: ChangeFile) -> bool:
+            return not skip.remaining and file.kept is None and not self._lost(file)
+
+        async with (
+            aclosing(in_thread(wanted)) as found,
+            aclosing(fetching),
+            aclosing(fetching.in_order(found, may_start)) as planned,
+        ):
             async for file in planned:
                 passed = self._passed(file, skip)
                 if passed is not None:
                     at = replace(at, index=at.index + passed)
                     continue
-                async with aclosing(self._file(file, skip)) as decoded:
+                async with aclosing(self._file(file, skip, fetching)) as decoded:
                     async for rows in decoded:
                         if held is not None:
                             yield held
@@ -114,21 +124,25 @@ class VersionReader:
 
         That is a file whose changes were all delivered before, or one that is recorded as lost.
         """
-        rows = rows_of(file)
-        lost = (file.version, file.path) in self.reading.requests.lost
+        rows, lost = rows_of(file), self._lost(file)
         if rows is not None and (lost or 0 < rows <= skip.remaining):
             delivered = min(rows, skip.remaining)
             skip.remaining -= delivered
             return rows - delivered
         return 0 if lost else None
 
-    async def _file(self, file: ChangeFile, skip: Skip) -> AsyncGenerator[Rows, None]:
+    def _lost(self, file: ChangeFile) -> bool:
+        return (file.version, file.path) in self.reading.requests.lost
+
+    async def _file(
+        self, file: ChangeFile, skip: Skip, fetching: FetchAhead
+    ) -> AsyncGenerator[Rows, None]:
         if file.kept is not None:  # finding the changes has decoded them
             for rows in self._masked(kept_rows(file, skip)):
                 yield rows
             return
         try:
-            fetched = await fetch(self.reading.log.store, file, self.decode.on_read)
+            fetched = await fetching.take(file)
         except FileGone as e:
             e.rows = rows_of(file)
             raise

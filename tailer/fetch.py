@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
+import anyio
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -19,9 +24,16 @@ from tailer.decode.vectors import (
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location
 from tailer.errors import FileGone, TableError
-from tailer.store import Elsewhere, Store
+from tailer.store import Elsewhere, ReadsAhead, Store
 
-__all__ = ["Fetched", "fetch"]
+__all__ = ["FetchAhead", "Fetched", "fetch"]
+
+#: So many files of one version are on their way at most.
+_FILES_MAX = 8
+#: Of each, its beginning: what the store would fetch first of it anyway.
+_FIRST_BYTES = 1024 * 1024
+#: And its end, where its footer is.
+_END_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +45,93 @@ class Fetched:
     selection: RowSelection
 
 
-async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
+class FetchAhead:
+    """Fetches files before their turn, while those before them are decoded and written.
+
+    How many is for the store's own budget to say, and ``_FILES_MAX``; of a store without one, none.
+    ``whole_rows``: of large files, the beginning is fetched too. Errors come when it is their turn.
+    """
+
+    def __init__(self, store: Store, on_read: OnRead | None, *, whole_rows: bool) -> None:
+        self._store = store
+        self._on_read = on_read
+        self._whole_rows = whole_rows
+        self._budget = store.ahead() if isinstance(store, ReadsAhead) else None
+        # By the work order's id, which is its own as long as it is kept here.
+        self._started: dict[int, tuple[ChangeFile, int, asyncio.Task[Fetched]]] = {}
+
+    async def in_order(
+        self, files: AsyncIterator[ChangeFile], may_start: Callable[[ChangeFile], bool]
+    ) -> AsyncGenerator[ChangeFile, None]:
+        """The same files, those that follow being fetched as far as they ``may_start``."""
+        waiting: deque[ChangeFile] = deque()
+        failed: Exception | None = None
+        more = True
+        while more or waiting:
+            while more and (not waiting or self._has_room(waiting[-1])):
+                try:
+                    file = await anext(files, None)
+                except Exception as e:  # noqa: BLE001 - those before it come first
+                    file, failed = None, e
+                if file is None:
+                    more = False
+                    break
+                waiting.append(file)
+                if self._budget is not None and may_start(file):
+                    self._start(file)
+            if waiting:
+                yield waiting.popleft()
+        if failed is not None:
+            raise failed
+
+    def _has_room(self, last: ChangeFile) -> bool:
+        """Whether to look at the file after the last one: only if that could be started itself."""
+        return id(last) in self._started and len(self._started) <= _FILES_MAX
+
+    def _start(self, file: ChangeFile) -> None:
+        first = min(file.size or 0, _FIRST_BYTES)
+        if not self._whole_rows and first == _FIRST_BYTES:
+            first = 0  # where in it the columns lie that are wanted, nobody knows yet
+        vectors = [dv for dv in (file.only, file.without) if dv is not None]
+        size = _END_BYTES + first + sum(dv.size_in_bytes for dv in vectors)
+        assert self._budget is not None
+        if self._budget.take(size):
+            work = fetch(self._store, file, self._on_read, first)
+            self._started[id(file)] = file, size, asyncio.create_task(work)
+
+    async def take(self, file: ChangeFile) -> Fetched:
+        """A file whose turn it is. Errors as of :func:`fetch`."""
+        if id(file) not in self._started:
+            return await fetch(self._store, file, self._on_read)
+        _, size, task = self._started[id(file)]
+        found = await task
+        del self._started[id(file)]  # from here on it is whoever decodes that has it
+        self._give(size)
+        return found
+
+    def _give(self, size: int) -> None:
+        if self._budget is not None:
+            self._budget.give(size)
+
+    async def aclose(self) -> None:
+        """Let go of what is not taken."""
+        started, self._started = list(self._started.values()), {}
+        for _, size, task in started:
+            task.cancel()
+            self._give(size)
+        with anyio.CancelScope(shield=True):
+            for *_, task in started:
+                with suppress(Exception, asyncio.CancelledError):
+                    (await task).source.close()
+
+
+async def fetch(
+    store: Store, file: ChangeFile, on_read: OnRead | None = None, first_bytes: int = 0
+) -> Fetched:
     """Open a work order's data file and read its deletion vectors.
 
     ``on_read`` is told how many bytes the deletion vectors take; decoding tells of the data file.
+    Of a store that reads ahead, so many ``first_bytes`` of the data file are fetched with it.
     Raises :class:`FileGone` for a file that is not there, :class:`CorruptLog` for a deletion
     vector that does not pass its checks; both name version and file.
     """
@@ -54,7 +149,11 @@ async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -
             await _rows_of(store, file, file.without, on_read),
         )
     try:
-        return Fetched(file, await store.open(file.location, file.size), selection)
+        if first_bytes and file.size and isinstance(store, ReadsAhead):
+            source = await store.open_ahead(file.location, file.size, first_bytes)
+        else:
+            source = await store.open(file.location, file.size)
+        return Fetched(file, source, selection)
     except FileNotFoundError:
         kind = "cdc" if file.change_type is None else "data"
         raise _gone(store, file, file.path, kind) from None

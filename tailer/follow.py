@@ -6,7 +6,9 @@ whatever speaks against that is an error by name: a gap, a table that was replac
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import anyio
@@ -16,8 +18,9 @@ from tailer.delta.commit import Commit
 from tailer.delta.segment import LogKind, commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, OffsetError, TableReplaced, TransientError
-from tailer.log import DeltaLog, versions_of
-from tailer.store import LOG_DIR, Watch, rest_mark, traits_of
+from tailer.log import COMMIT_MEMORY_BYTES_MAX, DeltaLog, versions_of
+from tailer.store import LOG_DIR, ReadsAhead, Watch, rest_mark, traits_of
+from tailer.store.ahead import Budget
 
 __all__ = ["FollowOptions", "follow"]
 
@@ -53,6 +56,38 @@ def follow(
     return _Follower(log, options or FollowOptions(), newest).commits(start, last)
 
 
+class _NotThen(Exception):
+    """A version was not there when it was asked for ahead, and that is some time ago."""
+
+
+class _Coming:
+    """The next commit on its way, asked for ``since``, by the event loop's clock.
+
+    Nobody knows its size until it is there: it has the most of the budget that one keeps in memory.
+    """
+
+    def __init__(self, work: Coroutine[None, None, tuple[Commit, bool]], budget: Budget) -> None:
+        self.since = anyio.current_time()
+        self.task = asyncio.create_task(work)
+        self._budget, self._taken = budget, COMMIT_MEMORY_BYTES_MAX
+        self.task.add_done_callback(self._shrink)
+
+    def _shrink(self, task: asyncio.Task[tuple[Commit, bool]]) -> None:
+        found = not task.cancelled() and task.exception() is None
+        self._give(self._taken - (min(task.result()[0].size, self._taken) if found else 0))
+
+    def _give(self, size: int) -> None:
+        self._taken -= size
+        self._budget.give(size)
+
+    async def let_go(self) -> None:
+        """End it, if it has not ended; nothing of it is counted any more."""
+        self.task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([self.task])
+        self._give(self._taken)
+
+
 class _Follower:
     def __init__(
         self, log: DeltaLog, options: FollowOptions, newest: Callable[[int], None]
@@ -62,6 +97,8 @@ class _Follower:
         self.newest = -1
         self._tell = newest
         self._check_at = 0.0  # by the event loop's clock
+        self._budget = log.store.ahead() if isinstance(log.store, ReadsAhead) else None
+        self._coming: _Coming | None = None
 
     async def commits(self, start: Offset, last: int | None = None) -> AsyncGenerator[Commit, None]:
         state = await self.log.state_before(start.version)
@@ -73,16 +110,18 @@ class _Follower:
             )
         version, floor = start.version, start.timestamp_floor_ms
         witness: Commit | None = None
-        async with self.log.store.watch(LOG_DIR) as watch:
+        async with self.log.store.watch(LOG_DIR) as watch, aclosing(self):
             while last is None or version <= last:
-                commit = await self._next(version, state, floor, witness, watch)
-                if witness is not None and not await self._unchanged(witness):
+                commit, unchanged = await self._next(version, state, floor, witness, watch)
+                if not unchanged:
                     await self._check_same_table(commit, state)
                 if self.options.same_table:
                     self._check_id(commit, start.table_id if state is None else state.table_id)
-                yield commit
                 version, state, floor = version + 1, commit.after, commit.timestamp_ms
                 witness = commit
+                if last is None or version <= last:
+                    self._start_ahead(version, state, floor, witness)
+                yield commit
 
     async def _next(
         self,
@@ -91,17 +130,20 @@ class _Follower:
         floor: int | None,
         witness: Commit | None,
         watch: Watch,
-    ) -> Commit:
-        """The commit of ``version`` as soon as it is there."""
+    ) -> tuple[Commit, bool]:
+        """The commit of ``version`` as soon as it is there, and whether the one before it is still
+        the same."""
         pause, waited, rest = self.options.poll_min_s, False, None
         while True:
             mark = rest_mark(self.log.store, LOG_DIR)
             try:
                 if mark is None or mark != rest:
-                    commit = await self.log.commit(version, state, floor)
+                    commit, unchanged = await self._look(version, state, floor, witness)
                     if version > self.newest:
                         await self._learn_newest(version, backlog=not waited)
-                    return commit
+                    return commit, unchanged
+            except _NotThen:
+                continue
             except FileNotFoundError:
                 rest = mark
                 if anyio.current_time() >= self._check_at:
@@ -110,6 +152,49 @@ class _Follower:
             await watch.wait(pause)
             waited = True
             pause = min(pause * 2, self.options.poll_max_s)
+
+    async def _look(
+        self,
+        version: int,
+        state: TableState | None,
+        floor: int | None,
+        witness: Commit | None,
+    ) -> tuple[Commit, bool]:
+        """The commit, and whether the one before it is still the same file. Raises
+        FileNotFoundError where there is none yet, :class:`_NotThen` if that was long ago."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            try:
+                return await coming.task
+            except FileNotFoundError:
+                if anyio.current_time() - coming.since >= self.options.poll_min_s:
+                    raise _NotThen from None
+                raise
+            finally:
+                await coming.let_go()
+        return await self._read(version, state, floor, witness)
+
+    async def _read(
+        self,
+        version: int,
+        state: TableState | None,
+        floor: int | None,
+        witness: Commit | None,
+    ) -> tuple[Commit, bool]:
+        commit = await self.log.commit(version, state, floor)
+        return commit, witness is None or await self._unchanged(witness)
+
+    def _start_ahead(self, version: int, state: TableState, floor: int, witness: Commit) -> None:
+        """Ask for the next commit while this one is worked on, where that takes its time."""
+        if self._budget is not None and self._budget.take(COMMIT_MEMORY_BYTES_MAX):
+            work = self._read(version, state, floor, witness)
+            self._coming = _Coming(work, self._budget)
+
+    async def aclose(self) -> None:
+        """Ask for nothing more."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            await coming.let_go()
 
     async def _learn_newest(self, version: int, *, backlog: bool) -> None:
         """Look how far the log goes, where there may be more than this version already."""

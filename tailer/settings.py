@@ -85,7 +85,7 @@ DAEMON: dict[str, Setting] = {
     ),
     "lock_folder": Setting(
         "text", "",
-        "With the state on S3: a folder of this machine's that outlives a restart of the container.",
+        "With the state on S3: a folder of this machine that outlives its containers.",
     ),
 }  # fmt: skip
 

@@ -17,12 +17,14 @@ import pyarrow as pa
 from tailer.errors import ConfigError
 
 if typing.TYPE_CHECKING:
+    from tailer.store.ahead import Budget
     from tailer.store.traffic import Traffic
 
 __all__ = [
     "ChangeSourced",
     "Elsewhere",
     "FileStatus",
+    "ReadsAhead",
     "Store",
     "StoreTraits",
     "TimeTravel",
@@ -106,6 +108,18 @@ def traits_of(store: Store) -> StoreTraits:
     """A store's traits; for one that names none, those that ask nothing of it."""
     traits = getattr(store, "traits", None)
     return traits if isinstance(traits, StoreTraits) else StoreTraits()
+
+
+@typing.runtime_checkable
+class ReadsAhead(typing.Protocol):
+    """A store whose files take their time to come, so that the next is had while one is worked
+    on."""
+
+    def ahead(self) -> Budget:
+        """What may be fetched of this table before its turn."""
+
+    async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:
+        """As :meth:`Store.open`, the first so many bytes of the file there already."""
 
 
 @typing.runtime_checkable

@@ -2,8 +2,9 @@
 
 The end of the file, where Parquet keeps its footer, comes with opening it. After that a read
 fetches more than was asked for: neighbouring column chunks are had with one request, and whoever
-reads on where an earlier fetch ended gets twice as much the next time. What is kept is bounded;
-when windows are dropped before they were read, as with very many columns, they become smaller.
+reads on where an earlier fetch ended gets twice as much the next time, and what follows that is
+fetched while it is decoded. What is kept is bounded; when windows are dropped before they were
+read, as with very many columns, they become smaller.
 
 Every range carries the ETag that the file had when it was opened. A file that changed meanwhile is
 an error, never a mix.
@@ -15,10 +16,13 @@ import asyncio
 import io
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Fetch", "RangedReader"]
+from tailer.store.ahead import Budget
+
+__all__ = ["Ahead", "Fetch", "RangedReader"]
 
 #: The bytes of [start, end); runs on the event loop.
 Fetch = Callable[[int, int], Coroutine[Any, Any, bytes]]
@@ -41,10 +45,20 @@ class _Window:
         return self.start + len(self.data)
 
 
+@dataclass(slots=True)
+class Ahead:
+    """``first`` are bytes of a file's beginning that are there already; more is fetched before it
+    is asked for as far as ``budget`` goes, None: not at all."""
+
+    budget: Budget | None = None
+    first: bytes = b""
+
+
 class RangedReader(io.RawIOBase):
     """A file of ``size`` bytes for one thread at a time, any but the event loop's own.
 
-    ``tail`` are its last bytes, which are kept; ``bytes_max`` bounds what is kept besides.
+    ``tail`` are its last bytes, which are kept; ``bytes_max`` bounds what is kept besides, and what
+    is on its way.
     """
 
     def __init__(
@@ -54,6 +68,7 @@ class RangedReader(io.RawIOBase):
         size: int,
         tail: bytes,
         bytes_max: int,
+        ahead: Ahead | None = None,
     ) -> None:
         super().__init__()
         self._fetch = fetch
@@ -62,6 +77,11 @@ class RangedReader(io.RawIOBase):
         self._size = size
         self._tail = _Window(size - len(tail), tail, size)
         self._windows: list[_Window] = []  # the one used last at the end
+        ahead = ahead or Ahead()
+        if ahead.first:
+            self._windows.append(_Window(0, ahead.first, 0))
+        self._budget = ahead.budget
+        self._coming: dict[int, tuple[int, Future[bytes]]] = {}  # by start: the end, and the bytes
         self._bytes_max = bytes_max
         self._window_max = min(_WINDOW_MAX_BYTES, bytes_max)
         self._at = 0
@@ -99,6 +119,8 @@ class RangedReader(io.RawIOBase):
     def close(self) -> None:
         """Forget what is kept."""
         self._windows.clear()
+        for start in list(self._coming):
+            self._forget(start).cancel()
         super().close()
 
     def _range(self, start: int, end: int) -> bytes:
@@ -125,18 +147,49 @@ class RangedReader(io.RawIOBase):
     def _get(self, at: int, end: int) -> _Window:
         """Fetch what is wanted from ``at`` on, and some of what follows."""
         before = next((w for w in self._windows if w.end == at), None)
-        ahead = _WINDOW_FIRST_BYTES if before is None else 2 * len(before.data)
-        following = min(
-            (w.start for w in (*self._windows, self._tail) if w.start > at), default=self._size
-        )
-        upto = min(max(end, at + min(ahead, self._window_max)), following)
-        self._make_room(upto - at)
-        window = _Window(at, self._blocking(self._fetch(at, upto)), at)
+        coming = next((s for s, (upto, _) in self._coming.items() if s <= at < upto), None)
+        if coming is not None:
+            window = _Window(coming, self._forget(coming).result(), coming)
+        else:
+            ahead = _WINDOW_FIRST_BYTES if before is None else 2 * len(before.data)
+            upto = min(max(end, at + min(ahead, self._window_max)), self._following(at))
+            self._make_room(upto - at)
+            window = _Window(at, self._blocking(self._fetch(at, upto)), at)
         self._windows.append(window)
+        if before is not None:
+            self._start_ahead(window)
         return window
 
+    def _following(self, at: int) -> int:
+        """Where what is there already, or on its way, goes on behind a place."""
+        starts = (*self._coming, *(w.start for w in (*self._windows, self._tail)))
+        return min((start for start in starts if start > at), default=self._size)
+
+    def _start_ahead(self, window: _Window) -> None:
+        """Fetch what follows a window that itself followed another: whoever reads will read on."""
+        start = window.end
+        size = min(2 * len(window.data), self._window_max, self._following(start - 1) - start)
+        room = self._bytes_max - self._kept()
+        if self._budget is None or size <= 0 or size > room or not self._budget.take(size):
+            return
+        work = self._fetch(start, start + size)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._coming[start] = start + size, future
+
+    def _forget(self, start: int) -> Future[bytes]:
+        """What was on its way is so no longer."""
+        upto, future = self._coming.pop(start)
+        if self._budget is not None:
+            self._budget.give(upto - start)
+        return future
+
+    def _kept(self) -> int:
+        """The bytes that are kept and those on their way."""
+        coming = sum(upto - start for start, (upto, _) in self._coming.items())
+        return coming + sum(len(window.data) for window in self._windows)
+
     def _make_room(self, size: int) -> None:
-        kept = sum(len(window.data) for window in self._windows)
+        kept = self._kept()
         while self._windows and kept + size > self._bytes_max:
             dropped = self._windows.pop(0)
             kept -= len(dropped.data)

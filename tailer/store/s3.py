@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError, TableError, TransientError, first_error
 from tailer.store import FileStatus, StoreTraits
-from tailer.store.ranged import RangedReader
+from tailer.store.ahead import Budget
+from tailer.store.ranged import Ahead, RangedReader
 from tailer.store.s3_client import Call, S3Client
 from tailer.store.s3_errors import Answer, Unfit, refusal
 from tailer.store.s3_listing import Page, parse_page
@@ -90,6 +91,7 @@ class S3Store:
         self._options = chosen
         self._traffic = traffic or Traffic()
         self._client: S3Client | None = None
+        self._ahead: Budget | None = None
         self._gate = asyncio.Semaphore(chosen.table_concurrency)
 
     @property
@@ -111,11 +113,22 @@ class S3Store:
             )
         return self._bucket, f"{self._key}/{location}" if self._key else location
 
-    async def _request(self, call: Call) -> Answer:
+    def _connected(self) -> S3Client:
         if self._client is None:
             self._client = SharedClients.take(self._options)
+            self._ahead = Budget(self._options.read_ahead_bytes_max, self._client.ahead)
+        return self._client
+
+    async def _request(self, call: Call) -> Answer:
+        client = self._connected()
         async with self._gate:
-            return await self._client.request(call, self._traffic)
+            return await client.request(call, self._traffic)
+
+    def ahead(self) -> Budget:
+        """See :class:`tailer.store.ReadsAhead`."""
+        self._connected()
+        assert self._ahead is not None
+        return self._ahead
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`."""
@@ -200,6 +213,27 @@ class S3Store:
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:  # noqa: ARG002 - the answer has it
         """See :class:`tailer.store.Store`. Its bytes are had as they are read."""
+        return await self._open(location, None)
+
+    async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:
+        """See :class:`tailer.store.ReadsAhead`: both ends of the file are asked for at once."""
+        kept_max = self._options.read_ahead_bytes_max
+        upto = min(first, size - _TAIL_BYTES, _PART_BYTES, kept_max // 2)
+        if upto <= 0:
+            return await self._open(location, None)
+        begin = asyncio.create_task(self._get(location, 0, upto, None))
+        try:
+            return await self._open(location, begin)
+        finally:
+            if not begin.done():
+                begin.cancel()
+            await asyncio.wait([begin])
+            if not begin.cancelled():
+                begin.exception()  # whatever it is, the file's end has told it
+
+    async def _open(
+        self, location: str, begin: asyncio.Task[tuple[bytes | None, FileStatus]] | None
+    ) -> pa.NativeFile:
         tail, status = await self._get(location, -_TAIL_BYTES, None, None)
         if tail is None:
             status = await self.stat(location)
@@ -207,13 +241,18 @@ class S3Store:
                 raise TransientError(f"{self.root}, {location}: no end of {status.size} bytes")
             tail = b""
         etag = status.tag.rpartition(" ")[0]
+        ahead = Ahead(self._ahead)
+        if begin is not None:
+            data, state = await begin
+            if data and state.tag == status.tag and len(data) <= status.size - len(tail):
+                ahead.first = data
 
         async def fetch(start: int, end: int) -> bytes:
             return await self._parts(location, start, end, etag)
 
-        reader = RangedReader(
-            fetch, asyncio.get_running_loop(), status.size, tail, self._options.read_ahead_bytes_max
-        )
+        kept_max = self._options.read_ahead_bytes_max
+        loop = asyncio.get_running_loop()
+        reader = RangedReader(fetch, loop, status.size, tail, kept_max, ahead)
         return pa.PythonFile(reader, mode="r")
 
     async def _parts(self, location: str, start: int, end: int, etag: str) -> bytes:

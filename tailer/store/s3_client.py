@@ -33,6 +33,7 @@ from botocore.utils import get_environ_proxies
 from yarl import URL
 
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
+from tailer.store.ahead import Budget
 from tailer.store.s3_errors import (
     EXPIRED,
     Answer,
@@ -83,6 +84,8 @@ class S3Client:
     def __init__(self, options: S3Options, jitter: Callable[[], float] = random.random) -> None:
         self.options = options
         self._jitter = jitter
+        #: What may be fetched before its turn, of all tables together.
+        self.ahead = Budget(options.total_ahead_bytes_max)
         self._gate = asyncio.Semaphore(options.max_concurrency)
         self._starting = asyncio.Lock()
         self._http: aiohttp.ClientSession | None = None

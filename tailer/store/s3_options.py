@@ -27,7 +27,9 @@ class S3Options:
     ``path_style`` None: virtual hosts on AWS, paths elsewhere. ``max_concurrency`` bounds the
     requests at a time of all stores with these options, ``table_concurrency`` those of one store.
     Times are in seconds; a request is made at most ``max_attempts`` times.
-    ``read_ahead_bytes_max`` bounds what is kept of one open data file.
+    ``read_ahead_bytes_max`` bounds what is kept of one open data file, and once more what is
+    fetched of one table before its turn; ``total_ahead_bytes_max`` the latter for all stores with
+    these options together, 0: nothing is.
     """
 
     endpoint_url: str | None = None
@@ -43,6 +45,7 @@ class S3Options:
     read_timeout_s: float = 20.0
     max_attempts: int = 4
     read_ahead_bytes_max: int = 32 * MIB
+    total_ahead_bytes_max: int = 256 * MIB
 
     def __post_init__(self) -> None:
         if self.endpoint_url is not None:
@@ -54,6 +57,10 @@ class S3Options:
         for name in ("max_concurrency", "table_concurrency", "max_attempts"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, and must be at least 1")
+        if self.total_ahead_bytes_max < 0:
+            raise ConfigError(
+                f"total_ahead_bytes_max is {self.total_ahead_bytes_max}, and must be 0 or greater"
+            )
         for name in ("connect_timeout_s", "read_timeout_s", "read_ahead_bytes_max"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, and must be greater than 0")

@@ -145,6 +145,10 @@ class Front:
     requests: Counter[str] = field(default_factory=Counter)
     first_lists: dict[str, Answer] = field(default_factory=dict)
     last_headers: Mapping[str, str] = field(default_factory=dict)
+    #: Every request takes so long, in seconds.
+    delay_s: float = 0.0
+    #: Operation and path of each request, as they came.
+    asked: list[tuple[str, str]] = field(default_factory=list)
     at_a_time_max: int = 0
     ignore_conditions: bool = False
     _at_a_time: int = 0
@@ -189,6 +193,8 @@ class Front:
         if operation == "get" and "list-type" in request.query:
             operation = "list"
         kind = self._take(operation, request.path)
+        self.asked.append((operation, request.path))
+        await asyncio.sleep(self.delay_s)
         answer = await self._behind(request, whole=kind == "whole for range")
         if operation == "list":
             self.first_lists.setdefault(request.rel_url.raw_query_string, answer)

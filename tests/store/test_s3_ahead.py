@@ -1,0 +1,177 @@
+"""What is fetched before its turn: the next commit and the next files, in order, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.errors import FileGone
+from tailer.store.ahead import Budget
+from tailer.store.ranged import Ahead, RangedReader
+from tailer.store.s3 import S3Store
+from tailer.testing.table import TableBuilder
+from tests.s3.fixture import Bucket
+from tests.s3.front import Front, run_front
+from tests.s3.objects import Objects
+from tests.s3.tables import Collected, deliver, upload
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = pa.schema([("id", pa.int64())])
+FILES, VERSIONS = 12, 6
+PATIENCE_S = 40
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+async def table(bucket: Bucket, tmp_path: Path) -> TableBuilder:
+    """A table whose version 1 has many files, and some small versions after it."""
+    made = TableBuilder(tmp_path / "orders", SCHEMA)
+    made.create()
+    made.commit(*(made.add([{"id": i}], path=f"part-{i:02d}.parquet") for i in range(FILES)))
+    for i in range(VERSIONS):
+        made.insert([{"id": 100 + i}])
+    await upload(made.folder, bucket, "orders")
+    return made
+
+
+def store_at(bucket: Bucket, **options: Any) -> S3Store:
+    return S3Store(bucket.address("orders"), {**bucket.options, **options})
+
+
+def asked_for(front: Front, name: str) -> bool:
+    return any(path.endswith(name) for _, path in list(front.asked))
+
+
+def waiting_for(
+    front: Front, wanted: Callable[[ChangeBatch], str | None]
+) -> Callable[[ChangeBatch], Awaitable[None]]:
+    """A sink's pause in each write, until a file is asked for that lies ahead."""
+
+    async def wait(batch: ChangeBatch) -> None:
+        name = wanted(batch)
+        with anyio.fail_after(PATIENCE_S):
+            while name is not None and not asked_for(front, name):  # noqa: ASYNC110 - of a thread
+                await anyio.sleep(0.005)
+
+    return wait
+
+
+async def test_files_are_on_their_way_while_the_first_is_written(
+    bucket: Bucket, table: TableBuilder
+) -> None:
+    """The reader itself is two files ahead of the sink; this is about those that follow."""
+
+    def wanted(batch: ChangeBatch) -> str | None:
+        return "part-07.parquet" if batch.version == 1 and batch.offset.index == 0 else None
+
+    with run_front(bucket) as front:
+        front.delay_s = 0.005
+        async with aclosing(store_at(front.bucket)) as store:
+            sink = Collected(before_write=waiting_for(front, wanted))
+            await deliver(store, Offset(0), table.version, sink=sink)
+        assert front.at_a_time_max > 2
+    ids = [row["id"] for row in sink.events.values()]
+    assert ids == [*range(FILES), *range(100, 100 + VERSIONS)], "in order"
+
+
+async def test_the_next_commit_is_on_its_way_while_one_is_written(
+    bucket: Bucket, table: TableBuilder
+) -> None:
+    """The reader waits with the batch of version 3 in hand while that of 2 is written."""
+
+    def wanted(batch: ChangeBatch) -> str | None:
+        return f"{batch.version + 2:020d}.json" if batch.version + 2 <= table.version else None
+
+    with run_front(bucket) as front:
+        async with aclosing(store_at(front.bucket)) as store:
+            sink = Collected(before_write=waiting_for(front, wanted))
+            await deliver(store, Offset(2), table.version, sink=sink)
+            assert store.ahead().taken == 0, "all is given back"
+    assert [row["id"] for row in sink.events.values()] == list(range(100, 100 + VERSIONS))
+
+
+async def test_with_no_bytes_for_it_nothing_is_fetched_ahead(
+    bucket: Bucket, table: TableBuilder
+) -> None:
+    with run_front(bucket) as front:
+        async with aclosing(store_at(front.bucket, total_ahead_bytes_max=0)) as store:
+            sink = await deliver(store, Offset(0), table.version)
+        assert front.at_a_time_max == 1
+    assert len(sink.events) == FILES + VERSIONS
+
+
+async def test_what_is_ahead_stays_within_the_bytes_of_table_and_process(
+    bucket: Bucket, table: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+    take = Budget.take
+
+    def noted(budget: Budget, size: int) -> bool:
+        taken = take(budget, size)
+        seen.append((budget.taken, budget.bytes_max))
+        return taken
+
+    monkeypatch.setattr(Budget, "take", noted)
+    options = {"read_ahead_bytes_max": 200_000, "total_ahead_bytes_max": 300_000}
+    async with (
+        aclosing(store_at(bucket, **options)) as one,
+        aclosing(store_at(bucket, **options)) as two,
+    ):
+        async with anyio.create_task_group() as tasks:
+            for store in (one, two):
+                tasks.start_soon(deliver, store, Offset(0), table.version)
+        assert {limit for _, limit in seen} == {200_000, 300_000}
+        assert all(taken <= limit for taken, limit in seen)
+        assert max(taken for taken, _ in seen) > 64 * 1024, "there was something ahead"
+        assert (one.ahead().taken, two.ahead().taken) == (0, 0)
+
+
+async def test_a_file_that_is_gone_is_told_in_its_turn(bucket: Bucket, table: TableBuilder) -> None:
+    async with Objects(bucket) as objects, aclosing(store_at(bucket)) as store:
+        await objects.delete("orders/part-05.parquet")
+        sink = Collected()
+        with pytest.raises(FileGone, match=r"part-05\.parquet"):
+            await deliver(store, Offset(0), table.version, sink=sink)
+        assert store.ahead().taken == 0
+    # One batch is held back by the reader, one is in its hand.
+    assert [row["id"] for row in sink.events.values()] in ([*range(4)], [*range(5)])
+
+
+async def test_what_follows_in_a_file_comes_while_it_is_decoded() -> None:
+    data = bytes(range(256)) * (64 * 1024)
+    asked: list[tuple[int, int]] = []
+
+    async def fetch(start: int, end: int) -> bytes:
+        asked.append((start, end))
+        return data[start:end]
+
+    budget = Budget(32 * MIB)
+    first = Ahead(budget, data[:MIB])
+    loop = asyncio.get_running_loop()
+    reader = RangedReader(fetch, loop, len(data), data[-10:], 24 * MIB, first)
+
+    def read(start: int, end: int) -> None:
+        reader.seek(start)
+        assert reader.read(end - start) == data[start:end]
+
+    await anyio.to_thread.run_sync(read, 0, MIB)
+    assert asked == [], "it was there"
+    await anyio.to_thread.run_sync(read, MIB, MIB + 10)
+    while len(asked) < 2:  # noqa: ASYNC110 - the second is nobody's to wait for
+        await anyio.sleep(0.005)
+    assert asked == [(MIB, 3 * MIB), (3 * MIB, 7 * MIB)]
+    assert budget.taken == 4 * MIB
+    await anyio.to_thread.run_sync(read, 0, len(data))
+    assert [start for start, _ in asked[1:]] == [end for _, end in asked[:-1]], "each byte once"
+    await anyio.to_thread.run_sync(read, 100, 200)
+    reader.close()
+    assert budget.taken == 0
