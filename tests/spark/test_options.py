@@ -147,7 +147,7 @@ def test_a_column_with_the_name_of_one_of_ours_has_to_be_left_out(tmp_path: Path
     )
     table = TableBuilder(tmp_path / "t", schema)
     table.create()
-    table.insert([{"_Change_Type": "x", "n": "1"}])
+    table.insert([{"_Change_Type": "x", "n": 1}])
     for options in (RANGE, {**RANGE, "columns": "_event_id", "withIds": "true"}):
         with pytest.raises(TailerSourceError, match="leave it out by the option columns"):
             batch(table.folder, **options)
