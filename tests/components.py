@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,11 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DELTA_PACKAGE", "java_major", "require", "start_spark"]
+__all__ = ["DELTA_VERSION", "delta_package", "java_major", "require", "start_spark"]
 
-# The Delta that goes with the pyspark of pyproject.toml; both change together.
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+# The Delta that goes with the pyspark of pyproject.toml, and with the older ones; they change
+# together.
+DELTA_VERSION = "4.4.0"
 
 # `java -version` says 1.8.0 for Java 8, 17.0.15 for Java 17 and 25 for the first Java 25.
 JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -48,6 +50,12 @@ def java_major() -> int:
     return int(found[1]) if found else 0
 
 
+def delta_package() -> str:
+    """Delta for the Spark that is installed, as Maven knows it."""
+    line = ".".join(version("pyspark").split(".")[:2])
+    return f"io.delta:delta-spark_{line}_2.13:{DELTA_VERSION}"
+
+
 def start_spark(folder: Path) -> SparkSession:
     """A small local Spark with Delta, which keeps whatever it writes in ``folder``.
 
@@ -69,7 +77,7 @@ def _settings(folder: Path) -> dict[str, str]:
     delta = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     return {
         "spark.master": "local[2]",
-        "spark.jars.packages": DELTA_PACKAGE,
+        "spark.jars.packages": delta_package(),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": delta,
         # Time zones of the machine must not reach what is compared.

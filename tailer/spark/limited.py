@@ -35,7 +35,7 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
         if "start" in start:
             return (await self.pin(planner, start["start"])).to_json()
         at = Offset.from_json(start)
-        last = await self.end_of_log(planner, at.version)
+        last = await self.end_of_log(planner, at)
         if last < at.version:
             return start
         budget = budget_of(limit, self.options)

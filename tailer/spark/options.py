@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
+from zoneinfo import ZoneInfo
 
 from tailer.changes import Offset
 from tailer.decode.engine import DiffOptions
@@ -29,8 +30,11 @@ SchemaChange = Literal["fail", "cast"]
 #: ``option("store.region", ...)`` goes to the table's store as ``region``.
 STORE_PREFIX = "store."
 
+_NAMES_ALLOWED = "column names, separated by commas or as a JSON list, each once"
 _SYMBOLS = ("latest", "earliest", "snapshot")
 _MIB = 1024 * 1024
+#: Less than that the engine of comparisons needs to begin with.
+_DIFF_MEMORY_MIN = 16 * _MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ class _Given:
             if name.startswith(STORE_PREFIX):
                 store[name.removeprefix(STORE_PREFIX)] = value
             elif name not in self.known:
-                known = ", ".join(sorted(self.known.values()))
+                known = ", ".join(sorted(set(self.known.values()) - {"feed"}))
                 raise ConfigError(f"the tailer source has no option {name!r}; it has {known}")
         return store
 
@@ -139,10 +143,26 @@ def _names(text: str) -> tuple[str, ...]:
     """Column names: separated by commas, or a JSON list where a name has one."""
     if text.lstrip().startswith("["):
         names = json.loads(text)
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError(text)
-        return tuple(names)
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    else:
+        names = [name.strip() for name in text.split(",") if name.strip()]
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(text)
+    return tuple(names)
+
+
+def _memory(text: str) -> int:
+    size = _positive(text)
+    if size < _DIFF_MEMORY_MIN:
+        raise ValueError(text)
+    return size
+
+
+def _zone(text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (OSError, KeyError) as e:  # KeyError: there is none of that name
+        raise ValueError(text) from e
+    return text
 
 
 def _pattern(text: str) -> str:
@@ -203,7 +223,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of a query, checked. Raises :class:`ConfigError` for the first mistake."""
     given = _Given(options)
     path, table = given.text("path"), given.text("table")
-    if (path is None) == (table is None):
+    if bool(path) == bool(table):
         raise ConfigError("say which table: load(path), or option table, and not both")
     if not given.flag("readChangeFeed", True):
         raise ConfigError(
@@ -216,7 +236,8 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
             "update or delete, set skipChangeCommits"
         )
     rows, size = given.count("batchRowsMax", 65_536), given.count("batchBytesMax", 32 * _MIB)
-    memory = given.count("diffMemoryBytesMax", DiffOptions().memory_bytes_max)
+    memory = DiffOptions().memory_bytes_max
+    memory = given.take("diffMemoryBytesMax", _memory, "a size of at least 16m", memory)
     parsed = SourceOptions(
         table=str(path or table),
         start=start,
@@ -229,9 +250,9 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         exclude=given.take("excludeRegex", _pattern, "a regular expression", None),
         change_source=given.choice("changeSource", ("auto", "cdf", "derived")),  # type: ignore[arg-type]
-        key=given.take("key", _names, "column names", ()),
+        key=given.take("key", _names, _NAMES_ALLOWED, ()),
         on_schema_change=given.choice("onSchemaChange", ("fail", "cast")),  # type: ignore[arg-type]
-        columns=given.take("columns", _names, "column names", None),
+        columns=given.take("columns", _names, _NAMES_ALLOWED, None),
         with_ids=given.flag("withIds", False),
         paired=given.text("feed") is not None,
         feed=given.text("feed"),
@@ -239,11 +260,11 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         partition_bytes_max=given.count("maxPartitionBytes", 128 * _MIB) or 1,
         partitions_min=given.count("minPartitions", os.cpu_count() or 2) or 1,
         derived_fan_out=given.count("derivedFanOut", 8) or 1,
-        diff=DiffOptions(memory_bytes_max=memory or 1, spill_folder=given.text("spillFolder")),
+        diff=DiffOptions(memory_bytes_max=memory, spill_folder=given.text("spillFolder")),
         decode=DecodeOptions(
             batch_rows_max=rows or 1,
             batch_bytes_max=size or 1,
-            writer_timezone=given.text("writerTimezone") or "UTC",
+            writer_timezone=given.take("writerTimezone", _zone, "a time zone's name", "UTC"),
         ),
         torn_commit_max_s=float(given.count("tornCommitMaxSeconds", 10) or 10),
     )

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from tailer.changes import COMMIT_VERSION, Offset
+from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, Offset
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError
 from tailer.history import parse_timestamp, version_at_or_after, version_at_or_before
@@ -116,7 +116,21 @@ async def _target(planner: Planner) -> tuple[TableState, int]:
                 f"{log.store.root} has no column {name!r}; it has "
                 f"{', '.join(snapshot.state.schema.names)}"
             )
+    if options.feed is None:
+        _check_names(options, snapshot.state.schema.names, log.store.root)
     return snapshot.state, snapshot.version
+
+
+def _check_names(options: SourceOptions, names: Sequence[str], table: str) -> None:
+    """A frame with two columns of one name, whatever their case, is of no use in Spark."""
+    ours = [field.name for field in METADATA_FIELDS]
+    ours += ["_event_id", "_origin"] if options.with_ids else []
+    for name in names if options.columns is None else options.columns:
+        if name.lower() in ours:
+            raise ConfigError(
+                f"{table} has a column {name!r}, which is the name of a column of changes; leave "
+                "it out by the option columns"
+            )
 
 
 async def _ending(planner: Planner) -> int | None:

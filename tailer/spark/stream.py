@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tailer.changes import Offset
 from tailer.delta.snapshot import TableState
-from tailer.errors import ConfigError, OffsetError, TableReplaced
+from tailer.errors import ConfigError, OffsetError, TableError, TableReplaced
 from tailer.history import start_offset
 from tailer.spark.driver import Driver, TaskPartition
 from tailer.spark.failing import one_sentence
@@ -128,9 +128,17 @@ class ChangeStreamReader(DataSourceStreamReader):
 
     # What the two kinds of readers are made of
 
-    async def end_of_log(self, planner: Planner, at_least: int) -> int:
-        """The newest version to read to. Raises :class:`TableReplaced` if the table went back."""
-        newest = await planner.newest()
+    async def end_of_log(self, planner: Planner, at: Offset) -> int:
+        """The newest version to read to. Raises :class:`TableReplaced` if the table went back, and
+        :class:`TableError` if a query would begin behind its end."""
+        newest, at_least = await planner.newest(), at.version
+        if newest + 1 < at_least and at.table_id is None:
+            raise TableError(
+                f"the starting version is {at_least}, and the newest is {newest}",
+                table=planner.log.store.root,
+                hint=f"start at a version that exists, at {newest + 1} for what comes next, or at "
+                "latest",
+            )
         if newest + 1 < at_least:
             raise TableReplaced(
                 f"the query has read up to version {at_least - 1}, and the newest is {newest}",
@@ -163,8 +171,12 @@ class ClassicStreamReader(ChangeStreamReader):
         """The end of the log; never below what this reader has said before."""
         return self.driver.run(self._latest).to_json()
 
+    def _beginning(self) -> Offset:
+        start = self.options.start or ""
+        return self.options.start_offset or Offset(int(start) if start.isdigit() else 0)
+
     async def _latest(self, planner: Planner) -> Offset:
-        newest = await self.end_of_log(planner, self._last.version if self._last else 0)
+        newest = await self.end_of_log(planner, self._last or self._beginning())
         if self._last is None or newest + 1 > self._last.version:
             snapshot = await planner.log.snapshot(newest)
             timestamp = await planner.log.timestamp(newest, snapshot, None)

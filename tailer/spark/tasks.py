@@ -6,6 +6,7 @@ that memory is bounded by the batch.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -21,7 +22,7 @@ from tailer.decode.kept import kept_rows
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.share import engine_version
 from tailer.derive import derive
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, TableError
 from tailer.fetch import fetch
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
@@ -125,6 +126,12 @@ def _files(
             "and shares of a comparison only fit together if all have one version; install the "
             "same one everywhere, or set derivedFanOut to 1"
         )
+    folder = options.diff.spill_folder
+    if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"spillFolder {folder} is not a folder that this executor may write to; make it on "
+            "every worker, or leave the option out for the system's own"
+        )
     diff = replace(options.diff, share=order.share)
     files = portal.call(
         derive, store, order.commit, order.rewrite, decode, diff, options.key, _ignore
@@ -141,14 +148,17 @@ def spark_batches(
 ) -> Iterator[pa.RecordBatch]:
     """A task's rows in exactly the Arrow schema that Spark compares with."""
     with store_portal(options) as (portal, store):
-        for order in orders:
-            assert not isinstance(order, VersionOrder), "only the pipeline asks for those"
-            for file, rows in decoded(portal, store, order, options, decode):
-                columns = list(rows.batch.columns)
-                if options.with_ids:
-                    columns += _ids(file, rows)
-                arrays = [conform(c, f.type) for c, f in zip(columns, schema, strict=True)]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        try:
+            for order in orders:
+                assert not isinstance(order, VersionOrder), "only the pipeline asks for those"
+                for file, rows in decoded(portal, store, order, options, decode):
+                    columns = list(rows.batch.columns)
+                    if options.with_ids:
+                        columns += _ids(file, rows)
+                    arrays = [conform(c, f.type) for c, f in zip(columns, schema, strict=True)]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        except TableError as e:
+            raise e.at(table=store.root) from None
 
 
 def _ids(file: ChangeFile, rows: Rows) -> list[pa.Array]:

@@ -1,0 +1,84 @@
+"""A program for any PySpark that the source is for, classic or by Spark Connect.
+
+``other_program.py local|connect STEPS`` does the steps, a JSON list, in one session, and prints
+what came of them as a JSON list. ``{"options": {...}}`` is a batch: the number of rows, their ids
+and the columns, or what was told. With ``to`` and ``checkpoint`` it is a stream into Parquet files:
+the number of rows of each batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tailer.spark.source import TailerSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+def session(kind: str) -> SparkSession:
+    """A small session; Connect starts a server of its own."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder
+    builder = builder.remote("local[2]") if kind == "connect" else builder.master("local[2]")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(TailerSource)
+    return spark
+
+
+def batch(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
+    """A batch: all rows by way of Arrow."""
+    frame: DataFrame = spark.read.format("tailer").options(**step["options"]).load()
+    frame.explain(extended=True)
+    rows = frame.toArrow()
+    ids = sorted(rows["id"].to_pylist()) if "id" in rows.schema.names else []
+    return {"rows": rows.num_rows, "columns": frame.columns, "ids": ids}
+
+
+def stream(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
+    """A stream of all there is."""
+    frame = spark.readStream.format("tailer").options(**step["options"]).load()
+    query = (
+        frame.writeStream.format("parquet")
+        .option("path", step["to"])
+        .option("checkpointLocation", step["checkpoint"])
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(400)
+    error = query.exception()
+    if error is not None:
+        raise error
+    return {"batches": [progress["numInputRows"] for progress in query.recentProgress]}
+
+
+def done(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
+    """What came of a step."""
+    try:
+        return stream(spark, step) if "to" in step else batch(spark, step)
+    except PySparkException as e:
+        return {"told": str(e)}
+
+
+if __name__ == "__main__":
+    spark = session(sys.argv[1])
+    found = [done(spark, step) for step in json.loads(sys.argv[2])]
+    spark.stop()
+    print("\n" + json.dumps(found))
