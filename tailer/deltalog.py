@@ -29,8 +29,9 @@ from tailer.delta.actions import Action, AddFile, DomainMetadata, Metadata, Prot
 from tailer.delta.commit import Commit, read_actions
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.properties import tombstone_retention_ms
+from tailer.delta.schema import StructField
 from tailer.delta.snapshot import Snapshot, TableState
-from tailer.errors import ConfigError, TableError
+from tailer.errors import ConfigError, CorruptRow, TableError
 from tailer.follow import follow
 from tailer.history import (
     HistoryEntry,
@@ -209,16 +210,12 @@ class DeltaLog:
     ) -> Iterator[AddFile]:
         """Those of the files whose partition values match.
 
-        ``matches`` is given the typed values by the columns' logical names.
+        ``matches`` is given the typed values by the columns' logical names. Raises
+        :class:`TableError` for a value that is none of its type, or that Python does not have.
         """
         fields = state.partition_fields()
         for file in files:
-            values = {
-                f.name: partition_scalar(
-                    file.partition_values.get(state.physical_name(f)), f.type, writer_timezone
-                ).as_py()
-                for f in fields
-            }
+            values = {f.name: _value(file, state, f, writer_timezone) for f in fields}
             if matches(values):
                 yield file
 
@@ -256,3 +253,16 @@ class DeltaLog:
     def min_file_retention_timestamp(self) -> int:
         """Epoch ms; files removed before it may be gone."""
         return int(self._clock() * 1000) - self.tombstone_retention_millis
+
+
+def _value(file: AddFile, state: TableState, field: StructField, writer_timezone: str) -> Any:
+    """One partition value of a file, as Python has it."""
+    text = file.partition_values.get(state.physical_name(field))
+    try:
+        return partition_scalar(text, field.type, writer_timezone).as_py()
+    except OverflowError:
+        raise CorruptRow(
+            f"the partition value {text!r} of the column {field.name!r} is in a year that Python's "
+            "dates don't have",
+            path=file.path,
+        ) from None

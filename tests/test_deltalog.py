@@ -10,7 +10,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tailer.delta.actions import AddFile, RemoveFile
 from tailer.deltalog import DeltaLog
-from tailer.errors import ConfigError, TableError
+from tailer.errors import ConfigError, CorruptRow, TableError
+from tailer.testing.table import TableBuilder
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +94,17 @@ def test_files_are_filtered_by_typed_partition_values(table: str) -> None:
     nulls = log.filter_file_list(state, files, lambda values: values["part"] is None)
     assert [f.partition_values for f in nulls] == [{"part": None}] * 2
     assert sum(f.num_records or 0 for f in files) == 4
+
+
+def test_a_partition_value_that_python_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+    table = TableBuilder(tmp_path / "far", schema, partition_by=["day"])
+    table.create()
+    table.commit(table.add([{"id": 1}], partition={"day": "+12020-02-29"}))
+    log = DeltaLog.for_table(str(table.folder))
+    state = log.snapshot.state
+    with pytest.raises(CorruptRow, match=r"'\+12020-02-29' of the column 'day'"):
+        list(log.filter_file_list(state, log.files(), lambda _: True))
 
 
 def test_files_can_be_left_before_the_last_one(table: str) -> None:

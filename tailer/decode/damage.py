@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tailer.changes import ChangeFile
-from tailer.errors import CorruptLog
+from tailer.errors import CorruptLog, TableError, UnsupportedTable
 
 __all__ = ["UNREADABLE", "unreadable"]
 
@@ -13,10 +13,18 @@ __all__ = ["UNREADABLE", "unreadable"]
 UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
 
 
-def unreadable(file: ChangeFile, e: Exception) -> CorruptLog:
+def unreadable(file: ChangeFile, e: Exception) -> TableError:
     """The error for a data file that pyarrow can't read: one of ``UNREADABLE``."""
+    reason = next(iter(str(e).splitlines()), "no reason given")
+    if "crypt" in reason:  # as in "encrypted metadata" and "cannot decrypt"
+        return UnsupportedTable(
+            "the data file is encrypted, and Parquet's encryption is not read",
+            version=file.version,
+            path=file.path,
+            hint="rewrite it without encryption, or skip this version",
+        )
     return CorruptLog(
-        f"the data file can't be read ({next(iter(str(e).splitlines()), 'no reason given')})",
+        f"the data file can't be read ({reason})",
         version=file.version,
         path=file.path,
         hint="restore it from a backup, or skip this version",

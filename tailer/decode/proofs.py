@@ -160,7 +160,9 @@ def _partition(file: ChangeFile) -> tuple[object, ...]:
                 value = partition_scalar(text, field.type)
             except TableError:  # decoding says so, with the file's name
                 value = pa.scalar(None)
-            key.append((field.name, value.as_py()))
+            # Dates have years that Python does not know.
+            plain = value.value if pa.types.is_date(value.type) else value.as_py()
+            key.append((field.name, plain))
     return tuple(key)
 
 

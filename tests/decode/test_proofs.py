@@ -119,6 +119,20 @@ def test_numbers_and_dates_are_partitions_by_value(tmp_path: Path) -> None:
     assert events(table, 2) == []
 
 
+def test_partitions_of_years_that_python_lacks_are_told_apart(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("q", pa.date32())])
+    table = TableBuilder(tmp_path / "t", schema, partition_by=["q"])
+    table.create()
+    old = [table.add([{"id": 1}, {"id": 2}], partition={"q": "+12020-02-29"})]
+    new = [table.add([{"id": i}], partition={"q": f"+1202{i}-02-28"}) for i in (0, 1)]
+    new.append(table.add([{"id": 2}], partition={"q": "+12020-2-29"}))
+    rewrite(table, old, new)
+    changes = events(table, 2, columns=("id",))
+    assert [(e["_change_type"], e["id"]) for e in changes] == [
+        ("delete", 1), ("insert", 0), ("insert", 1)
+    ]  # fmt: skip
+
+
 def test_rule_14_bounds_of_integers_prove_that_no_row_is_shared(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

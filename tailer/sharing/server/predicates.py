@@ -175,7 +175,7 @@ class FileFacts:
             return _NULL
         try:
             value = _comparable(partition_scalar(text, field.type).as_py(), field.type.name)
-        except CorruptLog:
+        except (CorruptLog, OverflowError):  # no such value, or a year that Python does not have
             return ANYTHING
         # A timestamp without a zone is in its writer's, which is not known here.
         if value is None or (field.type.name == "timestamp" and not _has_zone(text or "")):

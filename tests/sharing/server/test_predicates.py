@@ -89,6 +89,11 @@ def test_what_is_not_understood_filters_nothing(text: str) -> None:
     assert node is None or IDS.may(node).true
 
 
+def test_a_day_that_python_does_not_have_filters_nothing() -> None:
+    action = {"path": "f", "partitionValues": {"day": "+12020-02-29"}}
+    assert may_match("day = DATE '2020-01-01'", FileFacts(state(("day",)), action))
+
+
 def test_a_bound_that_may_be_cut_is_a_prefix() -> None:
     cut = "z" * 32
     of = facts({"name": "a" * 32}, {"name": cut})
