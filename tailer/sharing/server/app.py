@@ -10,10 +10,11 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import anyio
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -65,6 +66,7 @@ class _Request:
     recipient: Recipient = field(default_factory=lambda: Recipient("", ""))
     sent: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
+    taken: list[SharedTable] = field(default_factory=list)
 
     def name(self, key: str) -> str:
         return self.http.match_info.get(key, "")
@@ -109,6 +111,20 @@ class ShareServer:
         self.limits = RateLimits(config.limits, ticks)
         self.audit = Audit(config.audit, clock)
         self._logger = logging.getLogger("tailer.share")
+
+    async def reconfigure(self, config: ShareConfig) -> None:
+        """Go on with another configuration: from now on its shares, grants, limits and times count.
+
+        Answers under way are finished as they were begun. The address, the public URL, the state
+        folder, the audit log and the key stay those of the start.
+        """
+        at_start = self.config
+        self.config = replace(
+            config, address=at_start.address, public_url=at_start.public_url,
+            state=at_start.state, audit=at_start.audit, key=at_start.key,
+        )  # fmt: skip
+        self.limits.limits = config.limits
+        await self.tables.keep(config.catalog.tables())
 
     async def aclose(self) -> None:
         """Close tables and files."""
@@ -179,6 +195,9 @@ class ShareServer:
             return web.Response(status=status)
         finally:
             self._record(request, status, self.ticks() - started)
+            with anyio.CancelScope(shield=True):
+                for table in request.taken:
+                    await self.tables.give_back(table)
         return response
 
     async def _answer(self, request: _Request, handler: Handler) -> web.StreamResponse:
@@ -286,7 +305,12 @@ class ShareServer:
         config = self.config.grants.table(request.recipient.name, *request.names)
         if config is None:
             raise not_found("the table")
-        return self.tables.get(config)
+        return self._take(request, config)
+
+    def _take(self, request: _Request, config: TableConfig) -> SharedTable:
+        table = self.tables.take(config)
+        request.taken.append(table)
+        return table
 
     async def _links(self, request: _Request, table: SharedTable) -> Links:
         key, who = table.config.key, request.recipient.name
@@ -391,7 +415,7 @@ class ShareServer:
         config = self.config.grants.table(claim.recipient, *claim.table)
         if config is None or not self.recipients.is_active(claim.recipient):
             raise Refusal(403, "PERMISSION_DENIED", "the table is no longer shared with you")
-        table = self.tables.get(config)
+        table = self._take(request, config)
         response, request.sent = await send_file(
             http, table, claim.location, self.config.limits.stall_s
         )

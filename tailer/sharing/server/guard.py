@@ -39,11 +39,11 @@ class _Party:
 class RateLimits:
     """A token bucket for each party (a recipient, or the address that a bad token came from).
 
-    ``clock`` gives seconds that never go back.
+    ``clock`` gives seconds that never go back. ``limits`` may be replaced at any time.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
-        self._limits = limits
+        self.limits = limits
         self._clock = clock
         self._parties: OrderedDict[str, _Party] = OrderedDict()
 
@@ -59,7 +59,7 @@ class RateLimits:
             entry.under_way -= 1
 
     def _take(self, name: str) -> _Party:
-        now, limits = self._clock(), self._limits
+        now, limits = self._clock(), self.limits
         party = self._parties.get(name)
         if party is None:
             party = self._parties[name] = _Party(limits.burst, now)
