@@ -134,6 +134,7 @@ class ShareServer:
     def application(self) -> web.Application:
         """The routes, below the prefix of the public URL."""
         app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._unrouted])
+        app.on_response_prepare.append(_sign)
         share = "/shares/{share}"
         schema = share + "/schemas/{schema}"
         table = schema + "/tables/{table}"
@@ -238,8 +239,8 @@ class ShareServer:
             recipient = self.recipients.authenticate(token.strip())
         if recipient is None:
             # Guesses are slowed down by where they come from.
-            with self.limits.admit(f"address {http.remote}"):
-                raise Refusal(401, "UNAUTHENTICATED", "the bearer token is missing, wrong or over")
+            self.limits.guess(http.remote)
+            raise Refusal(401, "UNAUTHENTICATED", "the bearer token is missing, wrong or over")
         return recipient
 
     def _record(self, request: _Request, status: int, seconds: float) -> None:
@@ -408,17 +409,18 @@ class ShareServer:
                 self.clock() * 1000,
             )
         except Forged as e:
-            with self.limits.admit(f"address {http.remote}"):
-                raise Refusal(403, "PERMISSION_DENIED", str(e)) from None
+            self.limits.guess(http.remote)
+            raise Refusal(403, "PERMISSION_DENIED", str(e)) from None
         request.recipient = Recipient(claim.recipient, "")
         request.facts |= {"of": ".".join(claim.table), "file": claim.location}
         config = self.config.grants.table(claim.recipient, *claim.table)
         if config is None or not self.recipients.is_active(claim.recipient):
             raise Refusal(403, "PERMISSION_DENIED", "the table is no longer shared with you")
         table = self._take(request, config)
-        response, request.sent = await send_file(
-            http, table, claim.location, self.config.limits.stall_s
-        )
+        with self.limits.download(claim.recipient):
+            response, request.sent = await send_file(
+                http, table, claim.location, self.config.limits.stall_s
+            )
         return response
 
     async def _healthz(self, _: web.Request) -> web.Response:
@@ -430,6 +432,11 @@ class ShareServer:
 
     async def _openapi(self, _: web.Request) -> web.Response:
         return web.json_response(openapi(self.config.public_url))
+
+
+async def _sign(_: web.Request, response: web.StreamResponse) -> None:
+    """Say who we are, and not what we are made of."""
+    response.headers["Server"] = "delta-tailer"
 
 
 def _error(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Response:
@@ -450,6 +457,8 @@ async def _json_body(http: web.Request, stall_s: float) -> Any:
         raise Refusal(408, "MALFORMED_REQUEST", "the body did not come") from None
     except web.HTTPRequestEntityTooLarge:
         raise Refusal(413, "MALFORMED_REQUEST", "the body is too large") from None
+    except web.RequestPayloadError:
+        raise Refusal(400, "MALFORMED_REQUEST", "the body can't be decoded") from None
     if not data.strip():
         return {}
     try:

@@ -60,7 +60,12 @@ async def run_server(config: ShareConfig) -> int:
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     server = ShareServer(config, signing_key(config.key, config.state))
     runner = web.AppRunner(
-        server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=5.0
+        server.application(),
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=5.0,
+        # Also for a request that never comes to its end: it would hold a connection for an hour.
+        keepalive_timeout=config.limits.stall_s,
     )
     await runner.setup()
     host, port = config.address
