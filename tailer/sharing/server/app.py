@@ -10,10 +10,11 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import anyio
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -65,6 +66,7 @@ class _Request:
     recipient: Recipient = field(default_factory=lambda: Recipient("", ""))
     sent: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
+    taken: list[SharedTable] = field(default_factory=list)
 
     def name(self, key: str) -> str:
         return self.http.match_info.get(key, "")
@@ -110,6 +112,20 @@ class ShareServer:
         self.audit = Audit(config.audit, clock)
         self._logger = logging.getLogger("tailer.share")
 
+    async def reconfigure(self, config: ShareConfig) -> None:
+        """Go on with another configuration: from now on its shares, grants, limits and times count.
+
+        Answers under way are finished as they were begun. The address, the public URL, the state
+        folder, the audit log and the key stay those of the start.
+        """
+        at_start = self.config
+        self.config = replace(
+            config, address=at_start.address, public_url=at_start.public_url,
+            state=at_start.state, audit=at_start.audit, key=at_start.key,
+        )  # fmt: skip
+        self.limits.limits = config.limits
+        await self.tables.keep(config.catalog.tables())
+
     async def aclose(self) -> None:
         """Close tables and files."""
         await self.tables.aclose()
@@ -118,6 +134,7 @@ class ShareServer:
     def application(self) -> web.Application:
         """The routes, below the prefix of the public URL."""
         app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._unrouted])
+        app.on_response_prepare.append(_sign)
         share = "/shares/{share}"
         schema = share + "/schemas/{schema}"
         table = schema + "/tables/{table}"
@@ -179,6 +196,9 @@ class ShareServer:
             return web.Response(status=status)
         finally:
             self._record(request, status, self.ticks() - started)
+            with anyio.CancelScope(shield=True):
+                for table in request.taken:
+                    await self.tables.give_back(table)
         return response
 
     async def _answer(self, request: _Request, handler: Handler) -> web.StreamResponse:
@@ -219,8 +239,8 @@ class ShareServer:
             recipient = self.recipients.authenticate(token.strip())
         if recipient is None:
             # Guesses are slowed down by where they come from.
-            with self.limits.admit(f"address {http.remote}"):
-                raise Refusal(401, "UNAUTHENTICATED", "the bearer token is missing, wrong or over")
+            self.limits.guess(http.remote)
+            raise Refusal(401, "UNAUTHENTICATED", "the bearer token is missing, wrong or over")
         return recipient
 
     def _record(self, request: _Request, status: int, seconds: float) -> None:
@@ -286,7 +306,12 @@ class ShareServer:
         config = self.config.grants.table(request.recipient.name, *request.names)
         if config is None:
             raise not_found("the table")
-        return self.tables.get(config)
+        return self._take(request, config)
+
+    def _take(self, request: _Request, config: TableConfig) -> SharedTable:
+        table = self.tables.take(config)
+        request.taken.append(table)
+        return table
 
     async def _links(self, request: _Request, table: SharedTable) -> Links:
         key, who = table.config.key, request.recipient.name
@@ -384,17 +409,18 @@ class ShareServer:
                 self.clock() * 1000,
             )
         except Forged as e:
-            with self.limits.admit(f"address {http.remote}"):
-                raise Refusal(403, "PERMISSION_DENIED", str(e)) from None
+            self.limits.guess(http.remote)
+            raise Refusal(403, "PERMISSION_DENIED", str(e)) from None
         request.recipient = Recipient(claim.recipient, "")
         request.facts |= {"of": ".".join(claim.table), "file": claim.location}
         config = self.config.grants.table(claim.recipient, *claim.table)
         if config is None or not self.recipients.is_active(claim.recipient):
             raise Refusal(403, "PERMISSION_DENIED", "the table is no longer shared with you")
-        table = self.tables.get(config)
-        response, request.sent = await send_file(
-            http, table, claim.location, self.config.limits.stall_s
-        )
+        table = self._take(request, config)
+        with self.limits.download(claim.recipient):
+            response, request.sent = await send_file(
+                http, table, claim.location, self.config.limits.stall_s
+            )
         return response
 
     async def _healthz(self, _: web.Request) -> web.Response:
@@ -406,6 +432,11 @@ class ShareServer:
 
     async def _openapi(self, _: web.Request) -> web.Response:
         return web.json_response(openapi(self.config.public_url))
+
+
+async def _sign(_: web.Request, response: web.StreamResponse) -> None:
+    """Say who we are, and not what we are made of."""
+    response.headers["Server"] = "delta-tailer"
 
 
 def _error(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Response:
@@ -426,6 +457,8 @@ async def _json_body(http: web.Request, stall_s: float) -> Any:
         raise Refusal(408, "MALFORMED_REQUEST", "the body did not come") from None
     except web.HTTPRequestEntityTooLarge:
         raise Refusal(413, "MALFORMED_REQUEST", "the body is too large") from None
+    except web.RequestPayloadError:
+        raise Refusal(400, "MALFORMED_REQUEST", "the body can't be decoded") from None
     if not data.strip():
         return {}
     try:

@@ -27,13 +27,15 @@ _KEY_BYTES_MIN = 16
 class Limits:
     """What one recipient may ask of the server.
 
-    ``requests_per_s`` on average, ``burst`` at once, ``concurrent`` under way. A client that takes
-    no byte for ``stall_s`` seconds is cut off. ``page_size`` bounds a page of a list.
+    ``requests_per_s`` on average, ``burst`` at once, ``concurrent`` under way, and ``downloads`` of
+    files besides. A client that sends or takes no byte for ``stall_s`` seconds is cut off.
+    ``page_size`` bounds a page of a list.
     """
 
     requests_per_s: float = 50.0
     burst: int = 200
     concurrent: int = 32
+    downloads: int = 256
     stall_s: float = 60.0
     page_size: int = 500
 
@@ -55,7 +57,8 @@ SHARE: dict[str, Setting] = {
     "requests_per_s": Setting("number", _USUAL.requests_per_s, "Of one recipient, on average."),
     "burst": Setting("whole", _USUAL.burst, "At once."),
     "concurrent": Setting("whole", _USUAL.concurrent, "Under way."),
-    "stall_s": Setting("number", _USUAL.stall_s, "When a client that takes no byte is cut off."),
+    "downloads": Setting("whole", _USUAL.downloads, "Files of one recipient under way."),
+    "stall_s": Setting("number", _USUAL.stall_s, "When a client that stands still is cut off."),
     "page_size": Setting("whole", _USUAL.page_size, "The most items of a list's page."),
 }  # fmt: skip
 TABLE: dict[str, Setting] = {

@@ -36,7 +36,7 @@ class TableConfig:
     cdf: bool = False
     also: tuple[str, ...] = ()
     proxy: bool = False
-    store: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    store: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
     @property
     def key(self) -> tuple[str, str, str]:

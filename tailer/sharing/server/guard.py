@@ -6,6 +6,7 @@ Nothing here waits: a request is let in or refused at once.
 from __future__ import annotations
 
 import datetime as dt
+import ipaddress
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "RateLimits", "ShareMetrics"]
 
-#: So many parties are remembered; a forgotten one starts with a full bucket.
-_PARTIES_KEPT = 10_000
+#: So many networks are remembered; a forgotten one starts with a full bucket.
+_STRANGERS_KEPT = 10_000
 
 
 @dataclass(slots=True)
@@ -37,43 +38,76 @@ class _Party:
 
 
 class RateLimits:
-    """A token bucket for each party (a recipient, or the address that a bad token came from).
+    """A token bucket for each party: a recipient, or the network that a bad token came from.
 
-    ``clock`` gives seconds that never go back.
+    ``clock`` gives seconds that never go back. ``limits`` may be replaced at any time.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
-        self._limits = limits
+        self.limits = limits
         self._clock = clock
-        self._parties: OrderedDict[str, _Party] = OrderedDict()
+        self._recipients: dict[str, _Party] = {}
+        # Anyone can be a stranger: they are forgotten, and never at the expense of a recipient.
+        self._strangers: OrderedDict[str, _Party] = OrderedDict()
+        self._downloads: dict[str, int] = {}
 
     @contextmanager
-    def admit(self, party: str) -> Iterator[None]:
-        """Let a request in while the block runs. Raises a :class:`Refusal` (429) with the seconds
-        to wait."""
-        entry = self._take(party)
-        entry.under_way += 1
+    def admit(self, recipient: str) -> Iterator[None]:
+        """Let a recipient's request in while the block runs. Raises a :class:`Refusal` (429) with
+        the seconds to wait."""
+        now = self._clock()
+        party = self._recipients.setdefault(recipient, _Party(self.limits.burst, now))
+        if party.under_way >= self.limits.concurrent:
+            raise _too_many("too many requests are under way", 1.0)
+        self._spend(party, now)
+        party.under_way += 1
         try:
             yield
         finally:
-            entry.under_way -= 1
+            party.under_way -= 1
 
-    def _take(self, name: str) -> _Party:
-        now, limits = self._clock(), self._limits
-        party = self._parties.get(name)
-        if party is None:
-            party = self._parties[name] = _Party(limits.burst, now)
-            while len(self._parties) > _PARTIES_KEPT:
-                self._parties.popitem(last=False)
-        self._parties.move_to_end(name)
+    def guess(self, address: str | None) -> None:
+        """Count a bad token or signature. Raises a :class:`Refusal` (429) where there are too many
+        of one network."""
+        name, now = _network(address), self._clock()
+        party = self._strangers.setdefault(name, _Party(self.limits.burst, now))
+        self._strangers.move_to_end(name)
+        while len(self._strangers) > _STRANGERS_KEPT:
+            self._strangers.popitem(last=False)
+        self._spend(party, now)
+
+    @contextmanager
+    def download(self, recipient: str) -> Iterator[None]:
+        """Count a file's download while the block runs. Raises a :class:`Refusal` (429) where a
+        recipient has too many under way: each holds a file and a connection."""
+        if self._downloads.get(recipient, 0) >= self.limits.downloads:
+            raise _too_many("too many downloads are under way", 1.0)
+        self._downloads[recipient] = self._downloads.get(recipient, 0) + 1
+        try:
+            yield
+        finally:
+            self._downloads[recipient] -= 1
+
+    def _spend(self, party: _Party, now: float) -> None:
+        limits = self.limits
         party.tokens = min(limits.burst, party.tokens + (now - party.at) * limits.requests_per_s)
         party.at = now
-        if party.under_way >= limits.concurrent:
-            raise _too_many("too many requests are under way", 1.0)
         if party.tokens < 1:
             raise _too_many("too many requests", (1 - party.tokens) / limits.requests_per_s)
         party.tokens -= 1
-        return party
+
+
+def _network(address: str | None) -> str:
+    """What guesses are counted by: of IPv6 the /64, for that is what one subscriber has."""
+    try:
+        found = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return address or ""
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
 
 
 def _too_many(what: str, wait_s: float) -> Refusal:

@@ -14,12 +14,23 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from tailer.sharing.server.predicates import And, Comparison, IsNull, Node, Not, Or, columns_of
+from tailer.sharing.server.predicates import (
+    And,
+    Comparison,
+    IsNull,
+    Node,
+    Not,
+    Or,
+    columns_of,
+    size_of,
+)
 
 __all__ = ["Hints", "parse_hints", "parse_json_hint", "parse_sql_hint"]
 
 _DEPTH_MAX = 64
 _HINT_CHARACTERS_MAX = 16_384
+#: Every file is held to every node: hints with more of them are not used.
+_NODES_MAX = 1000
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>-?(?:\d+(?:\.\d*)?|\.\d+))(?![\w.])
     |(?P<string>'[^'\\]*')(?!')
@@ -63,10 +74,19 @@ class Hints:
 
 def parse_hints(sql: Sequence[Any], tree: Any, *, whole: bool = True) -> Hints:
     """The hints of a query. ``whole`` False: some were not even a list."""
-    nodes = [parse_sql_hint(hint) for hint in sql]
+    left = _NODES_MAX
+    nodes: list[Node] = []
+    for hint in sql:
+        node = parse_sql_hint(hint)
+        if node is None or size_of(node) > left:
+            whole = False
+            continue
+        left -= size_of(node)
+        nodes.append(node)
     parsed = parse_json_hint(tree) if tree is not None else None
-    whole = whole and None not in nodes and (tree is None) == (parsed is None)
-    return Hints(tuple(node for node in nodes if node is not None), parsed, whole)
+    if parsed is not None and size_of(parsed) > left:
+        parsed = None
+    return Hints(tuple(nodes), parsed, whole and (tree is None) == (parsed is None))
 
 
 def parse_sql_hint(text: Any) -> Node | None:

@@ -24,7 +24,7 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog
 
 __all__ = ["ANYTHING", "And", "Comparison", "FileFacts", "IsNull", "May", "Node", "Not", "Or",
-           "columns_of"]  # fmt: skip
+           "columns_of", "size_of"]  # fmt: skip
 
 #: Strings in statistics are cut at 32 characters or more, and a bound may have been made from it.
 _PREFIX = 32
@@ -101,6 +101,16 @@ def columns_of(node: Node) -> set[str]:
         case And(children) | Or(children):
             return set().union(*(columns_of(child) for child in children))
     return {node.column.lower()}
+
+
+def size_of(node: Node) -> int:
+    """How many comparisons and operators a predicate has."""
+    match node:
+        case Not(child):
+            return 1 + size_of(child)
+        case And(children) | Or(children):
+            return 1 + sum(size_of(child) for child in children)
+    return 1
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {

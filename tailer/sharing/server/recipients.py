@@ -47,7 +47,8 @@ class Recipient:
 
 
 def _hash(salt: str, secret: str) -> str:
-    return hashlib.sha256(f"{salt}:{secret}".encode()).hexdigest()
+    # A header may hold bytes that are no text.
+    return hashlib.sha256(f"{salt}:{secret}".encode(errors="surrogatepass")).hexdigest()
 
 
 class RecipientStore:

@@ -7,18 +7,25 @@ import datetime as dt
 import json
 import logging
 import re
+import signal
 import ssl
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 
 from tailer.errors import ConfigError
 from tailer.sharing.server.config import ShareConfig, load_share_config
 from tailer.sharing.server.recipients import RecipientStore
 from tailer.sharing.server.signing import signing_key
 from tailer.signals import until_stopped
+
+if TYPE_CHECKING:
+    from tailer.sharing.server.app import ShareServer
 
 __all__ = ["manage_tokens", "run_server", "share"]
 
@@ -40,7 +47,7 @@ async def share(arguments: argparse.Namespace) -> int:
 
 
 async def run_server(config: ShareConfig) -> int:
-    """Serve until SIGINT or SIGTERM; returns 0."""
+    """Serve until SIGINT or SIGTERM, reading the configuration again on SIGHUP; returns 0."""
     from aiohttp import web
 
     from tailer.sharing.server.app import ShareServer
@@ -53,7 +60,12 @@ async def run_server(config: ShareConfig) -> int:
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     server = ShareServer(config, signing_key(config.key, config.state))
     runner = web.AppRunner(
-        server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=5.0
+        server.application(),
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=5.0,
+        # Also for a request that never comes to its end: it would hold a connection for an hour.
+        keepalive_timeout=config.limits.stall_s,
     )
     await runner.setup()
     host, port = config.address
@@ -65,15 +77,40 @@ async def run_server(config: ShareConfig) -> int:
             raise ConfigError(
                 f"{config.path}: share.address: {host}:{port} can't be served ({e.strerror})"
             ) from e
-        logging.getLogger("tailer.share").info(
-            "sharing %d tables with %d recipients at %s",
-            len(config.catalog.tables()), len(config.grants.recipients), config.public_url,
-        )  # fmt: skip
-        await until_stopped(anyio.sleep_forever)
+        await until_stopped(partial(_reloading, server, context))
     finally:
         await runner.cleanup()
         await server.aclose()
     return 0
+
+
+async def _reloading(server: ShareServer, context: ssl.SSLContext | None) -> None:
+    """Read the configuration again on SIGHUP; one with a mistake leaves all as it is."""
+    logger = logging.getLogger("tailer.share")
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        logger.info("sharing %s at %s", _counted(server.config), server.config.public_url)
+        async for _ in signals:
+            old = server.config
+            try:
+                new = await anyio.to_thread.run_sync(load_share_config, old.path)
+                _tls_context(new)  # a certificate that can't be used, and nothing is touched
+            except ConfigError as e:
+                logger.log(logging.ERROR, "configuration not taken: %s", e)
+                continue
+            if context is not None and new.tls is not None:
+                context.load_cert_chain(*new.tls)
+            for key in ("address", "public_url", "state", "audit", "key"):
+                if getattr(new, key) != getattr(old, key):
+                    name = {"key": "signing_key"}.get(key, key)
+                    logger.warning("share.%s has changed; that needs a restart", name)
+            if (context is None) != (new.tls is None):
+                logger.warning("share.tls_cert came or went; that needs a restart")
+            await server.reconfigure(new)
+            logger.info("configuration read again: sharing %s", _counted(new))
+
+
+def _counted(config: ShareConfig) -> str:
+    return f"{len(config.catalog.tables())} tables with {len(config.grants.recipients)} recipients"
 
 
 def _tls_context(config: ShareConfig) -> ssl.SSLContext | None:

@@ -91,7 +91,7 @@ class Signer:
         }
 
     def _mac(self, purpose: str, text: str) -> bytes:
-        return hmac.digest(self._keys[purpose], text.encode(), "sha256")
+        return hmac.digest(self._keys[purpose], text.encode(errors="surrogatepass"), "sha256")
 
     def token(self, purpose: str, value: Any) -> str:
         """An opaque token (``page`` or ``refresh``) that brings a JSON value back."""
@@ -120,7 +120,7 @@ class Signer:
         Raises :class:`Forged` if any part of it was changed, or its time is over.
         """
         expected = self._mac("file", f"{body}/{quote(name, safe='')}").hex()
-        if not hmac.compare_digest(signature.encode(), expected.encode()):
+        if not hmac.compare_digest(signature.encode(errors="surrogatepass"), expected.encode()):
             raise Forged("the URL's signature is not good")
         share, schema, table, location, recipient, expires_ms = json.loads(_decode(body))
         if now_ms >= expires_ms:

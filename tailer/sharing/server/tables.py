@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from itertools import islice
 from typing import Any
@@ -56,6 +56,7 @@ class SharedTable:
     def __init__(self, config: TableConfig, store: Store) -> None:
         self.config = config
         self.store = store
+        self.users = 0
         # A reader waits for nobody: a commit that is half-written is the version before, for now.
         self.log = DeltaLog(store, torn_commit_max_s=0.5)
         self._snapshots: OrderedDict[int, tuple[object, Snapshot]] = OrderedDict()
@@ -171,25 +172,40 @@ async def _batches(
 
 
 class Tables:
-    """The tables that are open, opened on demand."""
+    """The tables that are open, opened on demand, and closed when they are no longer configured
+    and nobody uses them any more."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str, str], SharedTable] = {}
 
-    def get(self, config: TableConfig) -> SharedTable:
-        """The table of a configuration. Raises :class:`ConfigError` if no store serves it."""
+    def take(self, config: TableConfig) -> SharedTable:
+        """The table of a configuration, to be given back. Raises :class:`ConfigError` if no store
+        serves it."""
         table = self._open.get(config.key)
         if table is None:
-            table = self._open[config.key] = SharedTable(
-                config, open_store(config.location, config.store)
-            )
+            store = open_store(config.location, config.store)
+            table = self._open[config.key] = SharedTable(config, store)
+        table.users += 1
         return table
+
+    async def give_back(self, table: SharedTable) -> None:
+        """Say that a table is no longer used."""
+        table.users -= 1
+        if not table.users and self._open.get(table.config.key) is not table:
+            await table.store.aclose()
+
+    async def keep(self, configs: Iterable[TableConfig]) -> None:
+        """Close the tables that are none of these, now or when they are given back."""
+        wanted = {config.key: config for config in configs}
+        for key, table in list(self._open.items()):
+            if wanted.get(key) != table.config:
+                del self._open[key]
+                if not table.users:
+                    await table.store.aclose()
 
     async def aclose(self) -> None:
         """Close all."""
-        while self._open:
-            _, table = self._open.popitem()
-            await table.store.aclose()
+        await self.keep(())
 
 
 def missing_commit(version: int) -> TableError:

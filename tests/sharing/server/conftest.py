@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.components import require
+from tests.sharing.official import VERSION, official_python
 from tests.sharing.server.goldens import served_goldens
 from tests.sharing.server.serving import Served
-from tests.source import ROOT
-
-# It needs an older pyarrow than we use ourselves.
-CLIENT = "delta-sharing==1.4.2"
 
 
 @pytest.fixture(scope="session")
 def client_python() -> Path:
-    """The interpreter of a venv with the client; made once a checkout, which needs the network."""
-    folder = ROOT / ".cache" / CLIENT.replace("==", "-")
-    python = folder / "bin" / "python"
-    done = folder / "installed"
-    if not done.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        made = subprocess.run([sys.executable, "-m", "venv", str(folder)], check=False)
-        install = [str(python), "-m", "pip", "install", "--quiet", CLIENT]
-        if made.returncode == 0 and subprocess.run(install, check=False).returncode == 0:
-            done.touch()
-    require(CLIENT, done.exists())
+    """The interpreter of a venv with the client."""
+    python = official_python()
+    require(f"delta-sharing=={VERSION}", python is not None)
+    assert python is not None
     return python
 
 

@@ -9,9 +9,11 @@ import socket
 import ssl
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 from urllib.request import urlopen
 
 import pyarrow as pa
@@ -435,8 +437,28 @@ def test_tls(tmp_path: Path) -> None:
     )  # fmt: skip
     table = table_at(tmp_path / "t")
     tls = 'tls_cert = "cert.pem"\ntls_key = "key.pem"'
-    with served(tmp_path, {"s.x.t": table.folder}, share=tls) as server:
+    # In asyncio's debug mode, every handshake that fails is in the log.
+    with served(tmp_path, {"s.x.t": table.folder}, share=tls, dev=False) as server:
         root = server.url.replace("http://", "https://").removesuffix("/delta-sharing")
         trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
         with urlopen(f"{root}/healthz", context=trusting, timeout=PATIENCE_S) as reply:  # noqa: S310 - our own address
             assert json.load(reply) == {"status": "ok"}
+        address = urlsplit(root)
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        old.minimum_version = ssl.TLSVersion.TLSv1_2
+        with connected(address) as client, old.wrap_socket(client) as secure:
+            assert secure.version() in ("TLSv1.2", "TLSv1.3")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with connected(address) as client, pytest.raises(ssl.SSLError):
+            old.wrap_socket(client)
+        with connected(address) as client, suppress(ConnectionError):
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert not client.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def connected(address: SplitResult) -> socket.socket:
+    return socket.create_connection((address.hostname or "", address.port or 0), PATIENCE_S)
