@@ -8,8 +8,10 @@ once, with ids by which what was written twice can be told.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from io import FileIO
@@ -111,6 +113,11 @@ class JsonlSink:
         named = taken.pop("path")
         return cls(None if named == "-" else folder / named, **taken, options=chosen)
 
+    @property
+    def exclusive(self) -> str | None:
+        """See :class:`tailer.sink.Sink`: the file."""
+        return None if self.path is None else str(self.path.absolute())
+
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""
         self._encoder = load_encoder(self.format, {**self.options, "name": feed})
@@ -126,8 +133,24 @@ class JsonlSink:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: what a full disk did not take must not be tried again when it is closed.
         file = self.path.open("ab+", buffering=0)
-        _cut_torn_line(file)
+        try:
+            self._lock(file)
+            _cut_torn_line(file)
+        except BaseException:
+            file.close()
+            raise
         return file
+
+    def _lock(self, file: FileIO) -> None:
+        """Keep other processes from the file: what one has written half another would cut."""
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise TransientError(
+                f"{self.path} is being written by another process; each feed needs its own file"
+            ) from None
 
     async def write(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Sink`."""

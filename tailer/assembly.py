@@ -11,7 +11,7 @@ from typing import Any
 
 from tailer.changes import Offset
 from tailer.config import Config, FeedConfig, SinkConfig
-from tailer.discovery import discover
+from tailer.discovery import discover, is_pattern
 from tailer.errors import ConfigError
 from tailer.fanout import Branch, FanOut
 from tailer.feed import Feed
@@ -23,7 +23,14 @@ from tailer.sink import Sink, load_sink
 from tailer.store import open_store
 from tailer.store.traffic import Traffic
 
-__all__ = ["assemble", "feed_sinks", "feeds_of_pattern", "offset_store", "table_log"]
+__all__ = [
+    "assemble",
+    "check_targets",
+    "feed_sinks",
+    "feeds_of_pattern",
+    "offset_store",
+    "table_log",
+]
 
 #: What in a sink's options stands for what a pattern's stars stood for.
 _TABLE = "{table}"
@@ -88,6 +95,40 @@ def _park(config: Config, feed: FeedConfig) -> Sink | None:
     return _sink(config, f"{feed.name}.park", SinkConfig("jsonl", {"path": str(file.absolute())}))
 
 
+def check_targets(config: Config) -> None:
+    """Refuse two sinks that write to one target which must be one's own.
+
+    Raises :class:`ConfigError` naming both. Of a pattern's feeds none may write where another does.
+    """
+    known: dict[str, str] = {}
+    for name, feed in config.feeds.items():
+        if is_pattern(feed.table):
+            _check_pattern_targets(config, feed)
+            continue
+        sinks = feed_sinks(config, feed)
+        places = {f"sinks.{key}" if key else "sink": sink for key, sink in sinks.items()}
+        for place, sink in {**places, "park": _park(config, feed)}.items():
+            target: str | None = getattr(sink, "exclusive", None)
+            if target in known:
+                raise ConfigError(
+                    f"{config.path}: feeds.{name}.{place} writes to {target}, as {known[target]} "
+                    "does; each must have its own"
+                )
+            if target is not None:
+                known[target] = f"feeds.{name}.{place}"
+
+
+def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
+    one, two = (feed_sinks(config, _feed_of(feed, match, feed.table)) for match in ("a", "b"))
+    for key, sink in one.items():
+        target = getattr(sink, "exclusive", None)
+        if target is not None and target == getattr(two[key], "exclusive", None):
+            raise ConfigError(
+                f"{config.path}: feeds.{feed.name}.{f'sinks.{key}' if key else 'sink'} writes all "
+                f"tables of the pattern to {target}; each must have its own: put {_TABLE} into it"
+            )
+
+
 def assemble(
     config: Config,
     feed: FeedConfig,
@@ -145,16 +186,19 @@ async def feeds_of_pattern(config: Config, feed: FeedConfig) -> dict[str, FeedCo
         tables = await discover(_table_address(config, feed.table), feed.store)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: feeds.{feed.name}.table: {e}") from e
-    return {
-        f"{feed.name}/{match}": replace(
-            feed,
-            name=f"{feed.name}/{match}",
-            table=table,
-            sinks={n: _of_table(sink, match) for n, sink in feed.sinks.items()},
-            park=feed.park and _of_table(feed.park, match),
-        )
-        for match, table in tables.items()
-    }
+    found = (_feed_of(feed, match, table) for match, table in tables.items())
+    return {one.name: one for one in found}
+
+
+def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:
+    """The feed of one table of a pattern."""
+    return replace(
+        feed,
+        name=f"{feed.name}/{match}",
+        table=table,
+        sinks={name: _of_table(sink, match) for name, sink in feed.sinks.items()},
+        park=feed.park and _of_table(feed.park, match),
+    )
 
 
 def _of_table(sink: SinkConfig, match: str) -> SinkConfig:

@@ -22,6 +22,7 @@ from tailer.options import FeedOptions, PublishOptions, RetryOptions
 from tailer.policy import Policies
 from tailer.select import Mask, Selection, parse_where
 from tailer.settings import DAEMON, FEED, Setting, Settings, read_document
+from tailer.store.s3_options import S3Options
 
 __all__ = ["Config", "FeedConfig", "SinkConfig", "load_config"]
 
@@ -103,8 +104,12 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
     top = Settings(path, "", document, _TOP)
     daemon = Settings(path, "daemon", top["daemon"], DAEMON)
     s3 = Settings(path, "store", top["store"], _STORES)["s3"]
+    try:
+        S3Options.from_options(s3)
+    except ConfigError as e:
+        raise ConfigError(f"{path}: store.s3: {e}") from e
     feeds = top["feeds"]
-    state = _state(path.parent, daemon["state"])
+    state = _state(daemon, path.parent)
     if not feeds:
         raise ConfigError(f"{path}: feeds is empty; describe one as [feeds.NAME]")
     return Config(
@@ -122,7 +127,10 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
     )
 
 
-def _state(folder: Path, text: str) -> Path | str:
+def _state(daemon: Settings, folder: Path) -> Path | str:
+    text: str = daemon["state"]
+    if not text:
+        raise daemon.wrong("state", "is empty, and must be a folder or s3://bucket/prefix")
     return text if "://" in text else folder / text
 
 
@@ -147,6 +155,8 @@ def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConf
         raise ConfigError(f"{path}: feeds has the name {name!r}; it must not be empty or hold a /")
     feed = Settings(path, f"feeds.{name}", values, FEED)
     table, start = feed["table"], str(feed["from"])
+    if not table:
+        raise feed.wrong("table", "is empty, and must be a path or an address")
     try:
         check_start(start)
     except ConfigError as e:

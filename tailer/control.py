@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from tailer.assembly import assemble, feeds_of_pattern
+from tailer.assembly import assemble, check_targets, feeds_of_pattern
 from tailer.config import Config, FeedConfig
 from tailer.discovery import is_pattern
 from tailer.errors import ConfigError, TailerError
@@ -44,6 +44,7 @@ class Supervisor:
         self._tasks: Any = None
         self._failed = anyio.Event()
         self._change = anyio.Lock()
+        check_targets(config)
         self._tables = {
             name: self._runner(config, feed)
             for name, feed in config.feeds.items()
@@ -201,6 +202,7 @@ class Supervisor:
             tables = {n: f for n, f in config.feeds.items() if not is_pattern(f.table)}
             for feed in tables.values():
                 assemble(config, feed)  # a mistake in any of them, and nothing is touched
+            check_targets(config)
             plain = [name for name in self._runners if "/" not in name]
             gone = [name for name in plain if name not in tables]
             changed = [n for n in plain if n in tables and tables[n] != self._configs[n]]

@@ -17,20 +17,24 @@ import anyio
 
 from tailer.assembly import (
     assemble,
+    check_targets,
     feed_sinks,
     feeds_of_pattern,
     offset_store,
     table_log,
 )
+from tailer.changes import Offset
 from tailer.config import Config, FeedConfig, load_config
 from tailer.control import Supervisor
 from tailer.discovery import is_pattern
-from tailer.errors import ConfigError, TailerError
+from tailer.errors import ConfigError, OffsetHeld, TailerError
 from tailer.history import start_offset
 from tailer.logs import set_up_logs
 from tailer.metrics import MetricFamilies
+from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
 from tailer.signals import until_stopped
+from tailer.sink import Sink
 from tailer.store.traffic import StoreMetrics
 
 __all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_log"]
@@ -43,10 +47,7 @@ async def run_daemon(config: Config) -> int:
     """
     from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
-    try:
-        keep_place(config.lock_folder)
-    except ConfigError as e:
-        raise ConfigError(f"{config.path}: daemon.lock_folder: {e}") from e
+    _keep_place(config)
     logger = set_up_logs(config.log_format, config.log_level)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -67,6 +68,13 @@ async def run_daemon(config: Config) -> int:
     for name, error in failed.items():
         print(f"tailer: feed {name}: {error}", file=sys.stderr)
     return 0 if stopped and not failed else 1 if failed else 0
+
+
+def _keep_place(config: Config) -> None:
+    try:
+        keep_place(config.lock_folder)
+    except ConfigError as e:
+        raise ConfigError(f"{config.path}: daemon.lock_folder: {e}") from e
 
 
 async def _reloading(supervisor: Supervisor) -> None:
@@ -118,6 +126,8 @@ async def check_feeds(config: Config) -> int:
     Returns 0, or 1 if one of them can't be reached.
     """
     status = 0
+    _keep_place(config)
+    check_targets(config)
     for feed in config.feeds.values():
         if not is_pattern(feed.table):
             assemble(config, feed)  # what is wrong with the file itself comes first
@@ -141,18 +151,32 @@ async def _check(config: Config, feed: FeedConfig) -> str:
         places = []
         for branch, sink in feed_sinks(config, feed).items():
             full = f"{feed.name}/{branch}" if branch else feed.name
-            try:
-                saved = await sink.open(full)
-            finally:
-                await sink.aclose()
-            saved = saved or await offset_store(config, full).load()
+            offsets = offset_store(config, full)
+            saved, owner = await _saved(full, sink, offsets)
             offset = saved or await start_offset(log, feed.start)
-            origin = "saved offset" if saved else feed.start
+            origin = f"saved offset{owner}" if saved else feed.start
             to = f"{branch} " if branch else ""
             places.append(f"{to}from version {offset.version}, index {offset.index} ({origin})")
     finally:
         await log.store.aclose()
     return f"{log.store.root} (id {state.table_id}) to {feed.sink_type}, {', '.join(places)}"
+
+
+async def _saved(name: str, sink: Sink, offsets: OffsetStore) -> tuple[Offset | None, str]:
+    """The offset that a feed's sink or its store has, and who runs the feed, for people to read.
+
+    Opening a sink is its owner's alone: it would fence a daemon that runs.
+    """
+    try:
+        await offsets.acquire()
+    except OffsetHeld as held:
+        return await offsets.load(), f"; {held.what}, and so its sink was not tried"
+    try:
+        return await sink.open(name) or await offsets.load(), ""
+    finally:
+        with anyio.CancelScope(shield=True):
+            await sink.aclose()
+            await offsets.release()
 
 
 def _check_selection(config: Config, feed: FeedConfig, names: list[str], state: Any) -> None:

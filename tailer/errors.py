@@ -17,6 +17,7 @@ __all__ = [
     "DataLoss",
     "FileGone",
     "OffsetError",
+    "OffsetHeld",
     "SchemaChanged",
     "SinkRejected",
     "TableError",
@@ -143,6 +144,10 @@ class OffsetError(TableError):
     """The saved offset is damaged, of another table, or held by another process."""
 
     family = "offset"
+
+
+class OffsetHeld(OffsetError):
+    """Another process holds the offset, and whoever wants it would not wait."""
 
 
 class SinkRejected(TailerError):

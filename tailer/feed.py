@@ -101,6 +101,11 @@ async def _run_once(feed: Feed) -> None:
         offset = await feed.sink.open(feed.name) or await feed.offsets.load()
         if offset is None:
             offset = await feed.start(feed.log)
+        if feed.requests.unsaved:
+            # Before anything is written once more: a disk that is full would have the same batch
+            # written again and again.
+            await feed.offsets.save(offset)
+            feed.requests.unsaved = False
         feed.metrics.started(offset)
         options = feed.options.for_sink(feed.sink)
         publisher = Publisher(feed.sink, feed.park, feed.offsets, feed.metrics, feed.requests)

@@ -7,9 +7,13 @@ whatever speaks against that is an error by name: a gap, a table that was replac
 from __future__ import annotations
 
 import asyncio
+import math
+import random
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 
@@ -24,12 +28,18 @@ from tailer.store.ahead import Budget
 
 __all__ = ["FollowOptions", "follow"]
 
+#: So many commits are had before their turn at most.
+_COMMITS_AHEAD_MAX = 3
+#: Feeds whose pauses are long ask together with those of the same quarter of a second.
+_TICK_S = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
     """How to wait for the next commit, in seconds, and what may follow it.
 
-    Polling starts at ``poll_min_s`` after a commit and doubles up to ``poll_max_s``. With
+    Polling starts at ``poll_min_s`` after a commit and doubles up to ``poll_max_s``, each pause up
+    to a tenth shorter, by chance. With
     ``same_table``, a commit that replaces the table by one with another id ends the following; a
     bounded read of a log's versions has no reason to stop there.
     """
@@ -56,35 +66,70 @@ def follow(
     return _Follower(log, options or FollowOptions(), newest).commits(start, last)
 
 
+def _spread(pause: float) -> float:
+    """A little less than a pause, so that hundreds of feeds that began together do not go on
+    asking all at once, each waiting for the others' answers. Some at a time should: one by one they
+    cost a third more of the processor than together."""
+    pause *= random.uniform(0.9, 1.0)
+    if pause < 4 * _TICK_S:
+        return pause
+    now = anyio.current_time()
+    return math.floor((now + pause) / _TICK_S) * _TICK_S - now
+
+
 class _NotThen(Exception):
     """A version was not there when it was asked for ahead, and that is some time ago."""
 
 
 class _Coming:
-    """The next commit on its way, asked for ``since``, by the event loop's clock.
+    """A commit on its way, asked for ``since`` (by the event loop's clock), and behind it the
+    question whether the one before is still the same; ``then`` is told when the commit is there.
 
-    Nobody knows its size until it is there: it has the most of the budget that one keeps in memory.
+    Nobody knows its size until then: it has the most of the budget that one keeps in memory.
     """
 
-    def __init__(self, work: Coroutine[None, None, tuple[Commit, bool]], budget: Budget) -> None:
+    def __init__(
+        self,
+        commit: Coroutine[None, None, Commit],
+        unchanged: Callable[[], Coroutine[None, None, bool]],
+        then: Callable[[Commit], None],
+        budget: Budget,
+    ) -> None:
         self.since = anyio.current_time()
-        self.task = asyncio.create_task(work)
+        self._unchanged, self._then = unchanged, then
         self._budget, self._taken = budget, COMMIT_MEMORY_BYTES_MAX
-        self.task.add_done_callback(self._shrink)
+        self._check: asyncio.Task[bool] | None = None
+        self._task = asyncio.create_task(commit)
+        self._task.add_done_callback(self._arrived)
 
-    def _shrink(self, task: asyncio.Task[tuple[Commit, bool]]) -> None:
-        found = not task.cancelled() and task.exception() is None
-        self._give(self._taken - (min(task.result()[0].size, self._taken) if found else 0))
+    def _arrived(self, task: asyncio.Task[Commit]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._give(self._taken)
+            return
+        self._give(self._taken - min(task.result().size, self._taken))
+        self._check = asyncio.create_task(self._unchanged())
+        self._then(task.result())
 
     def _give(self, size: int) -> None:
         self._taken -= size
         self._budget.give(size)
 
+    async def get(self) -> tuple[Commit, bool]:
+        """The commit, and whether the one before it was the same when this one was there."""
+        commit = await self._task
+        assert self._check is not None  # its callback was there before whoever waits here
+        return commit, await self._check
+
     async def let_go(self) -> None:
         """End it, if it has not ended; nothing of it is counted any more."""
-        self.task.cancel()
         with anyio.CancelScope(shield=True):
-            await asyncio.wait([self.task])
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            if self._check is not None:
+                self._check.cancel()
+                await asyncio.wait([self._check])
+                if not self._check.cancelled():
+                    self._check.exception()  # nobody asks for it any more
         self._give(self._taken)
 
 
@@ -98,9 +143,11 @@ class _Follower:
         self._tell = newest
         self._check_at = 0.0  # by the event loop's clock
         self._budget = log.store.ahead() if isinstance(log.store, ReadsAhead) else None
-        self._coming: _Coming | None = None
+        self._coming: deque[_Coming] = deque()
+        self._last: int | None = None
 
     async def commits(self, start: Offset, last: int | None = None) -> AsyncGenerator[Commit, None]:
+        self._last = last
         state = await self.log.state_before(start.version)
         if state is not None and start.table_id not in (None, state.table_id):
             raise OffsetError(
@@ -119,8 +166,8 @@ class _Follower:
                     self._check_id(commit, start.table_id if state is None else state.table_id)
                 version, state, floor = version + 1, commit.after, commit.timestamp_ms
                 witness = commit
-                if last is None or version <= last:
-                    self._start_ahead(version, state, floor, witness)
+                if not self._coming:
+                    self._start_ahead(witness)
                 yield commit
 
     async def _next(
@@ -148,8 +195,10 @@ class _Follower:
                 rest = mark
                 if anyio.current_time() >= self._check_at:
                     await self._check_waiting(version, witness)
-                    self._check_at = anyio.current_time() + traits_of(self.log.store).check_s
-            await watch.wait(pause)
+                    self._check_at = anyio.current_time() + _spread(
+                        traits_of(self.log.store).check_s
+                    )
+            await watch.wait(_spread(pause))
             waited = True
             pause = min(pause * 2, self.options.poll_max_s)
 
@@ -162,39 +211,36 @@ class _Follower:
     ) -> tuple[Commit, bool]:
         """The commit, and whether the one before it is still the same file. Raises
         FileNotFoundError where there is none yet, :class:`_NotThen` if that was long ago."""
-        coming, self._coming = self._coming, None
-        if coming is not None:
+        if self._coming:
+            coming = self._coming.popleft()
             try:
-                return await coming.task
+                return await coming.get()
             except FileNotFoundError:
                 if anyio.current_time() - coming.since >= self.options.poll_min_s:
                     raise _NotThen from None
                 raise
             finally:
                 await coming.let_go()
-        return await self._read(version, state, floor, witness)
-
-    async def _read(
-        self,
-        version: int,
-        state: TableState | None,
-        floor: int | None,
-        witness: Commit | None,
-    ) -> tuple[Commit, bool]:
         commit = await self.log.commit(version, state, floor)
         return commit, witness is None or await self._unchanged(witness)
 
-    def _start_ahead(self, version: int, state: TableState, floor: int, witness: Commit) -> None:
-        """Ask for the next commit while this one is worked on, where that takes its time."""
-        if self._budget is not None and self._budget.take(COMMIT_MEMORY_BYTES_MAX):
-            work = self._read(version, state, floor, witness)
-            self._coming = _Coming(work, self._budget)
+    def _start_ahead(self, before: Commit) -> None:
+        """Ask for the commit after this one while those before are worked on, where that takes its
+        time; and when it is there, for the one after it."""
+        version = before.version + 1
+        if self._budget is None or len(self._coming) >= _COMMITS_AHEAD_MAX:
+            return
+        if (self._last is None or version <= self._last) and self._budget.take(
+            COMMIT_MEMORY_BYTES_MAX
+        ):
+            work = self.log.commit(version, before.after, before.timestamp_ms)
+            check = partial(self._unchanged, before)
+            self._coming.append(_Coming(work, check, self._start_ahead, self._budget))
 
     async def aclose(self) -> None:
         """Ask for nothing more."""
-        coming, self._coming = self._coming, None
-        if coming is not None:
-            await coming.let_go()
+        while self._coming:
+            await self._coming.pop().let_go()
 
     async def _learn_newest(self, version: int, *, backlog: bool) -> None:
         """Look how far the log goes, where there may be more than this version already."""

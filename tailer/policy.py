@@ -64,10 +64,12 @@ class Requests:
     """What the operator has asked of a feed, and what it has found out by itself.
 
     ``paused`` by order, ``accepted`` are versions whose new schema was agreed to, ``skips``
-    versions to pass over, ``lost`` the files (version, path) that are gone and were recorded.
+    versions to pass over, ``lost`` the files (version, path) that are gone and were recorded;
+    ``unsaved``: the last offset could not be saved.
     """
 
     paused: bool = False
+    unsaved: bool = False
     accepted: set[int] = field(default_factory=set)
     skips: set[int] = field(default_factory=set)
     resnapshots: list[ResnapshotRequest] = field(default_factory=list)

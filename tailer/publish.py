@@ -50,7 +50,7 @@ class Publisher:
         if isinstance(item, Notice):
             await announce(self.sink, item)
             if item.kind != "heartbeat":
-                await self.offsets.save(item.next_offset)
+                await self._save(item.next_offset)
             self.metrics.announced(item)
             if self.requests.carried_out(item):
                 await self.offsets.save_orders(self.requests.to_json())
@@ -60,8 +60,13 @@ class Publisher:
         else:
             await self._write_or_park(item)
         self.metrics.written(time.perf_counter() - started)
-        await self.offsets.save(item.next_offset)
+        await self._save(item.next_offset)
         self.metrics.delivered(item)
+
+    async def _save(self, offset: Offset) -> None:
+        self.requests.unsaved = True
+        await self.offsets.save(offset)
+        self.requests.unsaved = False
 
     async def _write_or_park(self, batch: ChangeBatch) -> None:
         try:

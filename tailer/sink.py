@@ -35,7 +35,8 @@ class Sink(typing.Protocol):
     """Where change batches go. One feed uses one sink; calls never overlap.
 
     A sink that writes stable row ids has an attribute ``row_ids`` that is true: then the batches
-    carry them (:attr:`ChangeBatch.row_ids`), which costs a column more to read.
+    carry them (:attr:`ChangeBatch.row_ids`), which costs a column more to read. One whose target
+    must be its own has an attribute ``exclusive`` that names the target.
     """
 
     async def open(self, feed: str) -> Offset | None:

@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 
 from tailer.changes import Offset
-from tailer.errors import OffsetError, TransientError
+from tailer.errors import OffsetError, OffsetHeld, TransientError
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import FORMAT, document_name, from_bytes, to_bytes
 
@@ -49,7 +49,7 @@ class LocalOffsetStore(OffsetStore):
         try:
             while not await anyio.to_thread.run_sync(self._acquire):
                 if not self._standby:
-                    raise OffsetError(
+                    raise OffsetHeld(
                         f"another process holds the offset of feed {self.name!r}",
                         path=str(self.path),
                         hint="two daemons must not run one feed; stop the other one",

@@ -22,7 +22,7 @@ from typing import Any
 import anyio
 
 from tailer.changes import Offset
-from tailer.errors import ConfigError, OffsetError, TableError, TransientError
+from tailer.errors import ConfigError, OffsetError, OffsetHeld, TableError, TransientError
 from tailer.offsets import LEASE_S, OffsetStore
 from tailer.offsets.document import FORMAT, damaged, document_name, from_bytes, to_bytes
 from tailer.offsets.owner import describe, is_dead, this_process
@@ -149,7 +149,7 @@ class S3OffsetStore(OffsetStore):
             else:
                 who = describe(seen.owner or {})
                 if not self._standby:
-                    raise OffsetError(
+                    raise OffsetHeld(
                         f"{who} holds the offset of feed {self._feed!r}",
                         path=self.path,
                         hint="two daemons must not run one feed; stop the other one",
