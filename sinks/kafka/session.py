@@ -1,6 +1,6 @@
-"""One run of a feed's sink, from open to close: what both ways of delivery share, and at least once.
+"""One run of a feed's sink, from open to close: what both ways of delivery share.
 
-Exactly once is in :mod:`sinks.kafka.exactly_once`.
+And the simpler of the two, at least once; the other is in :mod:`sinks.kafka.exactly_once`.
 """
 
 from __future__ import annotations
