@@ -22,6 +22,7 @@ from tailer.assembly import (
     offset_store,
     table_log,
 )
+from tailer.changes import Offset
 from tailer.config import Config, FeedConfig, load_config
 from tailer.control import Supervisor
 from tailer.discovery import is_pattern
@@ -30,6 +31,7 @@ from tailer.history import start_offset
 from tailer.logs import set_up_logs
 from tailer.metrics import MetricFamilies
 from tailer.signals import until_stopped
+from tailer.sink import Looks, Sink
 from tailer.store.traffic import StoreMetrics
 
 __all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_log"]
@@ -136,8 +138,7 @@ async def _check(config: Config, feed: FeedConfig) -> str:
         places = []
         for branch, sink in feed_sinks(config, feed).items():
             full = f"{feed.name}/{branch}" if branch else feed.name
-            saved = await sink.open(full)
-            await sink.aclose()
+            saved = await _looked_at(sink, full)
             saved = saved or await offset_store(config, full).load()
             offset = saved or await start_offset(log, feed.start)
             origin = "saved offset" if saved else feed.start
@@ -146,6 +147,16 @@ async def _check(config: Config, feed: FeedConfig) -> str:
     finally:
         await log.store.aclose()
     return f"{log.store.root} (id {state.table_id}) to {feed.sink_type}, {', '.join(places)}"
+
+
+async def _looked_at(sink: Sink, feed: str) -> Offset | None:
+    """Where the sink says that a feed goes on; a daemon may be running it meanwhile."""
+    if isinstance(sink, Looks):
+        return await sink.look(feed)
+    try:
+        return await sink.open(feed)
+    finally:
+        await sink.aclose()
 
 
 def _check_selection(config: Config, feed: FeedConfig, names: list[str], state: Any) -> None:
