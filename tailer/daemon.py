@@ -34,7 +34,7 @@ from tailer.metrics import MetricFamilies
 from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
 from tailer.signals import until_stopped
-from tailer.sink import Sink
+from tailer.sink import Looks, Sink
 from tailer.store.traffic import StoreMetrics
 
 __all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_log"]
@@ -165,8 +165,10 @@ async def _check(config: Config, feed: FeedConfig) -> str:
 async def _saved(name: str, sink: Sink, offsets: OffsetStore) -> tuple[Offset | None, str]:
     """The offset that a feed's sink or its store has, and who runs the feed, for people to read.
 
-    Opening a sink is its owner's alone: it would fence a daemon that runs.
+    Opening a sink is its owner's alone: it would fence a daemon that runs. Looking at it is not.
     """
+    if isinstance(sink, Looks):
+        return await sink.look(name) or await offsets.load(), ""
     try:
         await offsets.acquire()
     except OffsetHeld as held:

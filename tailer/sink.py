@@ -19,6 +19,7 @@ __all__ = [
     "GROUP",
     "Announces",
     "KeepsProgress",
+    "Looks",
     "SilentNotices",
     "Sink",
     "SinkFactory",
@@ -68,6 +69,15 @@ class Announces(typing.Protocol):
         The same errors as of :meth:`Sink.write`. A notice may come again, with the same id and
         bytes; a sink that stores progress with the data stores ``notice.next_offset`` with it.
         """
+
+
+@typing.runtime_checkable
+class Looks(typing.Protocol):
+    """A sink that can tell whether it could be opened without opening it."""
+
+    async def look(self, feed: str) -> Offset | None:
+        """What :meth:`Sink.open` would return, or the error that it would raise, as far as that
+        can be seen: nothing is changed, and a daemon that runs the feed is not disturbed."""
 
 
 @typing.runtime_checkable

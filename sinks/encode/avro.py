@@ -29,6 +29,7 @@ from sinks.encode.avro_values import (
 )
 from sinks.encode.debezium import CONNECTOR, VERSION, Images
 from sinks.encode.parts import (
+    corrupt_values_named,
     data_columns,
     event_headers,
     key_array,
@@ -38,7 +39,7 @@ from sinks.encode.parts import (
 )
 from sinks.encode.records import Records, Registry
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
-from tailer.errors import ConfigError, CorruptRow
+from tailer.errors import ConfigError
 
 __all__ = ["AvroEncoder", "SubjectNames"]
 
@@ -95,11 +96,8 @@ class AvroEncoder:
         """See :class:`sinks.encode.records.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
-        try:
+        with corrupt_values_named(batch):
             return self._encode(batch)
-        except CorruptRow as e:  # a variant whose bytes are none
-            path = batch.file.path if batch.file else None
-            raise e.at(version=batch.version, path=path) from None
 
     def _encode(self, batch: ChangeBatch) -> Records:
         images = Images(batch)

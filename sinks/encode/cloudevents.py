@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from sinks.encode.json import JsonText, json_objects, json_values
 from sinks.encode.parts import (
     as_binary,
+    corrupt_values_named,
     data_columns,
     json_keys,
     key_array,
@@ -26,7 +27,6 @@ from sinks.encode.parts import (
 )
 from sinks.encode.records import Header, Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.errors import CorruptRow
 
 __all__ = ["CloudEventsEncoder"]
 
@@ -59,11 +59,8 @@ class CloudEventsEncoder:
             return no_records(batch)
         rows = data_columns(batch)
         keys = json_keys(key_array(batch, self.key_columns, rows)) if self.key_columns else None
-        try:
+        with corrupt_values_named(batch):
             data = json_values(rows)
-        except CorruptRow as e:  # a variant whose bytes are none
-            path = batch.file.path if batch.file else None
-            raise e.at(version=batch.version, path=path) from None
         attributes = self._attributes(batch)
         if self.binary:
             headers = tuple(_header(name, value) for name, value in attributes.items())

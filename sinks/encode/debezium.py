@@ -20,6 +20,7 @@ from sinks.encode.connect import connect_fields, connect_values
 from sinks.encode.json import JsonMember, JsonObject, JsonText, json_objects, json_values
 from sinks.encode.parts import (
     as_binary,
+    corrupt_values_named,
     data_columns,
     event_headers,
     key_array,
@@ -29,7 +30,6 @@ from sinks.encode.parts import (
 )
 from sinks.encode.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.errors import CorruptRow
 
 __all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images"]
 
@@ -94,12 +94,9 @@ class DebeziumEncoder:
             return no_records(batch)
         images = Images(batch)
         table = table_name(batch, self.table)
-        try:
+        with corrupt_values_named(batch):
             payload = self._payload(batch, images, table)
             keys = self._keys(batch, images, table)
-        except CorruptRow as e:  # a variant whose bytes are none
-            path = batch.file.path if batch.file else None
-            raise e.at(version=batch.version, path=path) from None
         records = Records(keys, payload, event_headers(batch), batch.timestamp_ms)
         return with_tombstones(records, images.gone) if self.tombstones else records
 

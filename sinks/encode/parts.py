@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -10,10 +12,11 @@ import pyarrow.compute as pc
 from sinks.encode.json import json_values
 from sinks.encode.records import Header, Records
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
-from tailer.errors import TableError
+from tailer.errors import CorruptRow, TableError
 
 __all__ = [
     "as_binary",
+    "corrupt_values_named",
     "data_columns",
     "event_headers",
     "json_keys",
@@ -31,6 +34,15 @@ _IDS = ("_event_id", "ce_id")
 def as_binary(text: pa.StringArray) -> pa.BinaryArray:
     """The same bytes, as binary."""
     return text.cast(pa.binary())
+
+
+@contextmanager
+def corrupt_values_named(batch: ChangeBatch) -> Iterator[None]:
+    """The block's :class:`CorruptRow` (a variant whose bytes are none) says version and file."""
+    try:
+        yield
+    except CorruptRow as e:
+        raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
 
 
 def data_columns(batch: ChangeBatch) -> pa.StructArray:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from sinks.encode.json import JsonText, json_objects, json_values
 from sinks.encode.parts import (
     as_binary,
+    corrupt_values_named,
     data_columns,
     event_headers,
     json_keys,
@@ -19,7 +20,6 @@ from sinks.encode.parts import (
 )
 from sinks.encode.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.errors import CorruptRow
 
 __all__ = ["RowsEncoder", "row_objects"]
 
@@ -50,10 +50,8 @@ def row_objects(
     if row_ids:
         names.append("_row_id")
         columns.append(JsonText("null") if batch.row_ids is None else batch.row_ids)
-    try:
+    with corrupt_values_named(batch):
         return json_objects(names, columns, end)
-    except CorruptRow as e:  # a variant whose bytes are none
-        raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
 
 
 class RowsEncoder:

@@ -63,7 +63,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A producer's transaction in one partition that has no marker; ``start`` is its first offset."""
+    """A producer's transaction in one partition that has no marker yet, and its first offset."""
 
     topic: str
     partition: int

@@ -66,13 +66,7 @@ class ExactlyOnce(Session):
 
     def open(self) -> Offset | None:
         """See :class:`Session`."""
-        topic = self._made(self._progress_topic, 1, _PROGRESS_CONFIG)
-        if topic.partitions != 1 or topic.cleanup_policy not in ("", "compact"):
-            raise SinkRejected(
-                f"the progress topic {topic.name} has {topic.partitions} partitions and "
-                f"cleanup.policy {topic.cleanup_policy}; it must have one and 'compact', or "
-                "progress is lost"
-            )
+        self._check_progress_topic()
         if self.claimed:
             # Our own last transaction may still be open: it is settled below, not waited for.
             self._check_claims(self._read(stable=True))
@@ -98,6 +92,27 @@ class ExactlyOnce(Session):
             self.driver.commit()
             self.claimed = self.progress.epoch
         return self.progress.offset
+
+    def look(self) -> Offset | None:
+        """See :class:`Session`."""
+        self._looking = True
+        self._check_progress_topic()
+        self.driver = self._open_driver(None)
+        if self.cluster.topic(self._progress_topic) is not None:
+            self.progress = self._read(stable=True) or self.progress
+        name = self._topic_at_once()
+        if name is not None:
+            self._new_publisher(self._admitted(name))
+        return self.progress.offset
+
+    def _check_progress_topic(self) -> None:
+        topic = self._made(self._progress_topic, 1, _PROGRESS_CONFIG)
+        if topic.partitions != 1 or topic.cleanup_policy not in ("", "compact"):
+            raise SinkRejected(
+                f"the progress topic {topic.name} has {topic.partitions} partitions and "
+                f"cleanup.policy {topic.cleanup_policy}; it must have one and 'compact', or "
+                "progress is lost"
+            )
 
     def _topics(self) -> list[str]:
         """The topics that this feed's transactions may have written to, as far as is known."""
@@ -261,7 +276,12 @@ class ExactlyOnce(Session):
         except Fenced as e:
             self._broken = True
             self._wait_for_claim()
-            raise TransientError(str(e)) from e
+            raise TransientError(
+                f"{e}; no newer daemon has claimed feed {self.feed!r}, so either a transaction "
+                f"took longer than transaction_timeout_ms ({self.options.transaction_timeout_ms}), "
+                "or another producer, perhaps another feed's, has the transactional id "
+                f"{self._settlement.transactional_id} too: each feed needs one of its own"
+            ) from e
         except BaseException:
             self._broken = True
             raise

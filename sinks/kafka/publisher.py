@@ -136,10 +136,21 @@ class Publisher:
             places = partitions_of_keys(records.keys, count)
         else:
             places = self._in_turn(records, count)
+        if records.keys is None and records.partitions is None:
+            self._send_runs(records, places)
+            return None
         for partition in pc.unique(places).to_pylist():
             chosen = pc.indices_nonzero(pc.equal(places, partition))
             self.driver.send(self.topic.name, partition, _taken(records, chosen))
         return None
+
+    def _send_runs(self, records: Records, places: pa.Int32Array) -> None:
+        """Records that change their partition seldom: each run as it lies in memory."""
+        runs = pc.run_end_encode(places)
+        at = 0
+        for end, partition in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
+            self.driver.send(self.topic.name, partition, _cut(records, at, end - at))
+            at = end
 
     def _in_turn(self, records: Records, count: int) -> pa.Int32Array:
         """Records without a key: a full batch for each partition in turn."""
@@ -186,6 +197,15 @@ def _note(records: Records, i: int, size: int, batch: ChangeBatch, most: int) ->
         "size": size,
         "max": most,
     }
+
+
+def _cut(records: Records, at: int, count: int) -> Records:
+    headers = tuple(
+        (name, value if isinstance(value, bytes) else value.slice(at, count))
+        for name, value in records.headers
+    )
+    values = records.values.slice(at, count)
+    return replace(records, values=values, headers=headers)
 
 
 def _taken(records: Records, places: pa.Array) -> Records:

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +36,9 @@ BATCH_OVERHEAD = 61
 RECORD_OVERHEAD = 5 + 1 + 1 + 5 + 5 + 5 + 5
 #: At most so many records in a batch, so that the table of offset deltas stays small.
 RECORDS_MAX = 65_536
+
+#: A part of every record: the same bytes in all, or an array without nulls.
+_Part: TypeAlias = "bytes | pa.BinaryArray"
 
 _EMPTY = pa.scalar(b"")
 #: Two zeros: no attributes, and every record has the batch's own timestamp.
@@ -72,71 +76,96 @@ def _length(array: pa.Array) -> pa.Int64Array:
 def record_batches(records: Records, bytes_max: int) -> Iterator[Body]:
     """The records of one partition, in order, as the bodies of batches of at most ``bytes_max``
     bytes each, uncompressed and with their headers; a record that is larger has one of its own."""
-    rest = _key_value_headers(records)
-    sizes = pc.add(pc.binary_length(rest).cast(pa.int64()), pa.scalar(5 + 2 + 5, pa.int64()))
+    parts = _key_value_headers(records)
+    lengths = _total(parts, records.num_records)
+    sizes = pc.add(lengths, pa.scalar(5 + 2 + 5, pa.int64()))
     ends = memoryview(pc.cumulative_sum(sizes).buffers()[1]).cast("q")
-    room, count, at = bytes_max - BATCH_OVERHEAD, len(rest), 0
+    room, count, at = bytes_max - BATCH_OVERHEAD, records.num_records, 0
     while at < count:
         before = ends[at - 1] if at else 0
         end = bisect_right(ends, before + room, at, min(count, at + RECORDS_MAX))
-        end = max(end, at + 1)
-        yield Body(_body(rest.slice(at, end - at)), end - at, records.timestamp_ms)
-        at = end
+        number = max(end, at + 1) - at
+        yield Body(_body(parts, lengths, at, number), number, records.timestamp_ms)
+        at += number
 
 
-def _body(rest: pa.BinaryArray) -> pa.Buffer:
-    deltas = _small_varints().slice(0, len(rest))
-    bare = pc.binary_join_element_wise(_ATTRIBUTES_AND_TIMESTAMP, deltas, rest, _EMPTY)
-    whole = pc.binary_join_element_wise(_varints(pc.binary_length(bare)), bare, _EMPTY)
-    return whole.buffers()[2]
+def _body(parts: list[_Part], lengths: pa.Int64Array, at: int, count: int) -> pa.Buffer:
+    """Records ``at`` to ``at + count``, each behind its length: all parts in one copy."""
+    deltas, widths = (each.slice(0, count) for each in _small_varints())
+    whole = pc.add(lengths.slice(at, count), pc.add(widths, pa.scalar(2, pa.int64())))
+    own = [pa.scalar(p) if isinstance(p, bytes) else p.slice(at, count) for p in parts]
+    joined = pc.binary_join_element_wise(
+        _varints(whole), _ATTRIBUTES_AND_TIMESTAMP, deltas, *own, _EMPTY
+    )
+    return joined.buffers()[2]
 
 
-def _key_value_headers(records: Records) -> pa.BinaryArray:
-    """Each record from its key on: what does not depend on its place in a batch."""
-    parts: list[pa.Array | pa.Scalar] = []
-    parts += [pa.scalar(varint(-1))] if records.keys is None else _sized(records.keys)
+def _total(parts: list[_Part], count: int) -> pa.Int64Array:
+    """How many bytes (int64) the parts have together, for each of ``count`` records."""
+    total: pa.Array | pa.Scalar = pa.scalar(sum(len(p) for p in parts if isinstance(p, bytes)))
+    for part in parts:
+        if not isinstance(part, bytes):
+            total = pc.add(total, pc.binary_length(part).cast(pa.int64()))
+    return total if isinstance(total, pa.Array) else pa.repeat(total, count)
+
+
+def _key_value_headers(records: Records) -> list[_Part]:
+    """Each record from its key on, in parts: what does not depend on its place in a batch."""
+    parts: list[_Part] = [varint(-1)] if records.keys is None else _sized(records.keys)
     parts += _sized(records.values)
     # Headers that all records have come with their number in front; one that a record lacks is
     # left out there, and not counted.
-    present, optional, count = b"", [], None
+    present, count = b"", None
+    optional: list[_Part] = []
+    always = sum(isinstance(value, bytes) for _, value in records.headers)
     for name, value in records.headers:
         head = varint(len(name.encode())) + name.encode()
         if isinstance(value, bytes):
             present += head + varint(len(value)) + value
-    always = sum(isinstance(value, bytes) for _, value in records.headers)
-    for name, value in records.headers:
-        if isinstance(value, bytes):
-            continue
-        head = pa.scalar(varint(len(name.encode())) + name.encode())
-        if not value.null_count:
+        elif not value.null_count:
             always += 1
             optional += [head, *_sized(_binary(value))]
-            continue
-        there = value.is_valid()
-        text = pc.binary_join_element_wise(head, *_sized(_binary(value)), _EMPTY)
-        optional.append(pc.if_else(there, text, _EMPTY))
-        one = there.cast(pa.int32())
-        count = one if count is None else pc.add(count, one)
+        else:
+            there = value.is_valid()
+            sized = (pa.scalar(p) if isinstance(p, bytes) else p for p in _sized(_binary(value)))
+            text = pc.binary_join_element_wise(pa.scalar(head), *sized, _EMPTY)
+            optional.append(pc.if_else(there, text, _EMPTY))
+            one = there.cast(pa.int32())
+            count = one if count is None else pc.add(count, one)
     if count is None:
-        parts.append(pa.scalar(varint(always) + present))
+        parts.append(varint(always))
     else:
-        parts += [_varints(pc.add(count, pa.scalar(always, pa.int32()))), pa.scalar(present)]
-    return pc.binary_join_element_wise(*parts, *optional, _EMPTY)
+        parts.append(_varints(pc.add(count, pa.scalar(always, pa.int32()))))
+    return _merged([*parts, present, *optional])
+
+
+def _merged(parts: list[_Part]) -> list[_Part]:
+    """The same, with constants that stand side by side as one."""
+    merged: list[_Part] = []
+    for part in parts:
+        if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
+            merged[-1] += part
+        else:
+            merged.append(part)
+    return merged
 
 
 def _binary(array: pa.Array) -> pa.BinaryArray:
     return array if array.type == pa.binary() else array.cast(pa.binary())
 
 
-def _sized(array: pa.BinaryArray) -> list[pa.Array]:
+def _sized(array: pa.BinaryArray) -> list[_Part]:
     """The lengths and the bytes of an array; a null has the length -1 and no bytes."""
     lengths = pc.binary_length(array)
-    if not array.null_count:
-        return [_varints(lengths), array]
-    return [_varints(pc.fill_null(lengths, -1)), pc.fill_null(array, b"")]
+    if array.null_count:
+        return [_varints(pc.fill_null(lengths, -1)), pc.fill_null(array, b"")]
+    ends = pc.min_max(lengths)
+    if len(array) and ends["min"] == ends["max"]:
+        return [varint(ends["min"].as_py()), array]
+    return [_varints(lengths), array]
 
 
-def _varints(numbers: pa.Int32Array) -> pa.BinaryArray:
+def _varints(numbers: pa.Array) -> pa.BinaryArray:
     """Each number as a zigzag varint. There are few different ones: each is written once."""
     encoded = numbers.dictionary_encode()
     texts = [varint(number) for number in encoded.dictionary.to_pylist()]
@@ -144,9 +173,10 @@ def _varints(numbers: pa.Int32Array) -> pa.BinaryArray:
 
 
 @cache
-def _small_varints() -> pa.BinaryArray:
-    """The numbers from 0 to RECORDS_MAX - 1: the offset deltas of a batch."""
-    return pa.array([varint(number) for number in range(RECORDS_MAX)], pa.binary())
+def _small_varints() -> tuple[pa.BinaryArray, pa.Int64Array]:
+    """The numbers from 0 to RECORDS_MAX - 1, the offset deltas of a batch, and their lengths."""
+    texts = pa.array([varint(number) for number in range(RECORDS_MAX)], pa.binary())
+    return texts, pc.binary_length(texts).cast(pa.int64())
 
 
 def varint(number: int) -> bytes:

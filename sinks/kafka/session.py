@@ -1,6 +1,6 @@
-"""One run of a feed's sink, from open to close: what both ways of delivery share, and at least once.
+"""One run of a feed's sink, from open to close: what both ways of delivery share.
 
-Exactly once is in :mod:`sinks.kafka.exactly_once`.
+And the simpler of the two, at least once; the other is in :mod:`sinks.kafka.exactly_once`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ class Session(ABC):
         self._publishers: dict[str, Publisher] = {}
         self._batch_bytes = options.batch_bytes
         self._notices: str | None = None
+        self._looking = False
 
     @abstractmethod
     def open(self) -> Offset | None:
         """Get ready; the offset to resume from, where Kafka keeps it."""
+
+    @abstractmethod
+    def look(self) -> Offset | None:
+        """What :meth:`open` would say, without writing, fencing or making anything."""
 
     @abstractmethod
     def write(self, batch: ChangeBatch) -> None:
@@ -118,6 +123,8 @@ class Session(ABC):
                 f"there is no topic {name} at {self.options.bootstrap_servers}, and create_topics "
                 "is false; create it"
             )
+        if self._looking:
+            return Topic(name, "", 1, self._batch_bytes, "")
         return self.cluster.create(name, partitions, self.options.replication_factor, config)
 
 
@@ -132,6 +139,11 @@ class AtLeastOnce(Session):
         if name is not None:
             self._publishers[name] = self._new_publisher(self._admitted(name))
         return None
+
+    def look(self) -> Offset | None:
+        """See :class:`Session`."""
+        self._looking = True
+        return self.open()
 
     def write(self, batch: ChangeBatch) -> None:
         """See :class:`Session`."""

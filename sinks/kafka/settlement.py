@@ -21,8 +21,6 @@ from tailer.errors import SinkRejected, TransientError
 
 __all__ = ["Settlement"]
 
-_log = logging.getLogger("tailer.kafka")
-
 #: What a transaction's state says of its outcome. An ongoing one is aborted by the fencing.
 _OUTCOMES = {
     "CompleteCommit": True,
@@ -93,7 +91,7 @@ class Settlement:
         for each in left:
             assert self._committed is not None
             cluster.end_transaction(each, committed=self._committed)
-            _log.warning(
+            logging.getLogger("tailer.kafka").warning(
                 "Kafka had lost the end of a transaction of %s: %s; it is %s now",
                 self.transactional_id,
                 _places([each]),

@@ -48,17 +48,28 @@ class KafkaSink:
         """See :class:`tailer.sink.Sink`. The offset to resume from, with exactly-once delivery."""
         return await anyio.to_thread.run_sync(self._open, feed)
 
-    def _open(self, feed: str) -> Offset | None:
-        self._close()
+    async def look(self, feed: str) -> Offset | None:
+        """See :class:`tailer.sink.Looks`."""
+        return await anyio.to_thread.run_sync(self._look, feed)
+
+    def _look(self, feed: str) -> Offset | None:
+        session = self._new_session(feed)
+        try:
+            return session.look()
+        finally:
+            session.close()
+
+    def _new_session(self, feed: str) -> Session:
         if self.options.exactly_once:
             own = topic_name(self.options.transactional_id, feed)
             if self._settlement is None or self._settlement.transactional_id != own:
                 self._settlement = Settlement(own)
-            self._session = ExactlyOnce(
-                self.options, feed, self._owner, self._claimed, self._settlement
-            )
-        else:
-            self._session = AtLeastOnce(self.options, feed)
+            return ExactlyOnce(self.options, feed, self._owner, self._claimed, self._settlement)
+        return AtLeastOnce(self.options, feed)
+
+    def _open(self, feed: str) -> Offset | None:
+        self._close()
+        self._session = self._new_session(feed)
         offset = self._session.open()
         if isinstance(self._session, ExactlyOnce):
             self._claimed = self._session.claimed

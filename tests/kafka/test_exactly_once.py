@@ -20,6 +20,7 @@ from tailer.testing.batches import empty_batch
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import SCHEMA, batch, fresh, made, opened, refused
 from tests.kafka.topics import (
+    admin,
     create_topic,
     delete_records,
     delete_topic,
@@ -186,6 +187,19 @@ async def test_data_without_progress_is_refused(kafka: Broker) -> None:
         assert offset == Offset(3)
 
 
+async def test_progress_that_is_deleted_while_the_feed_runs_stops_it(kafka: Broker) -> None:
+    topic = fresh()
+    options: dict[str, Any] = {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_000}
+    async with opened(kafka.bootstrap, topic, **options) as (sink, _):
+        await sink.write(batch(1, [1]))
+        delete_topic(kafka.bootstrap, f"{topic}-progress")
+        with pytest.raises(TransientError):
+            await sink.write(batch(2, [2]))
+        with pytest.raises(SinkRejected, match="knows no progress of feed 'orders'"):
+            await sink.open("orders")
+    assert ids(kafka, topic) == [1]
+
+
 async def test_truncated_progress_is_refused(kafka: Broker) -> None:
     topic = fresh()
     progress = f"{topic}-progress"
@@ -292,6 +306,37 @@ async def test_the_newer_daemon_wins(kafka: Broker, driver: str) -> None:
             assert newer._owner in str(again)
             await newer.write(batch(3, [3]))
     assert ids(kafka, topic) == [1, 2, 3]
+
+
+@DRIVERS
+async def test_a_look_disturbs_nobody_and_makes_nothing(kafka: Broker, driver: str) -> None:
+    topic = fresh()
+    assert await made(kafka.bootstrap, topic, driver=driver).look("orders") is None
+    assert {topic, f"{topic}-progress"}.isdisjoint(admin(kafka.bootstrap).list_topics().topics)
+    async with opened(kafka.bootstrap, topic, driver=driver) as (sink, _):
+        await sink.write(batch(1, [1]))
+        assert await made(kafka.bootstrap, topic, driver=driver).look("orders") == Offset(2)
+        await sink.write(batch(2, [2]))
+        other = made(kafka.bootstrap, topic, progress_topic=fresh("progress"), driver=driver)
+        with pytest.raises(SinkRejected, match="knows no progress of feed 'orders'"):
+            await other.look("orders")
+        lacking = made(kafka.bootstrap, fresh(), create_topics=False, driver=driver)
+        with pytest.raises(SinkRejected, match="create_topics is false"):
+            await lacking.look("orders")
+    assert ids(kafka, topic) == [1, 2]
+
+
+async def test_two_feeds_with_one_transactional_id_are_told(kafka: Broker) -> None:
+    topics = [fresh(), fresh()]
+    shared = {"transactional_id": f"{topics[0]}-shared"}
+    async with opened(kafka.bootstrap, topics[0], topics[0], **shared) as (first, _):
+        await first.write(batch(1, [1]))
+        async with opened(kafka.bootstrap, topics[1], topics[1], **shared) as (second, _):
+            with pytest.raises(TransientError) as caught:
+                await first.write(batch(2, [2]))
+            await second.write(batch(1, [1]))
+    assert f"has the transactional id {topics[0]}-shared too" in str(caught.value)
+    assert ids(kafka, topics[0]) == [1]
 
 
 @DRIVERS
