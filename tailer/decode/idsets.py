@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.decode.engine import COMING, LEAVING
+from tailer.decode.stream import COMING, LEAVING
 from tailer.decode.vectors import bitmap_of, positions_of
 
 __all__ = ["CHANGED", "ManyVersions", "changed_ids"]

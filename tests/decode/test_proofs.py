@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.decode.engine import Engine, RowStream
+from tailer.decode.engine import Engine, Unmatched
+from tailer.decode.stream import RowStream
 from tailer.feed import FeedOptions, read_changes
 from tailer.metrics import Observer
 from tailer.testing.table import Action, TableBuilder
@@ -64,7 +65,7 @@ def compared(table: TableBuilder, monkeypatch: pytest.MonkeyPatch) -> bool:
     used: list[bool] = []
     unmatched = Engine.unmatched
 
-    def counting(self: Engine, rows: Callable[[], RowStream]) -> tuple[pa.Array, pa.Array]:
+    def counting(self: Engine, rows: Callable[[], RowStream]) -> Unmatched:
         used.append(True)
         return unmatched(self, rows)
 
