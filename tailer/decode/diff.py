@@ -192,7 +192,7 @@ def by_row_ids(
 
 def _changed_ids(sides: _Sides, options: DiffOptions) -> pa.Table | None:
     try:
-        return changed_ids(lambda: _tracked(sides))
+        return changed_ids(lambda: _tracked(sides), options.keep_bytes_max)
     except ManyVersions:
         with Engine(options) as engine:
             return engine.changed_ids(lambda: _tracked_stream(sides))
