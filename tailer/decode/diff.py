@@ -47,6 +47,7 @@ from tailer.decode.tracking import TRACKED, tracked_rows
 from tailer.decode.variant import canonical_variants
 from tailer.decode.vectors import RowSelection, bitmap_of, positions_of
 from tailer.delta.snapshot import TableState
+from tailer.errors import CorruptRow
 
 __all__ = ["DiffOptions", "Difference", "OpenFile", "by_row_ids", "by_value"]
 
@@ -164,7 +165,8 @@ def by_row_ids(
 ) -> Difference | None:
     """Tell kept, updated, deleted and inserted rows by their ids and commit versions.
 
-    Updates whose two images are equal are dropped and counted. None if an id is there twice on one
+    Updates whose two images are equal are dropped and counted; images that the later schema can't
+    hold are not equal. None if an id is there twice on one
     side, which no valid writer makes: then only values tell.
     """
     sides = _Sides.of(leaving, coming, after, open_file, decode)
@@ -174,7 +176,11 @@ def by_row_ids(
     updated, keeper = _both(changed), None
     noops = pa.array([], pa.int64())
     if updated.num_rows:
-        keeper, noops = _noops(_with_updates(sides, changed, updated), updated, options)
+        try:
+            keeper, noops = _noops(_with_updates(sides, changed, updated), updated, options)
+        except CorruptRow:
+            if all(file.state == after for file in leaving):
+                raise
     if len(noops):
         changed = changed.filter(pc.invert(pc.is_in(changed["row_id"], value_set=noops)))
         updated = _both(changed)

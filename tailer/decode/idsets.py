@@ -25,6 +25,7 @@ CHANGED = pa.schema([("row_id", pa.int64()), ("left", pa.int64()), ("came", pa.i
 Tracked = Callable[[], Iterator[tuple[int, pa.Int64Array, pa.RecordBatch]]]
 
 _VERSIONS_MAX = 64
+_LONG_MAX = 2**63 - 1
 
 
 class ManyVersions(Exception):
@@ -61,6 +62,8 @@ class _Run:
         """The run that these numbers are, if they are one."""
         count = len(numbers)
         first = int(numbers[0].as_py()) if count else 0
+        if not 0 <= first <= _LONG_MAX - count:  # no valid id, but one that can be written
+            return None
         if count and numbers[-1].as_py() - first != count - 1:
             return None
         return cls(first, count) if numbers.equals(pa.arange(first, first + count)) else None
