@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, Offset
-from tailer.decode.engine import REF_FIELDS, Engine, RowStream
+from tailer.decode.engine import Engine
 from tailer.decode.rows import output_schema
+from tailer.decode.stream import REF_FIELDS, RowStream
 from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, first_error

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.decode.engine import MAP_DEPTH_MAX, DiffOptions
+from tailer.decode.engine import DiffOptions
+from tailer.decode.stream import MAP_DEPTH_MAX
 from tailer.errors import UnsupportedTable
 from tailer.feed import FeedOptions, read_changes
 from tailer.metrics import Observer

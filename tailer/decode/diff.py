@@ -18,25 +18,37 @@ size of the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
-from tailer.decode.engine import COMING, LEAVING, REF_FIELDS, DiffOptions, Engine, RowStream
+from tailer.decode.engine import DiffOptions, Engine
 from tailer.decode.idsets import ManyVersions, changed_ids
+from tailer.decode.images import equal_images
 from tailer.decode.kept import Decoded, Keeper, alike, pairable, side_by_side
 from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
 from tailer.decode.share import Share
+from tailer.decode.stream import (
+    COMING,
+    LEAVING,
+    OTHER_FIELD,
+    PLACED,
+    REF_FIELDS,
+    RowStream,
+    has_map,
+)
 from tailer.decode.tracking import TRACKED, tracked_rows
 from tailer.decode.variant import canonical_variants
-from tailer.decode.vectors import RowSelection, bitmap_of
+from tailer.decode.vectors import RowSelection, bitmap_of, positions_of
 from tailer.delta.snapshot import TableState
+from tailer.errors import CorruptRow
 
 __all__ = ["DiffOptions", "Difference", "OpenFile", "by_row_ids", "by_value"]
 
@@ -46,6 +58,8 @@ OpenFile = Callable[[ChangeFile], tuple[pa.NativeFile, RowSelection]]
 #: A row's reference in the engine: file number and position in one 64-bit integer.
 _POSITION_BITS = 40
 _POSITION_MASK = (1 << _POSITION_BITS) - 1
+
+_NO_PAIRS: Mapping[int, int] = MappingProxyType({})
 
 #: So many rows tell which file is the rewrite of which.
 _HEAD_ROWS = 64
@@ -79,8 +93,6 @@ class _Sides:
     after: TableState
     #: Whether rows as they are decoded here are also those of the output, on either side.
     keeps: tuple[bool, bool]
-    #: Whether only rows that changed are read.
-    settled: bool = False
 
     @classmethod
     def of(
@@ -120,20 +132,29 @@ def by_value(
     keys. Raises :class:`CorruptRow` where rows that leave can't be read in the later schema.
     """
     sides = _Sides.of(leaving, coming, after, open_file, decode)
+    # What is in the share can only be told of rows that the engine sees.
+    pairs = _NO_PAIRS if options.share else _pairs(sides)
+    by = [after.schema.names.index(name) for name in key]
+    keeper = Keeper(options.keep_bytes_max, sides.keeps)
+    read = partial(_value_rows, sides, pairs=pairs, keeper=keeper if pairs else None)
     difference = Difference()
     with Engine(options) as engine:
-        keeper = Keeper(options.keep_bytes_max, sides.keeps)
-        by = [after.schema.names.index(name) for name in key]
-        every = partial(_value_rows, sides, keeper=keeper)
-        left, came = engine.unmatched(every, options.share, by)
-        difference.leaving, difference.coming = _bitmaps(left), _bitmaps(came)
+        found = engine.unmatched(read, options.share, by)
+        if found.doubtful_leaving:
+            few = _restricted(
+                sides, _by_file(found.doubtful_leaving), _by_file(found.doubtful_coming)
+            )
+            again = engine.unmatched(lambda: _value_rows(few))
+            found.leaving = found.leaving - found.doubtful_leaving | again.leaving
+            found.coming = found.coming - found.doubtful_coming | again.coming
+        difference.leaving, difference.coming = _by_file(found.leaving), _by_file(found.coming)
         difference.kept_leaving, difference.kept_coming = keeper.of(LEAVING), keeper.of(COMING)
-        if key and len(left) and len(came):
+        if key and found.leaving and found.coming:
             survivors = _restricted(sides, difference.leaving, difference.coming)
             narrow = replace(survivors, decode=replace(survivors.decode, columns=tuple(key)))
-            alone_left, alone_came = engine.unmatched(lambda: _value_rows(narrow, tuple(key)))
-            difference.updated_leaving = _without(difference.leaving, _bitmaps(alone_left))
-            difference.updated_coming = _without(difference.coming, _bitmaps(alone_came))
+            alone = engine.unmatched(lambda: _value_rows(narrow, tuple(key)))
+            difference.updated_leaving = _by_file(found.leaving - alone.leaving)
+            difference.updated_coming = _by_file(found.coming - alone.coming)
     return difference
 
 
@@ -147,35 +168,35 @@ def by_row_ids(
 ) -> Difference | None:
     """Tell kept, updated, deleted and inserted rows by their ids and commit versions.
 
-    Updates whose two images are equal are dropped and counted. None if an id is there twice on one
+    Updates whose two images are equal are dropped and counted; images that the later schema can't
+    hold are not equal. None if an id is there twice on one
     side, which no valid writer makes: then only values tell.
     """
     sides = _Sides.of(leaving, coming, after, open_file, decode)
-    keeper = Keeper(options.keep_bytes_max, sides.keeps)
-    with Engine(options) as engine:
+    changed = _changed_ids(sides, options)
+    if changed is None:
+        return None
+    changed = _shared(changed, options.share)
+    updated, keeper = _both(changed), None
+    noops = pa.array([], pa.int64())
+    if updated.num_rows:
         try:
-            changed = changed_ids(lambda: _tracked(sides))
-        except ManyVersions:
-            changed = engine.changed_ids(lambda: _tracked_stream(sides))
-        if changed is None:
-            return None
-        changed = _shared(changed, options.share)
+            keeper, noops = _noops(_with_updates(sides, changed, updated), updated, options)
+        except CorruptRow:
+            if all(file.state == after for file in leaving):
+                raise
+    if len(noops):
+        changed = changed.filter(pc.invert(pc.is_in(changed["row_id"], value_set=noops)))
         updated = _both(changed)
-        noops = pa.array([], pa.int64())
-        if updated.num_rows:
-            narrow = _with_updates(sides, changed, updated)
-            noops = engine.equal_images(lambda: _value_rows(narrow, keeper=keeper), updated)
-        if len(noops):
-            changed = changed.filter(pc.invert(pc.is_in(changed["row_id"], value_set=noops)))
-            updated = _both(changed)
+    left, came = ({} if keeper is None else keeper.of(side) for side in (LEAVING, COMING))
     return Difference(
-        _bitmaps(changed["left"].drop_null()),
-        _bitmaps(changed["came"].drop_null()),
-        _bitmaps(updated["left"]),
-        _bitmaps(updated["came"]),
+        _by_file(_refs_of(changed["left"])),
+        _by_file(_refs_of(changed["came"])),
+        _by_file(_refs_of(updated["left"])),
+        _by_file(_refs_of(updated["came"])),
         len(noops),
-        keeper.of(LEAVING),
-        keeper.of(COMING),
+        left,
+        came,
     )
 
 
@@ -190,6 +211,37 @@ def _shared(changed: pa.Table, share: Share | None) -> pa.Table:
     return changed.sort_by("row_id").slice(edges[0], edges[1] - edges[0]).combine_chunks()
 
 
+def _changed_ids(sides: _Sides, options: DiffOptions) -> pa.Table | None:
+    try:
+        return changed_ids(lambda: _tracked(sides), options.keep_bytes_max)
+    except ManyVersions:
+        with Engine(options) as engine:
+            return engine.changed_ids(lambda: _tracked_stream(sides))
+
+
+def _noops(narrow: _Sides, updated: pa.Table, options: DiffOptions) -> tuple[Keeper, pa.Int64Array]:
+    """The ids of the updated rows whose images are equal, and a keeper with rows to be output.
+
+    They are compared in memory where all of them can be kept.
+    """
+    if not any(has_map(f.type) for f in output_schema(narrow.after)):
+        images = Keeper(options.keep_bytes_max, (True, True))
+        with closing(_decoded(narrow, keeper=images)) as decoded:
+            while images.complete and next(decoded, None) is not None:
+                pass
+        if images.complete:
+            left, came = (
+                {n << _POSITION_BITS: rows for n, rows in images.of(side).items()}
+                for side in (LEAVING, COMING)
+            )
+            noops = equal_images(left, came, updated)
+            if noops is not None:
+                return images.restricted(narrow.keeps), noops
+    keeper = Keeper(options.keep_bytes_max, narrow.keeps)
+    with Engine(options) as engine:
+        return keeper, engine.equal_images(lambda: _value_rows(narrow, keeper=keeper), updated)
+
+
 def _both(changed: pa.Table) -> pa.Table:
     """Those that left and came."""
     return changed.filter(pc.and_(changed["left"].is_valid(), changed["came"].is_valid()))
@@ -199,7 +251,7 @@ def _with_updates(sides: _Sides, changed: pa.Table, updated: pa.Table) -> _Sides
     """All changed rows of the files that have updated ones: decoding them costs the same."""
     rows = []
     for name in ("left", "came"):
-        every, some = _bitmaps(changed[name].drop_null()), _bitmaps(updated[name])
+        every, some = (_by_file(_refs_of(table[name])) for table in (changed, updated))
         rows.append({number: every[number] for number in some})
     return _restricted(sides, *rows)
 
@@ -214,56 +266,63 @@ def _restricted(sides: _Sides, leaving: dict[int, BitMap64], coming: dict[int, B
         return source, RowSelection.of(wanted or BitMap64(), None)
 
     places = {id(file): (side, number) for side, number, file in sides.files()}
-    return replace(sides, open_file=only, settled=True)
+    return replace(sides, open_file=only)
 
 
-def _refs(side: int, number: int, positions: pa.Array) -> list[pa.Array]:
-    base = pa.scalar(number << _POSITION_BITS, pa.int64())
-    return [pa.repeat(pa.scalar(side, pa.int8()), len(positions)), pc.add(positions, base)]
+def _refs(number: int, positions: pa.Int64Array) -> pa.Int64Array:
+    return pc.add(positions, pa.scalar(number << _POSITION_BITS, pa.int64()))
 
 
 def _value_rows(
-    sides: _Sides, columns: tuple[str, ...] | None = None, keeper: Keeper | None = None
+    sides: _Sides,
+    columns: tuple[str, ...] | None = None,
+    pairs: Mapping[int, int] = _NO_PAIRS,
+    keeper: Keeper | None = None,
 ) -> RowStream:
-    """All rows of both sides, with their references; some stay with the keeper."""
+    """All rows of both sides, with their references; placed ones where files are read in pairs."""
     data = list(output_schema(sides.after, columns))[: -len(METADATA_FIELDS)]
     # Columns go by number: two names of a table may differ by their case alone, or be reserved.
-    schema = pa.schema([*REF_FIELDS, *(pa.field(f"c{i}", f.type) for i, f in enumerate(data))])
+    numbered = [pa.field(f"c{i}", f.type) for i, f in enumerate(data)]
+    schema = pa.schema([*REF_FIELDS, *numbered, *([OTHER_FIELD] if pairs else [])])
 
     def batches() -> Iterator[pa.RecordBatch]:
-        if keeper is not None:
-            keeper.clear()  # the engine may look at all rows twice
-        for side, number, rows in _decoded(sides, keeper):
-            values = [canonical_variants(c) for c in rows.batch.columns[: len(data)]]
-            refs = _refs(side, number, rows.positions)
-            yield pa.RecordBatch.from_arrays([*refs, *values], schema=schema)
+        for found in _decoded(sides, pairs, keeper):
+            rows = found.rows
+            arrays = [
+                pa.repeat(pa.scalar(found.side, pa.int8()), len(rows.positions)),
+                _refs(found.number, rows.positions),
+                *_comparable(rows.batch.columns[: len(data)], found.side),
+            ]
+            if found.came is not None:
+                arrays.append(_refs(*found.came))
+            elif pairs:
+                arrays.append(pa.nulls(len(rows.positions), pa.int64()))
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     return RowStream(schema, batches())
 
 
-def _decoded(sides: _Sides, keeper: Keeper | None) -> Iterator[Decoded]:
+def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
+    """Variants in the form that equal ones share; those of placed rows were compared already."""
+    return columns if side == PLACED else [canonical_variants(c) for c in columns]
+
+
+def _decoded(
+    sides: _Sides, pairs: Mapping[int, int] = _NO_PAIRS, keeper: Keeper | None = None
+) -> Generator[Decoded, None, None]:
     """The rows of all files; two at a time where one is the rewrite of the other."""
-    if keeper is None:
-        pairs: dict[int, int] = {}
-    elif sides.settled:
-        for side, number, rows in _decoded(sides, None):
-            keeper.add(side, number, rows)
-            yield side, number, rows
-        return
-    else:
-        pairs = _pairs(sides) if any(sides.keeps) else {}
-    for number, file in enumerate(sides.leaving):
-        if keeper is not None and number in pairs:
+    for side, number, file in sides.files():
+        if side == LEAVING and keeper is not None and number in pairs:
             other = pairs[number]
             streams = (
                 (number, _file_rows(sides, file)), (other, _file_rows(sides, sides.coming[other]))
             )  # fmt: skip
             yield from side_by_side(*streams, keeper)
-        else:
-            yield from ((LEAVING, number, rows) for rows in _file_rows(sides, file))
-    alone = set(range(len(sides.coming))) - set(pairs.values())
-    for number in sorted(alone):
-        yield from ((COMING, number, rows) for rows in _file_rows(sides, sides.coming[number]))
+        elif side == LEAVING or number not in pairs.values():
+            for rows in _file_rows(sides, file):
+                if keeper is not None and not pairs:
+                    keeper.add(side, number, rows)
+                yield Decoded(side, number, rows)
 
 
 def _file_rows(sides: _Sides, file: ChangeFile) -> Generator[Rows, None, None]:
@@ -292,7 +351,7 @@ def _tracked(sides: _Sides) -> Iterator[tuple[int, pa.Int64Array, pa.RecordBatch
         source, selection = sides.open_file(file)
         with source:
             for rows in tracked_rows(source, file, selection, sides.decode.on_read):
-                yield side, _refs(side, number, rows.column(0))[1], rows
+                yield side, _refs(number, rows.column(0)), rows
 
 
 def _tracked_stream(sides: _Sides) -> RowStream:
@@ -306,19 +365,18 @@ def _tracked_stream(sides: _Sides) -> RowStream:
     return RowStream(schema, batches())
 
 
-def _bitmaps(refs: pa.Array | pa.ChunkedArray) -> dict[int, BitMap64]:
+def _refs_of(column: pa.ChunkedArray) -> BitMap64:
+    return bitmap_of(column.drop_null().combine_chunks())
+
+
+def _by_file(references: BitMap64) -> dict[int, BitMap64]:
     """References by file: file number -> positions."""
-    if isinstance(refs, pa.ChunkedArray):
-        refs = refs.combine_chunks()
-    refs = refs.sort()
+    refs = positions_of(references)
     numbers = pc.shift_right(refs, pa.scalar(_POSITION_BITS, pa.int64()))
     positions = pc.bit_wise_and(refs, pa.scalar(_POSITION_MASK, pa.int64()))
-    found, at = {}, 0
+    found: dict[int, BitMap64] = {}
+    at = 0
     for entry in pc.value_counts(numbers).to_pylist():
         found[entry["values"]] = bitmap_of(positions.slice(at, entry["counts"]))
         at += entry["counts"]
     return found
-
-
-def _without(all_rows: dict[int, BitMap64], some: dict[int, BitMap64]) -> dict[int, BitMap64]:
-    return {n: rows - some[n] if n in some else rows for n, rows in all_rows.items()}

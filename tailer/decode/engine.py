@@ -10,33 +10,20 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
 from tailer.decode.share import Share
-from tailer.errors import CorruptLog, UnsupportedTable
+from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
+from tailer.decode.vectors import bitmap_of
+from tailer.errors import CorruptLog
 
-__all__ = ["COMING", "LEAVING", "MAP_DEPTH_MAX", "REF_FIELDS", "DiffOptions", "Engine", "RowStream"]
-
-LEAVING, COMING = 0, 1
-
-#: How deep maps may be nested, counting the lists around them: what the engine needs to prepare a
-#: query doubles with every level, and is a gigabyte at 15.
-MAP_DEPTH_MAX = 8
-
-#: Tells which of a row's columns are null, for as many as there are bits.
-_NULLS = pa.field("#nulls", pa.int64())
-_NULLS_MAX = 62
-_NARROW_DIGITS = 18
-#: Begins the second hash: only what is mixed in before a value changes how that one is mixed.
-_SALT = "17"
-
-#: What every row of a stream begins with: its side, and its reference on that side.
-REF_FIELDS = (pa.field("#side", pa.int8()), pa.field("#ref", pa.int64()))
+__all__ = ["DiffOptions", "Engine", "Unmatched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,86 +40,14 @@ class DiffOptions:
 
 
 @dataclass(slots=True)
-class RowStream:
-    """A stream of rows for the engine, which remembers the error that ended it.
+class Unmatched:
+    """References of rows without a partner, by side; and of rows that are to be looked at once
+    more, all of them together, since some of those without a partner may not be the first ones."""
 
-    The engine would only say that its input failed.
-    """
-
-    schema: pa.Schema
-    batches: Iterator[pa.RecordBatch]
-    error: BaseException | None = None
-
-    def key(self) -> str:
-        """SQL for all values of a row, such that equal values are equal there.
-
-        Raises :class:`UnsupportedTable` for maps that are nested too deep to be compared.
-        """
-        self._check_depth()
-        return ", ".join(_canonical(f.name, f.type) for f in list(self.schema)[len(REF_FIELDS) :])
-
-    def _check_depth(self) -> None:
-        if any(_map_depth(f.type) > MAP_DEPTH_MAX for f in self.schema):
-            raise UnsupportedTable(
-                f"its rows can't be compared: maps are nested more than {MAP_DEPTH_MAX} deep",
-                hint="follow it with its change data feed on",
-            )
-
-    def bucket(self, share: Share | None, by: Sequence[int]) -> str:
-        """SQL for whether a row is in the share: equal values of the columns with the numbers
-        ``by`` (none: of all columns) always go to the same one."""
-        if share is None:
-            return "true"
-        columns = list(self.schema)[len(REF_FIELDS) :]
-        chosen = [columns[number] for number in by] or columns
-        values = ", ".join(_canonical(f.name, f.type) for f in chosen)
-        return f"hash({values}) % {share.of} = {share.number}"
-
-    def fingerprint(self) -> dict[str, str]:
-        """SQL, by name, for what stands for all values of a row: 128 bits of hash, and values.
-
-        The engine's hash has 64 bits, and salting it gives no further ones, since it mixes hashes
-        of single values: two strings of one hash are alike under every salt. So the second hash
-        takes strings with a prefix. An integer has a hash of its own, but the one whose hash is
-        that of NULL is only told by which columns are null. Halves of wide decimals may change
-        places unseen, and nested values hide all of this; those are compared by value.
-        """
-        self._check_depth()
-        narrow = self._narrow()
-        first, second, exact = [f'"{_NULLS.name}"'], [_SALT, f'"{_NULLS.name}"'], []
-        for field in list(self.schema)[len(REF_FIELDS) :]:
-            value = _canonical(field.name, field.type)
-            if field not in narrow:
-                exact.append(value)
-                continue
-            first.append(value)
-            if _is_text(field.type):
-                prefix = "'fingerp~'" if pa.types.is_string(field.type) else "'fingerp~'::BLOB"
-                value = f"{prefix} || {value}"
-            second.append(value)
-        hashes = {"h1": f"hash({', '.join(first)})", "h2": f"hash({', '.join(second)})"}
-        return hashes | {f"v{i}": sql for i, sql in enumerate(exact)}
-
-    def _narrow(self) -> list[pa.Field]:
-        """The columns that 128 bits of hash may stand for."""
-        columns = list(self.schema)[len(REF_FIELDS) :]
-        return [f for f in columns if _is_narrow(f.type)][:_NULLS_MAX]
-
-    def reader(self) -> pa.RecordBatchReader:
-        """The stream as the engine takes it, once; with a column that tells which are null."""
-        schema = self.schema.append(_NULLS)
-        numbers = [self.schema.names.index(f.name) for f in self._narrow()]
-
-        def guarded() -> Iterator[pa.RecordBatch]:
-            try:
-                for batch in self.batches:
-                    nulls = _null_mask([batch.column(i) for i in numbers], batch.num_rows)
-                    yield pa.RecordBatch.from_arrays([*batch.columns, nulls], schema=schema)
-            except BaseException as e:
-                self.error = e
-                raise
-
-        return pa.RecordBatchReader.from_batches(schema, guarded())
+    leaving: BitMap64 = field(default_factory=BitMap64)
+    coming: BitMap64 = field(default_factory=BitMap64)
+    doubtful_leaving: BitMap64 = field(default_factory=BitMap64)
+    doubtful_coming: BitMap64 = field(default_factory=BitMap64)
 
 
 class Engine:
@@ -182,47 +97,78 @@ class Engine:
 
     def unmatched(
         self, rows: Callable[[], RowStream], share: Share | None = None, by: Sequence[int] = ()
-    ) -> tuple[pa.Array, pa.Array]:
+    ) -> Unmatched:
         """The references of the rows that leave, and of those that come, without a partner.
 
         One pass finds those that have no equal row at all; of the others that don't balance, only
-        those are looked at again. Of a share only its rows, see :meth:`RowStream.bucket`.
+        those are looked at again. Placed rows are partners already: they are only told as doubtful
+        where one of them may be equal to a row that has no partner, and of a lower reference.
+        Of a share, for which no rows are placed, only its rows: see :meth:`RowStream.bucket`.
         """
         stream = rows()
         columns = stream.fingerprint()
-        mine = stream.bucket(share, by)
-        found = self._query(
-            stream,
-            f'SELECT h1, h2, count(*) AS n, count(*) FILTER ("#side" = {COMING}) AS n_came, '
-            f'min("#ref") AS low FROM {_selected(columns, mine)} GROUP BY {", ".join(columns)} '
-            "HAVING n <> 2 * n_came",
-        )
-        alone, comes = pc.equal(found["n"], 1), pc.equal(found["n_came"], 1)
-        left = found.filter(pc.and_not(alone, comes))["low"].combine_chunks()
-        came = found.filter(pc.and_(alone, comes))["low"].combine_chunks()
-        several = found.filter(pc.invert(alone)).select(["h1", "h2"])
-        if several.num_rows:
-            more_left, more_came = self._several(rows(), columns, mine, several)
-            left, came = pa.concat_arrays([left, more_left]), pa.concat_arrays([came, more_came])
-        return left, came
+        placed = OTHER_FIELD in stream.schema
+        selected, sides, hint = _selected(columns, stream.bucket(share, by)), "", ""
+        if placed:
+            with self._over(stream):
+                self._execute(f"CREATE TEMP TABLE hashed AS {_hashed(columns, stream.hint())}")
+            selected, sides = "hashed", f'WHERE "#side" < {PLACED}'
+            hint = ", any_value(p) AS p"
+        with nullcontext() if placed else self._over(stream):
+            self._execute(
+                "CREATE TEMP TABLE found AS "
+                f'SELECT h1, h2, count(*) AS n, count(*) FILTER ("#side" = {COMING}) AS n_came, '
+                f'min("#ref") AS low{hint} FROM {selected} {sides} '
+                f"GROUP BY {', '.join(columns)} HAVING n <> 2 * n_came"
+            )
+        result = Unmatched()
+        for side, refs in ((LEAVING, result.leaving), (COMING, result.coming)):
+            self._collect(f"SELECT low FROM found WHERE n = 1 AND n_came = {side}", refs)
+        if self._execute("SELECT count(*) FROM found WHERE n > 1").fetchall()[0][0]:
+            again = None if placed else rows()
+            with nullcontext() if again is None else self._over(again):
+                self._several(selected, sides, columns, result)
+        if placed:
+            self._doubts(result)
+            self._execute("DROP TABLE hashed")
+        self._execute("DROP TABLE found")
+        return result
 
     def _several(
-        self, rows: RowStream, columns: dict[str, str], mine: str, wanted: pa.Table
-    ) -> tuple[pa.Array, pa.Array]:
-        """As :meth:`unmatched`, for those of the groups with these hashes that don't balance."""
-        self._connection.register("wanted", wanted)
+        self, selected: str, sides: str, columns: dict[str, str], result: Unmatched
+    ) -> None:
+        """Add those of the groups of several rows that don't balance."""
         refs = 'list("#ref" ORDER BY "#ref") FILTER ("#side" = {})'
-        found = self._query(
-            rows,
+        found = self._connection.sql(
             f"SELECT {refs.format(LEAVING)} AS l, {refs.format(COMING)} AS c "
-            f"FROM {_selected(columns, mine)} SEMI JOIN wanted USING (h1, h2) "
-            f"GROUP BY {', '.join(columns)}",
+            f"FROM (SELECT * FROM {selected} {sides}) "
+            "SEMI JOIN (SELECT h1, h2 FROM found WHERE n > 1) USING (h1, h2) "
+            f"GROUP BY {', '.join(columns)}"
+        ).to_arrow_table()
+        result.leaving.update(bitmap_of(_first_of_surplus(found["l"], found["c"])))
+        result.coming.update(bitmap_of(_first_of_surplus(found["c"], found["l"])))
+
+    def _doubts(self, result: Unmatched) -> None:
+        """Add the placed rows that may be equal to one without a partner, and the latter."""
+        self._execute(
+            f'CREATE TEMP TABLE doubts AS SELECT DISTINCT p FROM hashed WHERE "#side" = {PLACED} '
+            "AND p IN (SELECT p FROM found)"
         )
-        self._connection.unregister("wanted")
-        return (
-            _first_of_surplus(found["l"], found["c"]),
-            _first_of_surplus(found["c"], found["l"]),
-        )
+        for column, side, refs in (
+            ("#ref", LEAVING, result.doubtful_leaving), ("#other", COMING, result.doubtful_coming)
+        ):  # fmt: skip
+            doubtful = 'FROM hashed WHERE p IN (SELECT p FROM doubts) AND "#side" ='
+            self._collect(f'SELECT "#ref" {doubtful} {side}', refs)
+            self._collect(f'SELECT "{column}" {doubtful} {PLACED}', refs)
+        self._execute("DROP TABLE doubts")
+
+    def _execute(self, sql: str) -> Any:
+        return self._connection.execute(sql)
+
+    def _collect(self, sql: str, refs: BitMap64) -> None:
+        """Add what the query finds, references, a batch at a time."""
+        for batch in pa.RecordBatchReader.from_stream(self._connection.sql(sql)):
+            refs.update(bitmap_of(batch.column(0)))
 
     def changed_ids(self, rows: Callable[[], RowStream]) -> pa.Table | None:
         """Row id and both references (null: not on that side) of all rows that are not kept."""
@@ -252,7 +198,7 @@ class Engine:
         Returns how many rows there are too few and too many, and up to ``limit`` examples: the
         values, then ``surplus``.
         """
-        names = [f.name for f in list(rows.schema)[len(REF_FIELDS) :]]
+        names = [f.name for f in rows.fields()]
         values = ", ".join(f"any_value({name}) AS {name}" for name in names)
         with self._over(rows):
             self._connection.execute(
@@ -316,25 +262,14 @@ def _selected(columns: dict[str, str], condition: str = "true") -> str:
     return f'(SELECT "#side", "#ref", {listed} FROM rows WHERE {condition})'
 
 
-def _is_text(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_string(data_type) or pa.types.is_binary(data_type))
-
-
-def _is_narrow(data_type: pa.DataType) -> bool:
-    """Whether the engine keeps a value in 64 bits, or as bytes."""
-    types = pa.types
-    if types.is_decimal(data_type):
-        return bool(data_type.precision <= _NARROW_DIGITS)
-    return bool(types.is_primitive(data_type) or _is_text(data_type))
-
-
-def _null_mask(columns: list[pa.Array], count: int) -> pa.Int64Array:
-    mask = pa.repeat(pa.scalar(0, pa.int64()), count)
-    for i, column in enumerate(columns):
-        if column.null_count:
-            bit = pa.scalar(1 << i, pa.int64())
-            mask = pc.add(mask, pc.multiply(column.is_null().cast(pa.int64()), bit))
-    return mask
+def _hashed(columns: dict[str, str], hint: str | None) -> str:
+    """The rows of a stream that has placed ones: of those nothing is kept but a hint."""
+    whole = columns if hint else {**columns, "h1": "p"}
+    listed = ", ".join(
+        f'CASE WHEN "#side" < {PLACED} THEN {sql} END AS {name}' for name, sql in whole.items()
+    )
+    hinted = f"(SELECT *, {hint or columns['h1']} AS p FROM rows)"
+    return f'SELECT "#side", "#ref", "#other", p, {listed} FROM {hinted}'
 
 
 def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
@@ -347,43 +282,3 @@ def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array
     starts = pc.subtract(pc.cumulative_sum(lengths), lengths)
     rank = pc.subtract(pa.arange(0, len(flat)), starts.take(groups))
     return flat.filter(pc.less(rank, surplus.take(groups)))
-
-
-def _canonical(name: str, data_type: pa.DataType) -> str:
-    """SQL for a value such that equal values are equal there: maps have no order."""
-    types = pa.types
-    if types.is_map(data_type):
-        key = _canonical("e.key", data_type.key_type)
-        value = _canonical("e.value", data_type.item_type)
-        entry = f"struct_pack(key := {key}, value := {value})"
-        return f"list_sort(list_transform(map_entries({name}), lambda e: {entry}))"
-    if types.is_struct(data_type) and _has_map(data_type):
-        parts = ", ".join(
-            f"f{i} := {_canonical(_member(name, f.name), f.type)}" for i, f in enumerate(data_type)
-        )
-        return f"CASE WHEN {name} IS NULL THEN NULL ELSE struct_pack({parts}) END"
-    if types.is_list(data_type) and _has_map(data_type):
-        element = _canonical("x", data_type.value_type)
-        return f"list_transform({name}, lambda x: {element})"
-    return name
-
-
-def _member(name: str, field_name: str) -> str:
-    quoted = field_name.replace('"', '""')
-    return f'{name}."{quoted}"'
-
-
-def _map_depth(data_type: pa.DataType) -> int:
-    """How many maps and lists lie around each other, down to the innermost map."""
-    if not _has_map(data_type):
-        return 0
-    inside = max(_map_depth(data_type.field(i).type) for i in range(data_type.num_fields))
-    return inside + (not pa.types.is_struct(data_type))
-
-
-def _has_map(data_type: pa.DataType) -> bool:
-    if pa.types.is_map(data_type):
-        return True
-    return any(
-        _has_map(data_type.field(i).type) for i in range(getattr(data_type, "num_fields", 0))
-    )

@@ -7,13 +7,14 @@ has rows of very many commit versions this would be slow, and the engine groups 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.decode.engine import COMING, LEAVING
-from tailer.decode.vectors import bitmap_of, positions_of
+from tailer.decode.stream import COMING, LEAVING
+from tailer.decode.vectors import bitmap_of, positions_of, positions_within
 
 __all__ = ["CHANGED", "ManyVersions", "changed_ids"]
 
@@ -24,18 +25,21 @@ CHANGED = pa.schema([("row_id", pa.int64()), ("left", pa.int64()), ("came", pa.i
 Tracked = Callable[[], Iterator[tuple[int, pa.Int64Array, pa.RecordBatch]]]
 
 _VERSIONS_MAX = 64
+_LONG_MAX = 2**63 - 1
 
 
 class ManyVersions(Exception):
     """The rows have too many commit versions for one bitmap each."""
 
 
-def changed_ids(tracked: Tracked) -> pa.Table | None:
+def changed_ids(tracked: Tracked, keep_bytes_max: int = 0) -> pa.Table | None:
     """The rows that are not kept, by :data:`CHANGED`; updated ones have both references.
 
-    None if an id is there twice on one side. Raises :class:`ManyVersions`.
+    They are read twice, unless all ids fit into ``keep_bytes_max``: runs of ids take no room. None
+    if an id is there twice on one side. Raises :class:`ManyVersions`.
     """
-    sets = _by_version(tracked)
+    memory = _Memory(keep_bytes_max)
+    sets = _by_version(tracked, memory)
     if sets is None:
         return None
     changed = [BitMap64(), BitMap64()]
@@ -43,20 +47,67 @@ def changed_ids(tracked: Tracked) -> pa.Table | None:
         left, came = (sets[side].get(version, BitMap64()) for side in (LEAVING, COMING))
         changed[LEAVING] |= left - came
         changed[COMING] |= came - left
-    return _referenced(tracked, changed)
+    return _referenced(memory.batches(tracked), changed)
 
 
-def _by_version(tracked: Tracked) -> tuple[dict[int, BitMap64], dict[int, BitMap64]] | None:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """So many numbers, each one more than that before it."""
+
+    first: int
+    count: int
+
+    @classmethod
+    def of(cls, numbers: pa.Int64Array) -> _Run | None:
+        """The run that these numbers are, if they are one."""
+        count = len(numbers)
+        first = int(numbers[0].as_py()) if count else 0
+        if not 0 <= first <= _LONG_MAX - count:  # no valid id, but one that can be written
+            return None
+        if count and numbers[-1].as_py() - first != count - 1:
+            return None
+        return cls(first, count) if numbers.equals(pa.arange(first, first + count)) else None
+
+
+class _Memory:
+    """References and ids of all rows, as long as they take no more than so many bytes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_left = bytes_max
+        self._kept: list[tuple[int, list[_Run | pa.Int64Array]]] | None = []
+
+    def add(self, side: int, refs: pa.Int64Array, ids: pa.Int64Array) -> None:
+        if self._kept is None:
+            return
+        columns = [_Run.of(numbers) or numbers for numbers in (refs, ids)]
+        self._bytes_left -= sum(c.nbytes for c in columns if not isinstance(c, _Run))
+        self._kept.append((side, columns))
+        if self._bytes_left < 0:
+            self._kept = None
+
+    def batches(self, tracked: Tracked) -> Iterator[tuple[int, pa.Int64Array, pa.Int64Array]]:
+        """Side, references and ids once more, read again where they are not all here."""
+        if self._kept is None:
+            yield from ((side, refs, batch.column("row_id")) for side, refs, batch in tracked())
+        for side, columns in self._kept or ():
+            refs, ids = (
+                pa.arange(c.first, c.first + c.count) if isinstance(c, _Run) else c for c in columns
+            )
+            yield side, refs, ids
+
+
+def _by_version(
+    tracked: Tracked, memory: _Memory
+) -> tuple[dict[int, BitMap64], dict[int, BitMap64]] | None:
     """Of each side the ids by commit version; None if there are fewer than rows."""
     sets: tuple[dict[int, BitMap64], dict[int, BitMap64]] = ({}, {})
     rows = [0, 0]
-    for side, _, batch in tracked():
+    for side, refs, batch in tracked():
         rows[side] += batch.num_rows
         ids, versions = batch.column("row_id"), batch.column("row_commit_version")
-        distinct = versions.unique().to_pylist()
-        for version in distinct:
-            same = ids if len(distinct) == 1 else ids.filter(pc.equal(versions, version))
-            sets[side].setdefault(version, BitMap64()).update(bitmap_of(same))
+        memory.add(side, refs, ids)
+        for version, same in _split(ids, versions):
+            sets[side].setdefault(version, BitMap64()).update(same)
         if len(sets[side]) > _VERSIONS_MAX:
             raise ManyVersions
     for side in (LEAVING, COMING):
@@ -68,15 +119,45 @@ def _by_version(tracked: Tracked) -> tuple[dict[int, BitMap64], dict[int, BitMap
     return sets
 
 
-def _referenced(tracked: Tracked, changed: list[BitMap64]) -> pa.Table:
+def _split(ids: pa.Int64Array, versions: pa.Int64Array) -> list[tuple[int, BitMap64]]:
+    """The ids by their version. Most rows have one version, so only the others are picked out."""
+    bounds = pc.min_max(versions)
+    if bounds["min"] == bounds["max"]:
+        return [(bounds["min"].as_py(), _set_of(ids))] if len(ids) else []
+    counts = {entry["values"]: entry["counts"] for entry in versions.value_counts().to_pylist()}
+    usual = max(counts, key=lambda version: counts[version])
+    rest, found = _set_of(ids), []
+    for version in counts.keys() - {usual}:
+        some = bitmap_of(ids.filter(pc.equal(versions, version)))
+        rest -= some
+        found.append((version, some))
+    return [*found, (usual, rest)]
+
+
+def _set_of(ids: pa.Int64Array) -> BitMap64:
+    run = _Run.of(ids)
+    return bitmap_of(ids) if run is None else BitMap64(range(run.first, run.first + run.count))
+
+
+def _among(ids: pa.Int64Array, wanted: BitMap64) -> pa.Array:
+    """The indices of those ids that are wanted."""
+    run = _Run.of(ids)
+    if run is not None:
+        here = positions_within(wanted, run.first, run.first + run.count)
+        return pc.subtract(here, pa.scalar(run.first, pa.int64()))
+    here = positions_of(bitmap_of(ids) & wanted)
+    return pc.indices_nonzero(pc.is_in(ids, value_set=here)) if len(here) else here
+
+
+def _referenced(
+    rows: Iterator[tuple[int, pa.Int64Array, pa.Int64Array]], changed: list[BitMap64]
+) -> pa.Table:
     """The changed ids with their references, which are looked up in a second pass."""
     found: list[list[pa.Table]] = [[], []]
-    for side, refs, batch in tracked():
-        ids = batch.column("row_id")
-        wanted = bitmap_of(ids) & changed[side]
-        if wanted:
-            mask = pc.is_in(ids, value_set=positions_of(wanted))
-            columns = [ids.filter(mask), refs.filter(mask)]
+    for side, refs, ids in rows:
+        at = _among(ids, changed[side])
+        if len(at):
+            columns = [ids.take(at), refs.take(at)]
             found[side].append(pa.table(columns, names=["row_id", "ref"]))
     empty = pa.schema(list(CHANGED)[:2]).empty_table().rename_columns(["row_id", "ref"])
     left, came = (pa.concat_tables([empty, *tables]).sort_by("row_id") for tables in found)

@@ -9,20 +9,35 @@ side by side, and where two rows at one place differ, both are kept.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
-from tailer.decode.engine import COMING, LEAVING
+from tailer.decode.equal import differ
 from tailer.decode.rows import Skip, given_kinds
-from tailer.decode.vectors import positions_of
+from tailer.decode.stream import COMING, LEAVING, PLACED
+from tailer.decode.vectors import positions_within
 
 __all__ = ["Decoded", "Keeper", "alike", "kept_rows", "pairable", "settled", "side_by_side"]
 
-#: Side, number of the file on that side, and rows of it.
-Decoded = tuple[int, int, Rows]
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Rows of a file: their side, the file's number on that side, and the rows.
+
+    Where the side is ``PLACED``, they leave and come: ``came`` has the number of the file that
+    comes, and their positions there.
+    """
+
+    side: int
+    number: int
+    rows: Rows
+    came: tuple[int, pa.Int64Array] | None = None
+
 
 _PAIRED_FILES_MAX = 64
 #: Two files that differ in more of their rows than this are not one the rewrite of the other.
@@ -37,15 +52,20 @@ class Keeper:
 
     def __init__(self, bytes_max: int, sides: tuple[bool, bool]) -> None:
         self._sides = sides
-        self._bytes_max = self._bytes_left = bytes_max
+        self._bytes_left = bytes_max
         self._kept: dict[tuple[int, int], list[Rows]] = {}
         self._dropped: set[tuple[int, int]] = set()
 
-    def clear(self) -> None:
-        """Begin anew."""
-        self._bytes_left = self._bytes_max
-        self._kept.clear()
-        self._dropped.clear()
+    @property
+    def complete(self) -> bool:
+        """Whether no file was given up."""
+        return not self._dropped
+
+    def restricted(self, sides: tuple[bool, bool]) -> Keeper:
+        """The same rows of these sides only."""
+        for place in [place for place in self._kept if not sides[place[0]]]:
+            self.drop(*place)
+        return self
 
     def add(self, side: int, number: int, rows: Rows) -> None:
         """Keep these rows, unless the file was given up or this would be too much."""
@@ -71,21 +91,27 @@ class Keeper:
 
 def settled(file: ChangeFile, kept: Sequence[Rows]) -> tuple[Rows, ...] | None:
     """The changed rows of a work order, from those that were kept; None if some are missing."""
-    wanted = positions_of(file.rows or BitMap64())
+    wanted = file.rows or BitMap64()
     found, count = [], 0
     for rows in kept:
-        mask = pc.is_in(rows.positions, value_set=wanted)
-        positions = rows.positions.filter(mask)
-        if not len(positions):
+        here = _members(rows.positions, wanted)
+        if not len(here):
             continue
-        count += len(positions)
-        batch = rows.batch.filter(mask)
-        at = batch.num_columns - len(METADATA_FIELDS)
-        kinds = given_kinds(file, positions, positions[0].as_py(), positions[-1].as_py() + 1)
-        batch = batch.set_column(at, pa.field(CHANGE_TYPE, pa.string()), kinds)
-        ids = None if rows.row_ids is None else rows.row_ids.filter(mask)
-        found.append(Rows(batch, positions, ids))
+        count += len(here)
+        some = rows
+        if len(here) < len(rows.positions):
+            some = _where(rows, pc.is_in(rows.positions, value_set=here))
+        kinds = given_kinds(file, here, here[0].as_py(), here[-1].as_py() + 1)
+        at = some.batch.num_columns - len(METADATA_FIELDS)
+        batch = some.batch.set_column(at, pa.field(CHANGE_TYPE, pa.string()), kinds)
+        found.append(Rows(batch, here, some.row_ids))
     return tuple(found) if count == len(wanted) else None
+
+
+def _members(positions: pa.Int64Array, wanted: BitMap64) -> pa.Int64Array:
+    """Which of these positions are wanted; they are in ascending order."""
+    here = positions_within(wanted, positions[0].as_py(), positions[-1].as_py() + 1)
+    return here if here.equals(positions) else positions.filter(pc.is_in(positions, value_set=here))
 
 
 def kept_rows(file: ChangeFile, skip: Skip) -> Iterator[Rows]:
@@ -122,54 +148,58 @@ def _score(one: Rows | None, other: Rows | None) -> float:
     """The share of rows that are the same at the same place."""
     if one is None or other is None:
         return 0.0
-    count = min(one.batch.num_rows, other.batch.num_rows)
-    mask = _differ(one.batch.slice(0, count), other.batch.slice(0, count))
-    return 1.0 - float(pc.mean(mask).as_py())
+    count = int(min(one.batch.num_rows, other.batch.num_rows))
+    _, different = _differ(one, other, count)
+    return 1.0 - different / count
 
 
 def side_by_side(
     left: tuple[int, Iterator[Rows]], came: tuple[int, Iterator[Rows]], keeper: Keeper
 ) -> Iterator[Decoded]:
-    """The rows of two files, and into the keeper those of both that differ at one place."""
+    """The rows of two files: of rows that are equal at one place those that leave, as
+    :data:`~tailer.decode.engine.PLACED`; all others as they are, and into the keeper too."""
     sides = (LEAVING, COMING)
     numbers, streams = (left[0], came[0]), (left[1], came[1])
     rest: list[Rows | None] = [None, None]
     seen = different = 0
-    while True:
+    while different <= seen * _DIFFERENT_MAX:
         for side in sides:
-            if rest[side] is None and (rows := next(streams[side], None)) is not None:
-                yield side, numbers[side], rows
-                rest[side] = rows
+            if rest[side] is None:
+                rest[side] = next(streams[side], None)
         one, other = rest
         if one is None or other is None:
             break
         count = min(one.batch.num_rows, other.batch.num_rows)
-        mask = _differ(one.batch.slice(0, count), other.batch.slice(0, count))
-        seen, different = seen + count, different + (pc.sum(mask).as_py() or 0)
-        if different > seen * _DIFFERENT_MAX:
-            break
+        mask, found = _differ(one, other, count)
+        seen, different = seen + count, different + found
+        if found < count:
+            same, there = _where(one, pc.invert(mask)), _where(other, pc.invert(mask))
+            yield Decoded(PLACED, numbers[0], same, (numbers[1], there.positions))
         for side, rows in zip(sides, (one, other), strict=True):
-            ids = None if rows.row_ids is None else rows.row_ids.slice(0, count).filter(mask)
-            batch = rows.batch.slice(0, count).filter(mask)
-            positions = rows.positions.slice(0, count).filter(mask)
-            keeper.add(side, numbers[side], Rows(batch, positions, ids))
+            if found:
+                changed = _where(rows, mask)
+                keeper.add(side, numbers[side], changed)
+                yield Decoded(side, numbers[side], changed)
             rest[side] = rows.slice(count) if count < rows.batch.num_rows else None
-    if different > seen * _DIFFERENT_MAX or rest != [None, None]:
-        for side in sides:
-            keeper.drop(side, numbers[side])
+    alike_so_far = different <= seen * _DIFFERENT_MAX
     for side in sides:
-        for rows in streams[side]:
-            yield side, numbers[side], rows
+        last = rest[side]
+        for rows in chain([] if last is None else [last], streams[side]):
+            if alike_so_far:
+                keeper.add(side, numbers[side], rows)
+            else:
+                keeper.drop(side, numbers[side])
+            yield Decoded(side, numbers[side], rows)
 
 
-def _differ(one: pa.RecordBatch, other: pa.RecordBatch) -> pa.BooleanArray:
-    """Where two batches of one schema differ in a data column that is quickly compared."""
-    mask = pa.repeat(pa.scalar(False), one.num_rows)
-    columns = len(one.columns) - len(METADATA_FIELDS)
-    for a, b in zip(one.columns[:columns], other.columns[:columns], strict=True):
-        if not (pa.types.is_nested(a.type) or a.type.equals(pa.null())):
-            differ = pc.not_equal(a, b)
-            if differ.null_count:
-                differ = pc.coalesce(differ, pc.xor(a.is_null(), b.is_null()))
-            mask = pc.or_(mask, differ)
-    return mask
+def _where(rows: Rows, mask: pa.BooleanArray) -> Rows:
+    """Those of the first rows that the mask tells."""
+    ids = None if rows.row_ids is None else rows.row_ids.slice(0, len(mask)).filter(mask)
+    batch = rows.batch.slice(0, len(mask)).filter(mask)
+    return Rows(batch, rows.positions.slice(0, len(mask)).filter(mask), ids)
+
+
+def _differ(one: Rows, other: Rows, count: int) -> tuple[pa.BooleanArray, int]:
+    """Which of the first ``count`` rows differ in their data, and how many."""
+    a, b = (r.batch.slice(0, count).columns[: -len(METADATA_FIELDS)] for r in (one, other))
+    return differ(a, b, count)

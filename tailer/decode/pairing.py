@@ -26,9 +26,10 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeFile
-from tailer.decode.engine import COMING, LEAVING, REF_FIELDS, DiffOptions, Engine, RowStream
+from tailer.decode.engine import DiffOptions, Engine
 from tailer.decode.preimages import Numbers, Preimages
 from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
+from tailer.decode.stream import COMING, LEAVING, REF_FIELDS, RowStream
 from tailer.decode.variant import canonical_variants
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.snapshot import TableState

@@ -284,7 +284,9 @@ def _lacks(remove: RemoveFile, before: TableState) -> bool:
     names = {before.physical_name(f) for f in before.partition_fields()}
     if names and not names <= (remove.partition_values or {}).keys():
         return True
-    if row_tracking_enabled(before.protocol, before.metadata) and remove.base_row_id is None:
+    if row_tracking_enabled(before.protocol, before.metadata) and (
+        remove.base_row_id is None or remove.default_row_commit_version is None
+    ):
         return True
     bare = remove.size is None and not remove.extended_file_metadata
     return bare and remove.deletion_vector is None and supports(before.protocol, "deletionVectors")

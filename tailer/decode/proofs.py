@@ -41,7 +41,7 @@ _CHUNK_BYTES = 1024 * 1024
 
 def proved_apart(rewrite: Rewrite, before: TableState, after: TableState) -> Numbers:
     """The files that share no row with any file of the other side."""
-    if before.schema != after.schema or before.mapping != after.mapping:
+    if not _same_layout(before, after):
         return set(), set()
     sides = (rewrite.leaving, rewrite.coming)
     left, came = (_by_partition(files) for files in sides)
@@ -102,7 +102,7 @@ def proved_same(
     All of them or none: among equal rows the first ones stay, wherever they are.
     """
     same: Numbers = (set(), set())
-    if before.schema != after.schema or before.mapping != after.mapping:
+    if not _same_layout(before, after):
         return same
     left, came = (_by_partition(files) for files in (rewrite.leaving, rewrite.coming))
     for key in left.keys() & came.keys():
@@ -114,6 +114,15 @@ def proved_same(
     return same
 
 
+def _same_layout(before: TableState, after: TableState) -> bool:
+    """Whether files and partition values are to be read in one way on both sides."""
+    return (
+        before.schema == after.schema
+        and before.mapping == after.mapping
+        and before.metadata.partition_columns == after.metadata.partition_columns
+    )
+
+
 def _same_bytes(
     ours: Sequence[ChangeFile], theirs: Sequence[ChangeFile], open_file: OpenFile
 ) -> bool:
@@ -122,9 +131,13 @@ def _same_bytes(
     if sizes[0] != sizes[1] or partial:
         return False
     # Most files of one size differ at their end already, where the statistics are.
-    for first_look in (True, False):
+    for end in (True, False):
         digests = [
-            sorted(_digest(f, open_file, only_end=first_look) for f in files)
+            # Files of many partitions may be here together, and values are spelled outside them.
+            sorted(
+                (sorted(map(str, f.partition_values.items())), _digest(f, open_file, only_end=end))
+                for f in files
+            )
             for files in (ours, theirs)
         ]
         if digests[0] != digests[1]:

@@ -167,6 +167,8 @@ def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: in
         return kinds
     image = "update_preimage" if file.change_type == "delete" else "update_postimage"
     updated = positions_within(file.updated, first, last)
+    if updated.equals(positions):
+        return pa.repeat(pa.scalar(image), len(positions))
     return pc.if_else(pc.is_in(positions, value_set=updated), pa.scalar(image), kinds)
 
 

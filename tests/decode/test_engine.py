@@ -9,7 +9,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from tailer.decode.engine import COMING, LEAVING, REF_FIELDS, DiffOptions, Engine, RowStream
+from tailer.decode.engine import DiffOptions, Engine
+from tailer.decode.stream import COMING, LEAVING, REF_FIELDS, RowStream
 
 _MULTIPLIER, _WORD = 0xD6E8FEB86659FD93, 2**64
 
@@ -34,7 +35,7 @@ def stream(data_type: pa.DataType, left: list[Any], came: list[Any]) -> RowStrea
 def unmatched(data_type: pa.DataType, left: list[Any], came: list[Any]) -> tuple[Any, Any]:
     with Engine(DiffOptions()) as engine:
         found = engine.unmatched(lambda: stream(data_type, left, came))
-    return sorted(found[0].to_pylist()), sorted(found[1].to_pylist())
+    return list(found.leaving), list(found.coming)
 
 
 def engine_hash(sql: str) -> int:
@@ -101,5 +102,5 @@ def test_more_columns_than_there_are_bits_are_compared_all_the_same() -> None:
         return RowStream(schema, iter([pa.RecordBatch.from_arrays(arrays, schema=schema)]))
 
     with Engine(DiffOptions()) as engine:
-        left, came = engine.unmatched(rows)
-    assert (left.to_pylist(), came.to_pylist()) == ([0], [0])
+        found = engine.unmatched(rows)
+    assert (list(found.leaving), list(found.coming)) == ([0], [0])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.decode.engine import Engine
+from tailer.decode.engine import Engine, Unmatched
 from tailer.feed import FeedOptions, read_changes
 from tailer.metrics import Observer
 from tailer.testing.table import Action, TableBuilder
@@ -63,7 +63,7 @@ def compared(table: TableBuilder, monkeypatch: pytest.MonkeyPatch) -> bool:
     used: list[bool] = []
     unmatched = Engine.unmatched
 
-    def counting(self: Engine, *asked: Any) -> tuple[pa.Array, pa.Array]:
+    def counting(self: Engine, *asked: Any) -> Unmatched:
         used.append(True)
         return unmatched(self, *asked)
 

@@ -162,6 +162,22 @@ def rowtracking_backfilled(lab: Lab) -> None:
     lab.sql("UPDATE {t} SET val = 3 WHERE id = 3")
 
 
+def rowtracking_noop(lab: Lab) -> None:
+    """Updates that give rows the values that they have, alone or among others: by copy, by DV."""
+    lab.create(partitioned="part", enableRowTracking="true", enableDeletionVectors="false")
+    lab.write(rows(0, 12), files=2)
+    lab.sql("UPDATE {t} SET val = val WHERE id < 6")
+    lab.sql("UPDATE {t} SET val = CASE WHEN id < 3 THEN val ELSE -1 END WHERE id < 6")
+    lab.sql("UPDATE {t} SET name = name WHERE id = 4")
+    lab.set(enableDeletionVectors="true")
+    lab.sql("UPDATE {t} SET val = val WHERE id IN (1, 7)")
+    lab.sql("UPDATE {t} SET val = CASE WHEN id = 7 THEN val ELSE -2 END WHERE id IN (2, 7)")
+    lab.sql(
+        "MERGE INTO {t} t USING (SELECT id, val FROM {t} WHERE id IN (3, 8)) s ON t.id = s.id"
+        " WHEN MATCHED AND t.id = 3 THEN UPDATE SET val = s.val WHEN MATCHED THEN DELETE"
+    )
+
+
 def rowtracking_mapping(lab: Lab) -> None:
     """Row ids under column mapping: the materialised id columns have physical names too."""
     lab.create(enableRowTracking="true", columnMapping_mode="name", enableDeletionVectors="false")
@@ -214,6 +230,7 @@ CASES = (
     rowtracking_dv,
     rowtracking_cdf,
     rowtracking_backfilled,
+    rowtracking_noop,
     rowtracking_mapping,
     overwrite_schema,
     special_columns,

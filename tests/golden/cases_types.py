@@ -140,6 +140,20 @@ def cdf_partition_types(lab: Lab) -> None:
     lab.sql("DELETE FROM {t} WHERE pts = TIMESTAMP'2024-07-01 00:00:00'")
 
 
+def partition_binary(lab: Lab) -> None:
+    """Binary partition values, bytes among them that are no text; changes are derived."""
+    lab.create("id INT, b BINARY", partitioned="b", enableDeletionVectors="false")
+    lab.sql(
+        "INSERT INTO {t} VALUES (0, X'00'), (1, X'61C3A9'), (2, X'FF'), (3, X'FE80'), (4, X''),"
+        " (5, NULL), (6, X'EFBFBD'), (7, X'2F3D2520'), (8, X'F09F9880'), (9, X'00017F22')"
+    )
+    lab.sql("INSERT INTO {t} VALUES (12, X'FF'), (13, X'FE80'), (10, X'00'), (11, X'61C3A9')")
+    lab.sql("UPDATE {t} SET id = id + 100 WHERE id IN (0, 1, 2, 5, 8)")
+    lab.sql("UPDATE {t} SET b = X'C0' WHERE id IN (3, 9)")
+    lab.sql("OPTIMIZE {t}")
+    lab.sql("DELETE FROM {t} WHERE id IN (10, 11, 12)")
+
+
 def duplicates(lab: Lab) -> None:
     """Equal rows many times over, NaN and both zeros among them, rewritten by copy."""
     lab.create("k INT, f DOUBLE, m MAP<STRING, DOUBLE>", enableDeletionVectors="false")
@@ -251,6 +265,7 @@ CASES = (
     cdf_types,
     cdf_partition_strings,
     cdf_partition_types,
+    partition_binary,
     types,
     duplicates,
     ancient_dates,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeFile
-from tailer.decode import diff, engine, plan
+from tailer.decode import diff, plan, stream
 from tailer.decode.columns import find_field
 from tailer.decode.engine import Engine
 from tailer.decode.tracking import tracked_rows
@@ -195,20 +195,18 @@ def only_rows_of_this_version_s_commit_came(patch: Patch) -> None:
 
 
 def zero_has_a_sign(patch: Patch) -> None:
-    canonical = engine._canonical
+    canonical = stream._canonical
 
     def signed(name: str, data_type: pa.DataType) -> str:
         return f"{name}::VARCHAR" if pa.types.is_floating(data_type) else canonical(name, data_type)
 
-    patch.setattr(engine, "_canonical", signed)
+    patch.setattr(stream, "_canonical", signed)
 
 
 def equal_rows_cancel_however_many_they_are(patch: Patch) -> None:
-    query = Engine._query
+    execute = Engine._execute
     exact, once = "HAVING n <> 2 * n_came", "HAVING n_came = 0 OR n_came = n"
-    patch.setattr(
-        Engine, "_query", lambda self, stream, sql: query(self, stream, sql.replace(exact, once))
-    )
+    patch.setattr(Engine, "_execute", lambda self, sql: execute(self, sql.replace(exact, once)))
 
 
 def the_base_row_id_is_off_by_one(patch: Patch) -> None:

@@ -1,0 +1,81 @@
+"""Which rows of two batches differ where they stand: exact, by value, one column at a time.
+
+Two rows that are called equal here are equal (NaN equals NaN, -0.0 equals 0.0, null equals null);
+of two that are called different, maps may still be equal in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["differ"]
+
+
+def differ(
+    one: Iterable[pa.Array], other: Iterable[pa.Array], count: int
+) -> tuple[pa.BooleanArray, int]:
+    """Which of ``count`` rows differ in any of these columns, and how many of them do.
+
+    Both sides have the same columns of the same types, and as many rows.
+    """
+    mask, found = None, 0
+    for a, b in zip(one, other, strict=True):
+        in_column = _unequal(a, b)
+        if pc.any(in_column).as_py():
+            mask = in_column if mask is None else pc.or_(mask, in_column)
+    if mask is None:
+        mask = pa.repeat(pa.scalar(False), count)
+    else:
+        found = int(pc.sum(mask).as_py())
+    return mask, found
+
+
+def _unequal(a: pa.Array, b: pa.Array) -> pa.BooleanArray:
+    """Where two arrays of one type differ; never null."""
+    types = pa.types
+    if isinstance(a, pa.ExtensionArray):
+        return _unequal(a.storage, b.storage)
+    if types.is_null(a.type):
+        return pa.repeat(pa.scalar(False), len(a))
+    if types.is_struct(a.type):
+        return _unequal_structs(a, b)
+    if types.is_map(a.type):
+        entries = pa.list_(pa.struct([("key", a.type.key_type), ("value", a.type.item_type)]))
+        return _unequal_lists(a.cast(entries), b.cast(entries))
+    if types.is_list(a.type) or types.is_large_list(a.type):
+        return _unequal_lists(a, b)
+    found = pc.not_equal(a, b)
+    if found.null_count:
+        found = pc.coalesce(found, pc.xor(a.is_null(), b.is_null()))
+    if types.is_floating(a.type) and pc.any(found).as_py():
+        both = pc.and_(pc.is_nan(a), pc.is_nan(b))
+        found = pc.and_not(found, pc.fill_null(both, False))
+    return found
+
+
+def _unequal_structs(a: pa.StructArray, b: pa.StructArray) -> pa.BooleanArray:
+    nulls = pc.xor(a.is_null(), b.is_null())
+    ours, theirs = ([s.field(i) for i in range(s.type.num_fields)] for s in (a, b))
+    inside, found = differ(ours, theirs, len(a))
+    if not found:
+        return nulls
+    return pc.or_(nulls, pc.and_(inside, a.is_valid()))
+
+
+def _unequal_lists(a: pa.Array, b: pa.Array) -> pa.BooleanArray:
+    lengths = pc.list_value_length(a), pc.list_value_length(b)
+    found = _unequal(lengths[0], lengths[1])
+    # Only lists of one length are laid beside each other, element by element.
+    same = pc.and_not(a.is_valid(), found)
+    rows = pc.indices_nonzero(same)
+    if len(rows) < len(a):
+        a, b = a.take(rows), b.take(rows)
+    inside = _unequal(pc.list_flatten(a), pc.list_flatten(b))
+    if not pc.any(inside).as_py():
+        return found
+    parents = pc.list_parent_indices(a).filter(inside).unique()
+    different = pc.is_in(pa.arange(0, len(found)), value_set=rows.take(parents).cast(pa.int64()))
+    return pc.or_(found, different)

@@ -1,0 +1,204 @@
+"""Rows on their way to the comparison, and the SQL that stands for all values of a row.
+
+NaN equals NaN, -0.0 equals 0.0, null equals null, maps have no order. Columns are named by number,
+so that no name of a table ever enters a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.decode.share import Share
+from tailer.delta.schema import holds_arrow_variant
+from tailer.errors import UnsupportedTable
+
+__all__ = [
+    "COMING",
+    "LEAVING",
+    "MAP_DEPTH_MAX",
+    "OTHER_FIELD",
+    "PLACED",
+    "REF_FIELDS",
+    "RowStream",
+    "has_map",
+]
+
+#: Sides of a row. ``PLACED`` is a row that leaves and comes at the same place of two files.
+LEAVING, COMING, PLACED = 0, 1, 2
+
+#: How deep maps may be nested, counting the lists around them: what the engine needs to prepare a
+#: query doubles with every level, and is a gigabyte at 15.
+MAP_DEPTH_MAX = 8
+
+#: Tells which of a row's columns are null, for as many as there are bits.
+_NULLS = pa.field("#nulls", pa.int64())
+_NULLS_MAX = 62
+_NARROW_DIGITS = 18
+#: Begins the second hash: only what is mixed in before a value changes how that one is mixed.
+_SALT = "17"
+
+#: What every row of a stream begins with: its side, and its reference on that side.
+REF_FIELDS = (pa.field("#side", pa.int8()), pa.field("#ref", pa.int64()))
+
+#: What ends the rows of a stream that has placed rows: their reference on the side that comes.
+OTHER_FIELD = pa.field("#other", pa.int64())
+
+
+@dataclass(slots=True)
+class RowStream:
+    """A stream of rows for the engine, which remembers the error that ended it.
+
+    The engine would only say that its input failed.
+    """
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    error: BaseException | None = None
+
+    def fields(self) -> list[pa.Field]:
+        """The columns that are compared."""
+        return [f for f in self.schema if f not in (*REF_FIELDS, OTHER_FIELD)]
+
+    def key(self) -> str:
+        """SQL for all values of a row, such that equal values are equal there.
+
+        Raises :class:`UnsupportedTable` for maps that are nested too deep to be compared.
+        """
+        self._check_depth()
+        return ", ".join(_canonical(f.name, f.type) for f in self.fields())
+
+    def _check_depth(self) -> None:
+        if any(_map_depth(f.type) > MAP_DEPTH_MAX for f in self.schema):
+            raise UnsupportedTable(
+                f"its rows can't be compared: maps are nested more than {MAP_DEPTH_MAX} deep",
+                hint="follow it with its change data feed on",
+            )
+
+    def bucket(self, share: Share | None, by: Sequence[int]) -> str:
+        """SQL for whether a row is in the share: equal values of the columns with the numbers
+        ``by`` (none: of all columns) always go to the same one."""
+        if share is None:
+            return "true"
+        columns = self.fields()
+        chosen = [columns[number] for number in by] or columns
+        values = ", ".join(_canonical(f.name, f.type) for f in chosen)
+        return f"hash({values}) % {share.of} = {share.number}"
+
+    def fingerprint(self) -> dict[str, str]:
+        """SQL, by name, for what stands for all values of a row: 128 bits of hash, and values.
+
+        The engine's hash has 64 bits, and salting it gives no further ones, since it mixes hashes
+        of single values: two strings of one hash are alike under every salt. So the second hash
+        takes strings with a prefix. An integer has a hash of its own, but the one whose hash is
+        that of NULL is only told by which columns are null. Halves of wide decimals may change
+        places unseen, and nested values hide all of this; those are compared by value.
+        """
+        self._check_depth()
+        narrow = self._narrow()
+        first, second, exact = [f'"{_NULLS.name}"'], [_SALT, f'"{_NULLS.name}"'], []
+        for field in self.fields():
+            value = _canonical(field.name, field.type)
+            if field not in narrow:
+                exact.append(value)
+                continue
+            first.append(value)
+            if _is_text(field.type):
+                prefix = "'fingerp~'" if pa.types.is_string(field.type) else "'fingerp~'::BLOB"
+                value = f"{prefix} || {value}"
+            second.append(value)
+        hashes = {"h1": f"hash({', '.join(first)})", "h2": f"hash({', '.join(second)})"}
+        return hashes | {f"v{i}": sql for i, sql in enumerate(exact)}
+
+    def hint(self) -> str | None:
+        """SQL for a hash that equal rows share, and few others do; None: the first one will do.
+
+        Maps and variants are left out, since it takes time to bring them into their one form.
+        """
+        if len(self._narrow()) == len(self.fields()):
+            return None
+        plain = [f for f in self.fields() if not (has_map(f.type) or holds_arrow_variant(f.type))]
+        return f"hash({', '.join(f.name for f in plain) or _SALT})"
+
+    def _narrow(self) -> list[pa.Field]:
+        """The columns that 128 bits of hash may stand for."""
+        return [f for f in self.fields() if _is_narrow(f.type)][:_NULLS_MAX]
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The stream as the engine takes it, once; with a column that tells which are null."""
+        schema = self.schema.append(_NULLS)
+        numbers = [self.schema.names.index(f.name) for f in self._narrow()]
+
+        def guarded() -> Iterator[pa.RecordBatch]:
+            try:
+                for batch in self.batches:
+                    nulls = _null_mask([batch.column(i) for i in numbers], batch.num_rows)
+                    yield pa.RecordBatch.from_arrays([*batch.columns, nulls], schema=schema)
+            except BaseException as e:
+                self.error = e
+                raise
+
+        return pa.RecordBatchReader.from_batches(schema, guarded())
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(data_type) or pa.types.is_binary(data_type))
+
+
+def _is_narrow(data_type: pa.DataType) -> bool:
+    """Whether the engine keeps a value in 64 bits, or as bytes."""
+    types = pa.types
+    if types.is_decimal(data_type):
+        return bool(data_type.precision <= _NARROW_DIGITS)
+    return bool(types.is_primitive(data_type) or _is_text(data_type))
+
+
+def _null_mask(columns: list[pa.Array], count: int) -> pa.Int64Array:
+    mask = pa.repeat(pa.scalar(0, pa.int64()), count)
+    for i, column in enumerate(columns):
+        if column.null_count:
+            bit = pa.scalar(1 << i, pa.int64())
+            mask = pc.add(mask, pc.multiply(column.is_null().cast(pa.int64()), bit))
+    return mask
+
+
+def _canonical(name: str, data_type: pa.DataType) -> str:
+    """SQL for a value such that equal values are equal there: maps have no order."""
+    types = pa.types
+    if types.is_map(data_type):
+        key = _canonical("e.key", data_type.key_type)
+        value = _canonical("e.value", data_type.item_type)
+        entry = f"struct_pack(key := {key}, value := {value})"
+        return f"list_sort(list_transform(map_entries({name}), lambda e: {entry}))"
+    if types.is_struct(data_type) and has_map(data_type):
+        parts = ", ".join(
+            f"f{i} := {_canonical(_member(name, f.name), f.type)}" for i, f in enumerate(data_type)
+        )
+        return f"CASE WHEN {name} IS NULL THEN NULL ELSE struct_pack({parts}) END"
+    if types.is_list(data_type) and has_map(data_type):
+        element = _canonical("x", data_type.value_type)
+        return f"list_transform({name}, lambda x: {element})"
+    return name
+
+
+def _member(name: str, field_name: str) -> str:
+    quoted = field_name.replace('"', '""')
+    return f'{name}."{quoted}"'
+
+
+def _map_depth(data_type: pa.DataType) -> int:
+    """How many maps and lists lie around each other, down to the innermost map."""
+    if not has_map(data_type):
+        return 0
+    inside = max(_map_depth(data_type.field(i).type) for i in range(data_type.num_fields))
+    return inside + (not pa.types.is_struct(data_type))
+
+
+def has_map(data_type: pa.DataType) -> bool:
+    """Whether there is a map at any depth."""
+    if pa.types.is_map(data_type):
+        return True
+    return any(has_map(data_type.field(i).type) for i in range(getattr(data_type, "num_fields", 0)))
