@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import anyio
@@ -15,8 +16,9 @@ from prometheus_client import CollectorRegistry
 
 from tailer.changes import Offset
 from tailer.cli import main
+from tailer.decode.rows import DecodeOptions
 from tailer.feed import FeedOptions, read_changes
-from tailer.metrics import FeedMetrics, MetricFamilies
+from tailer.metrics import FeedMetrics, MetricFamilies, Observer
 from tailer.testing.writer import TableWriter
 from tests.feeds import batches, table_log
 
@@ -130,3 +132,23 @@ def test_what_is_read_is_counted_in_bytes(tmp_path: Path) -> None:
 
     files = {b.file.path: b.file.size or 0 for b in batches(writer.builder, 1) if b.file}
     assert 0.9 * sum(files.values()) < bytes_read() <= sum(files.values())
+
+
+def test_of_a_file_the_columns_that_are_read_count_by_their_size(tmp_path: Path) -> None:
+    writer = TableWriter(tmp_path / "t", SCHEMA, seed=1)
+    chance = Random(1)
+    writer.append([{"id": i, "v": chance.randbytes(200).hex()} for i in range(1000)])
+    [size] = {b.file.size or 0 for b in batches(writer.builder, 1) if b.file}
+    counted: list[int] = []
+
+    class Counting(Observer):
+        def read_bytes(self, count: int) -> None:
+            counted.append(count)
+
+    async def read() -> None:
+        options = FeedOptions(decode=DecodeOptions(columns=("id",)))
+        async for _ in read_changes(table_log(writer.builder), Offset(1), 1, options, Counting()):
+            pass
+
+    anyio.run(read)
+    assert 1000 < sum(counted) < 0.1 * size

@@ -18,7 +18,7 @@ from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, METADATA_FIELDS, ChangeFil
 from tailer.decode.calendar import Calendar, calendar_of
 from tailer.decode.columns import Convert, as_written, converter, find_field
 from tailer.decode.damage import UNREADABLE, unreadable
-from tailer.decode.tracking import OnRead, read_share, row_id_column, row_ids, tells_row_ids
+from tailer.decode.tracking import OnRead, read_bytes, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import StructField, arrow_schema, arrow_type
@@ -264,6 +264,8 @@ class _Decoder:
             ) from None
 
     def batches(self, skip: Skip, part: tuple[int, int] | None) -> Iterator[Rows]:
+        if self.options.on_read is not None:
+            self.options.on_read(int(self.parquet.metadata.serialized_size))
         first = 0
         for group in range(self.parquet.metadata.num_row_groups):
             rows = self.parquet.metadata.row_group(group).num_rows
@@ -293,14 +295,15 @@ class _Decoder:
         end = first + meta.num_rows
         row_bytes = self._row_bytes(group)
         size = min(self.options.batch_rows_max, self.options.batch_bytes_max // row_bytes)
-        if self.options.on_read is not None:
-            self.options.on_read(int(self.size * read_share(self.parquet, group, self.names)))
         if not self.names:  # nothing but constants: there is no column to take the length from
             yield from self._constant_rows(first, meta.num_rows, max(1, size))
             return
+        last: int | None = None
         for batch in self.parquet.iter_batches(
             batch_size=max(1, size), row_groups=[group], columns=self.names
         ):
+            if self.options.on_read is not None and last is None:
+                self.options.on_read(min(self.size, read_bytes(self.parquet, group, self.names)))
             last = first + batch.num_rows
             rows = self._select(_usable(batch), first, last)
             if rows is not None:

@@ -22,7 +22,7 @@ __all__ = [
     "TRACKED",
     "OnRead",
     "has_row_ids",
-    "read_share",
+    "read_bytes",
     "row_id_column",
     "row_ids",
     "tells_row_ids",
@@ -69,19 +69,16 @@ def row_ids(
     return default if materialised is None else pc.coalesce(materialised.cast(pa.int64()), default)
 
 
-def read_share(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> float:
-    """About which share of the file is read with these top-level columns of a row group.
+def read_bytes(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
+    """How many bytes these top-level columns of a row group take in the file, by its footer.
 
-    Columns count alike: their sizes can't be asked for, as pyarrow does not survive the answer of
-    a damaged file.
+    To be asked only after rows of them were read: pyarrow does not survive what the footer of a
+    damaged file says of a column.
     """
-    meta, schema = parquet.metadata, parquet.schema
-    every = sum(int(meta.row_group(i).total_byte_size) for i in range(meta.num_row_groups))
-    wanted = set(names)
-    paths = (schema.column(i).path for i in range(meta.num_columns))
-    leaves = sum(path in wanted or path.partition(".")[0] in wanted for path in paths)
-    in_group = int(meta.row_group(group).total_byte_size) / every if every > 0 else 0.0
-    return max(0.0, min(1.0, in_group * leaves / max(1, int(meta.num_columns))))
+    meta, schema, wanted = parquet.metadata.row_group(group), parquet.schema, set(names)
+    paths = ((i, schema.column(i).path) for i in range(parquet.metadata.num_columns))
+    read = [i for i, path in paths if path in wanted or path.partition(".")[0] in wanted]
+    return sum(max(0, int(meta.column(i).total_compressed_size)) for i in read)
 
 
 def tracked_rows(
@@ -111,9 +108,6 @@ def _tracked(
         present = [
             n for n in (of_ids, of_versions) if n is not None and n in parquet.schema_arrow.names
         ]
-        if on_read is not None:
-            groups = range(parquet.metadata.num_row_groups)
-            on_read(int(source.size() * sum(read_share(parquet, g, present) for g in groups)))
         for first, columns, count in _column_batches(parquet, present):
             positions = pa.arange(first, first + count)
             versions = pa.repeat(pa.scalar(file.default_row_commit_version, pa.int64()), count)
@@ -123,6 +117,10 @@ def _tracked(
             batch = pa.RecordBatch.from_arrays([positions, ids, versions], schema=TRACKED)
             indices = selection.indices(first, first + count)
             yield batch if indices is None else batch.take(indices)
+        if on_read is not None:
+            groups = range(parquet.metadata.num_row_groups)
+            on_read(int(parquet.metadata.serialized_size))
+            on_read(sum(read_bytes(parquet, group, present) for group in groups))
 
 
 def _column_batches(
