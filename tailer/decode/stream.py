@@ -136,12 +136,19 @@ class RowStream:
             try:
                 for batch in self.batches:
                     nulls = _null_mask([batch.column(i) for i in numbers], batch.num_rows)
-                    yield pa.RecordBatch.from_arrays([*batch.columns, nulls], schema=schema)
+                    columns = [_without_offsets(c) for c in batch.columns]
+                    yield pa.RecordBatch.from_arrays([*columns, nulls], schema=schema)
             except BaseException as e:
                 self.error = e
                 raise
 
         return pa.RecordBatchReader.from_batches(schema, guarded())
+
+
+def _without_offsets(column: pa.Array) -> pa.Array:
+    """The same values, from their arrays' beginnings on: of a struct that lies in another value
+    and in the middle of its array, some engines read other rows than those that are meant."""
+    return pa.concat_arrays([column]) if pa.types.is_nested(column.type) else column
 
 
 def _is_text(data_type: pa.DataType) -> bool:

@@ -104,3 +104,36 @@ def test_more_columns_than_there_are_bits_are_compared_all_the_same() -> None:
     with Engine(DiffOptions()) as engine:
         found = engine.unmatched(rows)
     assert (list(found.leaving), list(found.coming)) == ([0], [0])
+
+
+@pytest.mark.parametrize(
+    "within",
+    [
+        lambda rows: rows,
+        lambda rows: pa.array([[row] for row in rows.to_pylist()], pa.list_(rows.type)),
+        lambda rows: pa.array(
+            [[("k", r)] for r in rows.to_pylist()], pa.map_(pa.utf8(), rows.type)
+        ),
+        lambda rows: pa.StructArray.from_arrays([rows], names=["outer"]),
+    ],
+    ids=["struct", "list", "map", "deeper"],
+)
+def test_rows_from_the_middle_of_an_array_are_those_that_are_meant(within: Any) -> None:
+    deep = pa.array([{"a": {"b": number}} for number in range(8)])
+
+    def rows() -> RowStream:
+        values = within(deep).slice(4)
+        schema = pa.schema([*REF_FIELDS, pa.field("c0", values.type)])
+        refs = pa.array(range(4), pa.int64())
+        sides = ((LEAVING, values), (COMING, within(deep.slice(5))))
+        batches = [
+            [pa.repeat(pa.scalar(side, pa.int8()), len(some)), refs[: len(some)], some]
+            for side, some in sides
+        ]
+        return RowStream(
+            schema, (pa.RecordBatch.from_arrays(arrays, schema=schema) for arrays in batches)
+        )
+
+    with Engine(DiffOptions()) as engine:
+        found = engine.unmatched(rows)
+    assert (list(found.leaving), list(found.coming)) == ([0], [])
