@@ -7,7 +7,6 @@ whatever speaks against that is an error by name: a gap, a table that was replac
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -38,8 +37,8 @@ _TICK_S = 0.25
 class FollowOptions:
     """How to wait for the next commit, in seconds, and what may follow it.
 
-    Polling starts at ``poll_min_s`` after a commit and doubles up to ``poll_max_s``, each pause up
-    to a tenth shorter, by chance. With
+    Polling starts at ``poll_min_s`` after a commit and doubles up to ``poll_max_s``; the pauses
+    until then are up to a half shorter, by chance. With
     ``same_table``, a commit that replaces the table by one with another id ends the following; a
     bounded read of a log's versions has no reason to stop there.
     """
@@ -66,15 +65,18 @@ def follow(
     return _Follower(log, options or FollowOptions(), newest).commits(start, last)
 
 
-def _spread(pause: float) -> float:
-    """A little less than a pause, so that hundreds of feeds that began together do not go on
-    asking all at once, each waiting for the others' answers. Some at a time should: one by one they
-    cost a third more of the processor than together."""
-    pause *= random.uniform(0.9, 1.0)
+def _spread(asked_at: float, pause: float, *, last: bool) -> float:
+    """When to ask again after so long a pause; ``last``: the longest, which comes again and again.
+
+    Hundreds of feeds that began together must not go on asking all at once, each waiting for the
+    others' answers, so on the way there the pauses differ. Some at a time should ask together: one
+    by one they cost a third more of the processor.
+    """
+    if not last:
+        return asked_at + pause * random.uniform(0.5, 1.0)
     if pause < 4 * _TICK_S:
-        return pause
-    now = anyio.current_time()
-    return math.floor((now + pause) / _TICK_S) * _TICK_S - now
+        return asked_at + pause
+    return round((asked_at + pause) / _TICK_S) * _TICK_S
 
 
 class _NotThen(Exception):
@@ -182,7 +184,7 @@ class _Follower:
         the same."""
         pause, waited, rest = self.options.poll_min_s, False, None
         while True:
-            mark = rest_mark(self.log.store, LOG_DIR)
+            mark, asked_at = rest_mark(self.log.store, LOG_DIR), anyio.current_time()
             try:
                 if mark is None or mark != rest:
                     commit, unchanged = await self._look(version, state, floor, witness)
@@ -195,10 +197,10 @@ class _Follower:
                 rest = mark
                 if anyio.current_time() >= self._check_at:
                     await self._check_waiting(version, witness)
-                    self._check_at = anyio.current_time() + _spread(
-                        traits_of(self.log.store).check_s
-                    )
-            await watch.wait(_spread(pause))
+                    check_s = traits_of(self.log.store).check_s
+                    self._check_at = asked_at + check_s * random.uniform(0.5, 1.0)
+            then = _spread(asked_at, pause, last=pause == self.options.poll_max_s)
+            await watch.wait(max(then - anyio.current_time(), self.options.poll_min_s))
             waited = True
             pause = min(pause * 2, self.options.poll_max_s)
 

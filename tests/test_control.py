@@ -49,6 +49,15 @@ class Setting:
         )
         self.write()
 
+    def feed_of_two(self) -> None:
+        """A feed with two sinks."""
+        self.feeds["orders"] = (
+            '[feeds.orders]\ntable = "orders"\nfrom = "earliest"\n'
+            '[feeds.orders.sinks.a]\ntype = "jsonl"\npath = "a.jsonl"\n'
+            '[feeds.orders.sinks.b]\ntype = "jsonl"\npath = "b.jsonl"\n'
+        )
+        self.write()
+
     def write(self) -> None:
         head = f'[daemon]\nhttp = "127.0.0.1:{self.port}"\n{self.daemon}'
         self.config.write_text(head + "".join(self.feeds.values()))
@@ -309,14 +318,22 @@ def test_tables_of_a_pattern_come_and_go(setting: Setting) -> None:
     assert done.stdout.startswith("lake/two: ok, "), done.stdout + done.stderr
 
 
+def test_a_table_that_comes_later_is_followed_by_order(setting: Setting) -> None:
+    setting.table("others")
+    setting.feed("orders")
+    setting.feed("others")
+    with setting.program() as program:
+        wait_for_state(program, setting, "failed")
+        assert "no Delta table there" in setting.status("orders")["last_error"]
+        setting.table("orders")
+        assert setting.order("orders", "start")[0] == 202
+        wait_for_count(program, setting, 3)
+        assert program.stop() == 0
+
+
 def test_several_sinks_have_offsets_of_their_own(setting: Setting) -> None:
     setting.table("orders")
-    setting.feeds["orders"] = (
-        '[feeds.orders]\ntable = "orders"\nfrom = "earliest"\n'
-        '[feeds.orders.sinks.a]\ntype = "jsonl"\npath = "a.jsonl"\n'
-        '[feeds.orders.sinks.b]\ntype = "jsonl"\npath = "b.jsonl"\n'
-    )
-    setting.write()
+    setting.feed_of_two()
     with setting.program() as program:
         until(program, lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2])
         assert setting.status("orders")["sinks"] == ["a: jsonl", "b: jsonl"]
@@ -404,6 +421,25 @@ def test_orders_outlive_a_kill(
         assert program.stop() == 0
 
 
+def test_orders_of_a_feed_with_several_sinks_outlive_a_restart(setting: Setting) -> None:
+    table = setting.table("orders")
+    setting.feed_of_two()
+    with setting.program() as program:
+        until(program, lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2])
+        setting.order("orders", "pause")
+        assert program.stop() == 0
+    table.insert([{"id": 3}])
+    with setting.program() as program:
+        wait_for_state(program, setting, "paused")
+        assert setting.ids("a") == setting.ids("b") == [0, 1, 2]
+        setting.order("orders", "resume")
+        until(program, lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2, 3])
+        assert program.stop() == 0
+    with setting.program() as program:
+        wait_for_state(program, setting, "following")
+        assert program.stop() == 0
+
+
 def test_a_reset_keeps_a_pause_and_forgets_what_else_was_ordered(setting: Setting) -> None:
     table = setting.table("orders")
     setting.feed("orders")
@@ -458,12 +494,7 @@ def test_check_finds_names_that_the_table_does_not_have(setting: Setting, line: 
 
 def test_check_says_where_each_sink_would_start(setting: Setting) -> None:
     setting.table("orders")
-    setting.feeds["orders"] = (
-        '[feeds.orders]\ntable = "orders"\nfrom = "earliest"\n'
-        '[feeds.orders.sinks.a]\ntype = "jsonl"\npath = "a.jsonl"\n'
-        '[feeds.orders.sinks.b]\ntype = "jsonl"\npath = "b.jsonl"\n'
-    )
-    setting.write()
+    setting.feed_of_two()
     assert run_tailer(
         "offsets", "set", setting.config, "orders/b", "--at-version", "2"
     ).returncode == 0  # fmt: skip

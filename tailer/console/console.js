@@ -106,6 +106,7 @@ function show(feed) {
   const loss = feed.seconds_to_loss;
   put(node, "loss", duration(loss), loss !== null && loss < 86400);
   put(node, "lease", feed.owner ? `${feed.lease} (${feed.owner} has it)` : feed.lease);
+  put(node, "orders", ordered(feed.orders ?? {}));
   const error = node.querySelector(".error");
   error.hidden = !feed.last_error;
   error.textContent = feed.last_error ?? "";
@@ -115,6 +116,15 @@ function show(feed) {
     buttons(node.querySelector(".control"), feed);
   }
   entry.feed = feed;
+}
+
+// What was ordered and is not done; it outlives a restart.
+function ordered(orders) {
+  const parts = [];
+  if (orders.paused) parts.push("paused");
+  if (orders.skips) parts.push(`skip v${orders.skips.join(", v")}`);
+  if (orders.resnapshots) parts.push(`${orders.resnapshots.length} re-snapshot`);
+  return parts.join("; ") || "none";
 }
 
 function buttons(place, feed) {

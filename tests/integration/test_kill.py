@@ -11,7 +11,6 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
+from tests.integration.killing import PacedWriter, in_order, without_repeats, writing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,6 @@ ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "50"))
 BATCH_ROWS = 20
 VERSION_ROWS = 200
 TABLE_ROWS = 2_000
-BACKLOG_VERSIONS_MAX = 6
 AWKWARD = ("größe", 'a "b"', "x\\y", "new\nline")
 PATIENCE_S = 60.0
 
@@ -50,31 +49,15 @@ path = "orders.jsonl"
 """
 
 
-class Writer(threading.Thread):
+class Writer(PacedWriter):
     """Appends, updates, deletes and merges, each a commit, never far ahead of the daemon."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        super().__init__()
         self.path = str(folder / "orders")
-        self.random = random.Random(seed)
-        self.next_id = 0
-        self.read_version = 0  # set from outside: how far the daemon has come
-        self.ending = threading.Event()
-        self.error: BaseException | None = None
         schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64())])
-        self.table = deltalake.DeltaTable.create(
-            self.path, schema, configuration={"delta.enableChangeDataFeed": "true"}
-        )
-
-    def run(self) -> None:
-        try:
-            while not self.ending.is_set():
-                if self.table.version() - self.read_version > BACKLOG_VERSIONS_MAX:
-                    self.ending.wait(0.01)
-                else:
-                    self.commit()
-        except BaseException as e:  # noqa: BLE001 - the test raises it
-            self.error = e
+        configuration = {"delta.enableChangeDataFeed": "true"}
+        table = deltalake.DeltaTable.create(self.path, schema, configuration=configuration)
+        super().__init__(seed, table)
 
     def commit(self) -> None:
         part = self.random.randrange(10)
@@ -82,7 +65,6 @@ class Writer(threading.Thread):
         if self.next_id - TABLE_ROWS > 0 and work in (self.append, self.merge):
             self.table.delete(f"id < {self.next_id - TABLE_ROWS}")
         work(part)
-        self.table.update_incremental()
 
     def rows(self, first: int, count: int) -> pa.Table:
         ids = list(range(first, first + count))
@@ -226,30 +208,16 @@ def test_a_unique_event_is_told_from_a_changed_one() -> None:
         without_repeats([b'{"_event_id":"a","id":1}', b'{"_event_id":"a","id":2}'])
 
 
-def without_repeats(lines: list[bytes]) -> list[dict[str, Any]]:
-    """The events in the order of their first appearance; a repeated line is the same line."""
-    first: dict[str, bytes] = {}
-    for line in lines:
-        event_id = json.loads(line)["_event_id"]
-        assert first.setdefault(event_id, line) == line, f"{event_id} came again and was another"
-    return [json.loads(line) for line in first.values()]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 10 * ROUNDS)
 def test_nothing_is_lost_when_the_daemon_is_killed(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = random.randrange(2**32)
-    writer = Writer(tmp_path, seed)
     daemon = Daemon(tmp_path)
-    writer.start()
-    try:
+    with writing(Writer(tmp_path, seed)) as writer:
         seen = torture(daemon, writer, random.Random(seed))
-    finally:
-        writer.ending.set()
-        writer.join()
-    assert writer.error is None, writer.error
+    writer.finish()
     daemon.finish(writer)
 
     lines = daemon.output.read_bytes().splitlines()
@@ -259,8 +227,7 @@ def test_nothing_is_lost_when_the_daemon_is_killed(
             f"\nseed {seed}: {dict(seen)}, {writer.table.version() + 1} versions, "
             f"{len(events)} events, {len(lines) - len(events)} written again"
         )
-    versions = [event["_commit_version"] for event in events]
-    assert versions == sorted(versions), "events are in commit order"
+    assert in_order(events), "events are in commit order"
     assert len(lines) - len(events) <= seen["kills"] * BATCH_ROWS, (
         "only a batch in hand comes again"
     )

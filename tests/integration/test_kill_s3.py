@@ -12,7 +12,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,46 +23,30 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from tests.integration.killing import PacedWriter, in_order, without_repeats, writing
 from tests.s3.feed_program import BATCH_ROWS
 from tests.s3.fixture import Bucket, S3Server
 from tests.source import ROOT
 
 ROUNDS = min(200, int(os.environ.get("TAILER_TORTURE_ROUNDS", "8")))
-BACKLOG_VERSIONS_MAX = 6
 VERSION_ROWS = 100
 LEASE_S = 3.0
 PATIENCE_S = 90.0
 COLUMNS = ("id", "amount", "_change_type", "_commit_version")
 
 
-class Writer(threading.Thread):
+class Writer(PacedWriter):
     """Appends, updates and deletes through delta-rs, never far ahead of the feed."""
 
     def __init__(self, bucket: Bucket, seed: int) -> None:
-        super().__init__()
-        self.random = random.Random(seed)
         self.address, self.options = bucket.address("lake/orders"), bucket.deltalake
-        self.read_version = 0  # set from outside: how far the feed has come
-        self.next_id = 0
-        self.ending = threading.Event()
-        self.error: BaseException | None = None
-        schema = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
-        self.table = deltalake.DeltaTable.create(
+        table = deltalake.DeltaTable.create(
             self.address,
-            schema,
+            pa.schema([("id", pa.int64()), ("amount", pa.float64())]),
             configuration={"delta.enableChangeDataFeed": "true"},
             storage_options=self.options,
         )
-
-    def run(self) -> None:
-        try:
-            while not self.ending.is_set():
-                if self.table.version() - self.read_version > BACKLOG_VERSIONS_MAX:
-                    self.ending.wait(0.01)
-                else:
-                    self.commit()
-        except BaseException as e:  # noqa: BLE001 - the test raises it
-            self.error = e
+        super().__init__(seed, table)
 
     def commit(self) -> None:
         kind, part = self.random.randrange(4), self.random.randrange(10)
@@ -78,7 +61,6 @@ class Writer(threading.Thread):
                 self.address, rows, mode="append", storage_options=self.options
             )
             self.next_id += VERSION_ROWS
-        self.table.update_incremental()
 
     def truth(self) -> Counter[tuple[Any, ...]]:
         """The table's changes as delta-rs reads them."""
@@ -139,9 +121,7 @@ class Daemons:
 
     def finish(self, name: str, writer: Writer) -> None:
         """Read to the table's end and end on SIGTERM."""
-        writer.ending.set()
-        writer.join()
-        assert writer.error is None, writer.error
+        writer.finish()
         end = (writer.table.version() + 1, 0)
         with self.running(name) as process:
             self.wait_for(process, lambda: self.place() >= end, writer)
@@ -153,12 +133,8 @@ class Daemons:
 
 def check_events(lines: list[bytes], writer: Writer) -> int:
     """Nothing lost, nothing changed, in order; returns how many came again."""
-    first: dict[str, bytes] = {}
-    for line in lines:
-        assert first.setdefault(json.loads(line)["_event_id"], line) == line
-    events = [json.loads(line) for line in first.values()]
-    versions = [event["_commit_version"] for event in events]
-    assert versions == sorted(versions), "events are in commit order"
+    events = without_repeats(lines)
+    assert in_order(events), "events are in commit order"
     assert Counter(tuple(e[name] for name in COLUMNS) for e in events) == writer.truth()
     return len(lines) - len(events)
 
@@ -170,11 +146,8 @@ def daemons(bucket: Bucket, s3_server: S3Server, tmp_path: Path) -> Daemons:
 
 @pytest.fixture
 def writer(bucket: Bucket) -> Iterator[Writer]:
-    writer = Writer(bucket, random.randrange(2**32))
-    writer.start()
-    yield writer
-    writer.ending.set()
-    writer.join()
+    with writing(Writer(bucket, random.randrange(2**32))) as writer:
+        yield writer
 
 
 @pytest.mark.slow

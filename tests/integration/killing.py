@@ -1,0 +1,81 @@
+"""What the tests that kill a daemon share: a writer that keeps at work, and what its events are."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import deltalake
+
+__all__ = ["PacedWriter", "in_order", "without_repeats", "writing"]
+
+#: A writer goes no further ahead of the daemon, so that the daemon has work and never too much.
+BACKLOG_VERSIONS_MAX = 6
+
+
+class PacedWriter(threading.Thread):
+    """Commits again and again to a table with the real writer's ``table`` object, until it ends."""
+
+    def __init__(self, seed: int, table: deltalake.DeltaTable) -> None:
+        super().__init__()
+        self.random = random.Random(seed)
+        self.table = table
+        self.next_id = 0
+        self.read_version = 0  # set from outside: how far the daemon has come
+        self.ending = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.ending.is_set():
+                if self.table.version() - self.read_version > BACKLOG_VERSIONS_MAX:
+                    self.ending.wait(0.01)
+                else:
+                    self.commit()
+                    self.table.update_incremental()
+        except BaseException as e:  # noqa: BLE001 - the test raises it
+            self.error = e
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Write one version, or a few."""
+
+    def finish(self) -> None:
+        """Write no more; raises what kept it from writing."""
+        self.ending.set()
+        self.join()
+        assert self.error is None, self.error
+
+
+W = TypeVar("W", bound=PacedWriter)
+
+
+@contextmanager
+def writing(writer: W) -> Iterator[W]:
+    """The writer at work, and at its end with the block at the latest."""
+    writer.start()
+    try:
+        yield writer
+    finally:
+        writer.ending.set()
+        writer.join()
+
+
+def without_repeats(lines: list[bytes]) -> list[dict[str, Any]]:
+    """The events in the order of their first appearance; a repeated line is the same line."""
+    first: dict[str, bytes] = {}
+    for line in lines:
+        event_id = json.loads(line)["_event_id"]
+        assert first.setdefault(event_id, line) == line, f"{event_id} came again and was another"
+    return [json.loads(line) for line in first.values()]
+
+
+def in_order(events: list[dict[str, Any]]) -> bool:
+    """Whether no event comes behind one of a later version."""
+    versions = [event["_commit_version"] for event in events]
+    return versions == sorted(versions)
