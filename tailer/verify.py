@@ -25,6 +25,7 @@ from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, first_error
 from tailer.feed import FeedOptions, read_changes
+from tailer.history import last_mapped
 from tailer.log import DeltaLog
 
 __all__ = ["SignedRows", "Verdict", "compare_rows", "verify"]
@@ -79,7 +80,10 @@ async def verify(
 
 
 async def _verify(log: DeltaLog, first: int, last: int, options: FeedOptions) -> Verdict:
-    state = (await log.snapshot(last)).state
+    snapshot = await log.snapshot(last)
+    state = snapshot.state
+    mapped = await last_mapped(log, first, snapshot)
+    options = replace(options, decode=replace(options.decode, mapped=mapped))
     try:
         return await _verify_in(log, first, last, options, state)
     except CorruptRow:
