@@ -26,13 +26,13 @@ from tailer.follow import FollowOptions
 from tailer.history import (
     checksum_errors,
     history,
-    last_mapped,
     parse_timestamp,
     start_offset,
     version_at_or_after,
     version_at_or_before,
 )
 from tailer.log import DeltaLog
+from tailer.mapped import last_mapped
 from tailer.metrics import FeedMetrics
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.output import jsonl_options, open_output, output_kind

@@ -10,7 +10,6 @@ from typing import Any
 
 from tailer.changes import Offset
 from tailer.delta.checksum import VersionChecksum
-from tailer.delta.features import supports
 from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_before
@@ -24,7 +23,6 @@ __all__ = [
     "check_start",
     "checksum_errors",
     "history",
-    "last_mapped",
     "parse_timestamp",
     "snapshot_sums",
     "start_offset",
@@ -267,27 +265,3 @@ async def start_offset(log: DeltaLog, start: str) -> Offset:
             )
         return Offset(version)
     return Offset(await version_at_or_after(log, parse_timestamp(start)))
-
-
-async def last_mapped(log: DeltaLog, first: int, end: Snapshot) -> TableState | None:
-    """The last state with column mapping, where it was removed between ``first`` and ``end``.
-
-    Only that state tells which columns the files from before it hold. None where the end has a
-    mapping, or never had one in the range.
-    """
-    state = end.state
-    named = "delta.columnMapping.mode" in state.metadata.configuration
-    if state.mapping != "none" or not (named or supports(state.protocol, "columnMapping")):
-        return None
-    low, high = max(0, first - 1), end.version
-    found = await log.state_before(low + 1)
-    if found is None or found.mapping == "none":
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        state = (await log.snapshot(middle)).state
-        if state.mapping == "none":
-            high = middle
-        else:
-            low, found = middle, state
-    return found

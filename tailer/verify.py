@@ -25,8 +25,8 @@ from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, first_error
 from tailer.feed import FeedOptions, read_changes
-from tailer.history import last_mapped
 from tailer.log import DeltaLog
+from tailer.mapped import last_mapped
 
 __all__ = ["SignedRows", "Verdict", "compare_rows", "verify"]
 

@@ -33,7 +33,7 @@ LAYERS = (
     ("feed",),
     ("fanout", "pair", "publish", "retention", "snapshotting"),
     ("batches",),
-    ("policy", "derive", "follow"),
+    ("policy", "derive", "follow", "mapped"),
     ("log", "fetch", "offsets", "sink", "topic"),
     ("store", "decode", "metrics", "select"),
     # A shared table is a store, so the client lies below it; the server stands on the feed's parts.
