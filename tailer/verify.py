@@ -27,6 +27,7 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, first_error
 from tailer.feed import FeedOptions, read_changes
 from tailer.log import DeltaLog
+from tailer.mapped import last_mapped
 
 __all__ = ["SignedRows", "Verdict", "compare_rows", "verify"]
 
@@ -80,7 +81,10 @@ async def verify(
 
 
 async def _verify(log: DeltaLog, first: int, last: int, options: FeedOptions) -> Verdict:
-    state = (await log.snapshot(last)).state
+    snapshot = await log.snapshot(last)
+    state = snapshot.state
+    mapped = await last_mapped(log, first, snapshot)
+    options = replace(options, decode=replace(options.decode, mapped=mapped))
     try:
         return await _verify_in(log, first, last, options, state)
     except CorruptRow:

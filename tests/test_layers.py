@@ -35,7 +35,7 @@ LAYERS = (
     ("fanout", "pair", "publish", "retention", "snapshotting"),
     ("batches",),
     ("options",),
-    ("policy", "derive", "follow"),
+    ("policy", "derive", "follow", "mapped"),
     ("log", "fetch", "offsets", "sink", "topic"),
     ("store", "decode", "metrics", "pipe", "select"),
     # A shared table is a store, so the client lies below it; the server stands on the feed's parts.

@@ -63,8 +63,9 @@ def find_field(
 def as_written(target: StructType, written: StructType) -> StructType:
     """The schema ``target`` with the physical names and ids that its columns have in ``written``.
 
-    For files from before column mapping was removed: only the logical names, nested ones too, are
-    common to both. A column that ``written`` lacks is in none of its files.
+    For files from before column mapping was removed. ``written`` is the last schema that had it, or
+    as late a one as is known: only logical names, nested ones too, are common to both. A column
+    that ``written`` lacks is in none of its files.
     """
     known = {f.name.lower(): f for f in written}
     return StructType(tuple(_as_written_field(f, known.get(f.name.lower())) for f in target))

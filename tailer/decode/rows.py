@@ -42,7 +42,8 @@ class DecodeOptions:
     """Bounds and settings of decoding.
 
     ``target`` casts all rows into that state's schema (a range in one schema); None leaves them
-    in the schema that their file was written under. ``writer_timezone`` is for partition
+    in the schema that their file was written under. ``mapped`` is the last state with column
+    mapping, where the target has none any more. ``writer_timezone`` is for partition
     timestamps without a zone. ``page_checksums`` verifies them where a file has some; that costs
     about a twentieth of the time. ``row_ids`` asks for those too; ``on_read`` is told how many
     bytes are read.
@@ -52,6 +53,7 @@ class DecodeOptions:
     batch_bytes_max: int = 32 * 1024 * 1024
     writer_timezone: str = "UTC"
     target: TableState | None = None
+    mapped: TableState | None = None
     columns: tuple[str, ...] | None = None
     page_checksums: bool = False
     row_ids: bool = False
@@ -213,7 +215,8 @@ class _Decoder:
         target, written = self.options.target or self.file.state, self.file.state
         schema, mapping = target.schema, target.mapping
         if mapping == "none" and written.mapping != "none":  # it was removed since
-            schema, mapping = as_written(schema, written.schema), written.mapping
+            last = self.options.mapped or written
+            schema, mapping = as_written(schema, last.schema), written.mapping
         fields = {f.name: f for f in schema}
         wanted = fields if self.options.columns is None else self.options.columns
         in_file = [f.with_type(plain_type(f.type)) for f in self.parquet.schema_arrow]

@@ -73,6 +73,23 @@ def mapping_upgraded(lab: Lab) -> None:
     lab.write("SELECT 20L id, 1.5D amount, 2 part")
 
 
+def mapping_removed(lab: Lab) -> None:
+    """Mapping is removed, which rewrites every file under the names that users see."""
+    lab.create(
+        "id INT, name STRING, part INT, st STRUCT<a: INT>",
+        partitioned="part",
+        columnMapping_mode="name",
+        enableDeletionVectors="false",
+        **CDF,
+    )
+    lab.sql("INSERT INTO {t} SELECT id, concat('n', id), id % 2, struct(id) FROM range(4)")
+    lab.sql("ALTER TABLE {t} RENAME COLUMN name TO title")
+    lab.sql("UPDATE {t} SET title = 'u' WHERE id = 1")
+    lab.set(columnMapping_mode="none")
+    lab.sql("UPDATE {t} SET st.a = 9 WHERE id = 2")
+    lab.sql("DELETE FROM {t} WHERE id = 1")
+
+
 WIDENED = (
     "id INT, b TINYINT, s SMALLINT, i INT, f FLOAT, d DATE, dec DECIMAL(6, 2), ib INT,"
     " st STRUCT<x: SMALLINT, y: FLOAT>, arr ARRAY<SMALLINT>, m MAP<TINYINT, SMALLINT>, p SMALLINT"
@@ -224,6 +241,7 @@ CASES = (
     mapping_id,
     mapping_id_cdf,
     mapping_upgraded,
+    mapping_removed,
     type_widening,
     type_widening_cdf,
     rowtracking,

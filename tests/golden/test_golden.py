@@ -62,6 +62,7 @@ EVERY_TABLE = (
     "mapping_id_cdf",
     "mapping_name",
     "mapping_name_cdf",
+    "mapping_removed",
     "mapping_upgraded",
     "multi_part_checkpoint",
     "overwrite_schema",
@@ -256,6 +257,16 @@ def test_a_read_crosses_a_replaced_table_and_a_feed_does_not(
     for first, last in ((2, 3), (4, 5), (4, 6)):
         assert reader.read_status(table, first, last, "auto") == 0
     assert main(["tail", str(table), "--from", "0", "--to", "6"]) == 1
+
+
+def test_rows_from_before_a_mapping_was_removed_keep_their_values(
+    golden: GoldenCase, reader: Reader
+) -> None:
+    case = golden("mapping_removed")
+    first, last = case.summary["versions"]
+    read = reader.changes(case.table, first, last, "auto")
+    after = case.snapshots()[last]
+    assert replay(after.slice(0, 0), read, after) == []
 
 
 @pytest.mark.parametrize("name", CASES)
