@@ -40,7 +40,8 @@ LAYERS = (
     ("store", "decode", "metrics", "pipe", "select"),
     # A shared table is a store, so the client lies below it; the server stands on the feed's parts.
     ("sharing.client",),
-    ("sharing.answers", "sharing.auth", "sharing.http"),
+    ("sharing.answers", "sharing.auth"),
+    ("sharing.http",),
     ("sharing.profile", "sharing.model"),
     ("sharing.assertion",),
     ("__init__",),  # loaded before all others: what it imports, everyone does

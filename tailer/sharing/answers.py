@@ -7,6 +7,7 @@ stays: ``data/`` and the file's id, ``dv/`` and the deletion vector file's id.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
@@ -90,10 +91,12 @@ def _whole(values: dict[str, Any], key: str) -> int | None:
     if value is None:
         return None
     # JSON writers of other languages send longs as strings.
-    if isinstance(value, str) and value.lstrip("-").isdigit() and len(value) < 20:
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
         raise TableError(f"{key} in the sharing server's answer is not a whole number")
+    if value < 0 and key in ("size", "version"):
+        raise TableError(f"{key} in the sharing server's answer is negative")
     return value
 
 
@@ -156,8 +159,11 @@ def _delta_file(
     location = "data/" + _text(value, "id", "file")
     action["path"] = "data/" + quote(location[5:], safe="")
     action.setdefault("dataChange", kind != "cdc")
-    if action.get("size") is None and (size := _whole(value, "size")) is not None:
-        action["size"] = size  # the protocol's own example has it beside the action
+    size = _whole(action, "size")
+    if size is None:
+        size = _whole(value, "size")  # the protocol's own example has it beside the action
+    if size is not None:
+        action["size"] = size
     dv_location = dv_url = None
     dv = action.get("deletionVector")
     if isinstance(dv, dict) and dv.get("storageType") not in ("i", None):

@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from tailer.errors import ConfigError, TransientError
 from tailer.sharing.assertion import signed_assertion
+from tailer.sharing.http import at_most
 from tailer.sharing.profile import BasicAuth, BearerToken, ClientCredentials, PrivateKey, Profile
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Authorization:
             async with session.post(
                 credentials.token_endpoint, data=form, headers=headers, allow_redirects=False
             ) as response:
-                body = await response.content.read(1024 * 1024)
+                body = await at_most(response, 1024 * 1024)
                 status = response.status
         except (ClientError, TimeoutError, OSError) as e:
             raise TransientError(f"{where} can't be reached ({type(e).__name__})") from None

@@ -12,15 +12,18 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from tailer.errors import TableError, TransientError
-from tailer.sharing.answers import Line, read_line
+from tailer.sharing.answers import Line, SharedFile, read_line
 from tailer.sharing.auth import Authorization
 from tailer.sharing.http import (
     Refused,
+    at_most,
     heals,
+    natural,
     network_errors,
     retry_after_s,
     split_lines,
@@ -52,6 +55,7 @@ __all__ = [
 ]
 
 _ERROR_BYTES_MAX = 64 * 1024
+_EMPTY_PAGES_MAX = 100
 _PAGE_BYTES_MAX = 256 * 1024 * 1024
 
 
@@ -61,13 +65,15 @@ class ClientOptions:
 
     ``response_format``: ``auto`` takes delta where a table needs it and parquet elsewhere, as the
     server chooses. ``max_results`` is the page size of lists (None: the server's own).
-    ``ca_bundle`` is a PEM file that replaces the system's authorities.
+    ``ca_bundle`` is a PEM file that replaces the system's authorities. ``answer_bytes_max`` bounds
+    what one answer about a table may have: it goes to the disk.
     """
 
     response_format: Literal["auto", "delta", "parquet"] = "auto"
     max_results: int | None = None
     ca_bundle: str | None = None
     timeout_s: float = 120.0
+    answer_bytes_max: int = 16 * 1024**3
 
     def capabilities(self) -> Capabilities:
         """What we say of ourselves with every question about a table."""
@@ -107,6 +113,22 @@ class Query:
         return {key: value for key, value in values.items() if value is not None}
 
 
+class _Rounds:
+    """Notices pages that lead nowhere: a token that comes again, or empty pages without end."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+        self._empty = 0
+
+    def closed_by(self, token: str, *, empty: bool) -> bool:
+        """Whether going on with this token makes no sense."""
+        mark = blake2b(token.encode(errors="surrogatepass"), digest_size=16).digest()
+        again = mark in self._seen
+        self._seen.add(mark)
+        self._empty = self._empty + 1 if empty else 0
+        return again or self._empty > _EMPTY_PAGES_MAX
+
+
 @dataclass(slots=True)
 class Answer:
     """An answer about a table: ``version`` of its header, ``form`` of its lines.
@@ -127,14 +149,17 @@ class Answer:
         a line, or by the lack of an end-of-stream action that was promised.
         """
         token: str | None = None
+        rounds = _Rounds()
         while True:
             self.end = None
+            empty = True
             async with aclosing(self._pages(token)) as page:
                 async for form, raw in page:
                     if raw is None:
                         self._check_whole()
                         continue
                     line = read_line(raw, form)
+                    empty = empty and not isinstance(line, SharedFile)
                     if isinstance(line, EndOfStream):
                         self.end = line
                         if line.error:
@@ -144,7 +169,7 @@ class Answer:
             following = self.end.next_page_token if self.end is not None else None
             if following is None:
                 return
-            if following == token:
+            if rounds.closed_by(following, empty=empty):
                 raise TableError("the sharing server's pages go round in a circle")
             token = following
 
@@ -211,15 +236,16 @@ class SharingClient:
 
     async def _items(self, path: str) -> AsyncGenerator[dict[str, Any], None]:
         token: str | None = None
+        rounds = _Rounds()
         while True:
             page = await self.page(path, self.options.max_results, token)
             for item in page.items:
                 yield item
             if page.next_page_token is None:
                 return
-            if page.next_page_token == token:
-                raise TableError(f"the pages of {path} go round in a circle")
             token = page.next_page_token
+            if rounds.closed_by(token, empty=not page.items):
+                raise TableError(f"the pages of {path} go round in a circle")
 
     async def shares(self) -> AsyncGenerator[Share, None]:
         """The shares that the profile may see."""
@@ -356,7 +382,7 @@ class SharingClient:
         self, response: ClientResponse
     ) -> AsyncGenerator[tuple[ResponseFormat, bytes | None], None]:
         form, promised = self._format(response)
-        async with aclosing(split_lines(response)) as lines:
+        async with aclosing(split_lines(response, self.options.answer_bytes_max)) as lines:
             async for line in lines:
                 yield form, line
         if promised:
@@ -416,7 +442,7 @@ class SharingClient:
                     return
 
     async def _refusal(self, response: ClientResponse, what: str) -> Exception:
-        body = await response.content.read(_ERROR_BYTES_MAX)
+        body = await at_most(response, _ERROR_BYTES_MAX)
         error = ErrorBody.parse(body)
         said = f" ({error})" if error and str(error) else ""
         status = response.status
@@ -448,18 +474,14 @@ async def _document(response: ClientResponse, path: str) -> Any:
 
 
 async def _bounded(response: ClientResponse) -> bytes:
-    parts, size = [], 0
-    async for chunk in response.content.iter_any():
-        size += len(chunk)
-        if size > _PAGE_BYTES_MAX:
-            raise TableError("a page of the sharing server is too large; set max_results")
-        parts.append(chunk)
-    return b"".join(parts)
+    body = await at_most(response, _PAGE_BYTES_MAX + 1)
+    if len(body) > _PAGE_BYTES_MAX:
+        raise TableError("a page of the sharing server is too large; set max_results")
+    return body
 
 
 def _table_version(response: ClientResponse) -> int | None:
-    text = response.headers.get(TABLE_VERSION_HEADER, "").strip()
-    return int(text) if text.isdigit() and len(text) <= 19 else None
+    return natural(response.headers.get(TABLE_VERSION_HEADER, "").strip())
 
 
 def _part(name: str) -> str:

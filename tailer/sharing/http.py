@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Refused",
+    "at_most",
     "heals",
+    "natural",
     "network_errors",
     "retry_after_s",
     "split_lines",
@@ -26,6 +28,8 @@ __all__ = [
 
 #: No line is longer; one action is a few kilobytes at most, a schema at most some megabytes.
 LINE_BYTES_MAX = 64 * 1024 * 1024
+#: No server has us wait for longer before we ask again.
+_RETRY_AFTER_S_MAX = 3600.0
 
 
 class Refused(TableError):
@@ -77,11 +81,21 @@ class network_errors:  # noqa: N801  # reads as a statement: with network_errors
             raise TransientError(f"{self.what}: {reason}") from None
 
 
-async def split_lines(response: ClientResponse) -> AsyncGenerator[bytes, None]:
-    """The lines of a body as they come. A last line without its newline must be whole JSON."""
+async def split_lines(response: ClientResponse, bytes_max: int) -> AsyncGenerator[bytes, None]:
+    """The lines of a body as they come. A last line without its newline must be whole JSON.
+
+    Raises :class:`TableError` for a body of more than ``bytes_max`` bytes once it is unpacked.
+    """
     held: list[bytes] = []
-    size = 0
+    size = taken = 0
     async for chunk in response.content.iter_any():
+        taken += len(chunk)
+        if taken > bytes_max:
+            raise TableError(
+                f"an answer of the sharing server exceeds {bytes_max} bytes",
+                hint="ask for fewer versions at once by the option max_versions_per_rpc, or allow "
+                "more by answer_bytes_max",
+            )
         *whole, rest = chunk.split(b"\n")
         for part in whole:
             yield b"".join((*held, part))
@@ -102,14 +116,35 @@ async def split_lines(response: ClientResponse) -> AsyncGenerator[bytes, None]:
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds of a Retry-After header, which has a number or a date; None if there is none."""
+    """Seconds of a Retry-After header, which has a number or a date, and an hour at most; None if
+    there is none."""
     text = headers.get("Retry-After", "").strip()
-    if text.isdigit() and len(text) < 10:
-        return float(text)
+    seconds = natural(text)
+    if seconds is not None:
+        return float(min(seconds, _RETRY_AFTER_S_MAX))
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now)
-    except (ValueError, TypeError, IndexError):
+        wait = email.utils.parsedate_to_datetime(text).timestamp() - now
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
+    return min(max(0.0, wait), _RETRY_AFTER_S_MAX)
+
+
+def natural(text: str) -> int | None:
+    """A number from 0 to 2^63 - 1 in a header; None if it is none."""
+    if not (text.isascii() and text.isdigit()) or len(text) > 19:
+        return None
+    return number if (number := int(text)) < 2**63 else None
+
+
+async def at_most(response: ClientResponse, length: int) -> bytes:
+    """The body, of which no more is taken than so many bytes."""
+    parts, size = [], 0
+    async for chunk in response.content.iter_any():
+        parts.append(chunk[: length - size])
+        size += len(parts[-1])
+        if size >= length:
+            break
+    return b"".join(parts)
 
 
 def timestamp_text(timestamp_ms: int) -> str:

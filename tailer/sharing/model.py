@@ -299,6 +299,9 @@ def parse_ndjson_line(line: bytes, known: Iterable[str]) -> tuple[str, Any] | No
         return None
     try:
         document = json.loads(line)
+        if b"\\ud" in line or b"\\uD" in line:
+            # Half a surrogate pair is no text: it can be neither stored nor sent on.
+            json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as e:
         raise TableError(f"a line of the sharing server's answer is not JSON ({e})") from None
     if not isinstance(document, dict):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import json
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ __all__ = [
     "Profile",
     "check_url",
     "is_shared",
+    "leads_here",
     "load_profile",
     "parse_address",
     "parse_profile",
@@ -236,6 +238,9 @@ def check_url(url: str, source: str, *, allow_http: bool) -> str:
     Raises :class:`ConfigError` for any other, unless plain HTTP was allowed on purpose.
     """
     try:
+        # Some parsers leave out what others send.
+        if not url.isprintable() or " " in url:
+            raise ValueError(url)
         parts = urlsplit(url)
         host = parts.hostname or ""
     except ValueError:
@@ -249,6 +254,34 @@ def check_url(url: str, source: str, *, allow_http: bool) -> str:
             "shares (http with the option allow_http, or on this machine)"
         )
     return url
+
+
+def leads_here(url: str) -> bool:
+    """Whether a URL names this machine, or what only its own link reaches, such as a cloud's
+    metadata: by its literal address or by ``localhost``."""
+    try:
+        host = (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    address = _address(host)
+    return address is not None and (
+        address.is_loopback or address.is_link_local or address.is_unspecified
+    )
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """A literal address, also one of those that only old resolvers take (127.1, 0x7f000001)."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        try:
+            found = ipaddress.ip_address(socket.inet_aton(host))
+        except (OSError, ValueError):
+            return None
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found
 
 
 def _is_loopback(host: str) -> bool:

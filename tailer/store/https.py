@@ -17,8 +17,8 @@ from urllib.parse import urljoin, urlsplit
 import pyarrow as pa
 
 from tailer.errors import CorruptLog, TableError, TransientError
-from tailer.sharing.http import heals, network_errors, retry_after_s
-from tailer.sharing.profile import check_url
+from tailer.sharing.http import at_most, heals, natural, network_errors, retry_after_s
+from tailer.sharing.profile import check_url, leads_here
 from tailer.store.ranged import RangedReader
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ WHOLE_BYTES_MAX = 4 * 1024 * 1024
 _TAIL_BYTES = 1024 * 1024
 #: What is kept of one open file.
 _READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
+#: Without a length, no more is read at once.
+_AT_ONCE_BYTES_MAX = 1024 * 1024 * 1024
 #: A URL that ends so soon is not begun with.
 _MARGIN_MS = 30_000
 #: What servers of files say of a URL that has expired: S3 and Azure 403, Google 400, some 401, 410.
@@ -80,8 +82,9 @@ class _Range:
 class HttpsFiles:
     """Reads files through a session that has no credentials of its own.
 
-    ``allow_http`` lets URLs be plain HTTP; to this machine they may be so anyway. ``clock`` gives
-    epoch seconds, ``root`` the table's address for messages.
+    ``allow_http`` lets URLs be plain HTTP. ``local``: the sharing server is on this machine, and
+    its URLs may lead here, by plain HTTP too; those of others may not. ``clock`` gives epoch
+    seconds, ``root`` the table's address for messages.
     """
 
     def __init__(
@@ -92,12 +95,14 @@ class HttpsFiles:
         *,
         root: str,
         allow_http: bool = False,
+        local: bool = False,
     ) -> None:
         self._session = session
         self._links = links
         self._clock = clock
         self._root = root
         self._allow_http = allow_http
+        self._local = local
 
     async def read(self, location: str, offset: int, length: int | None) -> tuple[bytes, int, str]:
         """(bytes, size of the whole file, its tag); less than ``length`` only at its end."""
@@ -177,7 +182,12 @@ class HttpsFiles:
         )
 
     def _checked(self, url: str) -> str:
-        return check_url(url, f"a file of {self._root}", allow_http=self._allow_http)
+        what = f"a file of {self._root}"
+        if not self._local and leads_here(url):
+            raise TableError(
+                f"{what} has a URL that leads to this machine or its link, which is not followed"
+            )
+        return check_url(url, what, allow_http=self._allow_http)
 
     async def _taken(
         self, response: ClientResponse, location: str, offset: int, length: int | None
@@ -192,6 +202,12 @@ class HttpsFiles:
                 f"{self._root}, {location}: the file's server answered {status}",
                 retry_after_s(response.headers, self._clock()),
             )
+        packed = response.headers.get("Content-Encoding", "identity").strip().lower()
+        if packed not in ("", "identity"):
+            # Ranges count the file's own bytes, and we said that we take no others.
+            raise TableError(
+                f"the file's server sends it packed by {packed!r}", table=self._root, path=location
+            )
         etag = response.headers.get("ETag", "")
         if status == 416:  # nothing lies there; the header says how long the file is
             return _Range(b"", _total(response.headers.get("Content-Range", "")) or offset, etag)
@@ -202,15 +218,19 @@ class HttpsFiles:
         if status == 200:
             return await self._from_whole(response, location, offset, length, etag)
         total = _total(response.headers.get("Content-Range", ""))
-        data = (
-            await response.content.read(-1) if length is None else await _at_most(response, length)
-        )
         if total is None:
             raise TableError(
                 "the file's server gave a range without saying of how much",
                 table=self._root,
                 path=location,
             )
+        if length is None and total - offset > _AT_ONCE_BYTES_MAX:
+            raise TableError(
+                f"the file has {total} bytes, too many to be read at once",
+                table=self._root,
+                path=location,
+            )
+        data = await at_most(response, max(0, total - offset) if length is None else length)
         expected = max(0, total - offset) if length is None else max(0, min(length, total - offset))
         if len(data) != expected:
             raise TransientError(f"{self._root}, {location}: {len(data)} of {expected} bytes came")
@@ -227,24 +247,12 @@ class HttpsFiles:
                 table=self._root,
                 path=location,
             )
-        data = await _at_most(response, total)
+        data = await at_most(response, total)
         if len(data) != total:
             raise TransientError(f"{self._root}, {location}: {len(data)} of {total} bytes came")
         return _Range(data[offset:][: total if length is None else length], total, etag)
 
 
-async def _at_most(response: ClientResponse, length: int) -> bytes:
-    """The body, of which no more is taken than was asked for."""
-    parts, size = [], 0
-    async for chunk in response.content.iter_any():
-        parts.append(chunk[: length - size])
-        size += len(parts[-1])
-        if size >= length:
-            break
-    return b"".join(parts)
-
-
 def _total(content_range: str) -> int | None:
     """The size of the whole file in ``bytes 0-9/200`` or ``bytes */200``."""
-    total = content_range.rpartition("/")[2].strip()
-    return int(total) if total.isdigit() and len(total) < 20 else None
+    return natural(content_range.rpartition("/")[2].strip())

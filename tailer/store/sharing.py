@@ -26,7 +26,7 @@ from tailer.errors import ConfigError, TableError
 from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.http import Refused, timestamp_text
 from tailer.sharing.model import Table
-from tailer.sharing.profile import load_profile, parse_address
+from tailer.sharing.profile import leads_here, load_profile, parse_address
 from tailer.store import LOG_DIR, FileStatus, StoreTraits
 from tailer.store.https import HttpsFiles, Link
 from tailer.store.scratch import Scratch
@@ -59,6 +59,7 @@ class SharingOptions:
     ca_bundle: str | None = None
     allow_http: bool = False
     timeout_s: float = 120.0
+    answer_bytes_max: int = 16 * 1024**3
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
@@ -77,8 +78,9 @@ class SharingOptions:
             )
         if not 1 <= options.max_versions_per_rpc <= _VERSIONS_PER_REQUEST_MAX:
             raise ConfigError(f"max_versions_per_rpc must be from 1 to {_VERSIONS_PER_REQUEST_MAX}")
-        if options.timeout_s <= 0:
-            raise ConfigError("timeout_s must be greater than 0")
+        for name in ("timeout_s", "answer_bytes_max"):
+            if getattr(options, name) <= 0:
+                raise ConfigError(f"{name} must be greater than 0")
         for key, allowed in (
             ("change_source", ("auto", "cdf", "derived")),
             ("response_format", ("auto", "delta", "parquet")),
@@ -132,12 +134,16 @@ class SharingStore:
             profile,
             clock,
             ClientOptions(
-                options.response_format, ca_bundle=options.ca_bundle, timeout_s=options.timeout_s
+                options.response_format,
+                ca_bundle=options.ca_bundle,
+                timeout_s=options.timeout_s,
+                answer_bytes_max=options.answer_bytes_max,
             ),
         )
         self._files = HttpsFiles(
-            self._client.session, self, clock, root=self._root, allow_http=options.allow_http
-        )
+            self._client.session, self, clock, root=self._root, allow_http=options.allow_http,
+            local=leads_here(profile.endpoint),
+        )  # fmt: skip
         self._lock = anyio.Lock()
         self._opened: tuple[Scratch, LinkTable, SharedLog] | None = None
         self._newest: int | None = None

@@ -387,6 +387,11 @@ class SharedLog:
                     return
         self._refresh_token = None
         async with self._ask(origin) as answer:
+            if answer.version not in (None, origin.first):
+                raise TableError(
+                    f"the sharing server was asked for version {origin.first}, and answers with "
+                    f"version {answer.version}"
+                )
             await self._spool(answer, origin, file)
 
     async def _spool(self, answer: Answer, origin: Origin, file: Path | None) -> str | None:

@@ -14,6 +14,8 @@ from tailer.sharing.answers import MetadataLine, ProtocolLine
 __all__ = ["SharedState", "Timeline", "feed_enabled"]
 
 _FEED = "delta.enableChangeDataFeed"
+#: Of all the states in one answer, which are kept in memory.
+_CHARACTERS_MAX = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,15 @@ class Timeline:
         self.first = first
         self.protocols: dict[int, dict[str, Any]] = {}
         self.metadata: dict[int, dict[str, Any]] = {}
+        self._characters = 0
 
     def take(self, line: ProtocolLine | MetadataLine) -> None:
-        """One line, in the answer's order. Raises :class:`TableError` for one that is no state."""
+        """One line, in the answer's order. Raises :class:`TableError` for one that is no state,
+        and where there are more of them than a table can have."""
+        values = line.protocol if isinstance(line, ProtocolLine) else line.metadata
+        self._characters += len(str(values))
+        if self._characters > _CHARACTERS_MAX:
+            raise TableError("the sharing server's answer has too much metadata to be a table's")
         if isinstance(line, ProtocolLine):
             _check(line.protocol, "minReaderVersion", int)
             self.protocols[self._since(line.version, self.protocols)] = line.protocol
