@@ -8,7 +8,19 @@ import sys
 from tests.source import ROOT
 
 #: All that measure against a peer or a bound. Each is a module of its own and has its own options.
-NAMES = ("start", "log", "derive", "encode", "daemon", "s3", "kafka", "spark", "share", "read")
+NAMES = (
+    "start",
+    "log",
+    "derive",
+    "encode",
+    "daemon",
+    "s3",
+    "kafka",
+    "spark",
+    "cluster",
+    "share",
+    "read",
+)
 
 
 def main() -> None:

@@ -1,0 +1,78 @@
+"""What the cluster's test runs as a driver: two queries over one table, until all is read.
+
+    python -m tests.spark.cluster_program SETTINGS.json FOLDER
+
+``mirror`` derives the changes and merges them into a Delta table; ``files`` takes them from the
+change data feed and writes Parquet by Spark's own sink.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from tailer.spark.mirror import mirror_into
+from tailer.spark.source import TailerSource
+
+__all__ = ["QUERIES", "changes", "start"]
+
+QUERIES = ("mirror", "files")
+
+
+def changes(spark: SparkSession, **options: Any) -> DataStreamReader:
+    """The source, from the table's first version on."""
+    reader = spark.readStream.format("tailer").option("startingVersion", 0)
+    return reader.option("minPartitions", 2).options(**options)
+
+
+def start(spark: SparkSession, folder: str) -> list[StreamingQuery]:
+    """Both queries, from their checkpoints."""
+    table = f"{folder}/orders"
+    derived = changes(spark, changeSource="derived", key="id", maxFilesPerTrigger=4).load(table)
+    given = changes(spark, changeSource="cdf", maxFilesPerTrigger=1).load(table)
+    merge = mirror_into(f"{folder}/mirror", key=["id"], app="mirror")
+    writers = (
+        derived.writeStream.foreachBatch(merge),
+        given.writeStream.format("parquet").option("path", f"{folder}/files"),
+    )
+    return [
+        writer.option("checkpointLocation", f"{folder}/checkpoints/{name}")
+        .queryName(name)
+        .trigger(availableNow=True)
+        .start()
+        for name, writer in zip(QUERIES, writers, strict=True)
+    ]
+
+
+def main(settings: str, folder: str) -> None:
+    """Start both queries and wait for their ends."""
+    builder = SparkSession.builder.appName("tailer on a cluster")
+    for name, value in json.loads(Path(settings).read_text()).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(TailerSource)
+    while True:
+        queries = start(spark, folder)
+        try:
+            for query in queries:
+                query.awaitTermination()
+            break
+        except StreamingQueryException as e:
+            # Spark waits ten seconds for a Python process, no more; a busy machine may need them.
+            if "failed to connect back" not in str(e):
+                raise
+            for query in queries:
+                query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

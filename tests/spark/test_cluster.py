@@ -1,0 +1,206 @@
+"""A driver and executors of a real standalone cluster are killed in mid-batch; started again from
+their checkpoints, a Delta mirror and a Parquet sink have every change once.
+
+Every 25 of ``TAILER_TORTURE_ROUNDS`` are a round of both kills (one); ``--randomly-seed`` repeats
+the moments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import psutil
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.cluster import ROOT, Cluster
+from tests.spark.cluster_program import QUERIES
+
+ROUNDS = max(1, int(os.environ.get("TAILER_TORTURE_ROUNDS", "0")) // 25)
+PATIENCE_S = 500.0
+VERSIONS = 8
+VERSION_ROWS = 300
+DELTA = ("delta-spark", "delta-storage", "delta-kernel", "unitycatalog", "RoaringBitmap", "jts")
+
+
+class Orders:
+    """A table with a change data feed, and its writer."""
+
+    def __init__(self, folder: Path, dice: random.Random) -> None:
+        self.path = str(folder / "orders")
+        self.dice = dice
+        self.next_id = 0
+        schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64())])
+        self.table = deltalake.DeltaTable.create(
+            self.path, schema, configuration={"delta.enableChangeDataFeed": "true"}
+        )
+
+    def grow(self, versions: int) -> None:
+        """Appends, updates and deletes, each a version."""
+        for number in range(versions):
+            part = self.dice.randrange(10)
+            if number % 3 == 0:
+                self._append()
+            elif number % 3 == 1:
+                self.table.update(predicate=f"id % 10 = {part}", updates={"amount": "amount + 1.0"})
+            else:
+                self.table.delete(f"id % 20 = {part}")
+            self.table.update_incremental()
+
+    def _append(self) -> None:
+        ids = list(range(self.next_id, self.next_id + VERSION_ROWS))
+        amounts = [self.dice.uniform(-1, 1) for _ in ids]
+        rows = pa.table({"id": ids, "name": [f"name {i}" for i in ids], "amount": amounts})
+        deltalake.write_deltalake(self.table, rows, mode="append")
+        self.next_id += VERSION_ROWS
+
+
+class Driver:
+    """The program with the two queries, on the cluster."""
+
+    def __init__(self, cluster: Cluster, folder: Path, jars: str) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.log = folder / "driver.log"
+        self.settings = folder / "settings.json"
+        settings = {
+            **cluster.settings(),
+            "spark.driver.extraClassPath": jars,
+            "spark.executor.extraClassPath": jars,
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.driver.memory": "1g",
+        }
+        self.settings.write_text(json.dumps(settings))
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The program: Python and its Java are one group, and end together."""
+        program = ["-m", "tests.spark.cluster_program", str(self.settings), str(self.folder)]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *program], stdout=log, stderr=log, cwd=ROOT,
+                env=self.cluster.environment(), start_new_session=True,
+            )  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def batches(self) -> list[tuple[int, int]]:
+        """How many batches each query has begun, and how many it has done."""
+        found = []
+        for query in QUERIES:
+            checkpoint = self.folder / "checkpoints" / query
+            kept = [[*(checkpoint / part).glob("[0-9]*")] for part in ("offsets", "commits")]
+            found.append((len(kept[0]), len(kept[1])))
+        return found
+
+    def open_batches(self) -> int:
+        """How many queries are in the midst of a batch."""
+        return sum(begun > done for begun, done in self.batches())
+
+    def wait_for_batches(self, process: subprocess.Popen[bytes], count: int) -> None:
+        """Until a batch more is done, and so many queries are in the midst of one."""
+        before = sum(done for _, done in self.batches())
+        deadline = time.monotonic() + PATIENCE_S
+        while self.open_batches() < count or sum(done for _, done in self.batches()) == before:
+            assert process.poll() is None, f"ended too early\n{self.said()}"
+            assert time.monotonic() < deadline, f"{self.batches()}\n{self.said()}"
+            time.sleep(0.005)
+
+    def finish(self, process: subprocess.Popen[bytes]) -> None:
+        """Until the program has read all there is, and ended well."""
+        assert process.wait(PATIENCE_S) == 0, self.said()
+
+    def said(self) -> str:
+        """The end of what the driver has said."""
+        return self.log.read_text(errors="replace")[-4000:]
+
+
+def kill_driver(driver: Driver, pause_s: float) -> int:
+    """Kill a driver in mid-batch; how many queries had a batch open."""
+    with driver.running() as process:
+        driver.wait_for_batches(process, len(QUERIES))
+        time.sleep(pause_s)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return driver.open_batches()
+
+
+def kill_executor(driver: Driver, pause_s: float) -> psutil.Process:
+    """Kill an executor in mid-batch and let the queries come to their end; returns the dead one."""
+    with driver.running() as process:
+        driver.wait_for_batches(process, 1)
+        time.sleep(pause_s)
+        victim = driver.cluster.executors()[0]
+        victim.kill()
+        driver.finish(process)
+    return victim
+
+
+def delta_jars(spark: SparkSession) -> str:
+    """Delta's own jars, as the session has got them; Spark brings the others."""
+    jars = spark.sparkContext.getConf().get("spark.jars", "").split(",")
+    paths = [jar.removeprefix("file:").replace("///", "/") for jar in jars]
+    return ":".join(path for path in paths if any(name in path for name in DELTA))
+
+
+def rows(frame: DataFrame) -> Counter[tuple[Any, ...]]:
+    columns = ("id", "name", "amount", "_change_type", "_commit_version", "_commit_timestamp")
+    return Counter(tuple(row) for row in frame.select(*columns).collect())
+
+
+def check(spark: SparkSession, folder: Path, orders: Orders) -> None:
+    """Both outputs are exact."""
+    mirror = deltalake.DeltaTable(str(folder / "mirror")).to_pyarrow_table().sort_by("id")
+    assert mirror.equals(orders.table.to_pyarrow_table().sort_by("id").select(mirror.schema.names))
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
+    assert rows(spark.read.parquet(str(folder / "files"))) == rows(feed.load(orders.path))
+
+
+@pytest.fixture
+def driver(spark: SparkSession, tmp_path: Path) -> Iterator[Driver]:
+    with Cluster(tmp_path / "cluster") as cluster:
+        yield Driver(cluster, tmp_path, delta_jars(spark))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900 * ROUNDS)
+def test_a_driver_and_an_executor_killed_in_mid_batch_leave_exact_tables(
+    spark: SparkSession, tmp_path: Path, driver: Driver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = random.randrange(2**32)
+    dice = random.Random(seed)
+    orders = Orders(tmp_path, dice)
+    seen = Counter[str]()
+    for number in range(ROUNDS):
+        orders.grow(VERSIONS)
+        # The first of all is at once, for sure in mid-batch; later ones are whenever it may be.
+        pauses = [dice.uniform(0.0, 1.0) if number else 0.0 for _ in range(2)]
+        seen["batches open when the driver died"] += kill_driver(driver, pauses[0])
+        assert not kill_executor(driver, pauses[1]).is_running()
+        seen["executors killed"] += 1
+    check(spark, tmp_path, orders)
+    assert seen["batches open when the driver died"] >= ROUNDS / 2
+    with capsys.disabled():
+        print(f"\nseed {seed}: {dict(seen)}")
