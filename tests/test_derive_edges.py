@@ -134,6 +134,24 @@ def test_a_widened_column_is_no_update_of_the_rows_that_were_copied(tmp_path: Pa
     assert found(table) == [("update_postimage", 2, 2**40), ("update_preimage", 2, 2)]
 
 
+def test_a_dropped_column_that_comes_back_with_its_values_changes_rows(tmp_path: Path) -> None:
+    """RESTORE beyond a DROP COLUMN: the file that leaves still has what its version had not."""
+    table = TableBuilder(tmp_path / "t", WIDE)
+    table.create()
+    old = table.add([{"id": 1, "v": 7}, {"id": 2, "v": None}])
+    table.commit(old)
+    table.schema = WIDE.remove(1)
+    table.commit(table.metadata())
+    table.schema = WIDE
+    new = table.add([{"id": 1, "v": 7}, {"id": 2, "v": None}])
+    table.commit(table.metadata(), table.remove(old), new)
+    rows = events(table, 3, source="derived")
+    assert [(e["_change_type"], e["id"], e.get("v")) for e in rows] == [
+        ("delete", 1, None),
+        ("insert", 1, 7),
+    ]
+
+
 @pytest.mark.parametrize("base", [-5, 2**63 - 3])
 def test_ids_at_the_ends_of_their_range_are_ids(tmp_path: Path, base: int) -> None:
     table = tracked(tmp_path)

@@ -108,7 +108,7 @@ class _Sides:
             decode.columns is None and all((decode.target or f.state) == after for f in files)
             for files in (leaving, coming)
         )
-        compared = replace(decode, target=after, columns=None)
+        compared = replace(decode, target=after, columns=None, own_columns=True)
         return cls(leaving, coming, open_file, compared, after, (left, came))
 
     def files(self) -> Iterator[tuple[int, int, ChangeFile]]:
@@ -339,8 +339,8 @@ def _pairs(sides: _Sides) -> dict[int, int]:
 
 
 def _head(sides: _Sides, file: ChangeFile) -> Rows | None:
-    """The first few rows of a file."""
-    few = replace(sides, decode=replace(sides.decode, batch_rows_max=_HEAD_ROWS))
+    """The first few rows of a file; its bytes are counted when all of it is read."""
+    few = replace(sides, decode=replace(sides.decode, batch_rows_max=_HEAD_ROWS, on_read=None))
     with closing(_file_rows(few, file)) as rows:
         return next(rows, None)
 

@@ -43,10 +43,11 @@ class DecodeOptions:
 
     ``target`` casts all rows into that state's schema (a range in one schema); None leaves them
     in the schema that their file was written under. ``mapped`` is the last state with column
-    mapping, where the target has none any more. ``writer_timezone`` is for partition
-    timestamps without a zone. ``page_checksums`` verifies them where a file has some; that costs
-    about a twentieth of the time. ``row_ids`` asks for those too; ``on_read`` is told how many
-    bytes are read.
+    mapping, where the target has none any more. With ``own_columns``, columns that the file's own
+    state did not have are null, even if the file still has them (dropped, and then back).
+    ``writer_timezone`` is for partition timestamps without a zone. ``page_checksums`` verifies them
+    where a file has some; that costs about a twentieth of the time. ``row_ids`` asks for those too;
+    ``on_read`` is told how many bytes are read.
     """
 
     batch_rows_max: int = 65_536
@@ -57,6 +58,7 @@ class DecodeOptions:
     columns: tuple[str, ...] | None = None
     page_checksums: bool = False
     row_ids: bool = False
+    own_columns: bool = False
     on_read: OnRead | None = field(default=None, compare=False)
 
 
@@ -243,6 +245,9 @@ class _Decoder:
         state, physical = self.file.state, field.name if mapping == "none" else field.physical_name
         if physical in {state.physical_name(f) for f in state.partition_fields()}:
             return self._partition_value(field, physical)
+        own = {state.physical_name(f).lower() for f in state.schema}
+        if self.options.own_columns and physical.lower() not in own:
+            return pa.scalar(None, arrow_type(field.type))
         found = find_field(in_file, field, mapping)
         if found is None:
             return pa.scalar(None, arrow_type(field.type))

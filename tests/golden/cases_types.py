@@ -144,14 +144,14 @@ def partition_binary(lab: Lab) -> None:
     """Binary partition values, bytes among them that are no text; changes are derived."""
     lab.create("id INT, b BINARY", partitioned="b", enableDeletionVectors="false")
     lab.sql(
-        "INSERT INTO {t} VALUES (0, X'00'), (1, X'61C3A9'), (2, X'FF'), (3, X'FE80'), (4, X''),"
-        " (5, NULL), (6, X'EFBFBD'), (7, X'2F3D2520'), (8, X'F09F9880'), (9, X'00017F22')"
+        "INSERT INTO {t} VALUES (1, X'61C3A9'), (2, X'FF'), (3, X'FE80'), (4, X''),"
+        " (5, NULL), (6, X'EFBFBD'), (7, X'2F3D2520'), (8, X'F09F9880'), (9, X'01027F22')"
     )
-    lab.sql("INSERT INTO {t} VALUES (12, X'FF'), (13, X'FE80'), (10, X'00'), (11, X'61C3A9')")
-    lab.sql("UPDATE {t} SET id = id + 100 WHERE id IN (0, 1, 2, 5, 8)")
+    lab.sql("INSERT INTO {t} VALUES (12, X'FF'), (13, X'FE80'), (11, X'61C3A9')")
+    lab.sql("UPDATE {t} SET id = id + 100 WHERE id IN (1, 2, 5, 8)")
     lab.sql("UPDATE {t} SET b = X'C0' WHERE id IN (3, 9)")
     lab.sql("OPTIMIZE {t}")
-    lab.sql("DELETE FROM {t} WHERE id IN (10, 11, 12)")
+    lab.sql("DELETE FROM {t} WHERE id IN (11, 12)")
 
 
 def duplicates(lab: Lab) -> None:
