@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.control import SCHEMA, TOKEN, Setting, until, wait_for_count, wait_for_state
+from tests.ordered import SCHEMA, TOKEN, Setting, until, wait_for_count, wait_for_state
 from tests.programs import run_tailer
 
 
@@ -35,7 +35,7 @@ def test_a_feed_is_paused_resumed_stopped_and_started(setting: Setting) -> None:
             assert setting.ask("GET", "/readyz")[0] == 200, "it rests because it is to"
             setting.order("orders", "resume" if order == "pause" else "start")
             wait_for_count(program, setting, len(before) + 1)
-        # A line is written before it is counted.
+        # An event is in the file before it is counted.
         until(program, lambda: setting.status("orders")["events"] == 5)
         status = setting.status("orders")
         assert (status["state"], status["lease"]) == ("following", "held")

@@ -102,7 +102,8 @@ def test_two_daemons_with_one_file_do_not_cut_each_other(tmp_path: Path) -> None
     two = configure(tmp_path, 'state = "other"\n', others="out.jsonl")
     out = tmp_path / "out.jsonl"
     with started("run", one) as first:
-        first.wait_until(lambda: out.exists() and out.read_text().count("\n") == 2)
+        while not out.exists() or out.read_text().count("\n") < 2:
+            first.wait_a_moment(0.02)
         with started("run", two) as second:
             second.wait_until(lambda: any(" following " in e for e in second.errors))
             second.wait_a_moment(0.5)

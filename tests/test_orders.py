@@ -1,4 +1,4 @@
-"""Orders of the control API outlive what they were given to: kept beside the offset."""
+"""Orders of the control API outlive the process that was given them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.control import Setting, until, wait_for_count, wait_for_state
+from tests.ordered import Setting, until, wait_for_count, wait_for_state
 from tests.programs import run_tailer
 from tests.s3.fixture import Bucket
 

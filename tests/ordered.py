@@ -1,4 +1,4 @@
-"""A real daemon with an HTTP address and a token, and the orders that tests give it."""
+"""A real daemon with an HTTP address and a token, to be ordered about by tests."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from tailer.testing.table import TableBuilder
 from tests.programs import Program, started
+
+__all__ = ["SCHEMA", "TOKEN", "Setting", "until", "wait_for_count", "wait_for_state"]
 
 SCHEMA = pa.schema([("id", pa.int64())])
 TOKEN = "a token of the tests"
