@@ -23,11 +23,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import deltalake
 import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tests.benchmarks.measure import POLL_S, measure
-from tests.benchmarks.tables import ROW, SCHEMA, STARTING_VERSION, bench_folder, bench_table
-from tests.components import start_spark
+from tests.benchmarks.tables import STARTING_VERSION, bench_folder, bench_table
 from tests.spark.cluster import Cluster, cluster_session
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 SPEEDUP_MIN = 1.6
 MERGED_ROWS = 3_000_000
-MERGE_VERSION = 2
+FILES = 4
+MERGE_VERSION = FILES  # the first file creates the table
 TASK_MIB_MAX = 1024.0
 
 
@@ -127,33 +130,36 @@ def merged_table() -> Path:
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        spark = start_spark(bench_folder() / "spark")
-        try:
-            _merge(spark, folder / "table")
-        finally:
-            spark.stop()
+        _merge(folder / "table")
         done.touch()
     return folder / "table"
 
 
-def _merge(spark: SparkSession, table: Path) -> None:
-    """Of each 100 rows update 5 and delete 5, and insert as many as were deleted."""
-    spark.conf.set("spark.sql.files.maxPartitionBytes", "256m")
-    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    spark.conf.set("spark.sql.shuffle.partitions", "4")
-    spark.sql(
-        f"CREATE TABLE delta.`{table}` ({SCHEMA}) USING delta "
-        "TBLPROPERTIES (delta.enableDeletionVectors = false)"
+def _merge(table: Path) -> None:
+    """Of each 20 rows update one and delete one, and insert as many as were deleted."""
+    for part in range(FILES):
+        ids = pa.array(range(part, MERGED_ROWS, FILES), pa.int64())
+        deltalake.write_deltalake(str(table), _rows(ids, 1), mode="append")
+    more = range(MERGED_ROWS, MERGED_ROWS + MERGED_ROWS // 20)
+    ids = pa.array([*range(0, MERGED_ROWS, 10), *more], pa.int64())
+    merger = deltalake.DeltaTable(str(table)).merge(
+        _rows(ids, 2), "t.id = s.id", source_alias="s", target_alias="t"
     )
-    more = MERGED_ROWS // 20
-    spark.range(0, MERGED_ROWS, 1, 4).createOrReplaceTempView("ids")
-    spark.sql(f"INSERT INTO delta.`{table}` SELECT {ROW.format(salt=1)} FROM ids")
-    spark.range(0, MERGED_ROWS + more, 1, 4).createOrReplaceTempView("ids")
-    spark.sql(
-        f"MERGE INTO delta.`{table}` AS t USING (SELECT {ROW.format(salt=3)} FROM ids "
-        f"WHERE id >= {MERGED_ROWS} OR id % 10 = 0) AS s ON t.id = s.id "
-        "WHEN MATCHED AND s.id % 20 = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET * "
-        "WHEN NOT MATCHED THEN INSERT *"
+    merger = merger.when_matched_delete("s.id % 20 = 0").when_matched_update_all()
+    merger.when_not_matched_insert_all().execute()
+
+
+def _rows(ids: pa.Array, salt: int) -> pa.Table:
+    """Rows of five types, of their ids and a number."""
+    mixed = pc.bit_wise_and(pc.multiply(ids, 2_654_435_761 * salt), 2**31 - 1)
+    return pa.table(
+        {
+            "id": ids,
+            "quantity": mixed.cast(pa.int32()),
+            "score": pc.divide(mixed.cast(pa.float64()), 7.0),
+            "token": pc.binary_join_element_wise(mixed.cast(pa.string()), f"token {salt}", "-"),
+            "changed_at": mixed.cast(pa.timestamp("us", "UTC")),
+        }
     )
 
 
