@@ -24,6 +24,7 @@ def on_s3(setting: Setting, bucket: Bucket) -> None:
     setting.daemon += f'state = "{bucket.address("state")}"\n[store.s3]\n{options}'
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("state", ["local", "s3"])
 def test_orders_outlive_a_kill(
     setting: Setting, state: str, request: pytest.FixtureRequest
