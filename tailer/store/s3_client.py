@@ -21,8 +21,6 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
 from botocore.exceptions import (
     BotoCoreError,
     MetadataRetrievalError,
@@ -46,6 +44,7 @@ from tailer.store.s3_errors import (
 )
 from tailer.store.s3_options import S3Options
 from tailer.store.s3_presign import Presigner
+from tailer.store.s3_signing import Signed, Signer
 from tailer.store.traffic import Traffic
 
 __all__ = ["Call", "S3Client"]
@@ -91,6 +90,7 @@ class S3Client:
         self._http: aiohttp.ClientSession | None = None
         self._session: AioSession | None = None
         self._credentials: Any = None
+        self._signer = Signer()
         self._region = options.region or _DEFAULT_REGION
         self._endpoints: dict[str, str] = {}
         self._regions: dict[str, str] = {}
@@ -230,11 +230,15 @@ class S3Client:
         http = self._http or await self._start()
         async with self._gate:
             url = await self._url(call)
-            headers = await self._signed(call, url)
+            signed = await self._signed(call, url)
             async with http.request(
-                call.method, URL(url, encoded=True), headers=headers, data=call.body or None,
+                call.method, URL(url, encoded=True), headers=signed.headers, data=call.body or None,
                 allow_redirects=False,
             ) as response:  # fmt: skip
+                if response.status == 404:
+                    self._signer.found_nothing(signed)
+                else:
+                    self._signer.found(signed)
                 found = {name.lower(): value for name, value in response.headers.items()}
                 body = b""
                 if call.method != "HEAD":
@@ -261,20 +265,18 @@ class S3Client:
         path = f"{prefix}/{quote(call.key, safe='/~')}" if call.key else prefix or "/"
         return f"{base.scheme}://{host}{path}" + (f"?{query}" if query else "")
 
-    async def _signed(self, call: Call, url: str) -> dict[str, str]:
+    async def _signed(self, call: Call, url: str) -> Signed:
         headers = dict(call.headers)
         if self.options.requester_pays:
             headers["x-amz-request-payer"] = "requester"
         if self.options.anonymous:
-            return headers
+            return Signed(headers, ())
         try:
             frozen = await self._credentials.get_frozen_credentials()
         except (BotoCoreError, OSError) as e:
             raise _session_error(e) from e
-        request = AWSRequest(method=call.method, url=url, headers=headers, data=call.body)
         region = self._regions.get(call.bucket, self._region)
-        S3SigV4Auth(frozen, "s3", region).add_auth(request)
-        return dict(request.headers.items())
+        return self._signer.sign(frozen, region, (call.method, url, call.body), headers)
 
     async def presigner(self, bucket: str, at: dt.datetime, ttl_s: int) -> Presigner | None:
         """A signer of URLs for the objects of a bucket; None for anonymous access, which has
