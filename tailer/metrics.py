@@ -138,6 +138,7 @@ class FeedMetrics(Observer):
     Without ``families`` it only counts for itself, which is what `tail` and `read` need.
     ``deadlines`` maps the cause (log, data) to the epoch seconds, by version, from which on what is
     unread of that version may be removed; ``sizes`` a version to the bytes of its file actions.
+    ``on_retry`` is told each error that may heal.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class FeedMetrics(Observer):
         self.state: FeedState = "starting"
         self.sizes: dict[int, int] = {}
         self.deadlines: dict[str, dict[int, float]] = {"log": {}, "data": {}}
+        self.on_retry: Callable[[TailerError], None] = lambda _: None
         self._newest = -1
         self._queued = 0
         self._fetched_bytes = 0
@@ -306,6 +308,7 @@ class FeedMetrics(Observer):
         """The feed failed in a way that may heal, and will start again from its saved offset."""
         self.failed(error)
         self.is_in("retrying")
+        self.on_retry(error)
         if self.families is not None:
             self._of("retries").inc()
 

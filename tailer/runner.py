@@ -119,6 +119,8 @@ class Runner:
         self.outlook = Outlook(feed.log, feed.metrics)
         self._offsets = _Held(feed.offsets)
         feed.offsets = self._offsets
+        feed.metrics.on_retry = self._tell_retry
+        self._told: tuple[str, int] | None = None
         self._wanted: Literal["run", "pause", "stop", "fail", "end"] = "pause" if paused else "run"
         self._changed = anyio.Event()
         self._resumed = False  # by an order that the kept ones must not undo
@@ -167,6 +169,13 @@ class Runner:
                 feed.metrics.error = e
                 self.log(logging.ERROR, "failed", f"stopped: {e}", family=e.family)
         self._scope = None
+
+    def _tell_retry(self, error: TailerError) -> None:
+        """Log what a feed is held up by, once until it is another thing or the feed has got on."""
+        told = str(error), self.feed.metrics.versions_delivered
+        if told != self._told:
+            self._told = told
+            self.log(logging.WARNING, "retrying", f"tries again: {error}", family=error.family)
 
     async def _acquire(self) -> None:
         async with anyio.create_task_group() as tasks:

@@ -57,6 +57,9 @@ def test_a_full_disk_under_the_offsets_repeats_one_batch_and_no_more(tmp_path: P
             program.wait_a_moment(0.02)
         program.wait_a_moment(2.0)  # for several attempts
         assert ids(tmp_path / "out.jsonl") == [0, 1], "nothing is written that can't be recorded"
+        told = [line for line in program.errors if "tries again:" in line]
+        assert len(told) == 1, "once, however often it is tried"
+        assert "the offset can't be saved" in told[0]
         full.unlink()
         while saved() < 3:
             program.wait_a_moment(0.02)
