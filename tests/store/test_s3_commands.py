@@ -102,6 +102,7 @@ def test_a_daemon_that_cannot_start_closes_what_it_opened(setting: Setting, case
                 sentence = "can't be served"
             case "pattern":
                 table, sentence = "gs://lake/*/", "a pattern can't be looked for at gs://"
+                sink = SINK.replace("{name}", "{table}")
             case "state":
                 setting.bucket = Bucket("no-such-bucket-here", setting.bucket.url)
                 sentence = "no-such-bucket-here"
