@@ -28,8 +28,9 @@ NEEDS_DELTA = {
     "cdf_partition_types", "cdf_restore_dv", "cdf_types", "iceberg_compat", "legacy_format",
     "mapping_id", "mapping_id_cdf", "mapping_name", "mapping_name_cdf", "mapping_upgraded",
     "overwrite_schema", "plain_dv", "random_prefixes", "reorg_purge", "rowtracking_dv",
-    "rowtracking_mapping", "struct_stats_checkpoint", "truncated", "type_widening",
-    "type_widening_cdf", "types", "v2_checkpoint_json", "variant", "variant_shredded",
+    "rowtracking_mapping", "rowtracking_noop", "struct_stats_checkpoint", "truncated",
+    "type_widening", "type_widening_cdf", "types", "v2_checkpoint_json", "variant",
+    "variant_shredded",
 }  # fmt: skip
 DELTA_ONLY = "the table needs responseformat=delta"
 UNANNOUNCED = "the table needs the reader features"
@@ -57,6 +58,7 @@ LIMITS: dict[tuple[str, str], str] = {
     ("mapping_id_cdf", "changes:delta"): SCHEMAS,
     ("mapping_name_cdf", "changes:delta"): SCHEMAS,
     ("special_columns", "snapshot:parquet"): "",  # char(5) is not padded
+    ("partition_binary", "snapshot:parquet"): "",  # the log's text, not its bytes
     ("special_columns", "snapshot:delta"): "",
     ("type_widening", "snapshot:delta"): UNANNOUNCED,
     ("type_widening_cdf", "snapshot:delta"): UNANNOUNCED,
