@@ -80,8 +80,9 @@ async def test_columns_that_are_not_asked_for_are_mostly_left_alone(bucket: Buck
     counted = Counted()
     async with aclosing(store_of(bucket, traffic=counted)) as store:
         assert (await read_parquet(store, ["c2"])).equals(table.select(["c2"]))
-    size = len(data)
-    assert counted.received < size * 0.5
+    # A sixth is asked for, of one piece. How far the reader is ahead of it depends on the moment;
+    # it is two windows at most.
+    assert counted.received < len(data) * 0.6
 
 
 async def test_what_is_kept_of_a_file_is_bounded(bucket: Bucket) -> None:
