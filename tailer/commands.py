@@ -21,7 +21,7 @@ from tailer.decode.rows import DecodeOptions, output_schema
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError
-from tailer.feed import Feed, FeedOptions, read_changes, run_feed
+from tailer.feed import Feed, read_changes, run_feed
 from tailer.follow import FollowOptions
 from tailer.history import (
     checksum_errors,
@@ -35,6 +35,7 @@ from tailer.log import DeltaLog
 from tailer.mapped import last_mapped
 from tailer.metrics import FeedMetrics
 from tailer.offsets.memory import MemoryOffsetStore
+from tailer.options import FeedOptions
 from tailer.output import jsonl_options, open_output, output_kind
 from tailer.pipe import pipe
 from tailer.signals import until_stopped

@@ -27,22 +27,14 @@ from tailer.follow import follow
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, Observer
 from tailer.offsets import OffsetStore
-from tailer.options import FeedOptions, RetryOptions
+from tailer.options import FeedOptions
 from tailer.pipe import pipe
 from tailer.policy import FeedPaused, Requests, after_loss
 from tailer.publish import Publisher
 from tailer.sink import Sink
 from tailer.snapshotting import Resnapshots, initial_snapshot
 
-__all__ = [
-    "Feed",
-    "FeedOptions",
-    "Item",
-    "RetryOptions",
-    "read_changes",
-    "read_items",
-    "run_feed",
-]
+__all__ = ["Feed", "read_changes", "read_items", "run_feed"]
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ The defaults stop: nothing is lost, skipped or read again unless the configurati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -74,7 +74,6 @@ class Requests:
     skips: set[int] = field(default_factory=set)
     resnapshots: list[ResnapshotRequest] = field(default_factory=list)
     lost: set[tuple[int, str]] = field(default_factory=set)
-    wake: Callable[[], None] = lambda: None
 
     def to_json(self) -> dict[str, Any]:
         """The operator's part of it, to be kept beside the offset; what is empty is left out."""

@@ -25,9 +25,10 @@ from tailer.decode.stream import REF_FIELDS, RowStream
 from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, first_error
-from tailer.feed import FeedOptions, read_changes
+from tailer.feed import read_changes
 from tailer.log import DeltaLog
 from tailer.mapped import last_mapped
+from tailer.options import FeedOptions
 
 __all__ = ["SignedRows", "Verdict", "compare_rows", "verify"]
 

@@ -23,9 +23,9 @@ from tailer.decode.stream import REF_FIELDS
 from tailer.delta.schema import holds_arrow_variant
 from tailer.delta.snapshot import TableState
 from tailer.errors import UnsupportedTable, first_error
-from tailer.feed import FeedOptions
 from tailer.follow import follow
 from tailer.log import DeltaLog
+from tailer.options import FeedOptions
 from tailer.topic import TopicRow, read_topic, rows_of, typed_rows, variant_key
 from tailer.verify import SignedRows, Verdict, compare_rows
 

@@ -18,8 +18,9 @@ from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.commit import Commit, read_header
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
-from tailer.feed import FeedOptions, read_changes
+from tailer.feed import read_changes
 from tailer.log import DeltaLog
+from tailer.options import FeedOptions
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder, delta_schema
 

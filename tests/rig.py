@@ -12,11 +12,12 @@ from prometheus_client import CollectorRegistry
 
 from tailer.changes import Offset
 from tailer.decode.rows import DecodeOptions
-from tailer.feed import Feed, FeedOptions, RetryOptions
+from tailer.feed import Feed
 from tailer.history import start_offset
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, MetricFamilies
 from tailer.offsets.local import LocalOffsetStore
+from tailer.options import FeedOptions, RetryOptions
 from tailer.policy import Requests
 from tailer.sink import Sink, load_sink
 from tailer.store.local import LocalStore

@@ -16,8 +16,9 @@ from tailer.changes import Offset
 from tailer.decode.engine import DiffOptions
 from tailer.decode.stream import MAP_DEPTH_MAX
 from tailer.errors import UnsupportedTable
-from tailer.feed import FeedOptions, read_changes
+from tailer.feed import read_changes
 from tailer.metrics import Observer
+from tailer.options import FeedOptions
 from tailer.testing.table import Action, TableBuilder
 from tests.feeds import batches, events, refusal, table_log, without_ids
 

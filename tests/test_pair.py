@@ -16,7 +16,8 @@ from tailer.decode.plan import ChangeSource
 from tailer.decode.preimages import Preimages
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import OffsetError, TableError
-from tailer.feed import FeedOptions, read_changes, run_feed
+from tailer.feed import read_changes, run_feed
+from tailer.options import FeedOptions
 from tailer.policy import Policies
 from tailer.select import Selection
 from tailer.sink import load_sink

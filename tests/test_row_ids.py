@@ -17,8 +17,9 @@ from prometheus_client import CollectorRegistry
 from tailer.changes import Offset
 from tailer.cli import main
 from tailer.decode.rows import DecodeOptions
-from tailer.feed import FeedOptions, read_changes
+from tailer.feed import read_changes
 from tailer.metrics import FeedMetrics, MetricFamilies, Observer
+from tailer.options import FeedOptions
 from tailer.testing.writer import TableWriter
 from tests.feeds import batches, table_log
 

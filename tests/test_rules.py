@@ -13,7 +13,8 @@ import pytest
 from tailer.changes import Offset
 from tailer.decode.plan import ChangeSource
 from tailer.delta.statistics import file_statistics
-from tailer.feed import FeedOptions, read_changes
+from tailer.feed import read_changes
+from tailer.options import FeedOptions
 from tailer.testing.table import Action, TableBuilder
 from tests.feeds import batches, events, table_log
 from tests.source import ROOT

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.cli import main
-from tailer.feed import FeedOptions
+from tailer.options import FeedOptions
 from tailer.testing.table import TableBuilder
 from tailer.verify import Verdict, verify
 from tests.feeds import table_log

@@ -22,9 +22,11 @@ from anyio.from_thread import BlockingPortal
 from pyspark.sql.datasource import InputPartition
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.feed import FeedOptions, Item, read_items
+from tailer.commits import Item
+from tailer.feed import read_items
 from tailer.log import DeltaLog
 from tailer.metrics import Observer
+from tailer.options import FeedOptions
 from tailer.policy import Requests
 from tailer.spark.driver import TaskPartition
 from tailer.spark.failing import one_sentence

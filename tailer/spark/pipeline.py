@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, Offset
+from tailer.commits import Item
 from tailer.errors import SinkRejected, TailerError, TransientError
-from tailer.feed import Feed, FeedOptions, Item
+from tailer.feed import Feed
+from tailer.options import FeedOptions
 from tailer.publish import Publisher
 from tailer.spark.envelope import BatchSource, feed_option, items
 from tailer.spark.options import STORE_PREFIX

@@ -52,10 +52,11 @@ def ours(driver: str, delivery: str) -> Callable[[str, str, str], Work]:
 
         from sinks.kafka.sink import KafkaSink
         from tailer.changes import Offset
-        from tailer.feed import Feed, FeedOptions, run_feed
+        from tailer.feed import Feed, run_feed
         from tailer.log import DeltaLog
         from tailer.metrics import FeedMetrics, MetricFamilies
         from tailer.offsets.memory import MemoryOffsetStore
+        from tailer.options import FeedOptions
         from tailer.store.local import LocalStore
 
         options = {"bootstrap_servers": bootstrap, "topic": topic, "driver": driver}

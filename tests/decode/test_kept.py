@@ -14,7 +14,8 @@ from tailer.changes import Offset
 from tailer.decode import idsets
 from tailer.decode.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
-from tailer.feed import FeedOptions, read_changes
+from tailer.feed import read_changes
+from tailer.options import FeedOptions
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
 from tests.feeds import table_log

@@ -13,8 +13,9 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.decode.engine import Engine, Unmatched
-from tailer.feed import FeedOptions, read_changes
+from tailer.feed import read_changes
 from tailer.metrics import Observer
+from tailer.options import FeedOptions
 from tailer.testing.table import Action, TableBuilder
 from tests.feeds import events, table_log
 

@@ -38,8 +38,9 @@ from tailer.changes import Offset
 from tailer.decode.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import TableError
-from tailer.feed import FeedOptions, read_changes
+from tailer.feed import read_changes
 from tailer.log import DeltaLog
+from tailer.options import FeedOptions
 from tailer.store.folders import FolderWatch
 from tailer.store.local import LocalStore
 from tailer.testing.table import Action, TableBuilder

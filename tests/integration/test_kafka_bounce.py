@@ -26,7 +26,8 @@ import deltalake
 import pytest
 
 from tailer.changes import Offset
-from tailer.feed import FeedOptions, read_changes
+from tailer.feed import read_changes
+from tailer.options import FeedOptions
 from tests.feeds import table_log
 from tests.integration.test_kill import Writer
 from tests.kafka.broker import Broker

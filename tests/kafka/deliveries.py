@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import Offset
-from tailer.feed import Feed, FeedOptions, run_feed
+from tailer.feed import Feed, run_feed
 from tailer.history import start_offset
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics
 from tailer.offsets.memory import MemoryOffsetStore
+from tailer.options import FeedOptions
 from tailer.testing.table import TableBuilder
 from tests.feeds import table_log
 

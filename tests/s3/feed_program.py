@@ -17,11 +17,12 @@ import anyio
 from tailer.changes import Offset
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import TailerError
-from tailer.feed import Feed, FeedOptions, RetryOptions, run_feed
+from tailer.feed import Feed, run_feed
 from tailer.follow import FollowOptions
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics
 from tailer.offsets import open_offset_store
+from tailer.options import FeedOptions, RetryOptions
 from tailer.signals import until_stopped
 from tailer.sink import load_sink
 from tailer.store import open_store

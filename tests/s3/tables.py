@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed import Feed, FeedOptions, RetryOptions, run_feed
+from tailer.feed import Feed, run_feed
 from tailer.follow import FollowOptions
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics
 from tailer.offsets import OffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
+from tailer.options import FeedOptions, RetryOptions
 from tailer.store import Store
 from tailer.store.s3 import S3Store
 from tailer.store.traffic import Traffic

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from tailer.changes import Offset
 from tailer.decode.plan import ChangeSource
-from tailer.feed import FeedOptions, read_changes
+from tailer.feed import read_changes
 from tailer.follow import FollowOptions
 from tailer.log import DeltaLog
+from tailer.options import FeedOptions
 from tailer.store.sharing import SharingOptions, SharingStore
 from tailer.testing.table import TableBuilder
 

@@ -15,11 +15,12 @@ import anyio
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed import Feed, FeedOptions, RetryOptions, run_feed
+from tailer.feed import Feed, run_feed
 from tailer.follow import FollowOptions
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics
 from tailer.offsets.memory import MemoryOffsetStore
+from tailer.options import FeedOptions, RetryOptions
 from tailer.store.local import LocalStore
 from tests.programs import Program, started
 from tests.sharing.reference_server import ReferenceServer, serving

@@ -15,8 +15,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed import FeedOptions, read_items
+from tailer.feed import read_items
 from tailer.metrics import Observer
+from tailer.options import FeedOptions
 from tailer.policy import Requests
 from tailer.spark.envelope import BatchSource, feed_option, items
 from tests.feeds import table_log
