@@ -1,4 +1,4 @@
-"""The one file that touches what kafka-python 3.0 keeps to itself.
+"""What touches a producer's insides, which kafka-python 3.0 keeps to itself.
 
 Its ``send()`` takes a record at a time, some 35 us of Python for each, and it has no public way to
 take more. Here whole record batches are put where ``send()`` puts its own: into the producer's

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sinks.kafka.driver import Fenced
+from sinks.kafka.last_words import attentive_client
 from sinks.kafka.options import KafkaOptions
 from tailer.errors import SinkRejected, TailerError, TransientError
 
@@ -126,13 +127,11 @@ def connected(make: Callable[..., T], options: KafkaOptions) -> T:
     in the end says only that time is up. So it is given short spells, and its log is read after
     each: what no retry heals is raised at once, and all else with its cause when time is up.
     """
-    from kafka.net.compat import KafkaNetClient
-
     left, spell = options.bootstrap_timeout_ms, _FIRST_SPELL_MS
     clients: list[Any] = []
 
     def client(**settings: Any) -> Any:
-        clients.append(KafkaNetClient(**settings))
+        clients.append(attentive_client(**settings))
         return clients[-1]
 
     with _listening() as heard:
