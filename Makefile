@@ -1,5 +1,6 @@
 # Needs Python 3.11 or newer with venv, and make. Everything else is installed into .venv, again
-# only when pyproject.toml has changed. The tests say themselves when Java 17 is missing.
+# only when pyproject.toml or what is compiled has changed. The tests say themselves when Java 17 is
+# missing.
 
 PYTHON ?= python3
 TAILER_TORTURE_ROUNDS ?= 1000
@@ -9,6 +10,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
+BUILT_FROM := pyproject.toml hatch_build.py sinks/_columns.c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -58,11 +60,11 @@ $(PYTHON) -m venv $(VENV)
 $(RUN) pip install --quiet --disable-pip-version-check --editable '.[$(1)]'
 endef
 
-$(DEMO): pyproject.toml
+$(DEMO): $(BUILT_FROM)
 	$(call install,demo)
 	@touch $@
 
 # Development holds all that the demo needs.
-$(DEV): pyproject.toml
+$(DEV): $(BUILT_FROM)
 	$(call install,dev)
 	@touch $(DEMO) $@

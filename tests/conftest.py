@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sinks import columns
 from tests.components import java_major, require, start_spark
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 
@@ -53,6 +54,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def anyio_backend() -> str:
     """The event loop of tests marked ``anyio``: asyncio, as aiohttp and aiobotocore need it."""
     return "asyncio"
+
+
+@pytest.fixture(scope="module", params=["compiled", "by Arrow"])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All tests of a module twice: with the compiled part of the encoders, and without it."""
+    native = columns.loaded()
+    if request.param == "compiled":
+        require("sinks._columns, which needs a C compiler,", native is not None)
+    before, columns.native = columns.native, native if request.param == "compiled" else None
+    yield
+    columns.native = before
 
 
 @pytest.fixture(scope="session")

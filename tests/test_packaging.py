@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.components import require
 from tests.source import ROOT
 
 PACKAGES = ("tailer", "sinks")
@@ -77,6 +79,21 @@ def test_the_wheel_holds_every_file_of_its_packages(site: Path, package: str) ->
 
     assert files(site) == files(ROOT)
     assert f"{package}/py.typed" in files(site)
+
+
+@pytest.mark.parametrize(("pure", "tag"), [("0", "cp311-abi3-"), ("1", "py3-none-any")])
+def test_a_wheel_has_the_compiled_part_where_there_is_a_compiler(
+    pure: str, tag: str, tmp_path: Path
+) -> None:
+    require("a C compiler", shutil.which("cc") is not None)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "."]
+    environment = os.environ | {"TAILER_PURE": pure}
+    subprocess.run([*command, str(ROOT)], cwd=tmp_path, env=environment, check=True)
+    (path,) = tmp_path.iterdir()
+    assert tag in path.name
+    with zipfile.ZipFile(path) as archive:
+        compiled = [name for name in archive.namelist() if name.endswith(".so")]
+    assert compiled == ([] if pure == "1" else ["sinks/_columns.abi3.so"])
 
 
 def test_the_distribution_is_not_named_like_its_package(shipped: Distribution) -> None:

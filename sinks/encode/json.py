@@ -21,6 +21,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sinks.columns import Column, Text, has_escapes, join
 from tailer.changes import is_arrow_variant, variant_json
 
 __all__ = [
@@ -42,7 +43,6 @@ _NULL = pa.scalar("null")
 _DAY_US = 86_400_000_000
 #: 0001-01-01 and 10000-01-01, in days since 1970.
 _FIRST_DAY, _END_DAY = -719_162, 2_932_897
-_MUST_ESCAPE = r'["\\\x00-\x1f]'
 _CONTROL = r"[\x00-\x1f]"
 # The two that every JSON string escapes come first: the others bring backslashes of their own.
 _ESCAPES = [("\\", "\\\\"), ('"', '\\"')]
@@ -77,14 +77,17 @@ def json_objects(
 ) -> pa.StringArray:
     """Rows as JSON objects, one string each, none of them null. At least one member, at whatever
     depth, is an array."""
-    parts: list[pa.Array | pa.Scalar] = []
+    parts: list[Column] = []
     constant = _object_parts(dict(zip(names, columns, strict=True)), "", parts)
-    return _join(*parts, pa.scalar(constant + end))
+    rows = next(len(_array(part)) for part in parts if not isinstance(part, str))
+    return join([*parts, constant + end], rows)
 
 
-def _object_parts(
-    members: Mapping[str, JsonMember], constant: str, parts: list[pa.Array | pa.Scalar]
-) -> str:
+def _array(part: pa.StringArray | Text) -> pa.StringArray:
+    return part.array if isinstance(part, Text) else part
+
+
+def _object_parts(members: Mapping[str, JsonMember], constant: str, parts: list[Column]) -> str:
     """Add an object but for its closing brace to ``parts``, behind a text that is the same for all
     rows; what of that is still to be added is returned."""
     for i, (name, column) in enumerate(members.items()):
@@ -92,18 +95,15 @@ def _object_parts(
         if isinstance(column, JsonObject):
             constant = _object_parts(column.members, constant, parts) + "}"
             continue
-        quote = ""
         if isinstance(column, JsonText):
             if isinstance(column.text, str):
                 constant += column.text
                 continue
-            text = column.text
-        elif pa.types.is_string(column.type) and not column.null_count:
-            quote, text = '"', _escaped(column)  # the quotes need no copy of their own
+            before, text, after = "", column.text, ""
         else:
-            text = json_values(column)
-        parts += [pa.scalar(constant + quote), text]
-        constant = quote
+            before, text, after = _unquoted(column)
+        parts += [constant + before, text]
+        constant = after
     return constant
 
 
@@ -118,8 +118,26 @@ def text_of(texts: pa.StringArray | pa.BinaryArray) -> pa.Buffer:
     return texts.buffers()[2].slice(first, last - first)
 
 
-def _join(*parts: pa.Array | pa.Scalar) -> pa.StringArray:
-    return pc.binary_join_element_wise(*parts, pa.scalar(""))
+def _unquoted(array: pa.Array) -> tuple[str, Column, str]:
+    """Each value as JSON, in three parts: what stands before and behind all of them needs no copy
+    of its own."""
+    if pa.types.is_string(array.type):
+        text = _escaped(array)
+        return ("", Text(text, quoted=True), "") if text.null_count else ('"', text, '"')
+    if pa.types.is_timestamp(array.type) and not array.null_count:
+        zone = _zone(array)
+        text = _plain(_micros(array), _DAY_US)
+        if text is not None:
+            return '"', text, zone + '"'
+    return "", Text(_encoder(array.type)(array)), ""
+
+
+def _join(*parts: pa.StringArray | str) -> pa.StringArray:
+    """The parts of each row as one string; null where one of them is."""
+    if all(isinstance(part, str) or not part.null_count for part in parts):
+        return join([*parts], next(len(part) for part in parts if not isinstance(part, str)))
+    given = (pa.scalar(part) if isinstance(part, str) else part for part in parts)
+    return pc.binary_join_element_wise(*given, pa.scalar(""))
 
 
 def json_values(array: pa.Array) -> pa.StringArray:
@@ -150,16 +168,7 @@ def _encoder(data_type: pa.DataType) -> Callable[[pa.Array], pa.StringArray]:
 
 
 def _quoted(array: pa.Array) -> pa.StringArray:
-    quote = pa.scalar('"')
-    return _join(quote, array.cast(pa.string()), quote)
-
-
-def _matches(array: pa.StringArray, pattern: str) -> bool:
-    """Whether any value does, or what may lie beneath a null: looked up in all of them at once."""
-    text = text_of(array)
-    ends = pa.array([0, text.size], pa.int32()).buffers()[1]
-    whole = pa.Array.from_buffers(pa.binary(), 1, [None, ends, text])
-    return bool(pc.match_substring_regex(whole, pattern)[0].as_py())
+    return _join('"', array.cast(pa.string()), '"')
 
 
 def unicode_text(array: pa.StringArray) -> pa.StringArray:
@@ -174,16 +183,15 @@ def unicode_text(array: pa.StringArray) -> pa.StringArray:
 
 
 def _string(array: pa.StringArray) -> pa.StringArray:
-    quote = pa.scalar('"')
-    return _join(quote, _escaped(array), quote)
+    return _join('"', _escaped(array), '"')
 
 
 def _escaped(array: pa.StringArray) -> pa.StringArray:
     array = unicode_text(array)
-    if _matches(array, _MUST_ESCAPE):
+    if has_escapes(text_of(array)):  # or what may lie beneath a null
         for plain, escaped in _ESCAPES:
             array = pc.replace_substring(array, plain, escaped)
-        if _matches(array, _CONTROL):
+        if pc.any(pc.match_substring_regex(array, _CONTROL)).as_py():
             for plain, escaped in _CONTROL_ESCAPES:
                 array = pc.replace_substring(array, plain, escaped)
     return array
@@ -233,10 +241,16 @@ def _date(array: pa.Array) -> pa.StringArray:
 
 
 def _timestamp(array: pa.TimestampArray) -> pa.StringArray:
-    zone = "" if array.type.tz is None else "Z"
-    # Arrow would look its time zone up for every value; UTC needs none.
-    micros = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
-    return _calendar(micros, _DAY_US, _iso_timestamp, zone)
+    return _calendar(_micros(array), _DAY_US, _iso_timestamp, _zone(array))
+
+
+def _zone(array: pa.TimestampArray) -> str:
+    return "" if array.type.tz is None else "Z"
+
+
+def _micros(array: pa.TimestampArray) -> pa.TimestampArray:
+    """The same without a zone: Arrow would look it up for every value, and UTC needs none."""
+    return array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
 
 
 def timestamp_text(array: pa.TimestampArray) -> pa.StringArray:
@@ -249,19 +263,31 @@ def _calendar(
 ) -> pa.StringArray:
     """Dates and times as text. Arrow writes the years 1 to 9999; the few beyond, which Spark can
     hold, are written by ``far``, value by value."""
-    numbers = array.cast(pa.int32() if per_day == 1 else pa.int64()).cast(pa.int64())
-    ends = pc.min_max(numbers)
-    low, high = _FIRST_DAY * per_day, _END_DAY * per_day
-    if not ends["min"].is_valid or (ends["min"].as_py() >= low and ends["max"].as_py() < high):
-        text = array.cast(pa.string())
-        if per_day != 1:
-            text = pc.binary_replace_slice(text, 10, 11, b"T")
-        return _join(pa.scalar('"'), text, pa.scalar(zone + '"'))
+    text = _plain(array, per_day)
+    if text is not None:
+        return _join('"', text, zone + '"')
+    numbers, low, high = _days(array, per_day)
     near = pc.and_(pc.greater_equal(numbers, low), pc.less(numbers, high))
     known = _calendar(pc.if_else(near, array, pa.scalar(None, array.type)), per_day, far, zone)
     beyond = pc.if_else(near, pa.scalar(None, pa.int64()), numbers).to_pylist()
     texts = pa.array([None if n is None else f'"{far(n)}{zone}"' for n in beyond], pa.string())
     return pc.coalesce(known, texts)
+
+
+def _days(array: pa.Array, per_day: int) -> tuple[pa.Int64Array, int, int]:
+    """The values as numbers, and where those begin and end that Arrow can write."""
+    numbers = array.cast(pa.int32() if per_day == 1 else pa.int64()).cast(pa.int64())
+    return numbers, _FIRST_DAY * per_day, _END_DAY * per_day
+
+
+def _plain(array: pa.Array, per_day: int) -> pa.StringArray | None:
+    """Dates and times as text without quotes, if Arrow can write all of them."""
+    numbers, low, high = _days(array, per_day)
+    ends = pc.min_max(numbers)
+    if ends["min"].is_valid and (ends["min"].as_py() < low or ends["max"].as_py() >= high):
+        return None
+    text = array.cast(pa.string())
+    return text if per_day == 1 else pc.binary_replace_slice(text, 10, 11, b"T")
 
 
 def _iso_date(days: int) -> str:
@@ -330,7 +356,7 @@ def _bracketed(
     left: str, offsets: pa.Int32Array, items: pa.StringArray, right: str, array: pa.Array
 ) -> pa.StringArray:
     joined = pc.binary_join(pa.ListArray.from_arrays(offsets, items), ",")
-    return _mask(_join(pa.scalar(left), joined, pa.scalar(right)), array)
+    return _mask(_join(left, joined, right), array)
 
 
 def _map(array: pa.MapArray) -> pa.StringArray:
@@ -338,12 +364,12 @@ def _map(array: pa.MapArray) -> pa.StringArray:
     values = json_values(array.items)
     if pa.types.is_nested(array.type.key_type):
         keys = json_values(array.keys)
-        items = _join(pa.scalar('{"key":'), keys, pa.scalar(',"value":'), values, pa.scalar("}"))
+        items = _join('{"key":', keys, ',"value":', values, "}")
         return _bracketed("[", array.offsets, items, "]", array)
     keys = json_values(array.keys)
     text = pa.types.is_string(array.type.key_type)
     unquoted = not (text or pc.all(pc.starts_with(keys, '"')).as_py())
     if unquoted:
         keys = pc.if_else(pc.starts_with(keys, '"'), keys, _quoted(keys))
-    items = _join(keys, pa.scalar(":"), values)
+    items = _join(keys, ":", values)
     return _bracketed("{", array.offsets, items, "}", array)

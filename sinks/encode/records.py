@@ -52,6 +52,19 @@ class Records:
         """How many records there are."""
         return len(self.values)
 
+    def take(self, places: pa.Array) -> Records:
+        """Those at these places (integers), in their order."""
+        return Records(
+            None if self.keys is None else self.keys.take(places),
+            self.values.take(places),
+            tuple(
+                (name, value if isinstance(value, bytes) else value.take(places))
+                for name, value in self.headers
+            ),
+            self.timestamp_ms,
+            None if self.partitions is None else self.partitions.take(places),
+        )
+
 
 class Encoder(typing.Protocol):
     """One format with its options. Pure and synchronous: it runs in a worker thread."""

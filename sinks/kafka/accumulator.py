@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import pyarrow as pa
+from sinks.kafka.record_batch import BATCH_OVERHEAD
 
 __all__ = [
     "VERSIONS",
@@ -53,6 +53,7 @@ def usable(producer: Any) -> bool:
             and accumulator.config["message_version"] == _MAGIC
             and isinstance(accumulator.config["compression_attrs"], int)
             and isinstance(inner._buffer, bytearray)
+            and len(inner._buffer) == BATCH_OVERHEAD
             and (inner._num_records, inner._last_offset, builder._next_offset) == (0, 0, 0)
             and inner._first_timestamp is inner._max_timestamp is None
             and batch.record_count == 0
@@ -70,9 +71,10 @@ def usable(producer: Any) -> bool:
 
 
 def append_batch(
-    producer: Any, topic: str, partition: int, body: pa.Buffer, count: int, timestamp_ms: int
+    producer: Any, topic: str, partition: int, buffer: bytearray, count: int, timestamp_ms: int
 ) -> Any:
-    """Hand over the records of one batch; ``body`` is their bytes (format 2).
+    """Hand over the records of one batch: their bytes (format 2) behind room for its header. The
+    buffer is the producer's from then on.
 
     Returns the batch's future. When that is done, its ``value`` is (base offset, time of the
     log append, what gives the error of a record or None).
@@ -88,7 +90,7 @@ def append_batch(
     config = accumulator.config
     builder = MemoryRecordsBuilder(_MAGIC, config["compression_attrs"], config["batch_size"])
     inner = builder._builder
-    inner._buffer += memoryview(body)
+    inner._buffer = buffer
     inner._num_records, inner._last_offset = count, count - 1
     inner._first_timestamp = inner._max_timestamp = timestamp_ms
     builder._next_offset = count

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import typing
 
+import pyarrow as pa
+
 from sinks.encode.records import Records
 from sinks.kafka.options import KafkaOptions
 from tailer.errors import TransientError
@@ -32,8 +34,11 @@ class Driver(typing.Protocol):
     def begin(self) -> None:
         """Begin a transaction."""
 
-    def send(self, topic: str, partition: int, records: Records) -> None:
+    def send(
+        self, topic: str, partition: int, records: Records, places: pa.Int64Array | None = None
+    ) -> None:
         """Send records, in order, to one partition; their own ``partitions`` are not looked at.
+        With ``places`` (int64), only those at these places.
 
         Returns when they are on their way, and waits before while too many bytes are.
         """

@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from sinks.encode.records import Records
 from sinks.kafka import accumulator
 from sinks.kafka.cluster import client_settings
@@ -76,23 +78,26 @@ class KafkaPythonDriver:
         with raised_as_failures("beginning a transaction"):
             self._producer.begin_transaction()
 
-    def send(self, topic: str, partition: int, records: Records) -> None:
+    def send(
+        self, topic: str, partition: int, records: Records, places: pa.Int64Array | None = None
+    ) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""
         with raised_as_failures(f"writing to the topic {topic}"):
             if topic not in self._topics:
                 self._producer.partitions_for(topic)  # the sender needs to know its leader
                 self._topics.add(topic)
             if not self.by_batches:
-                self._send_each(topic, partition, records)
+                given = records if places is None else records.take(places)
+                self._send_each(topic, partition, given)
                 return
-            for body in record_batches(records, self._batch_bytes):
-                size = body.data.size
+            for body in record_batches(records, self._batch_bytes, places):
+                size = len(body.buffer)
                 self._wait_until_under_way_are(self._options.in_flight_bytes - size)
                 future = accumulator.append_batch(
                     self._producer,
                     topic,
                     partition,
-                    body.data,
+                    body.buffer,
                     body.num_records,
                     body.timestamp_ms,
                 )

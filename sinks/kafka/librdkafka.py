@@ -10,6 +10,8 @@ import logging
 import time
 from typing import Any
 
+import pyarrow as pa
+
 from sinks.encode.records import Records
 from sinks.kafka.driver import Fenced
 from sinks.kafka.failures import failure, raised_as_failures
@@ -76,8 +78,12 @@ class LibrdkafkaDriver:
         with raised_as_failures("beginning a transaction"):
             self._producer.begin_transaction()
 
-    def send(self, topic: str, partition: int, records: Records) -> None:
+    def send(
+        self, topic: str, partition: int, records: Records, places: pa.Int64Array | None = None
+    ) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""
+        if places is not None:
+            records = records.take(places)
         count, producer = records.num_records, self._producer
         values = records.values.to_pylist()
         keys = [None] * count if records.keys is None else records.keys.to_pylist()

@@ -11,6 +11,9 @@ import struct
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sinks import columns
+from sinks.columns import RAW, array_part
+
 __all__ = ["murmur2", "partitions_of_keys"]
 
 _SEED, _M = 0x9747B28C, 0x5BD1E995
@@ -29,6 +32,9 @@ def partitions_of_keys(keys: pa.BinaryArray, count: int) -> pa.Int32Array:
 
 def murmur2(keys: pa.BinaryArray) -> pa.UInt32Array:
     """Kafka's murmur2 of each key (uint32); a null key counts as an empty one."""
+    if columns.native is not None:
+        hashes = columns.native.murmur2([array_part(keys, RAW)], len(keys))
+        return pa.Array.from_buffers(pa.uint32(), len(keys), [None, pa.py_buffer(hashes)])
     keys = pc.fill_null(keys, b"") if keys.null_count else keys
     lengths = pc.binary_length(keys)
     found = pc.unique(lengths).to_pylist()
@@ -36,13 +42,13 @@ def murmur2(keys: pa.BinaryArray) -> pa.UInt32Array:
         return _of_one_length(keys, found[0])
     # Keys of one length are words of a matrix; the hashes then go back to their keys' places.
     places = [pc.indices_nonzero(pc.equal(lengths, length)) for length in found]
-    hashes = [
+    parts = [
         _of_one_length(keys.take(place), length)
         for place, length in zip(places, found, strict=True)
     ]
-    if not hashes:
+    if not parts:
         return pa.array([], pa.uint32())
-    return pa.concat_arrays(hashes).take(pc.sort_indices(pa.concat_arrays(places)))
+    return pa.concat_arrays(parts).take(pc.sort_indices(pa.concat_arrays(places)))
 
 
 def _of_one_length(keys: pa.BinaryArray, length: int) -> pa.UInt32Array:

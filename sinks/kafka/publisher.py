@@ -140,8 +140,8 @@ class Publisher:
             self._send_runs(records, places)
             return None
         for partition in pc.unique(places).to_pylist():
-            chosen = pc.indices_nonzero(pc.equal(places, partition))
-            self.driver.send(self.topic.name, partition, _taken(records, chosen))
+            chosen = pc.indices_nonzero(pc.equal(places, partition)).cast(pa.int64())
+            self.driver.send(self.topic.name, partition, records, chosen)
         return None
 
     def _send_runs(self, records: Records, places: pa.Int32Array) -> None:
@@ -163,7 +163,7 @@ class Publisher:
 
     def _without(self, records: Records, large: pa.BooleanArray, batch: ChangeBatch) -> Records:
         sizes = record_sizes(records).filter(large).to_pylist()
-        left_out = _taken(records, pc.indices_nonzero(large))
+        left_out = records.take(pc.indices_nonzero(large))
         notes = [
             _note(left_out, i, size, batch, self.topic.max_message_bytes)
             for i, size in enumerate(sizes)
@@ -180,7 +180,7 @@ class Publisher:
         parked = replace(left_out, values=pa.array(values, pa.binary()), partitions=None)
         self.driver.send(self.park, 0, parked)
         self.parked += len(values)
-        return _taken(records, pc.indices_nonzero(pc.invert(large)))
+        return records.take(pc.indices_nonzero(pc.invert(large)))
 
 
 def _note(records: Records, i: int, size: int, batch: ChangeBatch, most: int) -> dict[str, object]:
@@ -206,19 +206,6 @@ def _cut(records: Records, at: int, count: int) -> Records:
     )
     values = records.values.slice(at, count)
     return replace(records, values=values, headers=headers)
-
-
-def _taken(records: Records, places: pa.Array) -> Records:
-    return Records(
-        None if records.keys is None else records.keys.take(places),
-        records.values.take(places),
-        tuple(
-            (name, value if isinstance(value, bytes) else value.take(places))
-            for name, value in records.headers
-        ),
-        records.timestamp_ms,
-        None if records.partitions is None else records.partitions.take(places),
-    )
 
 
 def _halves(batch: ChangeBatch) -> tuple[ChangeBatch, ChangeBatch]:

@@ -2,8 +2,9 @@
 
 Kafka's documentation, "Record Batch" and "Record": after the batch's header, which the client
 library writes, each record is its length, attributes, timestamp delta, offset delta, key, value
-and headers, with every number a zigzag varint. Here each of these parts is an array, and one join
-puts the rows together: no Python object per record.
+and headers, with every number a zigzag varint. Here each of these parts is an array, and one pass
+puts the rows together, in C where that is compiled (:mod:`sinks.columns`), else by Arrow's join: no
+Python object per record.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sinks import columns
+from sinks.columns import OPTIONAL, SIZED, array_part
 from sinks.encode.records import Records
 
 __all__ = [
@@ -47,9 +50,12 @@ _ATTRIBUTES_AND_TIMESTAMP = pa.scalar(b"\0\0")
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The records of one batch as bytes, and what the batch's header says about them."""
+    """The records of one batch as bytes, and what the batch's header says about them.
 
-    data: pa.Buffer
+    ``buffer`` has room for that header in front: :data:`BATCH_OVERHEAD` bytes.
+    """
+
+    buffer: bytearray
     num_records: int
     timestamp_ms: int
 
@@ -73,9 +79,54 @@ def _length(array: pa.Array) -> pa.Int64Array:
     return pc.fill_null(pc.binary_length(array), 0).cast(pa.int64())
 
 
-def record_batches(records: Records, bytes_max: int) -> Iterator[Body]:
+def record_batches(
+    records: Records, bytes_max: int, places: pa.Int64Array | None = None
+) -> Iterator[Body]:
     """The records of one partition, in order, as the bodies of batches of at most ``bytes_max``
-    bytes each, uncompressed and with their headers; a record that is larger has one of its own."""
+    bytes each, uncompressed and with their headers; a record that is larger has one of its own.
+
+    ``places`` (int64) says which of the records, if not all.
+    """
+    if columns.native is None:
+        yield from _by_arrow(records if places is None else records.take(places), bytes_max)
+        return
+    parts, rows = _native_parts(records), records.num_records
+    chosen = None if places is None else places.buffers()[1].slice(places.offset * 8)
+    at, count = 0, rows if places is None else len(places)
+    while at < count:
+        most, room = min(count - at, RECORDS_MAX), bytes_max - BATCH_OVERHEAD
+        buffer, number = columns.native.records(parts, rows, chosen, at, most, room, BATCH_OVERHEAD)
+        yield Body(buffer, number, records.timestamp_ms)
+        at += number
+
+
+def _native_parts(records: Records) -> list[object]:
+    """A record from its key on, as ``_columns.c`` takes it."""
+    parts: list[object] = [
+        varint(-1) if records.keys is None else array_part(records.keys, SIZED),
+        array_part(records.values, SIZED),
+    ]
+    always, optional = 0, False
+    present, some = b"", list[object]()
+    for name, value in records.headers:
+        head = _sized_bytes(name.encode())
+        if isinstance(value, bytes):
+            present += head + _sized_bytes(value)
+        elif not value.null_count:
+            some += [head, array_part(value, SIZED)]
+        else:
+            some.append(array_part(value, OPTIONAL, head))
+            optional = True
+            continue
+        always += 1
+    return [*parts, always if optional else varint(always), present, *some]
+
+
+def _sized_bytes(data: bytes) -> bytes:
+    return varint(len(data)) + data
+
+
+def _by_arrow(records: Records, bytes_max: int) -> Iterator[Body]:
     parts = _key_value_headers(records)
     lengths = _total(parts, records.num_records)
     sizes = pc.add(lengths, pa.scalar(5 + 2 + 5, pa.int64()))
@@ -85,7 +136,9 @@ def record_batches(records: Records, bytes_max: int) -> Iterator[Body]:
         before = ends[at - 1] if at else 0
         end = bisect_right(ends, before + room, at, min(count, at + RECORDS_MAX))
         number = max(end, at + 1) - at
-        yield Body(_body(parts, lengths, at, number), number, records.timestamp_ms)
+        buffer = bytearray(BATCH_OVERHEAD)
+        buffer += memoryview(_body(parts, lengths, at, number))
+        yield Body(buffer, number, records.timestamp_ms)
         at += number
 
 
@@ -119,9 +172,9 @@ def _key_value_headers(records: Records) -> list[_Part]:
     optional: list[_Part] = []
     always = sum(isinstance(value, bytes) for _, value in records.headers)
     for name, value in records.headers:
-        head = varint(len(name.encode())) + name.encode()
+        head = _sized_bytes(name.encode())
         if isinstance(value, bytes):
-            present += head + varint(len(value)) + value
+            present += head + _sized_bytes(value)
         elif not value.null_count:
             always += 1
             optional += [head, *_sized(_binary(value))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,8 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from sinks.encode.records import Header, Records
 from sinks.kafka.partitioner import murmur2, partitions_of_keys
 from sinks.kafka.record_batch import BATCH_OVERHEAD, Body, record_batches, record_sizes
+
+pytestmark = pytest.mark.usefixtures("way")
 
 SOME_BYTES = st.binary(max_size=300)
 RECORD = st.tuples(
@@ -55,8 +58,39 @@ def test_a_batch_is_what_kafka_python_writes(
 ) -> None:
     records = by_columns(rows)
     (body,) = record_batches(records, 1 << 30)
-    assert body.data.to_pybytes() == by_kafka_python(records)
+    assert body.buffer[BATCH_OVERHEAD:] == by_kafka_python(records)
     assert (body.num_records, body.timestamp_ms) == (len(rows), records.timestamp_ms)
+
+
+@given(st.lists(RECORD, min_size=1, max_size=40), st.data())
+def test_chosen_records_are_those_taken(
+    rows: list[tuple[bytes | None, bytes | None, bytes | None, bytes]], data: st.DataObject
+) -> None:
+    records = by_columns(rows)
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=60))
+    places = pa.array([0, *chosen], pa.int64()).slice(1)
+    (body,) = record_batches(records, 1 << 30, places)
+    assert body.num_records == len(chosen)
+    assert body.buffer[BATCH_OVERHEAD:] == by_kafka_python(records.take(places))
+
+
+@given(st.lists(RECORD, min_size=3, max_size=40))
+def test_records_from_the_middle_of_arrays(
+    rows: list[tuple[bytes | None, bytes | None, bytes | None, bytes]],
+) -> None:
+    whole = by_columns(rows)
+    assert whole.keys is not None
+    records = replace(
+        whole,
+        keys=whole.keys.slice(1, len(rows) - 2),
+        values=whole.values.slice(1, len(rows) - 2),
+        headers=tuple(
+            (name, value if isinstance(value, bytes) else value.slice(1, len(rows) - 2))
+            for name, value in whole.headers
+        ),
+    )
+    (body,) = record_batches(records, 1 << 30)
+    assert body.buffer[BATCH_OVERHEAD:] == by_kafka_python(records)
 
 
 def test_many_records_without_keys_or_headers() -> None:
@@ -65,7 +99,7 @@ def test_many_records_without_keys_or_headers() -> None:
     first, second = record_batches(records, 1 << 30)
     assert (first.num_records, second.num_records) == (65_536, 4_464)
     head = Records(None, values.slice(0, 65_536), (), 5)
-    assert first.data.to_pybytes() == by_kafka_python(head)
+    assert first.buffer[BATCH_OVERHEAD:] == by_kafka_python(head)
 
 
 @given(st.lists(RECORD, min_size=1, max_size=60), st.integers(400, 3_000))
@@ -77,7 +111,7 @@ def test_batches_are_in_order_and_within_the_bound(
     assert sum(body.num_records for body in bodies) == len(rows)
     sizes, at = record_sizes(records).to_pylist(), 0
     for body in bodies:
-        size = body.data.size + BATCH_OVERHEAD
+        size = len(body.buffer)
         assert size <= bytes_max or body.num_records == 1
         assert size <= sum(sizes[at : at + body.num_records])
         at += body.num_records

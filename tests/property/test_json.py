@@ -10,12 +10,15 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sinks.encode.json import json_lines, json_values
 from tailer.delta.actions import parse_line
 from tailer.errors import TableError
+
+pytestmark = pytest.mark.usefixtures("way")
 
 Typed = tuple[pa.DataType, st.SearchStrategy[Any]]
 

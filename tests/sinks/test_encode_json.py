@@ -13,6 +13,8 @@ import pytest
 
 from sinks.encode.json import json_lines, json_values
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 def texts(values: list[Any], data_type: pa.DataType) -> list[str]:
     found: list[str] = json_values(pa.array(values, data_type)).to_pylist()

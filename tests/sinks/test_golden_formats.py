@@ -15,6 +15,8 @@ import pytest
 from sinks.encode.records import Records, load_encoder
 from tests.sinks.formats import FORMATS, MemoryRegistry, all_types
 
+pytestmark = pytest.mark.usefixtures("way")
+
 FOLDER = Path(__file__).parent / "golden"
 
 

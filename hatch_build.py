@@ -1,0 +1,67 @@
+"""Builds `sinks._columns` (sinks/_columns.c) into the wheel, where there is a C compiler.
+
+Without one, or with TAILER_PURE=1, the wheel is pure Python: the same bytes, made by Arrow's
+functions at more cost.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+__all__ = ["CompiledColumns"]
+
+SOURCE = "sinks/_columns.c"
+#: The stable ABI of the oldest Python that the project supports, and its name in a wheel's tag.
+ABI, TAG = "0x030b0000", "cp311-abi3"
+
+
+class CompiledColumns(BuildHookInterface[Any]):
+    """Hatch's build hook of this project."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
+        """See Hatch's documentation, "Build hook plugins"."""
+        if self.target_name != "wheel" or os.environ.get("TAILER_PURE") == "1":
+            return
+        built = compiled(Path(self.root))
+        if built is None:
+            self.app.display_warning(f"{SOURCE} could not be compiled: the wheel is pure Python")
+            return
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"{TAG}-{platform}"
+        build_data["artifacts"].append(f"/{built}")
+
+
+def compiled(root: Path) -> str | None:
+    """The extension's path below the root, or None where it can't be compiled."""
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+    from setuptools.errors import BaseError
+
+    module = Extension(
+        "sinks._columns",
+        [SOURCE],
+        define_macros=[("Py_LIMITED_API", ABI)],
+        extra_compile_args=["-O3"],
+        py_limited_api=True,
+    )
+    before = Path.cwd()
+    os.chdir(root)
+    try:
+        command = build_ext(Distribution({"name": "delta-tailer", "ext_modules": [module]}))
+        command.inplace = True
+        command.build_temp = str(root / "build" / "native")
+        command.ensure_finalized()
+        command.run()
+        return str(command.get_ext_filename("sinks._columns"))
+    except (BaseError, OSError) as e:
+        print(f"{SOURCE}: {e}", file=sys.stderr)
+        return None
+    finally:
+        os.chdir(before)

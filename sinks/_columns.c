@@ -1,0 +1,445 @@
+/* Columns of bytes put together row by row: what Arrow's join does, without its cost for each value.
+ *
+ * Two ways: into an array of strings (join), and into the bodies of Kafka's record batches (records;
+ * Kafka's documentation, "Record": every number is a zigzag varint). Beside them a look for what JSON
+ * must escape, and Kafka's murmur2. Everything here has its twin in Python over Arrow's functions,
+ * which is what runs where this file is not compiled; tests hold both to the same bytes.
+ *
+ * Only the stable ABI of Python 3.11 is used, so that one build serves all later ones. No function
+ * keeps a reference to what it was given, and none holds the interpreter's lock while it copies.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+/* What a part writes, for a value that is there and for one that is null:
+ *
+ *   CONSTANT  the same bytes in every row
+ *   RAW       the value                                 nothing
+ *   TEXT      the value                                 null
+ *   QUOTED    the value in double quotes                null
+ *   SIZED     its size and the value                    -1
+ *   OPTIONAL  the constant, its size and the value      nothing
+ *   HEADERS   how many headers the record has: `always`, and the OPTIONAL parts that are there
+ */
+enum { CONSTANT, RAW, TEXT, QUOTED, SIZED, OPTIONAL, HEADERS };
+
+static const char NONE[] = "null";
+enum { NONE_SIZE = 4 };
+
+/* An array's value i lies in data from ends[i] to ends[i + 1], as Arrow has it. */
+typedef struct {
+    int kind;
+    const char *constant;
+    Py_ssize_t constant_size;
+    const int32_t *ends;
+    const char *data;
+    const uint8_t *validity; /* Arrow's bitmap, or NULL: all are there */
+    Py_ssize_t start;        /* the array's first value in its buffers */
+    Py_ssize_t always;
+    Py_buffer ends_view, data_view, validity_view, constant_view;
+} Part;
+
+typedef struct {
+    Part *parts;
+    Py_ssize_t count;
+} Parts;
+
+static int view_of(PyObject *object, Py_buffer *view)
+{
+    if (object == Py_None) {
+        view->obj = NULL;
+        view->buf = NULL;
+        view->len = 0;
+        return 0;
+    }
+    return PyObject_GetBuffer(object, view, PyBUF_SIMPLE);
+}
+
+static void release(Parts *all)
+{
+    for (Py_ssize_t i = 0; i < all->count; i++) {
+        Part *part = &all->parts[i];
+        if (part->constant_view.obj) PyBuffer_Release(&part->constant_view);
+        if (part->ends_view.obj) PyBuffer_Release(&part->ends_view);
+        if (part->data_view.obj) PyBuffer_Release(&part->data_view);
+        if (part->validity_view.obj) PyBuffer_Release(&part->validity_view);
+    }
+    PyMem_Free(all->parts);
+    all->parts = NULL;
+    all->count = 0;
+}
+
+/* Whether the rows 0 to rows - 1 of an array lie within its buffers, in order. */
+static int sound(const Part *part, Py_ssize_t rows)
+{
+    Py_ssize_t last = part->start + rows;
+    if (part->start < 0 || part->ends_view.len < (last + 1) * (Py_ssize_t)sizeof(int32_t)) return 0;
+    if (part->validity && part->validity_view.len < (last + 7) / 8) return 0;
+    const int32_t *ends = part->ends;
+    if (ends[part->start] < 0 || ends[last] > part->data_view.len) return 0;
+    for (Py_ssize_t i = part->start; i < last; i++)
+        if (ends[i] > ends[i + 1]) return 0;
+    return 1;
+}
+
+static int read_array(Part *part, PyObject *item, Py_ssize_t rows)
+{
+    PyObject *ends, *data, *validity, *head;
+    if (!PyArg_ParseTuple(item, "iOOOnO", &part->kind, &ends, &data, &validity, &part->start, &head))
+        return -1;
+    if (part->kind < RAW || part->kind > OPTIONAL) {
+        PyErr_SetString(PyExc_ValueError, "no such kind of part");
+        return -1;
+    }
+    if (view_of(ends, &part->ends_view) || view_of(data, &part->data_view) ||
+        view_of(validity, &part->validity_view) || view_of(head, &part->constant_view))
+        return -1;
+    part->ends = part->ends_view.buf;
+    part->data = part->data_view.buf;
+    part->validity = part->validity_view.buf;
+    part->constant = part->constant_view.buf;
+    part->constant_size = part->constant_view.len;
+    if (!sound(part, rows)) {
+        PyErr_SetString(PyExc_ValueError, "an array reaches beyond its buffers");
+        return -1;
+    }
+    return 0;
+}
+
+static int read_parts(PyObject *list, Py_ssize_t rows, Parts *all)
+{
+    Py_ssize_t count = PyList_Size(list);
+    if (count < 0) return -1;
+    all->parts = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Part));
+    if (!all->parts) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PyList_GetItem(list, i);
+        Part *part = &all->parts[i];
+        all->count = i + 1;
+        int failed;
+        if (PyBytes_Check(item)) {
+            part->kind = CONSTANT;
+            failed = view_of(item, &part->constant_view);
+            part->constant = part->constant_view.buf;
+            part->constant_size = part->constant_view.len;
+        } else if (PyLong_Check(item)) {
+            part->kind = HEADERS;
+            part->always = PyLong_AsSsize_t(item);
+            failed = part->always == -1 && PyErr_Occurred();
+        } else {
+            failed = read_array(part, item, rows);
+        }
+        if (failed) {
+            release(all);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static inline int is_there(const Part *part, Py_ssize_t row)
+{
+    Py_ssize_t at = part->start + row;
+    return !part->validity || (part->validity[at >> 3] >> (at & 7) & 1);
+}
+
+static inline uint64_t zigzag(int64_t number) { return ((uint64_t)number << 1) ^ (uint64_t)(number >> 63); }
+
+static inline int varint_size(int64_t number)
+{
+    uint64_t left = zigzag(number);
+    int size = 1;
+    while (left > 0x7F) {
+        left >>= 7;
+        size++;
+    }
+    return size;
+}
+
+static inline char *put_varint(char *out, int64_t number)
+{
+    uint64_t left = zigzag(number);
+    while (left > 0x7F) {
+        *out++ = (char)(0x80 | (left & 0x7F));
+        left >>= 7;
+    }
+    *out++ = (char)left;
+    return out;
+}
+
+static inline char *put(char *out, const char *from, Py_ssize_t size)
+{
+    memcpy(out, from, (size_t)size);
+    return out + size;
+}
+
+static int64_t headers_of(const Parts *all, const Part *part, Py_ssize_t row)
+{
+    int64_t number = part->always;
+    for (Py_ssize_t i = 0; i < all->count; i++)
+        if (all->parts[i].kind == OPTIONAL) number += is_there(&all->parts[i], row);
+    return number;
+}
+
+static Py_ssize_t row_size(const Parts *all, Py_ssize_t row)
+{
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; i < all->count; i++) {
+        const Part *part = &all->parts[i];
+        if (part->kind == CONSTANT) {
+            size += part->constant_size;
+            continue;
+        }
+        if (part->kind == HEADERS) {
+            size += varint_size(headers_of(all, part, row));
+            continue;
+        }
+        if (!is_there(part, row)) {
+            if (part->kind == TEXT || part->kind == QUOTED) size += NONE_SIZE;
+            if (part->kind == SIZED) size += 1;
+            continue;
+        }
+        const int32_t *ends = part->ends + part->start + row;
+        Py_ssize_t own = ends[1] - ends[0];
+        size += own;
+        if (part->kind == QUOTED) size += 2;
+        if (part->kind >= SIZED) size += varint_size(own);
+        if (part->kind == OPTIONAL) size += part->constant_size;
+    }
+    return size;
+}
+
+static char *put_row(char *out, const Parts *all, Py_ssize_t row)
+{
+    for (Py_ssize_t i = 0; i < all->count; i++) {
+        const Part *part = &all->parts[i];
+        if (part->kind == CONSTANT) {
+            out = put(out, part->constant, part->constant_size);
+            continue;
+        }
+        if (part->kind == HEADERS) {
+            out = put_varint(out, headers_of(all, part, row));
+            continue;
+        }
+        if (!is_there(part, row)) {
+            if (part->kind == TEXT || part->kind == QUOTED) out = put(out, NONE, NONE_SIZE);
+            if (part->kind == SIZED) out = put_varint(out, -1);
+            continue;
+        }
+        const int32_t *ends = part->ends + part->start + row;
+        Py_ssize_t own = ends[1] - ends[0];
+        if (part->kind == OPTIONAL) out = put(out, part->constant, part->constant_size);
+        if (part->kind >= SIZED) out = put_varint(out, own);
+        if (part->kind == QUOTED) *out++ = '"';
+        out = put(out, part->data + ends[0], own);
+        if (part->kind == QUOTED) *out++ = '"';
+    }
+    return out;
+}
+
+/* join(parts, rows) -> (offsets, data) */
+static PyObject *join(PyObject *self, PyObject *arguments)
+{
+    PyObject *list, *answer = NULL, *offsets = NULL, *data = NULL;
+    Py_ssize_t rows;
+    Parts all = {0};
+    if (!PyArg_ParseTuple(arguments, "On", &list, &rows)) return NULL;
+    if (read_parts(list, rows, &all)) return NULL;
+    offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * (Py_ssize_t)sizeof(int32_t));
+    if (!offsets) goto end;
+    int32_t *ends = (int32_t *)PyBytes_AsString(offsets);
+    int64_t total = 0;
+    Py_BEGIN_ALLOW_THREADS
+    ends[0] = 0;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        total += row_size(&all, row);
+        if (total > INT32_MAX) break;
+        ends[row + 1] = (int32_t)total;
+    }
+    Py_END_ALLOW_THREADS
+    if (total > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "the joined values are longer than 2 GiB");
+        goto end;
+    }
+    data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    if (!data) goto end;
+    char *out = PyBytes_AsString(data);
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t row = 0; row < rows; row++) out = put_row(out, &all, row);
+    Py_END_ALLOW_THREADS
+    answer = PyTuple_Pack(2, offsets, data);
+end:
+    Py_XDECREF(offsets);
+    Py_XDECREF(data);
+    release(&all);
+    return answer;
+}
+
+/* records(parts, rows, places, first, most, room, before) -> (buffer, number)
+ *
+ * As many records as fit in room bytes, at least one and at most `most`, from the record `first` of
+ * the rows, or of those at places (int64). The buffer has `before` bytes of zeros in front. */
+static PyObject *records(PyObject *self, PyObject *arguments)
+{
+    PyObject *list, *selected, *body = NULL, *answer = NULL;
+    Py_ssize_t rows, first, most, room, before, total = 0, number = 0, chosen;
+    Py_buffer view = {0};
+    Parts all = {0};
+    if (!PyArg_ParseTuple(arguments, "OnOnnnn", &list, &rows, &selected, &first, &most, &room, &before))
+        return NULL;
+    if (view_of(selected, &view)) return NULL;
+    const int64_t *places = view.buf;
+    chosen = places ? view.len / (Py_ssize_t)sizeof(int64_t) : rows;
+    if (read_parts(list, rows, &all)) goto end;
+    if (first < 0 || first > chosen || before < 0) {
+        PyErr_SetString(PyExc_ValueError, "no such record");
+        goto end;
+    }
+    if (most > chosen - first) most = chosen - first;
+    int64_t *sizes = PyMem_Malloc((most ? (size_t)most : 1) * sizeof(int64_t));
+    if (!sizes) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    int bad = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (; number < most; number++) {
+        Py_ssize_t row = places ? (Py_ssize_t)places[first + number] : first + number;
+        if (row < 0 || row >= rows) {
+            bad = 1;
+            break;
+        }
+        int64_t size = 2 + varint_size(number) + row_size(&all, row);
+        Py_ssize_t with = total + varint_size(size) + (Py_ssize_t)size;
+        if (number && with > room) break;
+        sizes[number] = size;
+        total = with;
+    }
+    Py_END_ALLOW_THREADS
+    if (bad)
+        PyErr_SetString(PyExc_IndexError, "a place beyond the rows");
+    else
+        body = PyByteArray_FromStringAndSize(NULL, before + total);
+    if (body) {
+        char *out = PyByteArray_AsString(body);
+        Py_BEGIN_ALLOW_THREADS
+        memset(out, 0, (size_t)before);
+        out += before;
+        for (Py_ssize_t i = 0; i < number; i++) {
+            out = put_varint(out, sizes[i]);
+            *out++ = 0; /* no attributes */
+            *out++ = 0; /* the batch's own timestamp */
+            out = put_varint(out, i);
+            out = put_row(out, &all, places ? (Py_ssize_t)places[first + i] : first + i);
+        }
+        Py_END_ALLOW_THREADS
+        answer = Py_BuildValue("Nn", body, number);
+    }
+    PyMem_Free(sizes);
+end:
+    if (view.obj) PyBuffer_Release(&view);
+    if (all.parts) release(&all);
+    return answer;
+}
+
+/* escapes(data) -> bool: whether JSON must escape any of these bytes: quote, backslash, control. */
+static PyObject *escapes(PyObject *self, PyObject *data)
+{
+    Py_buffer view = {0};
+    enum { AT_ONCE = 4096 };
+    if (view_of(data, &view)) return NULL;
+    const unsigned char *bytes = view.buf;
+    int found = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t at = 0; at < view.len && !found; at += AT_ONCE) {
+        Py_ssize_t end = view.len - at < AT_ONCE ? view.len : at + AT_ONCE;
+        unsigned char any = 0; /* without a branch, so that the compiler takes many bytes at a time */
+        for (Py_ssize_t i = at; i < end; i++)
+            any |= (unsigned char)((bytes[i] < 0x20) | (bytes[i] == '"') | (bytes[i] == '\\'));
+        found = any;
+    }
+    Py_END_ALLOW_THREADS
+    if (view.obj) PyBuffer_Release(&view);
+    return PyBool_FromLong(found);
+}
+
+static uint32_t word_at(const unsigned char *bytes)
+{
+    return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+/* Kafka's own variant of murmur2: `Utils.murmur2` of its clients. */
+static uint32_t murmur2_of(const unsigned char *key, Py_ssize_t size)
+{
+    const uint32_t m = 0x5BD1E995;
+    uint32_t h = 0x9747B28C ^ (uint32_t)size;
+    Py_ssize_t i = 0;
+    for (; i + 4 <= size; i += 4) {
+        uint32_t k = word_at(key + i) * m;
+        k = (k ^ k >> 24) * m;
+        h = (h * m) ^ k;
+    }
+    if (i < size) {
+        uint32_t tail = 0;
+        for (Py_ssize_t j = size - 1; j >= i; j--) tail = tail << 8 | key[j];
+        h = (h ^ tail) * m;
+    }
+    h = (h ^ h >> 13) * m;
+    return h ^ h >> 15;
+}
+
+/* murmur2(part, rows) -> uint32 of each value, a null as an empty one */
+static PyObject *murmur2(PyObject *self, PyObject *arguments)
+{
+    PyObject *list, *answer = NULL;
+    Py_ssize_t rows;
+    Parts all = {0};
+    if (!PyArg_ParseTuple(arguments, "On", &list, &rows)) return NULL;
+    if (read_parts(list, rows, &all)) return NULL;
+    if (all.count != 1 || all.parts[0].kind != RAW) {
+        PyErr_SetString(PyExc_ValueError, "one array of keys is wanted");
+        goto end;
+    }
+    answer = PyBytes_FromStringAndSize(NULL, rows * (Py_ssize_t)sizeof(uint32_t));
+    if (!answer) goto end;
+    uint32_t *hashes = (uint32_t *)PyBytes_AsString(answer);
+    const Part *keys = &all.parts[0];
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        const int32_t *ends = keys->ends + keys->start + row;
+        Py_ssize_t size = is_there(keys, row) ? ends[1] - ends[0] : 0;
+        hashes[row] = murmur2_of((const unsigned char *)keys->data + (size ? ends[0] : 0), size);
+    }
+    Py_END_ALLOW_THREADS
+end:
+    release(&all);
+    return answer;
+}
+
+static PyMethodDef functions[] = {
+    {"escapes", escapes, METH_O, "escapes(data) -> bool"},
+    {"join", join, METH_VARARGS, "join(parts, rows) -> (offsets, data)"},
+    {"murmur2", murmur2, METH_VARARGS, "murmur2([part], rows) -> hashes"},
+    {"records", records, METH_VARARGS,
+     "records(parts, rows, places, first, most, room, before) -> (buffer, number)"},
+    {NULL, NULL, 0, NULL},
+};
+
+static int filled(PyObject *module)
+{
+    /* Raised with each change of what the functions take or give; see columns.py. */
+    return PyModule_AddIntConstant(module, "INTERFACE", 1) ? -1 : 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, filled}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_columns", NULL, 0, functions, slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__columns(void) { return PyModuleDef_Init(&definition); }
