@@ -1,4 +1,4 @@
-"""Builds `sinks._columns` (sinks/_columns.c) into the wheel, where there is a C compiler.
+"""Builds `tailer._columns` (tailer/_columns.c) into the wheel, where there is a C compiler.
 
 Without one, or with TAILER_PURE=1, the wheel is pure Python: the same bytes, made by Arrow's
 functions at more cost.
@@ -16,7 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 __all__ = ["CompiledColumns"]
 
-SOURCE = "sinks/_columns.c"
+SOURCE = "tailer/_columns.c"
 #: The stable ABI of the oldest Python that the project supports, and its name in a wheel's tag.
 ABI, TAG = "0x030b0000", "cp311-abi3"
 
@@ -45,7 +45,7 @@ def compiled(root: Path) -> str | None:
     from setuptools.errors import BaseError
 
     module = Extension(
-        "sinks._columns",
+        "tailer._columns",
         [SOURCE],
         define_macros=[("Py_LIMITED_API", ABI)],
         extra_compile_args=["-O3"],
@@ -59,7 +59,7 @@ def compiled(root: Path) -> str | None:
         command.build_temp = str(root / "build" / "native")
         command.ensure_finalized()
         command.run()
-        return str(command.get_ext_filename("sinks._columns"))
+        return str(command.get_ext_filename("tailer._columns"))
     except (BaseError, OSError) as e:
         print(f"{SOURCE}: {e}", file=sys.stderr)
         return None

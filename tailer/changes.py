@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from tailer.columns import Column, join
 from tailer.delta.actions import DeletionVectorDescriptor, StringMap
 from tailer.delta.schema import is_arrow_variant
 from tailer.delta.snapshot import TableState
@@ -276,14 +277,11 @@ class ChangeBatch:
         """
         if self.file is None or self.num_rows == 0:
             return pa.array([], pa.string())
-        letters = (
-            pa.scalar("s")
-            if self.offset.snapshot
-            else _LETTERS.take(pc.index_in(self.rows.column(CHANGE_TYPE), _KINDS))
-        )
-        return pc.binary_join_element_wise(
-            pa.scalar(self.file.event_prefix()), self.positions.cast(pa.string()), letters, "-"
-        )
+        parts: list[Column] = [f"{self.file.event_prefix()}-", self.positions.cast(pa.string())]
+        if self.offset.snapshot:
+            return join([*parts, "-s"], self.num_rows)
+        letters = _LETTERS.take(pc.index_in(self.rows.column(CHANGE_TYPE), _KINDS))
+        return join([*parts, "-", letters], self.num_rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sinks import columns
+from tailer import columns
 from tests.components import java_major, require, start_spark
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 
@@ -61,7 +61,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """All tests of a module twice: with the compiled part of the encoders, and without it."""
     native = columns.loaded()
     if request.param == "compiled":
-        require("sinks._columns, which needs a C compiler,", native is not None)
+        require("tailer._columns, which needs a C compiler,", native is not None)
     before, columns.native = columns.native, native if request.param == "compiled" else None
     yield
     columns.native = before

@@ -21,8 +21,8 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.columns import Column, Text, has_escapes, join
 from tailer.changes import is_arrow_variant, variant_json
+from tailer.columns import Column, Text, has_escapes, join
 
 __all__ = [
     "JsonMember",

@@ -11,8 +11,8 @@ import struct
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks import columns
-from sinks.columns import RAW, array_part
+from tailer import columns
+from tailer.columns import RAW, array_part
 
 __all__ = ["murmur2", "partitions_of_keys"]
 

@@ -3,8 +3,8 @@
 Kafka's documentation, "Record Batch" and "Record": after the batch's header, which the client
 library writes, each record is its length, attributes, timestamp delta, offset delta, key, value
 and headers, with every number a zigzag varint. Here each of these parts is an array, and one pass
-puts the rows together, in C where that is compiled (:mod:`sinks.columns`), else by Arrow's join: no
-Python object per record.
+puts the rows together, in C where that is compiled (:mod:`tailer.columns`), else by Arrow's join:
+no Python object per record.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks import columns
-from sinks.columns import OPTIONAL, SIZED, array_part
 from sinks.encode.records import Records
+from tailer import columns
+from tailer.columns import OPTIONAL, SIZED, array_part
 
 __all__ = [
     "BATCH_OVERHEAD",

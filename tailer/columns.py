@@ -44,7 +44,7 @@ def loaded() -> ModuleType | None:
     if os.environ.get("TAILER_NATIVE") == "0":
         return None
     try:
-        from sinks import _columns
+        from tailer import _columns
     except ImportError:
         return None
     return _columns if _columns.INTERFACE == _INTERFACE else None
