@@ -1,7 +1,7 @@
 """From a Delta table's change feed to Kafka: 1,000,000 events of some 300 bytes, end to end,
 beside what Spark does with the same table, and the client libraries with bytes that are ready.
 
-    python -m tests.benchmarks.bench_kafka [--rounds N] [--only PART-OF-A-NAME]
+    python -m tests.benchmarks.bench_kafka [--rounds N] [--only PART-OF-A-NAME] [--compression NAME]
 
 Ends with 1 where the default driver is less than 5 times as fast as a loop over kafka-python's
 ``send()``, 3 times as fast as Spark, or behind a loop of librdkafka's.
@@ -72,26 +72,29 @@ def make_table() -> Path:
     return folder
 
 
-def java_perf(broker: Broker, topic: str) -> float:
+def java_perf(broker: Broker, topic: str, compression: str) -> float:
     """Records a second that Java's own tool says it has sent."""
     command = ["java", "-Xmx512m", "-cp", f"{broker.home}/lib/*"]
     command += ["org.apache.kafka.tools.ProducerPerformance", "--topic", topic]
     command += ["--num-records", str(EVENTS), "--record-size", "300", "--throughput", "-1"]
     command += ["--producer-props", f"bootstrap.servers={broker.bootstrap}", "acks=all"]
-    command += ["batch.size=524288", "linger.ms=50"]
+    command += ["batch.size=524288", "linger.ms=50", f"compression.type={compression}"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     return float(re.findall(r"([\d.]+) records/sec", answer.stdout)[-1])
 
 
-def run(name: str, broker: Broker, table: Path) -> tuple[float, float, float]:
+def run(
+    name: str, broker: Broker, table: Path, compression: str = "none"
+) -> tuple[float, float, float]:
     """Records a second, processor seconds a million records, and the peak of MiB."""
     topic = f"bench-{uuid4()}"  # a feed refuses a topic that was made anew
     create_topic(broker.bootstrap, topic, PARTITIONS)
     try:
         if name == JAVA:
-            return java_perf(broker, topic), 0.0, 0.0
+            return java_perf(broker, topic, compression), 0.0, 0.0
         module = "tests.benchmarks.kafka_contenders"
         command = [sys.executable, "-m", module, name, broker.bootstrap, topic, str(table)]
+        command.append(compression)
         with subprocess.Popen(
             command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
         ) as process:
@@ -120,16 +123,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
+    parser.add_argument("--compression", default="none")
     asked = parser.parse_args()
     table = make_table()
     names = [name for name in [*CONTENDERS, JAVA] if asked.only in name]
     rates: dict[str, list[float]] = {name: [] for name in names}
     with Broker(heap="1g", jvm=[]) as broker:
-        run("librdkafka produce() loop", broker, table)  # a broker that has just started is slow
-        run(DEFAULT, broker, table)
+        for name in ("librdkafka produce() loop", DEFAULT):  # one that has just started is slow
+            run(name, broker, table, asked.compression)
         for _ in range(asked.rounds):
             for name in names:
-                rate, processor, mib = run(name, broker, table)
+                rate, processor, mib = run(name, broker, table, asked.compression)
                 rates[name].append(rate)
                 print(
                     f"{name:34} {rate:10,.0f}/s {processor:6.2f} CPU s a million {mib:6.0f} MiB",

@@ -1,6 +1,6 @@
 """What `bench_kafka` measures, each in a process of its own: `python -m ... CONTENDER BOOTSTRAP
-TOPIC TABLE`. Prints one JSON object: the seconds that the work took, without start-up, and the
-number of records.
+TOPIC TABLE COMPRESSION`. Prints one JSON object: the seconds that the work took, without start-up,
+and the number of records.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,14 @@ __all__ = ["CONTENDERS", "main", "now", "since", "values"]
 #: Wall seconds, processor seconds of this process, records (0: all of the table's).
 Work = tuple[float, float, int]
 
+#: One way to fill a topic: of a broker, the topic, a table and the compression.
+Contender = Callable[[str, str, str, str], Work]
+
+Headers = list[tuple[str, str | bytes | None]]
+
 #: What ready bytes are sent with is like what our own events are like.
 VALUE_BYTES = 300
+EVENT_ID = b"6bc6027b7e969d57880f77479425aa9a-250000-i"
 SEND_LOOP_RECORDS = 150_000
 
 
@@ -43,10 +50,10 @@ def values(count: int) -> list[bytes]:
     return made
 
 
-def ours(driver: str, delivery: str) -> Callable[[str, str, str], Work]:
+def ours(driver: str, delivery: str) -> Contender:
     """The table's whole feed, by the daemon's own feed, from the table to the broker."""
 
-    def run(bootstrap: str, topic: str, table: str) -> Work:
+    def run(bootstrap: str, topic: str, table: str, compression: str) -> Work:
         import anyio
         from prometheus_client import CollectorRegistry
 
@@ -61,6 +68,7 @@ def ours(driver: str, delivery: str) -> Callable[[str, str, str], Work]:
 
         options = {"bootstrap_servers": bootstrap, "topic": topic, "driver": driver}
         options |= {"delivery": delivery, "progress_topic": f"{topic}-progress"}
+        options["compression"] = compression
         log = DeltaLog(LocalStore(table))
         metrics = FeedMetrics("bench", time.time, MetricFamilies(CollectorRegistry()))
 
@@ -89,13 +97,17 @@ def ours(driver: str, delivery: str) -> Callable[[str, str, str], Work]:
     return run
 
 
-def send_loop(bootstrap: str, topic: str, _: str) -> Work:
+def send_loop(bootstrap: str, topic: str, _: str, compression: str) -> Work:
     """kafka-python's ``send()``, ready bytes."""
     from kafka import KafkaProducer
 
     made = values(SEND_LOOP_RECORDS)
     producer = KafkaProducer(
-        bootstrap_servers=bootstrap, batch_size=512 * 1024, linger_ms=50, retry_backoff_ms=5
+        bootstrap_servers=bootstrap,
+        batch_size=512 * 1024,
+        linger_ms=50,
+        retry_backoff_ms=5,
+        compression_type=None if compression == "none" else compression,
     )
     began = now()
     for value in made:
@@ -106,8 +118,16 @@ def send_loop(bootstrap: str, topic: str, _: str) -> Work:
     return *taken, len(made)
 
 
-def librdkafka_loop(bootstrap: str, topic: str, _: str) -> Work:
-    """confluent-kafka's ``produce()``, ready bytes."""
+def librdkafka_loop(*, headers: bool) -> Contender:
+    """confluent-kafka's ``produce()``, ready bytes, with headers like our events' or without."""
+    own: Headers = [("_commit_version", b"1"), ("_origin", b"files"), ("_event_id", EVENT_ID)]
+    own.append(("_change_type", b"insert"))
+    return partial(_librdkafka_loop, own if headers else None)
+
+
+def _librdkafka_loop(
+    headers: Headers | None, bootstrap: str, topic: str, _: str, compression: str
+) -> Work:
     from confluent_kafka import Producer
 
     made = values(1_000_000)
@@ -119,6 +139,7 @@ def librdkafka_loop(bootstrap: str, topic: str, _: str) -> Work:
             "batch.size": 512 * 1024,
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": 1024 * 1024,
+            "compression.type": compression,
         }
     )
     failed: list[Any] = []
@@ -129,7 +150,7 @@ def librdkafka_loop(bootstrap: str, topic: str, _: str) -> Work:
 
     began = now()
     for i, value in enumerate(made):
-        producer.produce(topic, value, on_delivery=delivered)
+        producer.produce(topic, value, on_delivery=delivered, headers=headers)
         if i % 1000 == 0:
             producer.poll(0)
     left = producer.flush(120)
@@ -139,7 +160,7 @@ def librdkafka_loop(bootstrap: str, topic: str, _: str) -> Work:
     return *taken, len(made)
 
 
-def spark(bootstrap: str, topic: str, table: str) -> Work:
+def spark(bootstrap: str, topic: str, table: str, compression: str) -> Work:
     """readChangeFeed to Kafka in Spark's batch, at least once, in a session that is warm."""
     import os
     import tempfile
@@ -165,6 +186,7 @@ def spark(bootstrap: str, topic: str, table: str) -> Work:
             "kafka.acks": "all",
             "kafka.batch.size": str(512 * 1024),
             "kafka.linger.ms": "50",
+            "kafka.compression.type": compression,
         }.items():
             events = events.option(key, value)
         events.save()
@@ -178,20 +200,21 @@ def spark(bootstrap: str, topic: str, table: str) -> Work:
     return *taken, 0
 
 
-CONTENDERS: dict[str, Callable[[str, str, str], Work]] = {
+CONTENDERS: dict[str, Contender] = {
     "exactly once, kafka-python": ours("kafka-python", "exactly-once"),
     "exactly once, librdkafka": ours("librdkafka", "exactly-once"),
     "at least once, kafka-python": ours("kafka-python", "at-least-once"),
     "Spark, readChangeFeed to Kafka": spark,
     "kafka-python send() loop": send_loop,
-    "librdkafka produce() loop": librdkafka_loop,
+    "librdkafka produce() loop": librdkafka_loop(headers=False),
+    "librdkafka produce(), with headers": librdkafka_loop(headers=True),
 }
 
 
 def main() -> None:
     """Run one contender."""
-    name, bootstrap, topic, table = sys.argv[1:]
-    seconds, processor, count = CONTENDERS[name](bootstrap, topic, table)
+    name, *where = sys.argv[1:]
+    seconds, processor, count = CONTENDERS[name](*where)
     print(json.dumps({"seconds": seconds, "processor": processor, "records": count}))
 
 
