@@ -112,6 +112,10 @@ static int read_parts(PyObject *list, Py_ssize_t rows, Parts *all)
 {
     Py_ssize_t count = PyList_Size(list);
     if (count < 0) return -1;
+    if (rows < 0) {
+        PyErr_SetString(PyExc_ValueError, "a negative number of rows");
+        return -1;
+    }
     all->parts = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Part));
     if (!all->parts) {
         PyErr_NoMemory();
@@ -300,6 +304,7 @@ static PyObject *records(PyObject *self, PyObject *arguments)
         PyErr_SetString(PyExc_ValueError, "no such record");
         goto end;
     }
+    if (most < 0) most = 0;
     if (most > chosen - first) most = chosen - first;
     int64_t *sizes = PyMem_Malloc((most ? (size_t)most : 1) * sizeof(int64_t));
     if (!sizes) {

@@ -1,0 +1,70 @@
+"""What the compiled part is given must fit its buffers: all else is refused, never read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailer.columns import RAW, SIZED, array_part, loaded
+from tests.components import require
+
+
+@pytest.fixture(scope="module")
+def native() -> Any:
+    found = loaded()
+    require("tailer._columns, which needs a C compiler,", found is not None)
+    return found
+
+
+def ints(*numbers: int) -> pa.Buffer:
+    return pa.array(numbers, pa.int32()).buffers()[1].slice(0, 4 * len(numbers))
+
+
+@pytest.mark.parametrize(
+    ("part", "rows"),
+    [
+        ((RAW, ints(0, 3), b"abc", None, 0, None), 2),
+        ((RAW, ints(0, 3), b"abc", None, 1, None), 1),
+        ((RAW, ints(0, 4), b"abc", None, 0, None), 1),
+        ((RAW, ints(0, 3, 1, 3), b"abc", None, 0, None), 3),
+        ((RAW, ints(-1, 3), b"abc", None, 0, None), 1),
+        ((RAW, ints(*range(10)), b"abcdefghi", b"\xff", 0, None), 9),
+        ((RAW, ints(0, 3), b"abc", None, -1, None), 1),
+        ((0, ints(0, 3), b"abc", None, 0, None), 1),
+        ((9, ints(0, 3), b"abc", None, 0, None), 1),
+    ],
+)
+def test_an_array_beyond_its_buffers_is_refused(
+    native: Any, part: tuple[object, ...], rows: int
+) -> None:
+    for call in (native.join, native.murmur2):
+        with pytest.raises(ValueError, match=r"beyond its buffers|no such kind"):
+            call([part], rows)
+
+
+def test_what_is_no_part_is_refused(native: Any) -> None:
+    part = array_part(pa.array([b"a", b"b"]), SIZED)
+    for wrong in ("text", None, (1, 2)):
+        with pytest.raises((TypeError, SystemError, ValueError)):
+            native.join([wrong], 1)
+    with pytest.raises((TypeError, SystemError)):
+        native.join(part, 1)
+    with pytest.raises(ValueError, match="one array of keys"):
+        native.murmur2([part], 2)
+    with pytest.raises(ValueError, match="negative"):
+        native.join([b"constant"], -1)
+    for places in ([2], [-1], [0, 1, 7]):
+        buffer = pa.array(places, pa.int64()).buffers()[1].slice(0, 8 * len(places))
+        with pytest.raises(IndexError, match="beyond the rows"):
+            native.records([part], 2, buffer, 0, 10, 1000, 61)
+    for first, before in ((3, 61), (-1, 61), (0, -1)):
+        with pytest.raises(ValueError, match="no such record"):
+            native.records([part], 2, None, first, 10, 1000, before)
+
+
+def test_more_than_two_gigabytes_are_refused(native: Any) -> None:
+    text = b"x" * 2**20
+    with pytest.raises(OverflowError, match="2 GiB"):
+        native.join([text] * 4, 600)
