@@ -109,7 +109,7 @@ async def _run_once(feed: Feed) -> None:
             options.publish.heartbeat_s or math.inf,
             publisher.heartbeat,
         )
-        await pipe(items, publisher.publish, feed.metrics.read, idle)
+        await pipe(items, publisher.publish, publisher.seen, idle)
     finally:
         with anyio.CancelScope(shield=True):
             await feed.sink.aclose()

@@ -13,7 +13,7 @@ from tailer.errors import SinkRejected, TableError
 from tailer.metrics import FeedMetrics
 from tailer.offsets import OffsetStore
 from tailer.policy import Requests
-from tailer.sink import Sink, announce
+from tailer.sink import Prepares, Sink, announce
 
 __all__ = ["PARKED_IN_A_ROW_MAX", "Publisher"]
 
@@ -42,6 +42,12 @@ class Publisher:
         self.requests = requests
         self._park_open = False
         self._parked_in_a_row = 0
+
+    def seen(self, item: ChangeBatch | Notice) -> None:
+        """Take note of what was read. A sink that can begins with it, while it writes another."""
+        self.metrics.read(item)
+        if isinstance(item, ChangeBatch) and isinstance(self.sink, Prepares):
+            self.sink.prepare(item)
 
     async def publish(self, item: ChangeBatch | Notice) -> None:
         """Write a batch or a notice and save the offset behind it."""

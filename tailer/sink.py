@@ -20,6 +20,7 @@ __all__ = [
     "Announces",
     "KeepsProgress",
     "Looks",
+    "Prepares",
     "SilentNotices",
     "Sink",
     "SinkFactory",
@@ -88,6 +89,18 @@ class KeepsProgress(typing.Protocol):
         """Overwrite the progress of a feed that does not run; None forgets it.
 
         Does nothing where the sink's options leave the progress to the feed's offset store.
+        """
+
+
+@typing.runtime_checkable
+class Prepares(typing.Protocol):
+    """A sink that can begin with a batch before its turn: encode it, say."""
+
+    def prepare(self, batch: ChangeBatch) -> None:
+        """Called once for each batch when it has been read, in order, mostly while the one before
+        it is being written; then :meth:`Sink.write` follows with the same object, or nothing does.
+
+        Neither waits nor raises: what goes wrong is raised by the write.
         """
 
 

@@ -16,11 +16,12 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
+from sinks.kafka.ahead import Pieces, slices
 from sinks.kafka.cluster import Topic
 from sinks.kafka.driver import Fenced
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.progress import Progress, read_progress
-from sinks.kafka.publisher import Publisher, single_record, slices
+from sinks.kafka.publisher import Publisher, single_record
 from sinks.kafka.session import Session
 from sinks.kafka.settlement import Settlement
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -60,7 +61,7 @@ class ExactlyOnce(Session):
         self._progress_topic = topic_name(options.progress_topic, feed)
         self._transactions: Topic | None = None
         self._broken = False
-        self._ahead: Offset | None = None  # of progress, by versions without changes
+        self._passed: Offset | None = None  # by versions without changes, ahead of progress
         self._saved_at = 0.0
         self._schema: tuple[object, str] = (None, "")
 
@@ -181,14 +182,13 @@ class ExactlyOnce(Session):
         with self._dropped_on_error():
             if batch.num_rows:
                 publisher = self._publisher(batch)
-                options = self.options
-                for part in slices(batch, options.transaction_rows, options.transaction_bytes):
-                    self._transact(publisher, part)
-                self._ahead = None
+                for part, pieces in self._begun(publisher, batch):
+                    self._transact(publisher, part, pieces)
+                self._passed = None
                 return
-            self._ahead = batch.next_offset
+            self._passed = batch.next_offset
             if time.monotonic() - self._saved_at >= _IDLE_S:
-                self._save_ahead()
+                self._save_passed()
 
     def announce(self, notice: Notice) -> None:
         """See :class:`Session`. What a notice passes over is progress too, at once: it must not
@@ -210,16 +210,20 @@ class ExactlyOnce(Session):
             self.driver.commit()
             self.progress, self._saved_at = progress, time.monotonic()
             if moves:
-                self._ahead = None
+                self._passed = None
 
-    def _transact(self, publisher: Publisher, batch: ChangeBatch) -> None:
+    def _parts(self, batch: ChangeBatch) -> list[ChangeBatch]:
+        options = self.options
+        return list(slices(batch, options.transaction_rows, options.transaction_bytes))
+
+    def _transact(self, publisher: Publisher, batch: ChangeBatch, pieces: Pieces[Any]) -> None:
         """One transaction: the records of a batch, its markers and the progress behind it."""
         assert self.driver is not None
         first = batch.offset.index == 0
         self._begin()
         if first and self._transactions is not None:
             self._send_marker(_marker(batch, "BEGIN"), batch)
-        events = publisher.publish(batch) + (0 if first else self.progress.events)
+        events = publisher.publish(batch, pieces) + (0 if first else self.progress.events)
         ends = batch.next_offset.index == 0
         if ends and self._transactions is not None:
             self._send_marker(_marker(batch, "END", events, publisher.topic.name), batch)
@@ -245,20 +249,20 @@ class ExactlyOnce(Session):
         record = single_record(self.feed.encode(), progress.to_bytes(), now_ms)
         self.driver.send(self._progress_topic, 0, record)
 
-    def _save_ahead(self) -> None:
+    def _save_passed(self) -> None:
         """Write the progress that versions without changes have made."""
         assert self.driver is not None
-        progress = replace(self.progress, offset=self._ahead, events=0)
+        progress = replace(self.progress, offset=self._passed, events=0)
         self._begin()
         self._send_progress(progress)
         self.driver.commit()
-        self.progress, self._ahead, self._saved_at = progress, None, time.monotonic()
+        self.progress, self._passed, self._saved_at = progress, None, time.monotonic()
 
     def set_offset(self, offset: Offset | None) -> None:
         """Overwrite the feed's progress; None: its start decides."""
-        self._ahead = offset
+        self._passed = offset
         with self._dropped_on_error():
-            self._save_ahead()
+            self._save_passed()
 
     def _schema_id(self, batch: ChangeBatch) -> str:
         text = batch.state.metadata.schema_string
@@ -297,9 +301,9 @@ class ExactlyOnce(Session):
 
     def close(self) -> None:
         """See :class:`Session`. What versions without changes have moved on is written first."""
-        if self._ahead is not None and not self._broken and self.driver is not None:
+        if self._passed is not None and not self._broken and self.driver is not None:
             with suppress(TailerError):
-                self._save_ahead()
+                self._save_passed()
         super().close()
 
 

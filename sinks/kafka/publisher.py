@@ -1,19 +1,19 @@
 """From a batch of changes to records in partitions: encoding, routing, and what is too large.
 
-In pieces: while one is on its way to the broker, the next is being encoded.
+In pieces, which another thread encodes: see :mod:`sinks.kafka.ahead`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.encode.records import Encoder, Records
+from sinks.kafka.ahead import Pieces, slices
 from sinks.kafka.cluster import Topic
 from sinks.kafka.driver import Driver
 from sinks.kafka.partitioner import partitions_of_keys
@@ -21,7 +21,7 @@ from sinks.kafka.record_batch import record_sizes
 from tailer.changes import ChangeBatch
 from tailer.errors import SinkRejected
 
-__all__ = ["Publisher", "single_record", "slices"]
+__all__ = ["Publisher", "single_record"]
 
 #: So many bytes of rows are encoded at a time.
 _PIECE_BYTES = 2 * 1024 * 1024
@@ -36,48 +36,21 @@ def single_record(key: bytes | None, value: bytes, timestamp_ms: int) -> Records
     return Records(keys, pa.array([value], pa.binary()), (), timestamp_ms)
 
 
-def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[ChangeBatch]:
-    """A batch as consecutive batches of at most so many rows and about so many bytes.
-
-    One whose updates are paired stays whole: the halves of a pair may lie far apart in its
-    version, and no offset could stand between them.
-    """
-    count = batch.num_rows
-    fitting = max(1, count * bytes_max // max(batch.rows.nbytes, 1))
-    step = min(rows_max, fitting)
-    if count <= step or batch.indices is not None or batch.before is not None:
-        yield batch
-        return
-    offset = batch.offset
-    for at in range(0, count, step):
-        rows = batch.rows.slice(at, step)
-        following = replace(offset, index=offset.index + rows.num_rows)
-        ends = batch.next_offset if at + step >= count else following
-        part = replace(
-            batch,
-            rows=rows,
-            positions=batch.positions.slice(at, step),
-            offset=offset,
-            next_offset=ends,
-            **_sliced(batch, at, step),
-        )
-        yield part
-        offset = following
-
-
-def _sliced(batch: ChangeBatch, at: int, count: int) -> dict[str, pa.Array]:
-    row_ids = getattr(batch, "row_ids", None)
-    return {} if row_ids is None else {"row_ids": row_ids.slice(at, count)}
-
-
 class Publisher:
     """Sends the records of batches to one topic, and of those that are too large a note to
     another, if there is one."""
 
     def __init__(
-        self, driver: Driver, encoder: Encoder, topic: Topic, batch_bytes: int, park: str = ""
+        self,
+        driver: Driver,
+        encoder: Encoder,
+        topic: Topic,
+        threads: ThreadPoolExecutor,
+        batch_bytes: int,
+        park: str = "",
     ) -> None:
         self.driver = driver
+        self._threads = threads
         self.encoder = encoder
         self.topic = topic
         self.batch_bytes = batch_bytes
@@ -85,13 +58,19 @@ class Publisher:
         self.parked = 0
         self._turn = 0
 
-    def publish(self, batch: ChangeBatch) -> int:
-        """Send a batch's records; returns how many there were, without tombstones.
+    def begin(self, batch: ChangeBatch) -> Pieces[list[_Encoded]]:
+        """Begin to encode a batch."""
+        pieces = slices(batch, batch.num_rows or 1, _PIECE_BYTES)
+        return Pieces(pieces, self._encode, self._threads)
+
+    def publish(self, batch: ChangeBatch, pieces: Pieces[list[_Encoded]] | None = None) -> int:
+        """Send a batch's records; returns how many there were, without tombstones. ``pieces`` is
+        what :meth:`begin` has given for it, if that was called.
 
         Raises :class:`SinkRejected` for a record that is larger than the topic takes.
         """
         sent = 0
-        for encoded in self._encoded(slices(batch, batch.num_rows or 1, _PIECE_BYTES)):
+        for encoded in self.begin(batch) if pieces is None else pieces:
             for piece, records, too_large in encoded:
                 fitting = records
                 if too_large is not None:
@@ -100,18 +79,6 @@ class Publisher:
                     self._send(fitting)
                 sent += fitting.num_records - int(fitting.values.null_count)
         return sent
-
-    def _encoded(self, pieces: Iterator[ChangeBatch]) -> Iterator[list[_Encoded]]:
-        """The pieces' records. While one piece is sent, another thread encodes the next."""
-        with ThreadPoolExecutor(1, "kafka-encode") as threads:
-            ready: Future[list[_Encoded]] | None = None
-            for piece in pieces:
-                following = threads.submit(self._encode, piece)
-                if ready is not None:
-                    yield ready.result()
-                ready = following
-            if ready is not None:
-                yield ready.result()
 
     def _encode(self, batch: ChangeBatch) -> list[_Encoded]:
         """A piece's records, and which of them are too large, if any are."""
@@ -217,7 +184,7 @@ def _halves(batch: ChangeBatch) -> tuple[ChangeBatch, ChangeBatch]:
             positions=batch.positions.slice(at, count),
             before=None if batch.before is None else batch.before.slice(at, count),
             indices=None if batch.indices is None else batch.indices.slice(at, count),
-            **_sliced(batch, at, count),
+            row_ids=None if batch.row_ids is None else batch.row_ids.slice(at, count),
         )
         for at, count in ((0, middle), (middle, batch.num_rows - middle))
     )

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
 
 from sinks.encode.records import Encoder, load_encoder
+from sinks.kafka.ahead import Ahead, Pieces
 from sinks.kafka.cluster import Cluster, Topic
 from sinks.kafka.driver import Driver, open_driver
 from sinks.kafka.options import KafkaOptions, topic_name
@@ -37,6 +42,8 @@ class Session(ABC):
         self._batch_bytes = options.batch_bytes
         self._notices: str | None = None
         self._looking = False
+        self._threads = ThreadPoolExecutor(1, "kafka-encode")
+        self._ahead = Ahead[tuple[list[ChangeBatch], Pieces[Any]]]()
 
     @abstractmethod
     def open(self) -> Offset | None:
@@ -54,8 +61,36 @@ class Session(ABC):
     def announce(self, notice: Notice) -> None:
         """Write a notice, where there is a topic for them; durable when this returns."""
 
+    def prepare(self, batch: ChangeBatch) -> None:
+        """Begin to encode a batch that is to be written next. Neither waits nor raises."""
+        with suppress(TailerError):
+            publisher = self._publishers.get(self._topic_of(batch)) if batch.num_rows else None
+            if publisher is not None:
+                parts = self._parts(batch)
+                self._ahead.begin(batch, (parts, publisher.begin(parts[0])))
+
+    def _parts(self, batch: ChangeBatch) -> list[ChangeBatch]:
+        """The batch, as it is written: whole, or in consecutive parts."""
+        return [batch]
+
+    def _begun(
+        self, publisher: Publisher, batch: ChangeBatch
+    ) -> Iterator[tuple[ChangeBatch, Pieces[Any]]]:
+        """A batch's parts in order, each with its pieces; the next one's are begun by then."""
+        begun = self._ahead.take(batch)
+        if begun is None:
+            parts = self._parts(batch)
+            begun = parts, publisher.begin(parts[0])
+        parts, pieces = begun
+        for part, following in zip_longest(parts, parts[1:]):
+            later = None if following is None else publisher.begin(following)
+            yield part, pieces
+            if later is not None:
+                pieces = later
+
     def close(self) -> None:
         """Let go of everything."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         with suppress(TailerError):
             if self.driver is not None:
                 self.driver.close()
@@ -69,11 +104,14 @@ class Session(ABC):
         return topic_name(template, self.feed, table)
 
     def _publisher(self, batch: ChangeBatch) -> Publisher:
-        table = self.options.encoder.get("table") or batch.state.metadata.name
-        name = topic_name(self.options.topic, self.feed, table)
+        name = self._topic_of(batch)
         if name not in self._publishers:
             self._publishers[name] = self._new_publisher(self._admitted(name))
         return self._publishers[name]
+
+    def _topic_of(self, batch: ChangeBatch) -> str:
+        table = self.options.encoder.get("table") or batch.state.metadata.name
+        return topic_name(self.options.topic, self.feed, table)
 
     def _new_publisher(self, topic: Topic) -> Publisher:
         assert self.driver is not None
@@ -85,7 +123,8 @@ class Session(ABC):
                 f"the topic {topic.name} takes batches of {topic.max_message_bytes} bytes at most "
                 f"(max.message.bytes), and batch_bytes is {self._batch_bytes}; lower it"
             )
-        return Publisher(self.driver, self._encoder(topic.name), topic, self._batch_bytes, park)
+        encoder = self._encoder(topic.name)
+        return Publisher(self.driver, encoder, topic, self._threads, self._batch_bytes, park)
 
     def _open_driver(self, transactional_id: str | None) -> Driver:
         """A driver whose batches are such as the data topic takes, where that is known by now."""
@@ -149,7 +188,9 @@ class AtLeastOnce(Session):
         """See :class:`Session`."""
         assert self.driver is not None
         if batch.num_rows:
-            self._publisher(batch).publish(batch)
+            publisher = self._publisher(batch)
+            for part, pieces in self._begun(publisher, batch):
+                publisher.publish(part, pieces)
             self.driver.flush()
 
     def announce(self, notice: Notice) -> None:

@@ -81,6 +81,11 @@ class KafkaSink:
             raise SinkRejected("the sink is not open")
         await anyio.to_thread.run_sync(self._session.write, batch)
 
+    def prepare(self, batch: ChangeBatch) -> None:
+        """See :class:`tailer.sink.Prepares`."""
+        if self._session is not None:
+            self._session.prepare(batch)
+
     async def announce(self, notice: Notice) -> None:
         """See :class:`tailer.sink.Announces`. To ``notice_topic``, if there is one."""
         if self._session is None:

@@ -8,13 +8,14 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.sink import Sink, announce
+from tailer.sink import Prepares, Sink, announce
 from tailer.testing.batches import change_batch, empty_batch, notice
 
 __all__ = ["Event", "MakeSink", "ReadEvents", "SinkConformance"]
@@ -159,6 +160,22 @@ class SinkConformance:
         batch = change_batch(SCHEMA, _rows(0, 1), version=2, last=True)
         await self._write(make_sink(), empty_batch(SCHEMA), batch, empty_batch(SCHEMA, version=3))
         assert [e.event_id for e in read_events()] == _ids([batch])
+
+    async def test_a_batch_that_was_begun_early_is_written_in_its_turn_or_never(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        sink = make_sink()
+        if not isinstance(sink, Prepares):
+            return
+        batches = [change_batch(SCHEMA, _rows(i, 3), version=i, last=True) for i in range(1, 6)]
+        await sink.open("orders")
+        await sink.write(batches[0])
+        for batch, following in pairwise(batches[1:]):
+            sink.prepare(batch)
+            sink.prepare(following)
+            await sink.write(batch)
+        await sink.aclose()  # the last one was begun twice, and is never written
+        assert [e.event_id for e in read_events()] == _ids(batches[:-1])
 
     async def test_another_sink_goes_on_behind_what_is_there(
         self, make_sink: MakeSink, read_events: ReadEvents
