@@ -126,7 +126,8 @@ class Cluster:
 
     def close(self) -> None:
         """Close the connection."""
-        self._admin.close()
+        with raised_as_failures("closing a connection"):
+            self._admin.close()
 
     def topic(self, name: str) -> Topic | None:
         """The topic of that name, or None if there is none."""
