@@ -151,6 +151,7 @@ async def _check(config: Config, feed: FeedConfig) -> str:
         places = []
         for branch, sink in feed_sinks(config, feed).items():
             full = f"{feed.name}/{branch}" if branch else feed.name
+            _check_key(config, feed, branch, sink, state.schema.names)
             offsets = offset_store(config, full)
             saved, owner = await _saved(full, sink, offsets)
             offset = saved or await start_offset(log, feed.start)
@@ -179,6 +180,17 @@ async def _saved(name: str, sink: Sink, offsets: OffsetStore) -> tuple[Offset | 
         with anyio.CancelScope(shield=True):
             await sink.aclose()
             await offsets.release()
+
+
+def _check_key(config: Config, feed: FeedConfig, branch: str, sink: Sink, names: list[str]) -> None:
+    """Refuse a sink's key columns that it does not get from the table as it is now."""
+    place = f"{config.path}: feeds.{feed.name}.{f'sinks.{branch}' if branch else 'sink'}.key"
+    known = feed.options.selection.columns or names
+    for name in getattr(sink, "key_columns", ()):
+        if name not in known:
+            raise ConfigError(
+                f"{place} names {name!r}, and the feed's columns are: {', '.join(known)}"
+            )
 
 
 def _check_selection(config: Config, feed: FeedConfig, names: list[str], state: Any) -> None:

@@ -126,7 +126,8 @@ class Cluster:
 
     def close(self) -> None:
         """Close the connection."""
-        self._admin.close()
+        with raised_as_failures("closing a connection"):
+            self._admin.close()
 
     def topic(self, name: str) -> Topic | None:
         """The topic of that name, or None if there is none."""
@@ -178,9 +179,11 @@ class Cluster:
                 self._admin.create_topics({name: asked}, wait_for_metadata=True)
             except TopicAlreadyExistsError:
                 self._admin.wait_for_topics([name])
-        topic = self.topic(name)
-        if topic is None:
-            raise TransientError(f"the topic {name} was created and is not there yet")
+        give_up = time.monotonic() + self._options.request_timeout_ms / 1000
+        while (topic := self.topic(name)) is None:  # some brokers know it before others
+            if time.monotonic() > give_up:
+                raise TransientError(f"the topic {name} was created and is not there yet")
+            time.sleep(_RETRY_S)
         return topic
 
     def ends(self, topic: Topic) -> list[int]:

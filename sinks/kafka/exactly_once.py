@@ -40,8 +40,6 @@ _IDLE_S = 0.5
 #: A newer daemon writes its claim right after it has fenced us: so long we wait to see it.
 _CLAIM_S = 3.0
 _CLAIM_POLL_S = 0.2
-#: How often a session that goes on looks for markers that Kafka has lost, in seconds.
-_SETTLE_S = 30.0
 
 
 class ExactlyOnce(Session):
@@ -56,7 +54,6 @@ class ExactlyOnce(Session):
         self.owner = owner
         self.claimed = claimed
         self._settlement = settlement
-        self._settled_at = 0.0
         self.progress = Progress(feed)
         self._progress_topic = topic_name(options.progress_topic, feed)
         self._transactions: Topic | None = None
@@ -78,7 +75,6 @@ class ExactlyOnce(Session):
             # First fence, then read: nobody can write progress behind the record found now.
             self.driver.init_transactions()
             self._settlement.after_fencing(self.cluster, topics, self._progress_topic)
-            self._settled_at = time.monotonic()
             found = self._read()
             self._check_claims(found)
             self.progress = (found or Progress(self.feed)).claimed_by(self.owner)
@@ -129,10 +125,9 @@ class ExactlyOnce(Session):
     def _begin(self) -> None:
         """Begin a transaction; now and then look whether the last one has its markers."""
         assert self.driver is not None
-        if time.monotonic() - self._settled_at >= _SETTLE_S:
+        if self._settlement.due():
             with suppress(TransientError):  # the transaction itself tells what is wrong
                 self._settlement.between(self.cluster, self._topics())
-            self._settled_at = time.monotonic()
         self.driver.begin()
 
     def _read(self, *, stable: bool = False) -> Progress | None:

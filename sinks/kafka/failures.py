@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -64,8 +66,14 @@ _UNWELCOME = (
     ("certificate required", "the listener asks for ssl_certfile and ssl_keyfile"),
     ("WRONG_VERSION_NUMBER", "check security_protocol: this listener does not speak TLS"),
     ("wrong version number", "check security_protocol: this listener does not speak TLS"),
+    # So the first bytes of a TLS alert look to who expects a length.
+    ("Invalid frame length: 35251", "check security_protocol: this listener wants TLS"),
     ("no token from", "check the options sasl_oauthbearer_..."),
 )
+#: What may pass, and may also mean that the listener speaks something else.
+_STRANGE = (("UNEXPECTED_EOF", "check security_protocol: this listener may not speak TLS"),)
+#: How long the client waits before it tries again: never the same twice, and nobody's concern.
+_BACKOFF = re.compile(r" \(backoff [0-9.]+ secs\)")
 _FIRST_SPELL_MS = 500
 
 
@@ -73,7 +81,7 @@ def failure(error: BaseException, doing: str) -> TailerError:
     """The error of ours for one of a client's; ``doing`` says at what it happened."""
     if isinstance(error, TailerError):
         return error
-    name, text = type(error).__name__, str(error)
+    name, text = _name_and_text(error)
     both = f"{name} {text}"
     if any(mark in both for mark in _FENCED):
         return Fenced(f"Kafka ended the transaction while {doing}: {_short(name, text)}")
@@ -81,6 +89,14 @@ def failure(error: BaseException, doing: str) -> TailerError:
         if mark in both:
             return SinkRejected(f"Kafka refused {doing}: {_short(name, text)}; {remedy}")
     return TransientError(f"Kafka failed {doing}: {_short(name, text)}")
+
+
+def _name_and_text(error: BaseException) -> tuple[str, str]:
+    """What an error is called and says; librdkafka's are wrapped in one that says little."""
+    inner: Any = error.args[0] if error.args else None
+    if callable(getattr(inner, "name", None)) and callable(getattr(inner, "str", None)):
+        return inner.name(), inner.str()
+    return type(error).__name__, str(error)
 
 
 def _short(name: str, text: str) -> str:
@@ -100,24 +116,35 @@ def raised_as_failures(doing: str) -> Iterator[None]:
 
 
 class _Heard(logging.Handler):
-    """What a client logs while it connects: the only place where it says why it can't.
+    """What some clients log while they connect: the only place where they say why they can't.
 
-    ``cause`` is why a connection failed last; ``refusal`` a line that says that this client will
-    never be let in, with what to do about it.
+    ``clients`` are those that are listened to, with the thread that makes them: other feeds'
+    clients log to the same place. ``cause`` is why a connection failed last; ``refusal`` a line
+    that says that this client will never be let in, with what to do about it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clients: list[Any]) -> None:
         super().__init__(logging.WARNING)
         self.cause: str | None = None
         self.refusal: tuple[str, str] | None = None
+        self._clients = clients
+        self._maker = threading.current_thread()
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = record.getMessage()
+        speaker = threading.current_thread()
+        if speaker is not self._maker and not any(_runs_in(c, speaker) for c in self._clients):
+            return
+        line = _BACKOFF.sub("", record.getMessage())
         if line.startswith(("Connection failed", "Bootstrap connection")):
             self.cause = line
         for mark, remedy in _UNWELCOME:
             if mark in line:
                 self.refusal = line, remedy
+
+
+def _runs_in(client: Any, thread: threading.Thread) -> bool:
+    """Whether a client does its work in this thread; if that can't be told, it may."""
+    return getattr(getattr(client, "_net", None), "_io_thread", thread) is thread
 
 
 def connected(make: Callable[..., T], options: KafkaOptions) -> T:
@@ -134,7 +161,7 @@ def connected(make: Callable[..., T], options: KafkaOptions) -> T:
         clients.append(attentive_client(**settings))
         return clients[-1]
 
-    with _listening() as heard:
+    with _listening(clients) as heard:
         while True:
             spell = min(spell * 2, left)
             left -= spell
@@ -148,8 +175,8 @@ def connected(make: Callable[..., T], options: KafkaOptions) -> T:
 
 
 @contextmanager
-def _listening() -> Iterator[_Heard]:
-    heard, logger = _Heard(), logging.getLogger("kafka")
+def _listening(clients: list[Any]) -> Iterator[_Heard]:
+    heard, logger = _Heard(clients), logging.getLogger("kafka")
     logger.addHandler(heard)
     try:
         yield heard
@@ -168,6 +195,8 @@ def _give_up(error: Exception, heard: _Heard, options: KafkaOptions, *, last: bo
     if not last:
         return
     seconds = options.bootstrap_timeout_ms / 1000
+    cause = heard.cause or str(error)
+    remedy = next((f"; {then}" for mark, then in _STRANGE if mark in cause), "")
     raise TransientError(
-        f"no Kafka broker at {servers} has answered for {seconds:g} s: {heard.cause or error}"
+        f"no Kafka broker at {servers} has answered for {seconds:g} s: {cause}{remedy}"
     ) from error

@@ -1,9 +1,12 @@
-"""A client of kafka-python that hears what a broker says before it hangs up.
+"""A client of kafka-python that hears what a broker says before it hangs up, and leaves nothing.
 
 A broker that lets nobody in with these credentials says so and closes the connection. When answer
 and end are read in one go, kafka-python 3.0 drops the answer, reports a lost connection and tries
 again until time is up, and the cause is never told. Here what was read is handed over first, and
 the end with the next read.
+
+It also leaves the socket of each connection that is refused to the garbage collector: many of them,
+while a broker is away. Here they are closed.
 
 Goes beneath kafka-python's public API; where its insides are not as expected, its own client is
 used as it is.
@@ -12,6 +15,7 @@ used as it is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 __all__ = ["attentive_client"]
@@ -21,6 +25,8 @@ def attentive_client(**settings: Any) -> Any:
     """A ``KafkaNetClient`` for the keyword ``kafka_client`` of kafka-python's constructors."""
     from kafka.net.compat import KafkaNetClient
 
+    if not settings.get("proxy_url"):
+        settings["proxy_url"] = _closing_scheme()
     client = KafkaNetClient(**settings)
     manager = getattr(client, "_manager", None)
     build = getattr(manager, "_build_transport", None)
@@ -36,6 +42,29 @@ def attentive_client(**settings: Any) -> Any:
 
     manager._build_transport = built
     return client
+
+
+@cache
+def _closing_scheme() -> str | None:
+    """The address of no proxy, by which kafka-python takes sockets that are closed when they can't
+    be connected; None where it can't."""
+    from kafka.net import inet
+
+    base: Any = getattr(inet, "KafkaNetSocket", None)
+    if not hasattr(base, "sock_connect") or not hasattr(base, "register_class"):
+        return None
+
+    class ClosingSocket(base):  # type: ignore[misc]  # kafka-python has no types
+        SCHEMES = ("direct",)
+
+        async def sock_connect(self, net: Any, sock: Any, *arguments: Any, **how: Any) -> Any:
+            try:
+                return await super().sock_connect(net, sock, *arguments, **how)
+            except BaseException:
+                sock.close()
+                raise
+
+    return f"{ClosingSocket.SCHEMES[0]}://"
 
 
 def _end_last(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +26,15 @@ __all__ = ["LibrdkafkaDriver"]
 _ROOM_S = 0.05
 #: Delivery errors are asked for after so many records.
 _POLL_EVERY = 10_000
-_SLOT_BYTES = 1024 * 1024
+#: The most that the client allows. What a topic takes is looked at before.
+_RECORD_BYTES = 1_000_000_000
+
+
+class _Aside(logging.LoggerAdapter[logging.Logger]):
+    """Where the client's own log goes: it reports each try to connect as an error."""
+
+    def log(self, level: int, msg: object, *args: object, **how: Any) -> None:  # noqa: ARG002
+        super().log(logging.DEBUG, msg, *args, **how)
 
 
 class LibrdkafkaDriver:
@@ -39,6 +49,7 @@ class LibrdkafkaDriver:
             ) from e
         self._patience_s = options.delivery_timeout_ms / 1000
         self._failed: list[Any] = []
+        self._cause = ""  # what went wrong last
         settings = _settings(options) | {
             "on_delivery": self._delivered,
             "error_cb": self._errored,
@@ -50,7 +61,9 @@ class LibrdkafkaDriver:
             for key in ("delivery.timeout.ms", "request.timeout.ms", "socket.timeout.ms"):
                 settings[key] = min(settings[key], options.transaction_timeout_ms)
         with raised_as_failures("making a producer"):
-            self._producer: Any = Producer(settings, logger=logging.getLogger(__name__))
+            self._producer: Any = Producer(
+                settings, logger=_Aside(logging.getLogger("tailer.kafka.librdkafka"))
+            )
 
     def _delivered(self, error: Any, _: Any) -> None:
         """Told of failures only."""
@@ -59,6 +72,7 @@ class LibrdkafkaDriver:
 
     def _errored(self, error: Any) -> None:
         """Told of all that goes wrong; most of it the client mends by itself."""
+        self._cause = error.str()
         if error.fatal():
             self._failed.append(error)
 
@@ -68,14 +82,25 @@ class LibrdkafkaDriver:
 
             raise failure(KafkaException(self._failed[0]), "writing")
 
+    @contextmanager
+    def _failures(self, doing: str) -> Iterator[None]:
+        """As :func:`raised_as_failures`; the client's time-outs don't say what they are due to."""
+        try:
+            with raised_as_failures(doing):
+                yield
+        except TransientError as e:
+            if isinstance(e, Fenced) or not self._cause or self._cause in str(e):
+                raise
+            raise TransientError(f"{e} ({self._cause})") from e.__cause__
+
     def init_transactions(self) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""
-        with raised_as_failures("beginning as the one producer of its transactional id"):
+        with self._failures("beginning as the one producer of its transactional id"):
             self._producer.init_transactions(self._patience_s)
 
     def begin(self) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""
-        with raised_as_failures("beginning a transaction"):
+        with self._failures("beginning a transaction"):
             self._producer.begin_transaction()
 
     def send(
@@ -89,7 +114,7 @@ class LibrdkafkaDriver:
         keys = [None] * count if records.keys is None else records.keys.to_pylist()
         headers = _headers(records)
         produce, timestamp = producer.produce, records.timestamp_ms
-        with raised_as_failures(f"writing to the topic {topic}"):
+        with self._failures(f"writing to the topic {topic}"):
             for i in range(count):
                 key, value, head = keys[i], values[i], headers[i]
                 while True:
@@ -119,7 +144,7 @@ class LibrdkafkaDriver:
     def flush(self) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""
         try:
-            with raised_as_failures("writing"):
+            with self._failures("writing"):
                 left = self._producer.flush(self._patience_s + 5)
         except TransientError as e:
             self._check()
@@ -135,7 +160,7 @@ class LibrdkafkaDriver:
     def commit(self) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""
         self.flush()
-        with raised_as_failures("committing a transaction"):
+        with self._failures("committing a transaction"):
             self._producer.commit_transaction(self._patience_s)
 
     def close(self) -> None:
@@ -171,7 +196,7 @@ def _settings(options: KafkaOptions) -> dict[str, Any]:
         "compression.type": options.compression,
         "batch.size": options.batch_bytes,
         "batch.num.messages": 1_000_000,
-        "message.max.bytes": max(options.batch_bytes, _SLOT_BYTES) + 65_536,
+        "message.max.bytes": _RECORD_BYTES,
         "linger.ms": options.linger_ms,
         "queue.buffering.max.kbytes": max(1, options.in_flight_bytes // 1024),
         "queue.buffering.max.messages": 0,

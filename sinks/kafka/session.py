@@ -94,7 +94,8 @@ class Session(ABC):
         with suppress(TailerError):
             if self.driver is not None:
                 self.driver.close()
-        self.cluster.close()
+        with suppress(TailerError):
+            self.cluster.close()
 
     def _topic_at_once(self) -> str | None:
         """The topic's name, if it is known before the first batch."""

@@ -8,6 +8,11 @@ next transaction's outcome covers this one's records too may even turn a commit 
 
 The coordinator still knows how it ended until the producer's next fencing. So that is asked for
 before, and the markers that are missing are written as an administrator's tool would.
+
+Another daemon may be at work with the same producer: an older one, not yet fenced, or a newer one
+that has fenced us. Its open transaction must be left alone. So a marker counts as missing only if
+the transaction was open in the partition, then its coordinator called it complete, and it was open
+still, from the same offset.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import logging
 import time
 from collections.abc import Collection
 
-from sinks.kafka.cluster import Cluster, OpenTransaction
+from sinks.kafka.cluster import Cluster, OpenTransaction, Transaction
 from tailer.errors import SinkRejected, TransientError
 
 __all__ = ["Settlement"]
@@ -31,13 +36,20 @@ _OUTCOMES = {
 _COMPLETE = ("CompleteCommit", "CompleteAbort")
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort")
 _POLL_S = 0.02
+#: How often a session that goes on looks for markers that Kafka has lost, in seconds.
+_PERIOD_S = 30.0
 
 
 class Settlement:
-    """What is known of the outcome of one producer's last transaction, over all its sessions."""
+    """What is known of the outcome of one producer's last transaction, over all its sessions.
 
-    def __init__(self, transactional_id: str) -> None:
+    ``period_s`` is how often :meth:`between` looks, in seconds.
+    """
+
+    def __init__(self, transactional_id: str, period_s: float = _PERIOD_S) -> None:
         self.transactional_id = transactional_id
+        self.period_s = period_s
+        self._looked_at = 0.0
         self._committed: bool | None = None
 
     def before_fencing(self, cluster: Cluster, topics: Collection[str], patience_s: float) -> None:
@@ -60,7 +72,7 @@ class Settlement:
             return
         self._committed = _OUTCOMES.get(found.state, self._committed)
         if found.state in _COMPLETE:
-            self._end(cluster, cluster.left_open(topics, found.producer_id))
+            self._settle(cluster, topics)
 
     def after_fencing(self, cluster: Cluster, topics: Collection[str], progress: str) -> None:
         """Write the markers that the fencing should have written. From here on nothing of this
@@ -77,26 +89,52 @@ class Settlement:
                     "it with kafka-transactions.sh abort"
                 )
             self._committed = False
-        self._end(cluster, left)
+        self._end(cluster, left, committed=bool(self._committed))
         self._committed = None
+        self._looked_at = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time to look again."""
+        return time.monotonic() - self._looked_at >= self.period_s
 
     def between(self, cluster: Cluster, topics: Collection[str]) -> None:
-        """Write what markers the last transaction lacks while the producer is idle and goes on."""
-        found = cluster.transaction(self.transactional_id)
-        if found is not None and found.state in _COMPLETE:
-            self._committed = _OUTCOMES[found.state]
-            self._end(cluster, cluster.left_open(topics, found.producer_id))
+        """Write what markers the last transaction lacks while the producer is idle and goes on.
 
-    def _end(self, cluster: Cluster, left: list[OpenTransaction]) -> None:
+        Raises as :meth:`before_fencing`.
+        """
+        self._looked_at = time.monotonic()
+        self._settle(cluster, topics)
+
+    def _settle(self, cluster: Cluster, topics: Collection[str]) -> None:
+        """Write the markers that the last transaction lacks, if it is over."""
+        before = cluster.left_open(topics)
+        found = cluster.transaction(self.transactional_id) if before else None
+        if found is not None and found.state in _COMPLETE:
+            left = _still_open(cluster, before, found)
+            self._end(cluster, left, committed=_OUTCOMES[found.state])
+
+    def _end(self, cluster: Cluster, left: list[OpenTransaction], *, committed: bool) -> None:
         for each in left:
-            assert self._committed is not None
-            cluster.end_transaction(each, committed=self._committed)
+            cluster.end_transaction(each, committed=committed)
             logging.getLogger("tailer.kafka").warning(
                 "Kafka had lost the end of a transaction of %s: %s; it is %s now",
                 self.transactional_id,
                 _places([each]),
-                "committed" if self._committed else "aborted",
+                "committed" if committed else "aborted",
             )
+
+
+def _still_open(
+    cluster: Cluster, before: list[OpenTransaction], found: Transaction
+) -> list[OpenTransaction]:
+    """Those of the producer that were open before its coordinator said that all is complete, and
+    are open now."""
+    own = [each for each in before if each.producer_id == found.producer_id]
+    if not own:
+        return []
+    places = {(each.topic, each.partition, each.start) for each in own}
+    now = cluster.left_open({each.topic for each in own}, found.producer_id)
+    return [each for each in now if (each.topic, each.partition, each.start) in places]
 
 
 def _places(left: list[OpenTransaction]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,12 +12,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from sinks.kafka.driver import Driver
+from sinks.kafka.exactly_once import ExactlyOnce
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError
 from tailer.testing.batches import change_batch
 
-__all__ = ["SCHEMA", "batch", "fresh", "made", "opened", "refused"]
+__all__ = ["SCHEMA", "batch", "begun", "fresh", "made", "opened", "refused", "session_of"]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -56,6 +59,25 @@ def batch(
     """Inserted rows with these ids."""
     rows = [{"id": i, "name": name} for i in ids]
     return change_batch(SCHEMA, rows, version=version, index=index, last=last)
+
+
+def session_of(sink: KafkaSink) -> ExactlyOnce:
+    """What an open sink works with."""
+    assert isinstance(sink._session, ExactlyOnce)
+    return sink._session
+
+
+def begun(sink: KafkaSink, batch: ChangeBatch, *, progress: bool = False) -> Driver:
+    """Begin a transaction and write a batch in it, with the progress behind it if that is asked
+    for; all of it is with the broker, and what to commit it with is returned."""
+    session = session_of(sink)
+    session._begin()
+    assert session.driver is not None
+    session._publisher(batch).publish(batch)
+    if progress:
+        session._send_progress(replace(session.progress, offset=batch.next_offset))
+    session.driver.flush()
+    return session.driver
 
 
 async def refused(sink: KafkaSink, kind: type[TailerError], feed: str = "orders") -> str:

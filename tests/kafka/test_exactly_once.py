@@ -12,13 +12,15 @@ import anyio.to_thread
 import pytest
 from confluent_kafka import Producer
 
+from sinks.kafka.cluster import Cluster, Transaction
 from sinks.kafka.driver import Fenced
 from sinks.kafka.progress import Progress
+from sinks.kafka.sink import KafkaSink
 from tailer.changes import Notice, Offset
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import SinkRejected, TailerError, TransientError
 from tailer.testing.batches import empty_batch
 from tests.kafka.broker import Broker
-from tests.kafka.sinks import SCHEMA, batch, fresh, made, opened, refused
+from tests.kafka.sinks import SCHEMA, batch, begun, fresh, made, opened, refused, session_of
 from tests.kafka.topics import (
     admin,
     create_topic,
@@ -56,11 +58,7 @@ async def test_a_batch_that_failed_half_way_is_not_seen(kafka: Broker, driver: s
     topic = fresh()
     async with opened(kafka.bootstrap, topic, driver=driver, partitions=1) as (sink, _):
         await sink.write(batch(1, [1]))
-        session = sink._session
-        assert session is not None
-        session.driver.begin()  # type: ignore[union-attr]
-        session._publisher(batch(2, [2])).publish(batch(2, [2]))
-        session.driver.flush()  # type: ignore[union-attr]
+        begun(sink, batch(2, [2]))
     async with opened(kafka.bootstrap, topic, driver=driver) as (sink, offset):
         assert offset == Offset(2)
         await sink.write(batch(2, [2]))
@@ -136,10 +134,7 @@ async def test_progress_behind_another_feeds_open_transaction_is_waited_for(kafk
     async with opened(kafka.bootstrap, other, other, progress_topic=shared) as (held, _):
         async with opened(kafka.bootstrap, topic, topic, progress_topic=shared) as (sink, _):
             await sink.write(batch(1, [1]))
-            session = held._session
-            session.driver.begin()  # type: ignore[union-attr]
-            session._send_progress(session.progress)  # type: ignore[union-attr]
-            session.driver.flush()  # type: ignore[union-attr]
+            driver = begun(held, batch(1, [1]), progress=True)
             await sink.write(batch(2, [2]))
         late = made(kafka.bootstrap, topic, progress_topic=shared, transaction_timeout_ms=1000)
         found: list[Offset | None] = []
@@ -151,7 +146,7 @@ async def test_progress_behind_another_feeds_open_transaction_is_waited_for(kafk
             tasks.start_soon(reopen)
             await anyio.sleep(1)
             assert found == []
-            session.driver.commit()  # type: ignore[union-attr]
+            driver.commit()
         assert found == [Offset(3)]
         await late.aclose()
 
@@ -344,19 +339,14 @@ async def test_what_a_zombie_left_open_is_never_seen(kafka: Broker, driver: str)
     topic = fresh()
     async with opened(kafka.bootstrap, topic, driver=driver, partitions=1) as (zombie, _):
         await zombie.write(batch(1, [1]))
-        session = zombie._session
-        assert session is not None
-        assert session.driver is not None
-        session.driver.begin()
-        session._publisher(batch(2, [2])).publish(batch(2, [2], name="zombie"))
-        session.driver.flush()
+        left = begun(zombie, batch(2, [2], name="zombie"))
         async with opened(kafka.bootstrap, topic, driver=driver) as (newer, _):
             await newer.write(batch(2, [2]))
 
             def go_on() -> None:
-                assert session.driver is not None
-                session._publisher(batch(3, [3])).publish(batch(3, [3], name="zombie"))
-                session.driver.commit()
+                third = batch(3, [3], name="zombie")
+                session_of(zombie)._publisher(third).publish(third)
+                left.commit()
 
             with pytest.raises((Fenced, TransientError)):
                 go_on()
@@ -371,20 +361,74 @@ async def test_a_transaction_that_took_too_long_is_done_again(kafka: Broker, dri
     options: dict[str, Any] = {"driver": driver, "transaction_timeout_ms": 1000}
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
-        session = sink._session
-        assert session is not None
-        assert session.driver is not None
-        session.driver.begin()
-        session._publisher(batch(2, [2])).publish(batch(2, [2]))
-        session.driver.flush()
+        late = begun(sink, batch(2, [2]))
         await anyio.sleep(3.5)  # the broker ends it meanwhile
 
         def commit() -> None:
-            with session._dropped_on_error():  # type: ignore[attr-defined]
-                session.driver.commit()  # type: ignore[union-attr]
+            with session_of(sink)._dropped_on_error():
+                late.commit()
 
         with pytest.raises(TransientError):
             await anyio.to_thread.run_sync(commit)
         assert await sink.open("orders") == Offset(2)
         await sink.write(batch(2, [2]))
     assert ids(kafka, topic) == [1, 2]
+
+
+class Busy:
+    """A daemon that commits a transaction and begins the next whenever another one asks the
+    coordinator how the last has ended: no worse moment could be."""
+
+    def __init__(self, sink: KafkaSink, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sink = sink
+        self.version = 2
+        self.driver = begun(sink, batch(2, [2]), progress=True)
+        ask = Cluster.transaction
+
+        def asked(cluster: Cluster, transactional_id: str) -> Transaction | None:
+            if cluster is session_of(sink).cluster:
+                return ask(cluster, transactional_id)
+            try:
+                self.driver.commit()
+            except TailerError:  # it is fenced by now
+                return ask(cluster, transactional_id)
+            found = ask(cluster, transactional_id)
+            while found is not None and found.state == "PrepareCommit":
+                found = ask(cluster, transactional_id)
+            self.version += 1
+            self.driver = begun(sink, batch(self.version, [self.version]), progress=True)
+            return found
+
+        monkeypatch.setattr(Cluster, "transaction", asked)
+
+
+async def test_a_zombie_leaves_the_newer_daemons_transaction_open(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic, partitions=1) as (older, _):
+        await older.write(batch(1, [1]))
+        session_of(older)._settlement.period_s = 0.0
+        async with opened(kafka.bootstrap, topic) as (newer, _):
+            busy = Busy(newer, monkeypatch)
+            error = await stopped_by(lambda: older.write(batch(2, [2], name="zombie")))
+            assert "taken over by a newer daemon" in str(error)
+            assert busy.version == 3, "it has looked"
+            assert ids(kafka, topic) == [1, 2]
+            busy.driver.commit()
+    rows = events(kafka.bootstrap, topic)
+    assert [(row["id"], row["name"]) for row in rows] == [(1, "x"), (2, "x"), (3, "x")]
+
+
+async def test_a_take_over_rolls_back_what_the_older_daemon_is_at(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic, partitions=1) as (older, _):
+        await older.write(batch(1, [1]))
+        busy = Busy(older, monkeypatch)
+        async with opened(kafka.bootstrap, topic) as (newer, offset):
+            assert offset == Offset(busy.version), "what was not committed is written again"
+            assert ids(kafka, topic) == list(range(1, busy.version))
+            await newer.write(batch(busy.version, [busy.version]))
+    assert ids(kafka, topic) == list(range(1, busy.version + 1))

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # it lists no __all__
 
-from sinks.kafka.exactly_once import ExactlyOnce
-from sinks.kafka.sink import KafkaSink
 from tailer.changes import Offset
 from tailer.errors import SinkRejected, TransientError
 from tests.kafka.broker import Broker
 from tests.kafka.brokers import Brokers
-from tests.kafka.sinks import batch, fresh, made, opened, refused
+from tests.kafka.sinks import batch, begun, fresh, made, opened, refused, session_of
 from tests.kafka.topics import admin, events
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -60,11 +57,6 @@ def without_leader(brokers: Brokers, topic: str, broker: Broker) -> None:
         time.sleep(0.05)
 
 
-def session_of(sink: KafkaSink) -> ExactlyOnce:
-    assert isinstance(sink._session, ExactlyOnce)
-    return sink._session
-
-
 def ids(brokers: Brokers, topic: str) -> list[int]:
     """What readers of committed records see, up to where they get."""
     return [row["id"] for row in events(brokers.bootstrap, topic)]
@@ -75,14 +67,9 @@ async def test_what_was_committed_is_seen(brokers: Brokers, apart: tuple[str, Br
     options: dict[str, Any] = {"replication_factor": 1}
     async with opened(brokers.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
-        session, second = session_of(sink), batch(2, [2])
-        assert session.driver is not None
-        session.driver.begin()
-        session._publisher(second).publish(second)
-        session._send_progress(replace(session.progress, offset=second.next_offset))
-        session.driver.flush()
+        driver = begun(sink, batch(2, [2]), progress=True)
         without_leader(brokers, topic, broker)
-        session.driver.commit()  # Kafka says that it is done
+        driver.commit()  # Kafka says that it is done
     broker.start()
     assert ids(brokers, topic) == [1], "and yet nobody sees it"
     async with opened(brokers.bootstrap, topic, **options) as (sink, offset):
@@ -90,6 +77,28 @@ async def test_what_was_committed_is_seen(brokers: Brokers, apart: tuple[str, Br
         assert ids(brokers, topic) == [1, 2]
         await sink.write(batch(3, [3]))
     assert ids(brokers, topic) == [1, 2, 3]
+
+
+async def test_a_daemon_that_goes_on_sees_it(
+    brokers: Brokers, apart: tuple[str, Broker], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, broker = apart
+    async with opened(brokers.bootstrap, topic, replication_factor=1) as (sink, _):
+        await sink.write(batch(1, [1]))
+        driver = begun(sink, batch(2, [2]), progress=True)
+        without_leader(brokers, topic, broker)
+        driver.commit()
+        broker.start()
+        assert ids(brokers, topic) == [1]
+        session_of(sink)._settlement.period_s = 0.0  # not half a minute
+        begun(sink, batch(3, [3]))
+        assert ids(brokers, topic) == [1, 2]
+        assert await sink.open("orders") == Offset(3)
+        assert ids(brokers, topic) == [1, 2], "what is rolled back takes nothing with it"
+        await sink.write(batch(3, [3]))
+        assert ids(brokers, topic) == [1, 2, 3]
+    assert f"partition 0 of {topic} is open from offset 2" in caplog.text
+    assert "it is committed now" in caplog.text
 
 
 async def test_what_was_rolled_back_holds_nobody_up(
@@ -103,11 +112,7 @@ async def test_what_was_rolled_back_holds_nobody_up(
     }
     async with opened(brokers.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
-        session, second = session_of(sink), batch(2, [2])
-        assert session.driver is not None
-        session.driver.begin()
-        session._publisher(second).publish(second)
-        session.driver.flush()
+        begun(sink, batch(2, [2]))
         without_leader(brokers, topic, broker)
         with pytest.raises(TransientError):
             await sink.open("orders")  # its fencing rolls back, and the marker is lost
@@ -117,5 +122,5 @@ async def test_what_was_rolled_back_holds_nobody_up(
         assert "has lost the outcome of a transaction" in sentence
         assert f"partition 0 of {topic} is open from offset 2" in sentence
         assert await sink.open("orders") == Offset(2), "who fenced knows how it ended"
-        await sink.write(second)
+        await sink.write(batch(2, [2]))
     assert ids(brokers, topic) == [1, 2]

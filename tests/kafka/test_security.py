@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import socket
 import subprocess
 import threading
 from base64 import urlsafe_b64encode
@@ -12,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from tailer.errors import SinkRejected, TailerError, TransientError
@@ -185,7 +187,20 @@ WRONG: list[tuple[str, str, dict[str, str], type[TailerError], str]] = [
     ),
     ("authority", "TLS", {}, SinkRejected, "check ssl_cafile"),
     ("client certificate", "MTLS", {"ca": "yes"}, SinkRejected, "ssl_certfile and ssl_keyfile"),
-    ("TLS to plain text", "PLAINTEXT", {"security_protocol": "SSL"}, TransientError, "no Kafka"),
+    (
+        "TLS to plain text",
+        "PLAINTEXT",
+        {"security_protocol": "SSL"},
+        TransientError,
+        "this listener may not speak TLS",
+    ),
+    (
+        "plain text to TLS",
+        "TLS",
+        {"security_protocol": "PLAINTEXT"},
+        SinkRejected,
+        "this listener wants TLS",
+    ),
     ("issuer", "SASL", OAUTH, SinkRejected, "check the options sasl_oauthbearer_"),
 ]
 
@@ -217,3 +232,23 @@ async def test_a_wrong_way_in_is_named(
     assert "hush" not in sentence
     for secret in ("pw1", "pw3", "s3cret"):
         assert secret not in sentence
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+async def test_what_one_feed_is_told_is_not_taken_for_another_feeds(secured: Broker) -> None:
+    """One has a wrong password; the other's broker is away, and will be back."""
+    wrong = PLAIN | {"sasl_password": "no", "security_protocol": LISTENERS["SASL"]}
+    told: list[str] = []
+
+    async def refused_again_and_again() -> None:
+        while not told:
+            sink = made(secured.address("SASL"), fresh(), **wrong)
+            assert "check the user name" in await refused(sink, SinkRejected)
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        away = made(f"127.0.0.1:{held.getsockname()[1]}", fresh(), bootstrap_timeout_ms=3_000)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(refused_again_and_again)
+            told.append(await refused(away, TransientError))
+    assert "no Kafka broker" in told[0]

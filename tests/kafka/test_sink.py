@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +256,15 @@ async def test_an_event_that_is_too_large_is_named(
     assert read_topic(kafka.bootstrap, topic) == []
 
 
+@DRIVERS
+async def test_a_large_event_goes_where_the_topic_takes_it(kafka: Broker, driver: str) -> None:
+    topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="6000000")
+    async with opened(kafka.bootstrap, topic, driver=driver) as (sink, _):
+        await sink.write(batch(1, [1], name="n" * 3_000_000))
+        await sink.write(batch(2, [2]))
+    assert [len(row["name"]) for row in events(kafka.bootstrap, topic)] == [3_000_000, 1]
+
+
 async def test_an_event_that_is_too_large_can_be_parked(kafka: Broker) -> None:
     topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="5000")
     rows = [{"id": 1, "name": "x"}, {"id": 2, "name": "y" * 6000}, {"id": 3, "name": "z"}]
@@ -328,6 +339,27 @@ async def test_a_broker_that_is_away_is_waited_for(nobody: str, driver: str) -> 
     sentence = await refused(sink, TransientError)
     assert f"no Kafka broker at {nobody} has answered for 0.5 s" in sentence
     assert "refused" in sentence.lower()
+
+
+@DRIVERS
+async def test_brokers_that_are_away_leave_no_sockets(nobody: str, driver: str) -> None:
+    def sockets() -> int:
+        found = 0
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):  # the folder's own
+                found += str(descriptor.readlink()).startswith("socket:")
+        return found
+
+    sink = made(nobody, fresh(), driver=driver, bootstrap_timeout_ms=200)
+    gc.collect()
+    before = sockets()
+    gc.disable()  # which would close them some time
+    try:
+        for _ in range(5):
+            await refused(sink, TransientError)
+        assert sockets() <= before
+    finally:
+        gc.enable()
 
 
 async def delivered(sink: KafkaSink, wanted: ChangeBatch) -> None:
