@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Mapping
@@ -81,6 +82,16 @@ def feed_sinks(config: Config, feed: FeedConfig) -> dict[str, Sink]:
     }
 
 
+def _check_spill_folder(config: Config, feed: FeedConfig) -> None:
+    """It is needed only by a large version, and that is late to find out."""
+    folder = feed.options.diff.spill_folder
+    if folder and not (Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise ConfigError(
+            f"{config.path}: feeds.{feed.name}.spill_folder is {folder!r}, which is not a folder "
+            "that this user may write to; make it"
+        )
+
+
 def _park(config: Config, feed: FeedConfig) -> Sink | None:
     if feed.options.policies.on_reject != "park":
         return None
@@ -98,7 +109,8 @@ def _park(config: Config, feed: FeedConfig) -> Sink | None:
 def check_targets(config: Config) -> None:
     """Refuse two sinks that write to one target which must be one's own.
 
-    Raises :class:`ConfigError` naming both. Of a pattern's feeds none may write where another does.
+    Raises :class:`ConfigError` naming both. Of a pattern's feeds none may write where another does,
+    and whatever its tables are, a feed of one must be possible.
     """
     known: dict[str, str] = {}
     for name, feed in config.feeds.items():
@@ -119,6 +131,7 @@ def check_targets(config: Config) -> None:
 
 
 def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
+    assemble(config, _feed_of(feed, "a", feed.table))
     one, two = (feed_sinks(config, _feed_of(feed, match, feed.table)) for match in ("a", "b"))
     for key, sink in one.items():
         target = getattr(sink, "exclusive", None)
@@ -139,6 +152,7 @@ def assemble(
 
     Raises :class:`ConfigError` naming the key that is wrong.
     """
+    _check_spill_folder(config, feed)
     log = table_log(config, feed, traffic)
     sinks = feed_sinks(config, feed)
 

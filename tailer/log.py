@@ -14,6 +14,7 @@ from itertools import islice
 import anyio
 import anyio.to_thread
 
+from tailer.decode.spill import spilling
 from tailer.delta.actions import Action, AddFile, Sidecar, parse_line
 from tailer.delta.checkpoint import checkpoint_actions
 from tailer.delta.checksum import VersionChecksum, parse_checksum
@@ -309,17 +310,20 @@ class DeltaLog:
         data, status = await self.store.read(path, 0, COMMIT_MEMORY_BYTES_MAX)
         if status.size <= len(data):
             return lambda: _split(io.BytesIO(data), name), status
-        spool = tempfile.NamedTemporaryFile(prefix="tailer-commit-")  # noqa: SIM115  # closed when the commit is forgotten
+        with spilling(None):
+            spool = tempfile.NamedTemporaryFile(prefix="tailer-commit-")  # noqa: SIM115  # closed when the commit is forgotten
         at = 0
         while True:
-            await anyio.to_thread.run_sync(spool.write, data)
+            with spilling(None):
+                await anyio.to_thread.run_sync(spool.write, data)
             at += len(data)
             if at >= status.size or not data:
                 break
             data, again = await self.store.read(path, at, READ_CHUNK_BYTES)
             if self._atomic and again.tag != status.tag:
                 raise TransientError(f"{self.store.root}, {path} was replaced while it was read")
-        spool.flush()
+        with spilling(None):
+            spool.flush()
 
         def lines() -> Iterator[bytes]:
             with open(spool.name, "rb") as f:  # noqa: PTH123  # the closure keeps the file alive
