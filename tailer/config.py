@@ -22,7 +22,7 @@ from tailer.options import FeedOptions, PublishOptions, RetryOptions
 from tailer.policy import Policies
 from tailer.select import Mask, Selection, parse_where
 from tailer.settings import DAEMON, FEED, Setting, Settings, read_document
-from tailer.store.s3_options import S3Options
+from tailer.store.s3_options import S3Options, parse_s3_address
 
 __all__ = ["Config", "FeedConfig", "SinkConfig", "load_config"]
 
@@ -169,7 +169,7 @@ def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConf
         options=_options(feed),
         sinks=_sinks(feed),
         park=_sink(feed, "park") if feed["park"] else None,
-        store={**(s3 if table.startswith("s3") else {}), **feed["store"]},
+        store={**(s3 if parse_s3_address(table) else {}), **feed["store"]},
         paused=feed["paused"],
         discover_s=feed["discover_s"],
     )

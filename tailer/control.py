@@ -12,7 +12,7 @@ import anyio
 from tailer.assembly import assemble, check_targets, feeds_of_pattern
 from tailer.config import Config, FeedConfig
 from tailer.discovery import is_pattern
-from tailer.errors import ConfigError, TailerError
+from tailer.errors import ConfigError, TableError, TailerError, TransientError
 from tailer.metrics import MetricFamilies
 from tailer.runner import FeedStatus, Runner
 from tailer.select import parse_where
@@ -140,6 +140,8 @@ class Supervisor:
                 await runner.outlook.look()
             except TailerError as e:
                 runner.log(logging.DEBUG, "measure", f"can't be measured: {e}")
+            except Exception as e:  # noqa: BLE001  # a bug in figures need not stop the feeds
+                runner.log(logging.ERROR, "measure", f"can't be measured: {e}", exc_info=e)
 
     # What can be done
 
@@ -185,12 +187,18 @@ class Supervisor:
         await self.runner(feed).skip_version(version)
 
     async def resnapshot(self, feed: str, where: str | None = None) -> None:
-        """See :meth:`Runner.resnapshot`. Raises :class:`ConfigError` for a bad ``where``."""
+        """See :meth:`Runner.resnapshot`. Raises :class:`ConfigError` for a bad ``where``: kept as
+        an order, it would stop the feed at every start."""
         runner = self.runner(feed)
-        try:
-            parsed = parse_where(where) if where else None
-        except ConfigError as e:
-            raise ConfigError(f"where {e}") from None
+        parsed = None
+        if where:
+            try:
+                parsed = parse_where(where)
+                parsed.check((await runner.feed.log.snapshot()).state)
+            except ConfigError as e:
+                raise ConfigError(f"where {e}") from None
+            except TransientError as e:
+                raise TableError(f"where can't be checked now ({e}); give the order again") from e
         await runner.resnapshot(parsed)
 
     def refused(self, error: ConfigError) -> None:

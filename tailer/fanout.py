@@ -8,6 +8,7 @@ an initial snapshot is served alone; the others wait and join in when it has cau
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,9 +94,10 @@ class FanOut(OffsetStore):
         self._check_stage(notice.next_offset)
 
     async def aclose(self) -> None:
-        """Close all sinks."""
-        for branch in self.branches:
-            await branch.sink.aclose()
+        """Close all sinks, whatever one of them says to it."""
+        async with AsyncExitStack() as stack:
+            for branch in self.branches:
+                stack.push_async_callback(branch.sink.aclose)
 
     async def _each(self, work: Callable[[Branch], Awaitable[None]]) -> None:
         """All sinks at once. One that fails does not break off what the others have begun."""
@@ -174,8 +176,9 @@ class FanOut(OffsetStore):
 
     async def release(self) -> None:
         """Give up all."""
-        for branch in self.branches:
-            await branch.offsets.release()
+        async with AsyncExitStack() as stack:
+            for branch in self.branches:
+                stack.push_async_callback(branch.offsets.release)
 
 
 def _rest(batch: ChangeBatch, at: Offset | None) -> ChangeBatch | None:

@@ -114,9 +114,11 @@ async def _run_once(feed: Feed) -> None:
         await pipe(items, publisher.publish, feed.metrics.read, idle)
     finally:
         with anyio.CancelScope(shield=True):
-            await feed.sink.aclose()
-            if feed.park is not None:
-                await feed.park.aclose()
+            try:
+                await feed.sink.aclose()
+            finally:
+                if feed.park is not None:
+                    await feed.park.aclose()
 
 
 async def read_changes(

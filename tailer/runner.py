@@ -148,10 +148,12 @@ class Runner:
                     await self._rest()
                     await changed.wait()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._give_up()
-                await self.feed.log.store.aclose()
-            self._ended.set()
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._give_up()
+                    await self.feed.log.store.aclose()
+            finally:
+                self._ended.set()
 
     async def _attempt(self) -> None:
         feed, self.error = self.feed, None

@@ -23,6 +23,14 @@ def load(folder: Path, text: str, **environment: str) -> Config:
     return load_config(path, environment)
 
 
+def test_options_of_s3_are_for_tables_on_s3_alone(tmp_path: Path) -> None:
+    for table, options in (("S3://lake/t", {"region": "r"}), ("s3_export/t", {})):
+        config = load(
+            tmp_path, '[store.s3]\nregion = "r"\n' + SMALLEST.replace('orders"\n', f'{table}"\n', 1)
+        )
+        assert config.feeds["orders"].store == options
+
+
 def test_the_smallest_file_has_defaults(tmp_path: Path) -> None:
     config = load(tmp_path, SMALLEST)
     assert config.http == ("127.0.0.1", 9464)

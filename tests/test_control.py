@@ -65,6 +65,9 @@ def test_control_needs_the_token(setting: Setting) -> None:
         assert status == 400
         assert "version 1 can't be skipped: the feed is at version 2" in answer["error"]
         assert setting.order("orders", "resnapshot", where="id +")[0] == 400
+        status, answer = setting.order("orders", "resnapshot", where="id = 1")
+        assert status == 400
+        assert "the table's partition columns are: none" in answer["error"]
         assert TOKEN not in str(program)
         assert program.stop() == 0
 
