@@ -8,6 +8,7 @@ wrong is one sentence on standard error; a traceback only with ``--debug``. Impo
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -284,8 +285,15 @@ def run() -> None:
     try:
         status = main()
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has gone, as `head` does; say nothing, also not at exit.
+    except OSError as e:
+        broken = isinstance(e, BrokenPipeError)
+        if not broken and (e.errno not in (errno.ENOSPC, errno.EDQUOT) or "--debug" in sys.argv):
+            raise
+        if not broken:
+            where = e.filename or "standard output"
+            print(f"tailer: {where}: {e.strerror}; make room there", file=sys.stderr)
+        # Where whoever read our output has gone, as `head` does, nothing is to be said; and in
+        # either case nothing more is to be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = EXIT_REFUSED
     except KeyboardInterrupt:

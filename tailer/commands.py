@@ -6,6 +6,7 @@ import argparse
 import datetime as dt
 import json
 import random
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ from tailer.changes import Offset
 from tailer.decode.rows import DecodeOptions, output_schema
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import TableState
-from tailer.errors import ConfigError, TableError
+from tailer.errors import ConfigError, TableError, TailerError
 from tailer.feed import Feed, read_changes, run_feed
 from tailer.follow import FollowOptions
 from tailer.history import (
@@ -133,6 +134,8 @@ async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
     async def start(_: DeltaLog) -> Offset:
         return offset
 
+    metrics = FeedMetrics("tail", time.time)
+    metrics.on_retry = _tell_once()
     feed = Feed(
         name="tail",
         log=log,
@@ -142,13 +145,26 @@ async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
         ),
         offsets=MemoryOffsetStore(),
         start=start,
-        metrics=FeedMetrics("tail", time.time),
+        metrics=metrics,
         jitter=random.random,
         options=_feed_options(arguments, None, bounded=False),
         last=arguments.last,
     )
     await until_stopped(lambda: run_feed(feed))
     return 0
+
+
+def _tell_once() -> Callable[[TailerError], None]:
+    """What tells the user what is waited for, once until it is another thing."""
+    told = ""
+
+    def tell(error: TailerError) -> None:
+        nonlocal told
+        if str(error) != told:
+            told = str(error)
+            print(f"tailer: {told}; trying again", file=sys.stderr)
+
+    return tell
 
 
 async def _range(arguments: argparse.Namespace, log: DeltaLog) -> tuple[int, int]:

@@ -144,6 +144,13 @@ class DeltaLog:
                 return await self._build(await self.files(), version)
         except TableError as e:
             raise self._at(e) from None
+        except FileNotFoundError as e:
+            raise self._vanished(e) from None
+
+    def _vanished(self, e: FileNotFoundError) -> TransientError:
+        """A file of the log was listed and is gone: cleaned up in between, or the listing is old.
+        The next listing tells more."""
+        return TransientError(f"{self.store.root}, {e.filename or e}: listed and can't be read")
 
     async def _build(self, files: list[LogFile], version: int) -> Snapshot:
         """The snapshot, from the first segment among these files that is not damaged."""
@@ -222,6 +229,8 @@ class DeltaLog:
                     yield add
             except TableError as e:
                 raise self._at(e).at(version=file.version, path=file.name) from None
+            except FileNotFoundError as e:
+                raise self._vanished(e) from None
 
     async def checksum(self, version: int) -> VersionChecksum | None:
         """What a version's checksum file (``.crc``) says; None without one that can be trusted."""
