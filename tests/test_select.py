@@ -189,12 +189,12 @@ async def test_a_string_that_is_no_text_is_hashed_by_its_bytes(tmp_path: Path) -
     table.create()
     add = table.add([{"id": 1, "name": "x"}], path="odd.parquet")
     file = table.folder / "odd.parquet"
-    name = pa.array([b"caf\xe9"]).view(pa.string())
+    name = pa.array([b"stra\xdfe"]).view(pa.string())
     pq.write_table(pa.table({"id": [1], "name": name}), file)
     add["add"]["size"] = file.stat().st_size
     table.commit(add)
     await run_feed(rig.feed(selection=masked(name="hash")))
-    assert rig.events[0]["name"] == blake2b(b"caf\xe9", key=KEY, digest_size=16).hexdigest()
+    assert rig.events[0]["name"] == blake2b(b"stra\xdfe", key=KEY, digest_size=16).hexdigest()
 
 
 @pytest.mark.parametrize("where", ["year = 'abc'", "year in (2020, 1.5)", f"year > {2**63}"])
