@@ -8,6 +8,7 @@ once, with ids by which what was written twice can be told.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -32,7 +33,8 @@ from tailer.sink import take_options
 __all__ = ["FORMATS", "JsonlSink", "batch_lines", "encoded_lines"]
 
 _TAIL_BYTES = 64 * 1024
-
+#: What a disk without room says; it may have some again.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 #: The formats whose values are JSON, one line each.
 FORMATS = ("rows", "debezium", "cloudevents")
@@ -93,6 +95,7 @@ class JsonlSink:
         self.paired, self.key_columns = encoder.paired, encoder.key_columns
         self._encoder = encoder
         self._file: BinaryIO | FileIO | None = None
+        self._on_disk = False  # and neither standard output nor a device
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
@@ -124,6 +127,8 @@ class JsonlSink:
         try:
             self._file = await anyio.to_thread.run_sync(self._open)
         except OSError as e:
+            if e.errno in _FULL:
+                raise TransientError(f"{self.path} can't be made ({e.strerror})") from e
             raise SinkRejected(f"{self.path} can't be opened ({e.strerror}); check it") from e
         return None
 
@@ -134,8 +139,16 @@ class JsonlSink:
         # Unbuffered: what a full disk did not take must not be tried again when it is closed.
         file = self.path.open("ab+", buffering=0)
         try:
-            self._lock(file)
-            _cut_torn_line(file)
+            mode = os.fstat(file.fileno()).st_mode
+            self._on_disk = stat.S_ISREG(mode)
+            if self._on_disk:
+                self._lock(file)
+                _cut_torn_line(file)
+            elif not stat.S_ISCHR(mode):
+                raise SinkRejected(
+                    f"{self.path} is a pipe, which keeps nothing; name a file, or - for standard "
+                    "output"
+                )
         except BaseException:
             file.close()
             raise
@@ -143,8 +156,6 @@ class JsonlSink:
 
     def _lock(self, file: FileIO) -> None:
         """Keep other processes from the file: what one has written half another would cut."""
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -172,7 +183,7 @@ class JsonlSink:
             while left:
                 left = left[file.write(left) :]
             file.flush()
-            if self.sync and self.path is not None:
+            if self.sync and self._on_disk:
                 os.fdatasync(file.fileno())
         except BrokenPipeError as e:
             raise SinkRejected("the reader of standard output has gone") from e

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Mapping
@@ -81,6 +82,16 @@ def feed_sinks(config: Config, feed: FeedConfig) -> dict[str, Sink]:
     }
 
 
+def _check_spill_folder(config: Config, feed: FeedConfig) -> None:
+    """It is needed only by a large version, and that is late to find out."""
+    folder = feed.options.diff.spill_folder
+    if folder and not (Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise ConfigError(
+            f"{config.path}: feeds.{feed.name}.spill_folder is {folder!r}, which is not a folder "
+            "that this user may write to; make it"
+        )
+
+
 def _park(config: Config, feed: FeedConfig) -> Sink | None:
     if feed.options.policies.on_reject != "park":
         return None
@@ -98,7 +109,8 @@ def _park(config: Config, feed: FeedConfig) -> Sink | None:
 def check_targets(config: Config) -> None:
     """Refuse two sinks that write to one target which must be one's own.
 
-    Raises :class:`ConfigError` naming both. Of a pattern's feeds none may write where another does.
+    Raises :class:`ConfigError` naming both. Of a pattern's feeds none may write where another does,
+    and whatever its tables are, their sinks must be possible.
     """
     known: dict[str, str] = {}
     for name, feed in config.feeds.items():
@@ -119,7 +131,10 @@ def check_targets(config: Config) -> None:
 
 
 def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
+    _check_spill_folder(config, feed)
     one, two = (feed_sinks(config, _feed_of(feed, match, feed.table)) for match in ("a", "b"))
+    _check_wishes(config, feed, one)
+    _park(config, _feed_of(feed, "a", feed.table))
     for key, sink in one.items():
         target = getattr(sink, "exclusive", None)
         if target is not None and target == getattr(two[key], "exclusive", None):
@@ -127,6 +142,19 @@ def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
                 f"{config.path}: feeds.{feed.name}.{f'sinks.{key}' if key else 'sink'} writes all "
                 f"tables of the pattern to {target}; each must have its own: put {_TABLE} into it"
             )
+
+
+def _check_wishes(config: Config, feed: FeedConfig, sinks: Mapping[str, Sink]) -> None:
+    """Refuse sinks that one reader can't serve."""
+    wishes = {
+        (getattr(sink, "paired", False), tuple(getattr(sink, "key_columns", ())))
+        for sink in sinks.values()
+    }
+    if len(wishes) > 1:
+        raise ConfigError(
+            f"{config.path}: feeds.{feed.name}.sinks differ in their key, or in whether an update "
+            "is one event; what differs so must be a feed of its own"
+        )
 
 
 def assemble(
@@ -139,6 +167,7 @@ def assemble(
 
     Raises :class:`ConfigError` naming the key that is wrong.
     """
+    _check_spill_folder(config, feed)
     log = table_log(config, feed, traffic)
     sinks = feed_sinks(config, feed)
 
@@ -154,15 +183,7 @@ def assemble(
             Branch(name, one, offset_store(config, f"{feed.name}/{name}", standby=True))
             for name, one in sinks.items()
         ]
-        wishes = {
-            (getattr(b.sink, "paired", False), tuple(getattr(b.sink, "key_columns", ())))
-            for b in branches
-        }
-        if len(wishes) > 1:
-            raise ConfigError(
-                f"{config.path}: feeds.{feed.name}.sinks differ in their key, or in whether an "
-                "update is one event; what differs so must be a feed of its own"
-            )
+        _check_wishes(config, feed, sinks)
         sink = offsets = FanOut(branches, lambda: start(log))
     return Feed(
         name=feed.name,

@@ -8,11 +8,12 @@ wrong is one sentence on standard error; a traceback only with ``--debug``. Impo
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -22,6 +23,28 @@ __all__ = ["main", "parser", "run"]
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
+
+
+def _number(kind: type[int | float], least: float, what: str) -> Callable[[str], float]:
+    """What reads an argument that is a finite number from ``least`` on."""
+
+    def read(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = -1
+        if not least <= number < _TOO_GREAT:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return number
+
+    return read
+
+
+#: No argument is as great: machines count up to it, and it leaves out infinity.
+_TOO_GREAT = 2**63
+_whole = _number(int, 0, "a whole number, 0 or greater")
+_positive = _number(int, 1, "a whole number greater than 0")
+_seconds = _number(float, sys.float_info.min, "a number of seconds greater than 0")
 
 
 def _read_options(p: argparse.ArgumentParser) -> None:
@@ -39,7 +62,7 @@ def _read_options(p: argparse.ArgumentParser) -> None:
         "--writer-timezone", default="UTC", metavar="ZONE",
         help="the zone of partition timestamps that have none (default UTC)",
     )  # fmt: skip
-    p.add_argument("--batch-rows-max", type=int, default=65_536, metavar="N")
+    p.add_argument("--batch-rows-max", type=_positive, default=65_536, metavar="N")
 
 
 def _table(p: argparse.ArgumentParser) -> None:
@@ -54,15 +77,15 @@ def _table(p: argparse.ArgumentParser) -> None:
 
 def _waiting_option(p: argparse.ArgumentParser) -> None:
     p.add_argument(
-        "--torn-commit-max-s", type=float, default=10.0, metavar="S",
+        "--torn-commit-max-s", type=_seconds, default=10.0, metavar="S",
         help="wait so long for a half-written commit (default 10)",
     )  # fmt: skip
 
 
 def _verify_options(p: argparse.ArgumentParser) -> None:
     _table(p)
-    p.add_argument("--from", dest="first", type=int, metavar="A", help="default: the earliest")
-    p.add_argument("--to", dest="last", type=int, metavar="B", help="default: the newest")
+    p.add_argument("--from", dest="first", type=_whole, metavar="A", help="default: the earliest")
+    p.add_argument("--to", dest="last", type=_whole, metavar="B", help="default: the newest")
     _read_options(p)
     p.add_argument(
         "--topic", metavar="NAME",
@@ -81,7 +104,7 @@ def _shares_parser(commands: Any) -> None:
     p.add_argument("profile", metavar="PROFILE", help="a profile file, as the provider gave it")
     p.add_argument("--share", metavar="NAME", help="only this share")
     p.add_argument("--schema", metavar="NAME", help="only this schema, of the share named")
-    p.add_argument("--page-size", type=int, metavar="N", help="ask for so many at a time")
+    p.add_argument("--page-size", type=_whole, metavar="N", help="ask for so many at a time")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
     p.add_argument("--ca-bundle", metavar="FILE", help="authorities of TLS certificates, as PEM")
     p.add_argument("--allow-http", action="store_true", help="send the token without TLS, too")
@@ -108,9 +131,9 @@ def _spark_parser(commands: Any) -> None:
         "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
     )
     p.add_argument("--available-now", action="store_true", help="read what there is, then end")
-    p.add_argument("--interval-s", type=float, default=0.5, metavar="S", help="between batches")
+    p.add_argument("--interval-s", type=_seconds, default=0.5, metavar="S", help="between batches")
     p.add_argument(
-        "--trigger-bytes-max", type=int, default=256 * 1024 * 1024, metavar="N",
+        "--trigger-bytes-max", type=_positive, default=256 * 1024 * 1024, metavar="N",
         help="bytes of data files in one batch of a query",
     )  # fmt: skip
 
@@ -123,12 +146,12 @@ def _offsets_parser(commands: Any) -> None:
     p.add_argument(
         "--at-version",
         dest="at_version",
-        type=int,
+        type=_whole,
         metavar="N",
         help="with set: the next version to read",
     )
     p.add_argument(
-        "--index", type=int, default=0, metavar="I", help="with set: the next change in it"
+        "--index", type=_whole, default=0, metavar="I", help="with set: the next change in it"
     )
     p.add_argument(
         "--checkpoint", metavar="FOLDER", help="with import: the checkpoint of a Spark query"
@@ -150,7 +173,9 @@ def parser() -> argparse.ArgumentParser:
         "--from", dest="start", default="latest", metavar="WHERE",
         help="latest (default), earliest, snapshot, a version or a time; inclusive",
     )  # fmt: skip
-    p.add_argument("--to", dest="last", type=int, metavar="VERSION", help="end after this version")
+    p.add_argument(
+        "--to", dest="last", type=_whole, metavar="VERSION", help="end after this version"
+    )
     p.add_argument(
         "--with-notices", action="store_true", help="also print schema changes and the like"
     )
@@ -160,10 +185,10 @@ def parser() -> argparse.ArgumentParser:
     p = commands.add_parser("read", help="the changes of a range of versions, into a file")
     _table(p)
     start = p.add_mutually_exclusive_group(required=True)
-    start.add_argument("--starting-version", type=int, metavar="A")
+    start.add_argument("--starting-version", type=_whole, metavar="A")
     start.add_argument("--starting-timestamp", metavar="TIME")
     end = p.add_mutually_exclusive_group()
-    end.add_argument("--ending-version", type=int, metavar="B")
+    end.add_argument("--ending-version", type=_whole, metavar="B")
     end.add_argument("--ending-timestamp", metavar="TIME")
     _waiting_option(p)
     _read_options(p)
@@ -183,14 +208,14 @@ def parser() -> argparse.ArgumentParser:
     p = commands.add_parser("snapshot", help="what a table is at a version")
     _table(p)
     at = p.add_mutually_exclusive_group()
-    at.add_argument("--version", dest="at_version", type=int, metavar="N")
+    at.add_argument("--version", dest="at_version", type=_whole, metavar="N")
     at.add_argument("--timestamp", metavar="TIME")
     p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
     p.add_argument("--writer-timezone", default="UTC", metavar="ZONE")
 
     p = commands.add_parser("history", help="a table's commits, newest first")
     _table(p)
-    p.add_argument("--limit", type=int, metavar="N")
+    p.add_argument("--limit", type=_whole, metavar="N")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
 
     _shares_parser(commands)
@@ -260,8 +285,15 @@ def run() -> None:
     try:
         status = main()
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has gone, as `head` does; say nothing, also not at exit.
+    except OSError as e:
+        broken = isinstance(e, BrokenPipeError)
+        if not broken and (e.errno not in (errno.ENOSPC, errno.EDQUOT) or "--debug" in sys.argv):
+            raise
+        if not broken:
+            where = e.filename or "standard output"
+            print(f"tailer: {where}: {e.strerror}; make room there", file=sys.stderr)
+        # Where whoever read our output has gone, as `head` does, nothing is to be said; and in
+        # either case nothing more is to be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = EXIT_REFUSED
     except KeyboardInterrupt:

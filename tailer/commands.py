@@ -6,8 +6,9 @@ import argparse
 import datetime as dt
 import json
 import random
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from tailer.changes import Offset
 from tailer.decode.rows import DecodeOptions, output_schema
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import TableState
-from tailer.errors import ConfigError, TableError
+from tailer.errors import ConfigError, TableError, TailerError
 from tailer.feed import Feed, read_changes, run_feed
 from tailer.follow import FollowOptions
 from tailer.history import (
@@ -69,8 +70,6 @@ def _on_table(
 
 
 def _decode_options(arguments: argparse.Namespace, target: TableState | None) -> DecodeOptions:
-    if arguments.batch_rows_max < 1:
-        raise ConfigError("--batch-rows-max must be at least 1")
     _check_zone(arguments.writer_timezone)
     return DecodeOptions(
         batch_rows_max=arguments.batch_rows_max,
@@ -117,8 +116,6 @@ async def _table_log(arguments: argparse.Namespace) -> AsyncIterator[DeltaLog]:
             raise ConfigError(f"--store-option {option!r} must be KEY=VALUE")
         options[key] = value
     torn = getattr(arguments, "torn_commit_max_s", 10.0)
-    if torn <= 0:
-        raise ConfigError("--torn-commit-max-s must be greater than 0")
     store = open_store(arguments.table, options)
     try:
         yield DeltaLog(store, torn_commit_max_s=torn)
@@ -129,12 +126,16 @@ async def _table_log(arguments: argparse.Namespace) -> AsyncIterator[DeltaLog]:
 
 async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
     offset = await start_offset(log, arguments.start)
+    if arguments.last is not None:
+        _check_range(offset.version, arguments.last)
     if arguments.columns:
         _check_columns(arguments.columns, (await log.snapshot()).state, log.store.root)
 
     async def start(_: DeltaLog) -> Offset:
         return offset
 
+    metrics = FeedMetrics("tail", time.time)
+    metrics.on_retry = _tell_once()
     feed = Feed(
         name="tail",
         log=log,
@@ -144,13 +145,26 @@ async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
         ),
         offsets=MemoryOffsetStore(),
         start=start,
-        metrics=FeedMetrics("tail", time.time),
+        metrics=metrics,
         jitter=random.random,
         options=_feed_options(arguments, None, bounded=False),
         last=arguments.last,
     )
     await until_stopped(lambda: run_feed(feed))
     return 0
+
+
+def _tell_once() -> Callable[[TailerError], None]:
+    """What tells the user what is waited for, once until it is another thing."""
+    told = ""
+
+    def tell(error: TailerError) -> None:
+        nonlocal told
+        if str(error) != told:
+            told = str(error)
+            print(f"tailer: {told}; trying again", file=sys.stderr)
+
+    return tell
 
 
 async def _range(arguments: argparse.Namespace, log: DeltaLog) -> tuple[int, int]:
@@ -169,9 +183,13 @@ async def _range(arguments: argparse.Namespace, log: DeltaLog) -> tuple[int, int
                 table=log.store.root,
                 hint="ask for versions that exist",
             )
-    if not 0 <= first <= last:
-        raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
+    _check_range(first, last)
     return first, last
+
+
+def _check_range(first: int, last: int) -> None:
+    if last < first:
+        raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
 
 
 async def _read(arguments: argparse.Namespace, log: DeltaLog) -> int:
@@ -189,9 +207,14 @@ async def _read(arguments: argparse.Namespace, log: DeltaLog) -> int:
     schema = output_schema(end, options.decode.columns)
     changes = read_changes(log, Offset(first), last, options)
     async with open_output(arguments.output, schema, ids=arguments.with_ids) as output:
-        if await until_stopped(lambda: pipe(changes, output.write)):
-            raise TableError("interrupted; no output was written", table=log.store.root)
+        await _to_its_end(pipe(changes, output.write), log)
     return 0
+
+
+async def _to_its_end(work: Coroutine[None, None, None], log: DeltaLog) -> None:
+    """Do it whole. Raises :class:`TableError` if a signal ends it, so that no file is left."""
+    if await until_stopped(lambda: work):
+        raise TableError("interrupted; no output file was written", table=log.store.root)
 
 
 async def _snapshot(arguments: argparse.Namespace, log: DeltaLog) -> int:
@@ -206,7 +229,7 @@ async def _snapshot(arguments: argparse.Namespace, log: DeltaLog) -> int:
         rows = read_changes(log, start, snapshot.version, FeedOptions(decode=decode))
         schema = output_schema(snapshot.state)
         async with open_output(arguments.output, schema, ids=False) as output:
-            await until_stopped(lambda: pipe(rows, output.write))
+            await _to_its_end(pipe(rows, output.write), log)
         return 0
     files = size = records = 0
     async for add in log.live_files(snapshot, statistics=True):
@@ -261,8 +284,7 @@ async def _verify(arguments: argparse.Namespace, log: DeltaLog) -> int:
         return _show(await _verify_topic(arguments, log))
     first = await log.earliest_version() if arguments.first is None else arguments.first
     last = await log.latest_version() if arguments.last is None else arguments.last
-    if not 0 <= first <= last:
-        raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
+    _check_range(first, last)
     status = 0
     async for verdict in verify(log, first, last, _feed_options(arguments, None)):
         status = max(status, _show(verdict))

@@ -17,12 +17,12 @@ from tailer.decode.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import ConfigError
 from tailer.follow import FollowOptions
-from tailer.history import check_start
+from tailer.history import STARTS, check_start
 from tailer.options import FeedOptions, PublishOptions, RetryOptions
 from tailer.policy import Policies
 from tailer.select import Mask, Selection, parse_where
 from tailer.settings import DAEMON, FEED, Setting, Settings, read_document
-from tailer.store.s3_options import S3Options
+from tailer.store.s3_options import S3Options, parse_s3_address
 
 __all__ = ["Config", "FeedConfig", "SinkConfig", "load_config"]
 
@@ -159,8 +159,8 @@ def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConf
         raise feed.wrong("table", "is empty, and must be a path or an address")
     try:
         check_start(start)
-    except ConfigError as e:
-        raise feed.wrong("from", f"is {e}") from None
+    except ConfigError:
+        raise feed.wrong("from", f"is {start!r}, and must be {STARTS}") from None
     return FeedConfig(
         name=name,
         table=table,
@@ -169,7 +169,7 @@ def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConf
         options=_options(feed),
         sinks=_sinks(feed),
         park=_sink(feed, "park") if feed["park"] else None,
-        store={**(s3 if table.startswith("s3") else {}), **feed["store"]},
+        store={**(s3 if parse_s3_address(table) else {}), **feed["store"]},
         paused=feed["paused"],
         discover_s=feed["discover_s"],
     )
@@ -184,7 +184,7 @@ def _options(feed: Settings) -> FeedOptions:
         key=tuple(feed["key"]),
         diff=DiffOptions(
             memory_bytes_max=feed["diff_memory_bytes_max"],
-            spill_folder=feed["spill_folder"] or None,
+            spill_folder=str(feed.file.parent / spill) if (spill := feed["spill_folder"]) else None,
         ),
         decode=DecodeOptions(
             batch_rows_max=feed["batch_rows_max"],
@@ -242,7 +242,7 @@ def _sinks(feed: Settings) -> dict[str, SinkConfig]:
         raise feed.wrong("sinks", "stands beside sink; only one of the two may")
     if not several:
         if "sink" not in feed.values:
-            raise feed.wrong("sink", "must be a table")
+            raise feed.wrong("sink", f"is missing; describe it as [{feed.name}.sink]")
         return {"": _sink(feed, "sink")}
     named = Settings(feed.file, f"{feed.name}.sinks", several, dict.fromkeys(several, _ANY))
     for name in several:

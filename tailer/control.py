@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -11,7 +12,7 @@ import anyio
 from tailer.assembly import assemble, check_targets, feeds_of_pattern
 from tailer.config import Config, FeedConfig
 from tailer.discovery import is_pattern
-from tailer.errors import ConfigError, TailerError
+from tailer.errors import ConfigError, TableError, TailerError, TransientError
 from tailer.metrics import MetricFamilies
 from tailer.runner import FeedStatus, Runner
 from tailer.select import parse_where
@@ -96,7 +97,10 @@ class Supervisor:
         while True:
             patterns = [f for f in self.config.feeds.values() if is_pattern(f.table)]
             await anyio.sleep(min((f.discover_s for f in patterns), default=3600.0))
-            await self._discover_all()
+            try:
+                await self._discover_all()
+            except ConfigError as e:
+                self.refused(e)
 
     async def _discover_all(self) -> None:
         for feed in list(self.config.feeds.values()):
@@ -116,7 +120,10 @@ class Supervisor:
                 self._logger.info("feed %s: its table is gone", name, extra={"feed": name})
                 await self._end(name)
             for name in sorted(found.keys() - known):
-                self._start(name, found[name])
+                try:
+                    self._start(name, found[name])
+                except ConfigError as e:  # its folder's name does not fit the sink; others' do
+                    self._logger.warning("feed %s: %s", name, e, extra={"feed": name})
 
     async def _measuring(self) -> None:
         while True:
@@ -133,6 +140,8 @@ class Supervisor:
                 await runner.outlook.look()
             except TailerError as e:
                 runner.log(logging.DEBUG, "measure", f"can't be measured: {e}")
+            except Exception as e:  # noqa: BLE001  # a bug in figures need not stop the feeds
+                runner.log(logging.ERROR, "measure", f"can't be measured: {e}", exc_info=e)
 
     # What can be done
 
@@ -178,17 +187,35 @@ class Supervisor:
         await self.runner(feed).skip_version(version)
 
     async def resnapshot(self, feed: str, where: str | None = None) -> None:
-        """See :meth:`Runner.resnapshot`. Raises :class:`ConfigError` for a bad ``where``."""
+        """See :meth:`Runner.resnapshot`. Raises :class:`ConfigError` for a bad ``where``: kept as
+        an order, it would stop the feed at every start."""
         runner = self.runner(feed)
-        try:
-            parsed = parse_where(where) if where else None
-        except ConfigError as e:
-            raise ConfigError(f"where {e}") from None
+        parsed = None
+        if where:
+            try:
+                parsed = parse_where(where)
+                parsed.check((await runner.feed.log.snapshot()).state)
+            except ConfigError as e:
+                raise ConfigError(f"where {e}") from None
+            except TransientError as e:
+                raise TableError(f"where can't be checked now ({e}); give the order again") from e
         await runner.resnapshot(parsed)
 
     def refused(self, error: ConfigError) -> None:
         """Say that a new configuration was not taken."""
         self._logger.error("configuration not taken: %s", error, extra={"event": "reload"})
+
+    def _as_started(self, config: Config) -> Config:
+        """A new configuration, but for what a running process can't change: with another state
+        folder its feeds would not know where they were."""
+        kept = {key: getattr(self.config, key) for key in ("http", "state", "token")}
+        for key, value in kept.items():
+            if getattr(config, key) != value:
+                self._logger.warning(
+                    "daemon.%s has changed, which counts from the next start on", key,
+                    extra={"event": "reload"},
+                )  # fmt: skip
+        return replace(config, **kept)
 
     async def reload(self) -> dict[str, list[str]]:
         """Read the configuration again: start what is new, end what is gone, restart what changed.
@@ -198,7 +225,7 @@ class Supervisor:
         token are those of the start.
         """
         async with self._change:
-            config = self._load()
+            config = self._as_started(self._load())
             tables = {n: f for n, f in config.feeds.items() if not is_pattern(f.table)}
             for feed in tables.values():
                 assemble(config, feed)  # a mistake in any of them, and nothing is touched

@@ -10,6 +10,9 @@ A message is one sentence: what was found, where, and what to do. Only ``feed.py
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 __all__ = [
     "ConfigError",
     "CorruptLog",
@@ -26,6 +29,7 @@ __all__ = [
     "TransientError",
     "UnsupportedTable",
     "first_error",
+    "meant",
 ]
 
 
@@ -167,3 +171,9 @@ def first_error(group: BaseException) -> BaseException:
     while isinstance(group, BaseExceptionGroup):
         group = group.exceptions[0]
     return group
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """For a message about a name that is not known: which one may have been meant, if any."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -8,6 +8,7 @@ an initial snapshot is served alone; the others wait and join in when it has cau
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +31,22 @@ class Rejoin(TransientError):
 
 @dataclass(slots=True)
 class Branch:
-    """One sink with its offset store, and the next change it has to get."""
+    """One sink with its offset store, and the next change it has to get.
+
+    ``unsaved``: its last offset is not saved yet.
+    """
 
     name: str
     sink: Sink
     offsets: OffsetStore
     at: Offset | None = None
+    unsaved: bool = False
+
+    async def save(self, offset: Offset) -> None:
+        """Save its offset, and go on from it."""
+        self.unsaved = True
+        await self.offsets.save(offset)
+        self.at, self.unsaved = offset, False
 
     def stage(self) -> tuple[int, int]:
         """What a branch must share with others to be served with them."""
@@ -65,7 +76,9 @@ class FanOut(OffsetStore):
             branch.at = found or await branch.offsets.load()
             if branch.at is None:
                 start = start or await self._start()  # one place for all that are new
-                branch.at = start
+                branch.at, branch.unsaved = start, True
+            if branch.unsaved:  # see _run_once() in tailer/feed.py, which does so for one sink
+                await branch.save(branch.at)
         stage = min(branch.stage() for branch in self.branches)
         self._active = [branch for branch in self.branches if branch.stage() == stage]
         return min(branch.at for branch in self._active if branch.at is not None)
@@ -81,9 +94,10 @@ class FanOut(OffsetStore):
         self._check_stage(notice.next_offset)
 
     async def aclose(self) -> None:
-        """Close all sinks."""
-        for branch in self.branches:
-            await branch.sink.aclose()
+        """Close all sinks, whatever one of them says to it."""
+        async with AsyncExitStack() as stack:
+            for branch in self.branches:
+                stack.push_async_callback(branch.sink.aclose)
 
     async def _each(self, work: Callable[[Branch], Awaitable[None]]) -> None:
         """All sinks at once. One that fails does not break off what the others have begun."""
@@ -104,16 +118,14 @@ class FanOut(OffsetStore):
         if wanted is None:
             return
         await branch.sink.write(wanted)
-        await branch.offsets.save(batch.next_offset)
-        branch.at = batch.next_offset
+        await branch.save(batch.next_offset)
 
     async def _announce(self, branch: Branch, notice: Notice) -> None:
         if branch.at is not None and notice.next_offset < branch.at:
             return
         await announce(branch.sink, notice)
         if notice.kind != "heartbeat":
-            await branch.offsets.save(notice.next_offset)
-            branch.at = notice.next_offset
+            await branch.save(notice.next_offset)
 
     def _check_stage(self, offset: Offset) -> None:
         if len(self._active) < len(self.branches) and not offset.snapshot:
@@ -164,8 +176,9 @@ class FanOut(OffsetStore):
 
     async def release(self) -> None:
         """Give up all."""
-        for branch in self.branches:
-            await branch.offsets.release()
+        async with AsyncExitStack() as stack:
+            for branch in self.branches:
+                stack.push_async_callback(branch.offsets.release)
 
 
 def _rest(batch: ChangeBatch, at: Offset | None) -> ChangeBatch | None:

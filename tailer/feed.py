@@ -92,10 +92,12 @@ async def _run_once(feed: Feed) -> None:
     try:
         offset = await feed.sink.open(feed.name) or await feed.offsets.load()
         if offset is None:
-            offset = await feed.start(feed.log)
+            # Found once: "latest" is another version after a failure or a restart, and what was
+            # committed meanwhile would be passed over.
+            offset, feed.requests.unsaved = await feed.start(feed.log), True
         if feed.requests.unsaved:
-            # Before anything is written once more: a disk that is full would have the same batch
-            # written again and again.
+            # Before anything is written, or written once more: a disk that is full would have the
+            # same batch written again and again.
             await feed.offsets.save(offset)
             feed.requests.unsaved = False
         feed.metrics.started(offset)
@@ -112,9 +114,11 @@ async def _run_once(feed: Feed) -> None:
         await pipe(items, publisher.publish, publisher.seen, idle)
     finally:
         with anyio.CancelScope(shield=True):
-            await feed.sink.aclose()
-            if feed.park is not None:
-                await feed.park.aclose()
+            try:
+                await feed.sink.aclose()
+            finally:
+                if feed.park is not None:
+                    await feed.park.aclose()
 
 
 async def read_changes(

@@ -155,7 +155,7 @@ class _Follower:
             raise OffsetError(
                 f"the offset is of table {start.table_id}, and the table there is {state.table_id}",
                 table=self.log.store.root,
-                hint="reset the offset if the table was replaced on purpose",
+                hint="if it was replaced on purpose, reset the offset with `tailer offsets reset`",
             )
         version, floor = start.version, start.timestamp_floor_ms
         witness: Commit | None = None
@@ -292,7 +292,8 @@ class _Follower:
                     else f"the table went back to version {newest}",
                     table=self.log.store.root,
                     version=version,
-                    hint="it was deleted, or an older copy was restored; reset the offset",
+                    hint="it was deleted, or an older copy was restored; reset the offset with "
+                    "`tailer offsets reset`",
                 )
 
     async def _check_same_table(self, commit: Commit, state: TableState | None) -> None:
@@ -309,7 +310,7 @@ class _Follower:
                 "can't be built to see whose it is",
                 table=self.log.store.root,
                 version=commit.version,
-                hint="reset the offset, or start with a snapshot",
+                hint="reset the offset with `tailer offsets reset`, or start with a snapshot",
             ) from e
         if state is not None and now.table_id != state.table_id:
             raise self._replaced(commit.version, state.table_id, now.table_id)
@@ -323,5 +324,5 @@ class _Follower:
             f"the table was replaced by another one: its id was {was} and is {now}",
             table=self.log.store.root,
             version=version,
-            hint="reset the offset to follow the new table",
+            hint="reset the offset with `tailer offsets reset` to follow the new table",
         )

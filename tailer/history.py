@@ -18,6 +18,7 @@ from tailer.log import DeltaLog
 from tailer.store import TimeTravel
 
 __all__ = [
+    "STARTS",
     "HistoryEntry",
     "Sums",
     "check_start",
@@ -29,6 +30,9 @@ __all__ = [
     "version_at_or_after",
     "version_at_or_before",
 ]
+
+#: Where a feed can start, for people to read.
+STARTS = "latest, earliest, snapshot, a version or a time like 2026-01-31T12:00:00Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +232,7 @@ def check_start(start: str) -> None:
         try:
             parse_timestamp(start)
         except ConfigError:
-            raise ConfigError(
-                f"{start!r} is none of latest, earliest, snapshot, a version and a time like "
-                "2026-01-31T12:00:00Z"
-            ) from None
+            raise ConfigError(f"the start is {start!r}, and must be {STARTS}") from None
 
 
 def _is_version(start: str) -> bool:

@@ -14,6 +14,7 @@ from itertools import islice
 import anyio
 import anyio.to_thread
 
+from tailer.decode.spill import spilling
 from tailer.delta.actions import Action, AddFile, Sidecar, parse_line
 from tailer.delta.checkpoint import checkpoint_actions
 from tailer.delta.checksum import VersionChecksum, parse_checksum
@@ -143,6 +144,13 @@ class DeltaLog:
                 return await self._build(await self.files(), version)
         except TableError as e:
             raise self._at(e) from None
+        except FileNotFoundError as e:
+            raise self._vanished(e) from None
+
+    def _vanished(self, e: FileNotFoundError) -> TransientError:
+        """A file of the log was listed and is gone: cleaned up in between, or the listing is old.
+        The next listing tells more."""
+        return TransientError(f"{self.store.root}, {e.filename or e}: listed and can't be read")
 
     async def _build(self, files: list[LogFile], version: int) -> Snapshot:
         """The snapshot, from the first segment among these files that is not damaged."""
@@ -221,6 +229,8 @@ class DeltaLog:
                     yield add
             except TableError as e:
                 raise self._at(e).at(version=file.version, path=file.name) from None
+            except FileNotFoundError as e:
+                raise self._vanished(e) from None
 
     async def checksum(self, version: int) -> VersionChecksum | None:
         """What a version's checksum file (``.crc``) says; None without one that can be trusted."""
@@ -309,17 +319,20 @@ class DeltaLog:
         data, status = await self.store.read(path, 0, COMMIT_MEMORY_BYTES_MAX)
         if status.size <= len(data):
             return lambda: _split(io.BytesIO(data), name), status
-        spool = tempfile.NamedTemporaryFile(prefix="tailer-commit-")  # noqa: SIM115  # closed when the commit is forgotten
+        with spilling(None):
+            spool = tempfile.NamedTemporaryFile(prefix="tailer-commit-")  # noqa: SIM115  # closed when the commit is forgotten
         at = 0
         while True:
-            await anyio.to_thread.run_sync(spool.write, data)
+            with spilling(None):
+                await anyio.to_thread.run_sync(spool.write, data)
             at += len(data)
             if at >= status.size or not data:
                 break
             data, again = await self.store.read(path, at, READ_CHUNK_BYTES)
             if self._atomic and again.tag != status.tag:
                 raise TransientError(f"{self.store.root}, {path} was replaced while it was read")
-        spool.flush()
+        with spilling(None):
+            spool.flush()
 
         def lines() -> Iterator[bytes]:
             with open(spool.name, "rb") as f:  # noqa: PTH123  # the closure keeps the file alive

@@ -5,6 +5,7 @@ The file appears under its name only when it is complete; a failed read leaves n
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +17,7 @@ import anyio.to_thread
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import Sink, load_sink
 
 __all__ = ["SUFFIXES", "jsonl_options", "open_output", "output_kind"]
@@ -82,7 +83,7 @@ async def open_output(
     """The output of that name, complete under it when the block ends without an error.
 
     ``schema``: of the rows, for the columnar kinds. Raises :class:`ConfigError` if the file can't
-    be made.
+    be made, :class:`SinkRejected` if it can't be written to its end.
     """
     kind = output_kind(output)
     if output == "-":
@@ -94,17 +95,26 @@ async def open_output(
     path = Path(output)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-        opened = await _open(temporary, kind, schema, ids=ids)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.touch()
+            opened = await _open(temporary, kind, schema, ids=ids)
+        except OSError as e:
+            if e.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise ConfigError(f"{output} can't be written ({e.strerror or e})") from e
         try:
             yield opened
         finally:
             with anyio.CancelScope(shield=True):
                 await opened.aclose()
         temporary.replace(path)
-    except OSError as e:
-        raise ConfigError(f"{output} can't be written ({e.strerror or e})") from e
+    except (OSError, TransientError) as e:
+        reason = (isinstance(e, OSError) and e.strerror) or str(e)
+        if isinstance(e, TransientError) and str(temporary) not in reason:
+            raise  # it is not of the output
+        text = reason.replace(f"{temporary}: ", "")
+        raise SinkRejected(f"{output} can't be written ({text}); nothing is left of it") from e
     finally:
         with suppress(OSError):
             temporary.unlink()

@@ -65,7 +65,7 @@ class Requests:
 
     ``paused`` by order, ``accepted`` are versions whose new schema was agreed to, ``skips``
     versions to pass over, ``lost`` the files (version, path) that are gone and were recorded;
-    ``unsaved``: the last offset could not be saved.
+    ``unsaved``: the last offset is not saved yet.
     """
 
     paused: bool = False

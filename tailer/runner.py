@@ -10,7 +10,7 @@ from typing import Any, Literal
 import anyio
 
 from tailer.changes import Offset
-from tailer.errors import ConfigError, TailerError
+from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.feed import Feed, run_feed
 from tailer.metrics import FeedState
 from tailer.offsets import OffsetStore
@@ -99,6 +99,13 @@ class _Held(OffsetStore):
         await self.inner.release()
 
 
+def _bug(e: Exception) -> TailerError:
+    return TailerError(
+        f"an error that is not expected, {type(e).__name__}: {e}; it is a bug, whose traceback is "
+        "in the log"
+    )
+
+
 class Runner:
     """Runs one feed, and does with it what its operator wants."""
 
@@ -131,7 +138,7 @@ class Runner:
     # Its life
 
     async def run(self) -> None:
-        """Until :meth:`end`. Errors of the feed are kept and logged; a bug is raised."""
+        """Until :meth:`end`. Errors of the feed are kept and logged; bugs too, with traceback."""
         try:
             while self._wanted != "end":
                 changed = self._changed
@@ -141,10 +148,12 @@ class Runner:
                     await self._rest()
                     await changed.wait()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._give_up()
-                await self.feed.log.store.aclose()
-            self._ended.set()
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._give_up()
+                    await self.feed.log.store.aclose()
+            finally:
+                self._ended.set()
 
     async def _attempt(self) -> None:
         feed, self.error = self.feed, None
@@ -152,8 +161,7 @@ class Runner:
         with anyio.CancelScope() as self._scope:
             try:
                 if not self._offsets.held:
-                    await self._acquire()
-                    await self._recall()
+                    await self._take()
                 if feed.requests.paused:
                     self._wanted = "pause"
                     self.log(logging.INFO, "paused", "paused by an order given before this start")
@@ -168,6 +176,13 @@ class Runner:
                 self.error, self._wanted = e, "fail"
                 feed.metrics.error = e
                 self.log(logging.ERROR, "failed", f"stopped: {e}", family=e.family)
+            except Exception as e:  # noqa: BLE001  # logged with its traceback
+                # A bug. Its feed goes no further, and the others need not stop for it.
+                self.error = feed.metrics.error = _bug(e)
+                self._wanted = "fail"
+                feed.metrics.failed(self.error)
+                more: dict[str, Any] = {"family": self.error.family, "exc_info": e}
+                self.log(logging.ERROR, "failed", f"stopped: {self.error}", **more)
         self._scope = None
 
     def _tell_retry(self, error: TailerError) -> None:
@@ -176,6 +191,20 @@ class Runner:
         if told != self._told:
             self._told = told
             self.log(logging.WARNING, "retrying", f"tries again: {error}", family=error.family)
+
+    async def _take(self) -> None:
+        """Become the feed's owner and take up its orders; tried again while that may heal."""
+        retry = self.feed.options.retry
+        pause = retry.pause_min_s
+        while True:
+            try:
+                await self._acquire()
+                return await self._recall()
+            except TransientError as e:
+                await self._give_up()
+                self.feed.metrics.retried(e)
+                await anyio.sleep(e.retry_after_s or pause * (0.5 + self.feed.jitter() / 2))
+                pause = min(pause * 2, retry.pause_max_s)
 
     async def _acquire(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -227,8 +256,9 @@ class Runner:
 
     def log(self, level: int, event: str, text: str, **more: Any) -> None:
         """A line about this feed: its name, what happened, and the rest as fields."""
+        exc_info = more.pop("exc_info", None)
         fields = {"feed": self.feed.name, "event": event, **more}
-        self.logger.log(level, "feed %s %s", self.feed.name, text, extra=fields)
+        self.logger.log(level, "feed %s %s", self.feed.name, text, extra=fields, exc_info=exc_info)
 
     # What its operator wants
 

@@ -22,6 +22,7 @@ from tailer.changes import METADATA_FIELDS, ChangeFile
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import parse_schema
 from tailer.delta.snapshot import TableState
+from tailer.delta.types import PrimitiveType, StructField
 from tailer.errors import ConfigError, SchemaChanged, TableError
 
 __all__ = ["MASKS", "Mask", "Selection", "Selector", "Where", "parse_where"]
@@ -65,10 +66,26 @@ class _Term:
             return (value is None) is (self.sign == "null")
         if value is None:
             return False  # as SQL has it: null compares to nothing
-        literals = [_key(partition_scalar(v, found.type, zone)) for v in self.values]
+        try:
+            literals = self.literals(found, zone)
+        except ConfigError as e:
+            raise TableError(f"`where` {e}", version=file.version) from None
         if self.sign in ("in", "not in"):
             return (value in literals) is (self.sign == "in")
         return bool(_COMPARISONS[self.sign](value, literals[0]))
+
+    def literals(self, column: StructField, zone: str) -> list[Any]:
+        """The values, of the column's type. Raises :class:`ConfigError` for one that is not."""
+        found = []
+        for value in self.values:
+            try:
+                found.append(_key(partition_scalar(value, column.type, zone)))
+            except TableError:
+                kind = column.type.name if isinstance(column.type, PrimitiveType) else "text"
+                raise ConfigError(
+                    f"compares {self.column!r} with {value!r}, and that is no {kind}"
+                ) from None
+        return found
 
 
 def _key(value: pa.Scalar) -> Any:
@@ -92,10 +109,13 @@ class Where:
         return all(term.holds(file, zone) for term in self.terms)
 
     def check(self, state: TableState) -> None:
-        """Raise :class:`ConfigError` for a column that is no partition column of this state."""
-        known = {f.name.lower() for f in state.partition_fields()}
+        """Raise :class:`ConfigError` for a column that is no partition column of this state, and
+        for a value that is not of its column's type."""
+        known = {f.name.lower(): f for f in state.partition_fields()}
         for term in self.terms:
-            if term.column.lower() not in known:
+            if term.column.lower() in known:
+                term.literals(known[term.column.lower()], "UTC")
+            else:
                 raise ConfigError(
                     f"names {term.column!r}, and the table's partition columns are: "
                     + (", ".join(f.name for f in state.partition_fields()) or "none")
@@ -290,11 +310,11 @@ def _hashed(name: str, column: pa.Array, key: bytes) -> pa.Array:
     coded = column.dictionary_encode()
     values = coded.dictionary
     if not pa.types.is_binary(values.type):
-        values = values.cast(pa.string())
+        # As bytes: what a writer put into a string need not be UTF-8.
+        values = values.cast(pa.string()).cast(pa.binary())
     digests = [None if v is None else _digest(v, key) for v in values.to_pylist()]
     return pa.array(digests, pa.string()).take(coded.indices)
 
 
-def _digest(value: str | bytes, key: bytes) -> str:
-    data = value.encode() if isinstance(value, str) else value
-    return blake2b(data, key=key, digest_size=_DIGEST_BYTES).hexdigest()
+def _digest(value: bytes, key: bytes) -> str:
+    return blake2b(value, key=key, digest_size=_DIGEST_BYTES).hexdigest()

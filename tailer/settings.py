@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, meant
 
 __all__ = ["DAEMON", "FEED", "Kind", "Setting", "Settings", "read_document"]
 
+#: No number of a file is as great: machines count up to it, and it leaves out infinity.
+_TOO_GREAT = 2**63
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 Kind = Literal["text", "whole", "number", "flag", "texts", "table", "start"]
@@ -31,8 +33,9 @@ _NAMES: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key. ``default`` None: it is required, unless ``optional``. ``least`` is the smallest
-    number allowed; one of 0 means that 0 is not (``zero`` allows it). ``choices``: the texts."""
+    """One key. ``default`` None: it is required, unless ``optional``. Numbers are finite, and
+    greater than 0: ``zero`` allows 0 too, ``least`` is the smallest one where that is greater.
+    ``choices``: the texts that may stand there, all of them where there are none."""
 
     kind: Kind
     default: Any
@@ -40,13 +43,15 @@ class Setting:
     choices: tuple[str, ...] = ()
     zero: bool = False
     optional: bool = False
+    least: int = 0
 
     def allowed(self) -> str:
         """What may stand there, for messages and the reference."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.kind in ("whole", "number"):
-            return f"{_NAMES[self.kind]}, {'0 or greater' if self.zero else 'greater than 0'}"
+            least = f"{self.least} or greater" if self.zero or self.least else "greater than 0"
+            return f"{_NAMES[self.kind]}, {least}"
         return _NAMES[self.kind]
 
     def fault(self, value: Any) -> bool:
@@ -54,7 +59,9 @@ class Setting:
         if self.kind in ("whole", "number"):
             whole = isinstance(value, int) and not isinstance(value, bool)
             number = whole or (self.kind == "number" and isinstance(value, float))
-            return not number or not (value > 0 or (value == 0 and self.zero))
+            if not number or not self.least <= value < _TOO_GREAT:
+                return True
+            return value == 0 and not self.zero
         if not isinstance(value, _TYPES[self.kind]):
             return True
         if isinstance(value, str):
@@ -132,6 +139,7 @@ FEED: dict[str, Setting] = {
     "batch_bytes_max": Setting("whole", 32 * 1024 * 1024, "Bytes of a batch at most, as Arrow."),
     "diff_memory_bytes_max": Setting(
         "whole", 512 * 1024 * 1024, "Memory of the comparison of rewritten rows.",
+        least=64 * 1024 * 1024,
     ),
     "spill_folder": Setting("text", "", "Where it and snapshots spill; empty: the system's own."),
     "writer_timezone": Setting(
@@ -159,7 +167,8 @@ class Settings:
             if key == "ignore_changes":
                 raise self.wrong(key, "is Delta's deprecated option; use skip_change_commits")
             if key not in known:
-                raise self.wrong(key, f"is not known; known are {', '.join(sorted(known))}")
+                listed = ", ".join(sorted(known))
+                raise self.wrong(key, f"is not known{meant(key, known)}; known are {listed}")
 
     def wrong(self, key: str, what: str) -> ConfigError:
         """The error for one key: a line with file, key and what is wrong."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, meant
 
 __all__ = [
     "GROUP",
@@ -139,7 +139,9 @@ def load_sink(kind: str) -> SinkFactory:
     known = {point.name: point for point in entry_points(group=GROUP)}
     if kind not in known:
         installed = ", ".join(sorted(known)) or "none"
-        raise ConfigError(f"there is no sink of type {kind!r}; installed are: {installed}")
+        raise ConfigError(
+            f"there is no sink of type {kind!r}{meant(kind, known)}; installed are: {installed}"
+        )
     try:
         return known[kind].load()  # type: ignore[no-any-return]  # a promise of the group
     except ImportError as e:
@@ -162,7 +164,8 @@ def take_options(
     for key in options:
         if key not in allowed:
             raise ConfigError(
-                f"{what} {kind!r} has no option {key!r}; allowed are: {', '.join(sorted(allowed))}"
+                f"{what} {kind!r} has no option {key!r}{meant(key, allowed)}; "
+                f"allowed are: {', '.join(sorted(allowed))}"
             )
     taken = {}
     for key, (expected, default) in allowed.items():

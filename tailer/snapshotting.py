@@ -22,6 +22,7 @@ import anyio.to_thread
 from tailer.batches import Reading, VersionReader
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.plan import plan_snapshot
+from tailer.decode.spill import spilling
 from tailer.delta.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.segment import commit_name
@@ -58,11 +59,12 @@ async def sorted_files(
 
 def _spilled(adds: list[AddFile], folder: str | None) -> IO[bytes]:
     """A sorted run in a temporary file, which vanishes when nobody reads it any more."""
-    run = tempfile.TemporaryFile(prefix="tailer-snapshot-", dir=folder)  # noqa: SIM115  # closed by its last reader
     # Bounds are for comparing files, and nobody compares those of a snapshot.
     ordered = (replace(add, bounds=()) for add in sorted(adds, key=_by_path))
-    run.writelines(json.dumps(asdict(add)).encode() + b"\n" for add in ordered)
-    run.seek(0)
+    with spilling(folder):
+        run = tempfile.TemporaryFile(prefix="tailer-snapshot-", dir=folder)  # noqa: SIM115  # closed by its last reader
+        run.writelines(json.dumps(asdict(add)).encode() + b"\n" for add in ordered)
+        run.seek(0)
     return run
 
 

@@ -60,7 +60,8 @@ def may_read(request: web.Request, token: str) -> bool:
     own name lead here.
     """
     if token:
-        given = request.headers.get("Authorization", "").encode()
+        # A header may hold any bytes; what is not UTF-8 is no reason for a failure.
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, f"Bearer {token}".encode())
     return _is_loopback(request.remote) and _is_loopback(request.url.host)
 
@@ -87,6 +88,8 @@ def _guarded(handler: Handler, token: str, *, changes: bool) -> Handler:
             return _error(403, "control is off: no daemon.token is configured")
         try:
             return await handler(request)
+        except web.HTTPException as e:  # such as a body that is too large
+            return _error(e.status, e.reason)
         except KeyError as e:
             return _error(404, f"there is no feed {e.args[0]!r}")
         except ConfigError as e:
@@ -99,9 +102,9 @@ def _guarded(handler: Handler, token: str, *, changes: bool) -> Handler:
 
 async def _body(request: web.Request) -> dict[str, Any]:
     """The request's JSON object; an empty one where there is no body."""
-    text = await request.text()
+    body = await request.read()
     try:
-        document = json.loads(text) if text.strip() else {}
+        document = json.loads(body) if body.strip() else {}
     except (ValueError, RecursionError):
         raise ConfigError("the body is not JSON") from None
     if not isinstance(document, dict):

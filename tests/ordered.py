@@ -30,6 +30,7 @@ class Setting:
             self.port = int(s.getsockname()[1])
         self.config = folder / "tailer.toml"
         self.feeds: dict[str, str] = {}
+        self.state = "state"
         self.daemon = f'token = "{TOKEN}"\nmeasure_s = 0.1\n'
 
     def table(self, name: str, count: int = 3) -> TableBuilder:
@@ -56,7 +57,7 @@ class Setting:
         self.write()
 
     def write(self) -> None:
-        head = f'[daemon]\nhttp = "127.0.0.1:{self.port}"\n{self.daemon}'
+        head = f'[daemon]\nhttp = "127.0.0.1:{self.port}"\nstate = "{self.state}"\n{self.daemon}'
         self.config.write_text(head + "".join(self.feeds.values()))
 
     def program(self) -> Any:
@@ -82,7 +83,7 @@ class Setting:
         try:
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
             headers |= {} if host is None else {"Host": host}
-            text = body if isinstance(body, str) or body is None else json.dumps(body)
+            text = body if isinstance(body, str | bytes | None) else json.dumps(body)
             connection.request(method, path, text, headers)
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())

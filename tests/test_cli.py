@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tailer import __version__
@@ -231,7 +232,6 @@ def test_a_column_that_has_the_name_of_a_changes_is_refused_or_left_out(
         ["--starting-version", "0", "--output", "out.csv"],
         ["--starting-timestamp", "yesterday", "--output", "-"],
         ["--starting-version", "0", "--output", "-", "--columns", "none"],
-        ["--starting-version", "0", "--output", "-", "--batch-rows-max", "0"],
         ["--starting-version", "0", "--output", "-", "--writer-timezone", "Mars/Base"],
     ],
 )
@@ -377,6 +377,49 @@ def test_a_read_that_is_interrupted_leaves_no_output(table: TableBuilder, tmp_pa
         assert program.stop(signal.SIGINT) != 0
     assert not output.exists()
     assert list(tmp_path.glob(".*.tmp")) == []
+
+
+def test_a_snapshot_that_is_interrupted_leaves_no_output(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "large", pa.schema([("id", pa.int64())]))
+    table.create()
+    add = table.add([{"id": 0}], path="large.parquet")
+    file = table.folder / "large.parquet"
+    pq.write_table(pa.table({"id": pa.array(range(3_000_000), pa.int64())}), file)
+    add["add"]["size"] = file.stat().st_size
+    table.commit(add)
+    output = tmp_path / "out.jsonl"
+    with started("snapshot", table.folder, "--output", output) as program:
+        while not any(file.stat().st_size for file in tmp_path.glob(".out.*.tmp")):
+            program.wait_a_moment(0.05)
+        assert program.stop(signal.SIGINT) == 1
+    assert not output.exists()
+    assert list(tmp_path.glob(".*.tmp")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("history TABLE --limit -1", "argument --limit: '-1' is not a whole number, 0 or greater"),
+        ("snapshot TABLE --version -1", "argument --version: '-1' is not"),
+        ("read TABLE --starting-version -1 --output -", "argument --starting-version: '-1' is not"),
+        ("read TABLE --starting-version 9223372036854775808 --output -", "is not a whole number"),
+        ("verify TABLE --from x", "argument --from: 'x' is not"),
+        ("tail TABLE --batch-rows-max 0", "'0' is not a whole number greater than 0"),
+        ("tail TABLE --torn-commit-max-s nan", "'nan' is not a number of seconds greater than 0"),
+        ("tail TABLE --torn-commit-max-s inf", "'inf' is not a number of seconds"),
+        ("tail TABLE --from 2 --to 1", "the range ends at version 1, before it starts at 2"),
+        ("tail TABLE --to 1", "the range ends at version 1, before it starts at 3"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(
+    table: TableBuilder, capsys: Capture, arguments: str, said: str
+) -> None:
+    try:
+        status = main([a if a != "TABLE" else str(table.folder) for a in arguments.split()])
+    except SystemExit as e:
+        status = int(str(e))
+    assert status == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 # A table in another place

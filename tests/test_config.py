@@ -23,6 +23,14 @@ def load(folder: Path, text: str, **environment: str) -> Config:
     return load_config(path, environment)
 
 
+def test_options_of_s3_are_for_tables_on_s3_alone(tmp_path: Path) -> None:
+    for table, options in (("S3://lake/t", {"region": "r"}), ("s3_export/t", {})):
+        config = load(
+            tmp_path, '[store.s3]\nregion = "r"\n' + SMALLEST.replace('orders"\n', f'{table}"\n', 1)
+        )
+        assert config.feeds["orders"].store == options
+
+
 def test_the_smallest_file_has_defaults(tmp_path: Path) -> None:
     config = load(tmp_path, SMALLEST)
     assert config.http == ("127.0.0.1", 9464)
@@ -96,9 +104,12 @@ MISTAKES = {
         "[daemon]\nport = 1\n" + SMALLEST,
         "daemon.port is not known; known are http, lease_s,",
     ),
-    "unknown feed key": (feed_with("tavle = 1"), "feeds.orders.tavle is not known; known are"),
+    "unknown feed key": (
+        feed_with("tavle = 1"),
+        "feeds.orders.tavle is not known (did you mean 'table'?); known are",
+    ),
     "no table": ("[feeds.orders]\n" + SINK, "feeds.orders.table is missing"),
-    "no sink": ('[feeds.orders]\ntable = "orders"\n', "feeds.orders.sink must be a table"),
+    "no sink": ('[feeds.orders]\ntable = "orders"\n', "feeds.orders.sink is missing"),
     "no sink type": (
         '[feeds.orders]\ntable = "orders"\n[feeds.orders.sink]\n',
         "feeds.orders.sink.type is missing",
@@ -122,6 +133,19 @@ MISTAKES = {
     "negative seconds": (
         feed_with("poll_max_s = -1"),
         "poll_max_s is -1, and must be a number, greater than 0",
+    ),
+    "endless seconds": (feed_with("poll_max_s = inf"), "poll_max_s is inf, and must be a number"),
+    "too great for any machine": (
+        feed_with(f"batch_bytes_max = {2**63}"),
+        "batch_bytes_max is 9223372036854775808, and must be a whole number",
+    ),
+    "too little to compare with": (
+        feed_with("diff_memory_bytes_max = 1000000"),
+        "diff_memory_bytes_max is 1000000, and must be a whole number, 67108864 or greater",
+    ),
+    "no such start": (
+        feed_with('from = "12x"'),
+        "feeds.orders.from is '12x', and must be latest, earliest, snapshot, a version or a time",
     ),
     "no such zone": (
         feed_with('writer_timezone = "Mars/Base"'),
@@ -161,7 +185,10 @@ def test_a_mistake_is_one_line_with_file_and_key(
 SINK_MISTAKES = {
     "unknown type": ('type = "carrier-pigeon"', "no sink of type 'carrier-pigeon'; installed are"),
     "no path": ('type = "jsonl"', "needs the option 'path'"),
-    "unknown option": ('type = "jsonl"\npath = "x"\npaht = 1', "has no option 'paht'; allowed are"),
+    "unknown option": (
+        'type = "jsonl"\npath = "x"\npaht = 1',
+        "has no option 'paht' (did you mean 'path'?); allowed are",
+    ),
     "wrong kind": ('type = "jsonl"\npath = 7', "option 'path' of sink 'jsonl' is 7, not a str"),
     "no flag": ('type = "jsonl"\npath = "x"\nids = 1', "option 'ids' of sink 'jsonl' is 1, not a"),
 }
@@ -246,7 +273,7 @@ def test_every_key_s_mistakes_name_file_key_and_what_is_allowed(
     sentence = str(refused.value)
     assert sentence.startswith(f"{tmp_path / 'tailer.toml'}: {table}.{key} is ")
     assert "\n" not in sentence
-    allowed = "a version and a time" if setting.kind == "start" else setting.allowed()
+    allowed = "a version or a time" if setting.kind == "start" else setting.allowed()
     assert allowed in sentence
 
 

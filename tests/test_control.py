@@ -56,11 +56,18 @@ def test_control_needs_the_token(setting: Setting) -> None:
         assert setting.ask("GET", "/api/v1/feeds/nobody")[0] == 404
         assert setting.ask("POST", "/api/v1/feeds/orders/skip", "{")[0] == 400
         assert setting.ask("POST", "/api/v1/feeds/orders/skip", "[1]")[0] == 400
+        assert setting.ask("POST", "/api/v1/feeds/orders/skip", b"\xff\xfe{")[0] == 400
+        assert setting.ask("POST", "/api/v1/feeds/orders/skip", "[" * 60_000)[0] == 400
+        assert setting.ask("POST", "/api/v1/feeds/orders/skip", " " * 70_000)[0] == 413
+        assert setting.ask("GET", "/api/v1/feeds", token="\xff")[0] == 401
         assert setting.order("orders", "skip", version=-1)[0] == 400
         status, answer = setting.order("orders", "skip", version=1)
         assert status == 400
         assert "version 1 can't be skipped: the feed is at version 2" in answer["error"]
         assert setting.order("orders", "resnapshot", where="id +")[0] == 400
+        status, answer = setting.order("orders", "resnapshot", where="id = 1")
+        assert status == 400
+        assert "the table's partition columns are: none" in answer["error"]
         assert TOKEN not in str(program)
         assert program.stop() == 0
 
@@ -179,6 +186,22 @@ def test_the_configuration_is_read_again(setting: Setting, *, by_signal: bool) -
             assert "feeds.new.batch_rows_max is 0" in said["error"]
         assert setting.status("new")["state"] == "following", "a mistake changes nothing"
         assert program.stop() == 0
+
+
+def test_a_reload_leaves_the_state_where_it_is(setting: Setting) -> None:
+    table = setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        setting.state = "elsewhere"
+        setting.feed("orders", "batch_rows_max = 1")
+        assert setting.ask("POST", "/api/v1/reload")[1]["restarted"] == ["orders"]
+        table.insert([{"id": 3}])
+        until(program, lambda: 3 in setting.ids("orders"))
+        assert setting.ids("orders") == [0, 1, 2, 3], "it went on from its offset"
+        assert any("daemon.state has changed" in e for e in program.errors)
+        assert program.stop() == 0
+    assert not (setting.folder / "elsewhere").exists()
 
 
 def test_tables_of_a_pattern_come_and_go(setting: Setting) -> None:

@@ -350,6 +350,23 @@ def test_check_names_every_feed_that_would_fail(setting: Setting, capsys: Captur
     assert "no Delta table there" in second
 
 
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('spill_folder = "nowhere"', "not a folder that this user may write to; make it"),
+        ('[feeds.orders.sink]\nformat = "debezium"\nkey = ["nope"]', ".sink.key names 'nope', and"),
+    ],
+)
+def test_check_names_what_only_a_later_version_would_meet(
+    setting: Setting, capsys: Capture, line: str, sentence: str
+) -> None:
+    text = setting.config.read_text()
+    place, _, more = line.rpartition("]\n") if line.startswith("[") else ("[feeds.orders", "", line)
+    setting.config.write_text(text.replace(f"{place}]\n", f"{place}]\n{more}\n"))
+    assert main(["check", str(setting.config)]) == 2
+    assert sentence in capsys.readouterr().err
+
+
 # HTTP
 
 

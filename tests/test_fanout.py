@@ -15,7 +15,7 @@ from tailer.history import start_offset
 from tailer.offsets.local import LocalOffsetStore
 from tailer.policy import ResnapshotRequest
 from tailer.sink import Sink, load_sink
-from tailer.testing.faulty import FaultySink, Script
+from tailer.testing.faulty import FaultyOffsetStore, FaultySink, Script
 from tests.rig import Rig
 
 pytestmark = pytest.mark.anyio
@@ -147,3 +147,15 @@ async def test_all_are_owned_or_none(several: Several) -> None:
         await run_feed(feed)
     await several.offsets("a").acquire()
     await other.release()
+
+
+async def test_a_disk_that_is_full_under_an_offset_repeats_one_batch(several: Several) -> None:
+    feed, _ = several.feed("a", "b")
+    full = TransientError("the offset can't be saved")
+    script = Script({"save": [None, None, *[full] * 5]})  # of the start, of version 0, ...
+    assert isinstance(feed.sink, FanOut)
+    branch = feed.sink.branches[1]
+    branch.offsets = FaultyOffsetStore(branch.offsets, script)
+    await run_feed(feed)
+    assert several.ids("a") == list(range(7))
+    assert several.ids("b") == [0, 1, *range(7)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import resource
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,15 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import DataLoss, OffsetError, SinkRejected, TableError, TransientError
+from tailer.decode.engine import DiffOptions
+from tailer.errors import (
+    DataLoss,
+    OffsetError,
+    SinkRejected,
+    TableError,
+    TailerError,
+    TransientError,
+)
 from tailer.feed import run_feed
 from tailer.pipe import pipe
 from tailer.publish import Publisher
@@ -92,14 +100,46 @@ async def test_the_offset_is_saved_behind_each_batch_and_only_then(rig: Rig) -> 
     script = Script({})
     await run_feed(rig.feed(script=script))
     steps = [(name, what) for name, what in script.calls if name in ("write", "written", "save")]
-    assert [name for name, _ in steps] == ["write", "written", "save"] * (len(steps) // 3)
+    # The start comes first, so that it is found once.
+    assert [name for name, _ in steps] == [
+        "save",
+        *["write", "written", "save"] * (len(steps) // 3),
+    ]
     written = [json.loads(what) for name, what in steps if name == "written"]
     saved = [json.loads(what) for name, what in steps if name == "save"]
     # Each batch begins where the offset saved before it points to.
-    assert [(o["version"], o["index"]) for o in written[1:]] == [
+    assert [(o["version"], o["index"]) for o in written] == [
         (o["version"], o["index"]) for o in saved[:-1]
     ]
-    assert {o["table_id"] for o in saved} == {rig.table.table_id}
+    assert {o["table_id"] for o in saved[1:]} == {rig.table.table_id}
+
+
+@pytest.mark.parametrize("error", [TransientError("reset"), SinkRejected("stop")])
+async def test_what_is_committed_behind_a_start_at_latest_comes_whatever_happens(
+    rig: Rig, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Writer(Script):
+        """Commits one version when the first batch is to be written, and lets that fail."""
+
+        def __call__(self, method: str, argument: object = "") -> None:
+            if method == "write" and rig.table.version == 4:
+                rig.table.insert([{"id": 5}])
+                raise error
+            super().__call__(method, argument)
+
+    started = rig.metrics.started
+
+    def inserted(offset: Offset) -> None:
+        """Commits the version before that, as soon as the feed has found its start."""
+        started(offset)
+        if rig.table.version == 3:
+            rig.table.insert([{"id": 4}])
+
+    monkeypatch.setattr(rig.metrics, "started", inserted)
+    with suppress(SinkRejected):
+        await run_feed(rig.feed(script=Writer({}), start="latest", last=5))
+    await run_feed(rig.feed(start="latest", last=5))  # a restart
+    assert rig.ids == [4, 5]
 
 
 async def test_a_version_without_changes_moves_the_offset(rig: Rig) -> None:
@@ -207,6 +247,27 @@ async def test_a_full_disk_is_waited_for(rig: Rig) -> None:
     unique = {event["_event_id"]: event["id"] for event in rig.events}
     assert list(unique.values()) == [*EVERYTHING, *range(1000, 4000)]
     assert await rig.offset() == Offset(5)
+
+
+async def test_a_folder_for_temporary_files_that_can_t_be_written_is_waited_for(
+    rig: Rig, tmp_path: Path
+) -> None:
+    gone, kept = ([rig.table.add([{"id": i} for i in ids])] for ids in (range(9), range(8)))
+    rig.table.commit(*gone)
+    rig.table.commit(rig.table.remove(gone[0]), *kept)
+    spill = tmp_path / "spill"
+    errors: list[TailerError] = []
+
+    def retried(error: TailerError) -> None:
+        errors.append(error)
+        spill.mkdir(exist_ok=True)
+
+    rig.metrics.on_retry = retried
+    diff = DiffOptions(spill_folder=str(spill))
+    await run_feed(rig.feed(start="5", diff=diff, change_source="derived"))
+    assert rig.ids == [8]
+    (error,) = errors
+    assert f"temporary files can't be written to {spill} (No such file" in str(error)
 
 
 async def test_a_bug_is_not_taken_for_weather(rig: Rig) -> None:

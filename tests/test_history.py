@@ -191,5 +191,5 @@ async def test_a_start_beyond_the_end_is_named(log: DeltaLog) -> None:
 
 @pytest.mark.parametrize("text", ["newest", "-1", "1.5", "²"])
 async def test_a_start_that_means_nothing_is_refused(log: DeltaLog, text: str) -> None:
-    with pytest.raises(ConfigError, match="none of latest, earliest, snapshot"):
+    with pytest.raises(ConfigError, match="must be latest, earliest, snapshot"):
         await start_offset(log, text)

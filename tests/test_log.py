@@ -11,7 +11,7 @@ import pytest
 
 import tailer.log
 from tailer.delta.snapshot import TableState
-from tailer.errors import CorruptLog, DataLoss, TableError, UnsupportedTable
+from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, UnsupportedTable
 from tailer.log import DeltaLog
 from tailer.store.local import LocalStore
 from tailer.testing.faulty import FaultyStore, Script
@@ -397,3 +397,21 @@ async def test_a_store_s_failure_comes_through(table: TableBuilder) -> None:
     store = FaultyStore(LocalStore(str(table.folder)), Script({"list": [error]}))
     with pytest.raises(OSError, match="disk on fire"):
         await DeltaLog(store).latest_version()
+
+
+class _Vanishing(Script):
+    """Has the log cleaned up between its listing and the reading of a commit."""
+
+    def __call__(self, method: str, argument: object = "") -> None:
+        if method == "read" and str(argument).endswith("1.json"):
+            raise FileNotFoundError(argument)
+
+
+async def test_a_commit_that_was_listed_and_is_gone_may_heal(table: TableBuilder) -> None:
+    filled(table, 2)
+    log = DeltaLog(FaultyStore(LocalStore(str(table.folder)), _Vanishing({})))
+    with pytest.raises(TransientError, match=r"1\.json: listed and can't be read"):
+        await log.snapshot()
+    snapshot = await log_of(table).snapshot()
+    with pytest.raises(TransientError, match=r"1\.json: listed and can't be read"):
+        [add async for add in log.live_files(snapshot)]

@@ -21,7 +21,8 @@ def setting(tmp_path: Path) -> Setting:
 def on_s3(setting: Setting, bucket: Bucket) -> None:
     """Keep the state there; an owner that was killed is seen to be dead, and not waited for."""
     options = "".join(f"{key} = {json.dumps(value)}\n" for key, value in bucket.options.items())
-    setting.daemon += f'state = "{bucket.address("state")}"\n[store.s3]\n{options}'
+    setting.state = bucket.address("state")
+    setting.daemon += f"[store.s3]\n{options}"
 
 
 @pytest.mark.timeout(180)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +128,32 @@ def test_the_kind_is_told_by_the_name() -> None:
     for name in ("x", "x.csv", "arrow", ".arrow/x"):
         with pytest.raises(ConfigError, match="must end in"):
             output_kind(name)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])
+def test_a_full_disk_is_named_and_nothing_is_left(
+    table: TableBuilder, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = range(50_000)
+    table.insert([{"id": i, "name": f"name {i}", "country": "DE"} for i in ids])
+    output = tmp_path / f"out.{kind}"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        assert read(table, output) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tailer: {output} can't be written (")
+    assert list(tmp_path.glob("*out.*")) == list(tmp_path.glob(".out*")) == []
+
+
+def test_a_full_disk_under_standard_output_is_one_sentence(table: TableBuilder) -> None:
+    for command in (["history"], ["snapshot"], ["read", "--starting-version", "0", "--output=-"]):
+        with Path("/dev/full").open("w") as full:
+            arguments = [sys.executable, "-m", "tailer", *command, str(table.folder)]
+            done = subprocess.run(
+                arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            )
+        assert done.returncode == 1
+        assert re.fullmatch("tailer: standard output: No space left on device.*\n", done.stderr)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tailer.changes import ChangeBatch
@@ -180,6 +181,32 @@ async def test_a_nested_column_can_not_be_hashed(tmp_path: Path) -> None:
         await run_feed(rig.feed(selection=masked(tags="hash")))
     await run_feed(rig.feed(selection=masked(tags="redact")))
     assert rig.events[0]["tags"] is None
+
+
+async def test_a_string_that_is_no_text_is_hashed_by_its_bytes(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", SCHEMA)
+    rig = Rig(tmp_path, table)
+    table.create()
+    add = table.add([{"id": 1, "name": "x"}], path="odd.parquet")
+    file = table.folder / "odd.parquet"
+    name = pa.array([b"stra\xdfe"]).view(pa.string())
+    pq.write_table(pa.table({"id": [1], "name": name}), file)
+    add["add"]["size"] = file.stat().st_size
+    table.commit(add)
+    await run_feed(rig.feed(selection=masked(name="hash")))
+    assert rig.events[0]["name"] == blake2b(b"stra\xdfe", key=KEY, digest_size=16).hexdigest()
+
+
+@pytest.mark.parametrize("where", ["year = 'abc'", "year in (2020, 1.5)", f"year > {2**63}"])
+async def test_a_value_of_another_type_is_named_before_and_while_it_runs(
+    rig: Rig, where: str
+) -> None:
+    parsed = parse_where(where)
+    state = (await rig.feed().log.snapshot()).state
+    with pytest.raises(ConfigError, match=r"compares 'year' with '.*', and that is no integer"):
+        parsed.check(state)
+    with pytest.raises(TableError, match=r"`where` compares 'year' with"):
+        await run_feed(rig.feed(selection=Selection(where=parsed)))
 
 
 def test_the_key_is_not_shown() -> None:

@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.decode.share import Share
+from tailer.decode.spill import no_room, spilling
 from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
 from tailer.decode.vectors import bitmap_of
-from tailer.errors import CorruptLog
+from tailer.errors import CorruptLog, TableError, TailerError
 
 __all__ = ["DiffOptions", "Engine", "Unmatched"]
 
@@ -56,7 +57,9 @@ class Engine:
     def __init__(self, options: DiffOptions) -> None:
         import duckdb
 
-        self._spill = tempfile.TemporaryDirectory(prefix="tailer-diff-", dir=options.spill_folder)
+        self._folder = options.spill_folder
+        with spilling(self._folder):
+            self._spill = tempfile.TemporaryDirectory(prefix="tailer-diff-", dir=self._folder)
         self._connection: Any = duckdb.connect(
             config={
                 "threads": options.threads,
@@ -78,18 +81,34 @@ class Engine:
     @contextmanager
     def _over(self, rows: RowStream) -> Iterator[None]:
         """With the stream as the table ``rows``; an error of the stream is raised as it is."""
+        self._connection.register("rows", rows.reader())
+        try:
+            with self._asked():
+                yield
+        except TailerError:
+            if rows.error is not None:
+                raise rows.error from None
+            raise
+        finally:
+            self._connection.unregister("rows")
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Around all that is asked of the engine: its errors in our own words."""
         import duckdb
 
-        self._connection.register("rows", rows.reader())
         try:
             yield
         except duckdb.Error as e:
-            if rows.error is not None:
-                raise rows.error from None
-            first_line = str(e).splitlines()[0]
-            raise CorruptLog(f"the rows can't be compared ({first_line})") from e
-        finally:
-            self._connection.unregister("rows")
+            reason = str(e).splitlines()[0]
+            if isinstance(e, duckdb.IOException) or "offload" in reason:
+                raise no_room(self._folder, reason) from e
+            if isinstance(e, duckdb.OutOfMemoryException):
+                raise TableError(
+                    f"the rows can't be compared ({reason})",
+                    hint="let diff_memory_bytes_max be greater",
+                ) from e
+            raise CorruptLog(f"the rows can't be compared ({reason})") from e
 
     def _query(self, rows: RowStream, sql: str) -> pa.Table:
         with self._over(rows):
@@ -163,12 +182,14 @@ class Engine:
         self._execute("DROP TABLE doubts")
 
     def _execute(self, sql: str) -> Any:
-        return self._connection.execute(sql)
+        with self._asked():
+            return self._connection.execute(sql)
 
     def _collect(self, sql: str, refs: BitMap64) -> None:
         """Add what the query finds, references, a batch at a time."""
-        for batch in pa.RecordBatchReader.from_stream(self._connection.sql(sql)):
-            refs.update(bitmap_of(batch.column(0)))
+        with self._asked():
+            for batch in pa.RecordBatchReader.from_stream(self._connection.sql(sql)):
+                refs.update(bitmap_of(batch.column(0)))
 
     def changed_ids(self, rows: Callable[[], RowStream]) -> pa.Table | None:
         """Row id and both references (null: not on that side) of all rows that are not kept."""
@@ -205,13 +226,14 @@ class Engine:
                 f'CREATE TEMP TABLE unbalanced AS SELECT {values}, sum("#side")::BIGINT AS surplus '
                 f"FROM rows GROUP BY {rows.key()} HAVING surplus <> 0"
             )
-        totals = self._connection.sql(
-            "SELECT coalesce(sum(-surplus) FILTER (surplus < 0), 0)::BIGINT, "
-            "coalesce(sum(surplus) FILTER (surplus > 0), 0)::BIGINT FROM unbalanced"
-        ).fetchall()[0]
-        examples = self._connection.sql(
-            f"SELECT * FROM unbalanced ORDER BY ALL LIMIT {limit}"
-        ).to_arrow_table()
+        with self._asked():
+            totals = self._connection.sql(
+                "SELECT coalesce(sum(-surplus) FILTER (surplus < 0), 0)::BIGINT, "
+                "coalesce(sum(surplus) FILTER (surplus > 0), 0)::BIGINT FROM unbalanced"
+            ).fetchall()[0]
+            examples = self._connection.sql(
+                f"SELECT * FROM unbalanced ORDER BY ALL LIMIT {limit}"
+            ).to_arrow_table()
         return totals[0], totals[1], examples
 
     def equal_images(self, rows: Callable[[], RowStream], updated: pa.Table) -> pa.Array:
@@ -252,8 +274,9 @@ class Engine:
     def partners(self, order: Literal["l", "c"]) -> Iterator[pa.RecordBatch]:
         """The references of partners: ``l`` of the one that leaves, ``c`` of the one that comes,
         sorted by one of them, in batches. Only one such iteration may be going on."""
-        found = self._connection.sql(f"SELECT l, c FROM partners ORDER BY {order}")
-        yield from pa.RecordBatchReader.from_stream(found)
+        with self._asked():
+            found = self._connection.sql(f"SELECT l, c FROM partners ORDER BY {order}")
+            yield from pa.RecordBatchReader.from_stream(found)
 
 
 def _selected(columns: dict[str, str], condition: str = "true") -> str:

@@ -11,6 +11,8 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailer.decode.spill import spilling
+
 __all__ = ["Numbers", "Preimages"]
 
 
@@ -54,11 +56,12 @@ class Preimages:
     def _write(self, held: _Held) -> None:
         """Move the longest waiting rows in memory into a file."""
         assert isinstance(held.rows, pa.RecordBatch)
-        if self._spill is None:
-            self._spill = tempfile.TemporaryDirectory(prefix="tailer-pairs-", dir=self.folder)
-        path = Path(self._spill.name, f"{held.places[0].as_py()}.arrow")
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, held.rows.schema) as writer:
-            writer.write_batch(held.rows)
+        with spilling(self.folder):
+            if self._spill is None:
+                self._spill = tempfile.TemporaryDirectory(prefix="tailer-pairs-", dir=self.folder)
+            path = Path(self._spill.name, f"{held.places[0].as_py()}.arrow")
+            with pa.OSFile(str(path), "wb") as out, pa.ipc.new_file(out, held.rows.schema) as ipc:
+                ipc.write_batch(held.rows)
         self.held_bytes -= int(held.rows.nbytes)
         held.rows = path
 

@@ -7,6 +7,7 @@ lock file held for the owner's lifetime keeps a second process out.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -70,9 +71,12 @@ class LocalOffsetStore(OffsetStore):
         lock = self._open_lock()
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             os.close(lock)
             return False
+        except OSError as e:  # a file system without locks
+            os.close(lock)
+            raise self._not_there(e) from None
         self._lock = lock
         self._damage = None
         try:
@@ -91,11 +95,18 @@ class LocalOffsetStore(OffsetStore):
             path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as e:
-            raise OffsetError(
-                f"the offset of feed {self.name!r} can't be kept there ({e.strerror})",
-                path=str(path.parent),
-                hint="give this user a folder that it may write to as daemon.state",
-            ) from None
+            if e.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise TransientError(
+                    f"{path}: the offset's lock can't be made ({e.strerror})"
+                ) from None
+            raise self._not_there(e) from None
+
+    def _not_there(self, e: OSError) -> OffsetError:
+        return OffsetError(
+            f"the offset of feed {self.name!r} can't be kept there ({e.strerror})",
+            path=str(self.path.parent),
+            hint="give this user a folder that it may write to as daemon.state",
+        )
 
     async def load(self) -> Offset | None:
         """See :class:`tailer.offsets.OffsetStore`."""
@@ -113,6 +124,12 @@ class LocalOffsetStore(OffsetStore):
             text = self.path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as e:
+            raise OffsetError(
+                f"the offset of feed {self.name!r} can't be read ({e.strerror})",
+                path=str(self.path),
+                hint="it must be a file that this user may read",
+            ) from None
         return from_bytes(text, self.name, str(self.path))
 
     async def save(self, offset: Offset) -> None:
@@ -172,10 +189,16 @@ class LocalOffsetStore(OffsetStore):
 
     async def clear(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
+        try:
+            await anyio.to_thread.run_sync(self._remove)
+        except OSError as e:
+            raise TransientError(f"{self.path}: the offset can't be removed ({e.strerror})") from e
         self._offset, self._orders, self._damage = None, {}, None
+
+    def _remove(self) -> None:
         self.path.unlink(missing_ok=True)
         if self.path.parent.is_dir():
-            await anyio.to_thread.run_sync(self._sync_folder)
+            self._sync_folder()
 
     async def release(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""

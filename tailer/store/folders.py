@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary
@@ -67,7 +68,8 @@ class _Notifier:
         watches.remove(watch)
         if not watches:
             del self._watches[number]
-            self._inotify.rm_watch(added)  # type: ignore[arg-type]  # it is asyncinotify's Watch
+            with suppress(OSError):  # the folder is gone, and nobody was told yet
+                self._inotify.rm_watch(added)  # type: ignore[arg-type]  # it is asyncinotify's Watch
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:

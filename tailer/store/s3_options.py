@@ -5,13 +5,14 @@ What is not set here comes from where the AWS tools take it: environment, profil
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, meant
 
 __all__ = ["S3Options", "parse_s3_address"]
 
@@ -48,12 +49,10 @@ class S3Options:
     total_ahead_bytes_max: int = 256 * MIB
 
     def __post_init__(self) -> None:
-        if self.endpoint_url is not None:
-            url = urlsplit(self.endpoint_url)
-            if url.scheme not in ("http", "https") or not url.hostname:
-                raise ConfigError(
-                    f"endpoint_url is {self.endpoint_url!r}, and must be http://host or https://host"
-                )
+        if self.endpoint_url is not None and not _is_http(self.endpoint_url):
+            raise ConfigError(
+                f"endpoint_url is {self.endpoint_url!r}, and must be http://host or https://host"
+            )
         for name in ("max_concurrency", "table_concurrency", "max_attempts"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, and must be at least 1")
@@ -62,7 +61,7 @@ class S3Options:
                 f"total_ahead_bytes_max is {self.total_ahead_bytes_max}, and must be 0 or greater"
             )
         for name in ("connect_timeout_s", "read_timeout_s", "read_ahead_bytes_max"):
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}, and must be greater than 0")
 
     @classmethod
@@ -75,8 +74,18 @@ class S3Options:
         for key in options:
             if key not in kinds:
                 known = ", ".join(sorted(kinds))
-                raise ConfigError(f"{key} is not an option of the S3 store; known are {known}")
+                raise ConfigError(
+                    f"{key} is not an option of the S3 store{meant(key, kinds)}; known are {known}"
+                )
         return cls(**{key: _typed(key, value, kinds[key]) for key, value in options.items()})
+
+
+def _is_http(address: str) -> bool:
+    try:
+        url = urlsplit(address)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # of a port or an IPv6 address that is none
+        return False
 
 
 def _typed(key: str, value: Any, kind: str) -> Any:

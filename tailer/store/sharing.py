@@ -10,6 +10,7 @@ The server is asked for its newest version no more often than every ``poll_inter
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -22,7 +23,7 @@ import anyio
 import anyio.to_thread
 import pyarrow as pa
 
-from tailer.errors import ConfigError, TableError
+from tailer.errors import ConfigError, TableError, meant
 from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.http import Refused, timestamp_text
 from tailer.sharing.model import Table
@@ -68,10 +69,11 @@ class SharingOptions:
         for key in values:
             if key not in kinds:
                 raise ConfigError(
-                    f"a shared table has no option {key!r}; it has {', '.join(sorted(kinds))}"
+                    f"a shared table has no option {key!r}{meant(key, kinds)}; "
+                    f"it has {', '.join(sorted(kinds))}"
                 )
         options = cls(**{key: _typed(key, value, kinds[key]) for key, value in values.items()})
-        if options.poll_interval_s < POLL_INTERVAL_MIN_S:
+        if not POLL_INTERVAL_MIN_S <= options.poll_interval_s < math.inf:
             raise ConfigError(
                 f"poll_interval_s is {options.poll_interval_s:g}, and sharing servers are asked "
                 f"for their version every {POLL_INTERVAL_MIN_S:g} seconds at most"
@@ -79,7 +81,7 @@ class SharingOptions:
         if not 1 <= options.max_versions_per_rpc <= _VERSIONS_PER_REQUEST_MAX:
             raise ConfigError(f"max_versions_per_rpc must be from 1 to {_VERSIONS_PER_REQUEST_MAX}")
         for name in ("timeout_s", "answer_bytes_max"):
-            if getattr(options, name) <= 0:
+            if not 0 < getattr(options, name) < math.inf:
                 raise ConfigError(f"{name} must be greater than 0")
         for key, allowed in (
             ("change_source", ("auto", "cdf", "derived")),

@@ -148,3 +148,16 @@ def test_another_process_is_kept_out_until_the_owner_dies(tmp_path: Path) -> Non
         os.kill(holder.pid, 9)  # it has no time to clean up
     anyio.run(offsets.acquire)
     anyio.run(offsets.release)
+
+
+async def test_a_file_that_can_t_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    offsets = LocalOffsetStore(tmp_path, "orders")
+    offsets.path.mkdir()
+    await offsets.acquire()
+    with pytest.raises(OffsetError, match="can't be read"):
+        await offsets.load()
+    with pytest.raises(TransientError, match="can't be removed"):
+        await offsets.clear()
+    await offsets.release()
+    with pytest.raises(OffsetError, match="can't be read"):
+        await offsets.load_orders()

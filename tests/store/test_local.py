@@ -14,7 +14,7 @@ import pytest
 
 from tailer.errors import ConfigError, TableError, TransientError
 from tailer.store import open_store, rest_mark
-from tailer.store.local import LocalStore
+from tailer.store.local import FolderWatch, LocalStore
 
 pytestmark = pytest.mark.anyio
 
@@ -226,6 +226,17 @@ async def test_a_watch_outlives_its_folder(tmp_path: Path) -> None:
             await watch.wait(0.01)
             (folder / "1.json").write_bytes(b"")
             await watch.wait(HOUR)
+
+
+async def test_a_watch_is_closed_though_its_folder_has_just_gone(tmp_path: Path) -> None:
+    for left_open in (False, True):  # which keeps the notifier, as another feed does
+        (tmp_path / "log").mkdir()
+        others = [FolderWatch(tmp_path)] if left_open else []
+        watch = FolderWatch(tmp_path / "log")
+        (tmp_path / "log").rmdir()
+        watch.close()
+        for other in others:
+            other.close()
 
 
 def test_a_folder_at_rest_has_a_mark_that_any_change_changes(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from tailer.sharing.server.query import (
     metadata_answer,
     query_answer,
 )
-from tailer.sharing.server.recipients import Recipient, RecipientStore
+from tailer.sharing.server.recipients import Recipient, RecipientStore, TokensUnusable
 from tailer.sharing.server.refusals import Refusal, invalid, not_found, refusal_of, unsupported
 from tailer.sharing.server.signing import FileClaim, Forged, Signer
 from tailer.sharing.server.tables import SharedTable, Tables
@@ -195,10 +195,10 @@ class ShareServer:
                 http.transport.abort()
             return web.Response(status=status)
         finally:
-            self._record(request, status, self.ticks() - started)
             with anyio.CancelScope(shield=True):
                 for table in request.taken:
                     await self.tables.give_back(table)
+            self._record(request, status, self.ticks() - started)
         return response
 
     async def _answer(self, request: _Request, handler: Handler) -> web.StreamResponse:
@@ -210,6 +210,10 @@ class ShareServer:
                 return await handler(request)
         except Refusal as refusal:
             return self._refused(request, refusal)
+        except TokensUnusable as e:
+            self._logger.error("%s: %s", request.endpoint, e)  # noqa: TRY400  # no bug of ours
+            mistake = Refusal(500, "INTERNAL_ERROR", "tokens can't be checked at the moment")
+            return self._refused(request, mistake)
         except TailerError as e:
             told = refusal_of(e)
             if told.status >= 500:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from tailer.errors import ConfigError
 from tailer.sharing.server.config import Limits
@@ -117,14 +118,19 @@ def _too_many(what: str, wait_s: float) -> Refusal:
 class Audit:
     """One JSON line for each request: who, what, status and bytes; never a token or signature.
 
-    ``wall`` gives epoch seconds. Raises :class:`ConfigError` for a file that can't be written.
+    ``wall`` gives epoch seconds. Raises :class:`ConfigError` for a file that can't be opened. What
+    a full disk does not take goes to the server's log instead: no request is without a record.
     """
 
     def __init__(self, path: Path, wall: Callable[[], float]) -> None:
         self._wall = wall
+        self._path = path
+        self._whole = True  # else the file ends within a line
+        self._logger = logging.getLogger("tailer.share")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[str] = path.open("a", encoding="utf-8", buffering=1)
+            # Unbuffered: what the disk did not take must not come again later.
+            self._file = path.open("ab", buffering=0)
         except OSError as e:
             raise ConfigError(f"{path}: the audit log can't be written ({e.strerror})") from e
 
@@ -133,7 +139,18 @@ class Audit:
         moment = dt.datetime.fromtimestamp(self._wall(), dt.UTC)
         line = {"time": moment.isoformat(timespec="milliseconds")}
         line |= {key: value for key, value in facts.items() if value is not None}
-        self._file.write(json.dumps(line) + "\n")
+        text = json.dumps(line).encode()
+        try:
+            left = memoryview(text + b"\n" if self._whole else b"\n" + text + b"\n")
+            while left:
+                left = left[self._file.write(left) :]
+            self._whole = True
+        except OSError as e:
+            self._whole = False
+            self._logger.error(  # noqa: TRY400  # no bug of ours
+                "%s: the audit log can't be written (%s): %s",
+                self._path, e.strerror, text.decode(),
+            )  # fmt: skip
 
     def close(self) -> None:
         """Close the file."""

@@ -20,10 +20,14 @@ from pathlib import Path
 
 from tailer.errors import ConfigError
 
-__all__ = ["Recipient", "RecipientStore", "Token"]
+__all__ = ["Recipient", "RecipientStore", "Token", "TokensUnusable"]
 
 _PREFIX = "dts"
 _FORMAT = 1
+
+
+class TokensUnusable(ConfigError):
+    """The file of tokens, or its folder, can't be read or written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,10 @@ def _hash(salt: str, secret: str) -> str:
 
 
 class RecipientStore:
-    """The token file of a state folder. ``clock`` gives epoch seconds."""
+    """The token file of a state folder. ``clock`` gives epoch seconds.
+
+    All methods raise :class:`TokensUnusable` where the file or its folder can't be used.
+    """
 
     def __init__(self, state: Path, clock: Callable[[], float]) -> None:
         self.path = state / "tokens.json"
@@ -122,6 +129,8 @@ class RecipientStore:
         except FileNotFoundError:
             self._seen, self._tokens = None, {}
             return
+        except OSError as e:
+            raise self._unusable(e) from e
         seen = (status.st_ino, status.st_mtime_ns, status.st_size)
         if seen != self._seen:
             self._tokens, self._seen = self._read(), seen
@@ -130,32 +139,44 @@ class RecipientStore:
         try:
             document = json.loads(self.path.read_bytes())
             if document["format"] != _FORMAT:
-                raise ConfigError(f"{self.path} is of a format that is not known here")
+                raise TokensUnusable(f"{self.path} is of a format that is not known here")
             return {t["id"]: Token(**t) for t in document["tokens"]}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError) as e:
-            raise ConfigError(f"{self.path} can't be read ({e})") from e
+            raise TokensUnusable(f"{self.path} can't be read ({e})") from e
+
+    def _unusable(self, e: OSError) -> TokensUnusable:
+        return TokensUnusable(
+            f"{self.path.parent} can't be used ({e.strerror}); share.state must be a folder that "
+            "this user may write to"
+        )
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Token]]:
         """The tokens, to be changed by one process at a time; written whole or not at all."""
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self.path.parent / "tokens.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            tokens = self._read()
-            yield tokens
-            new = self.path.with_suffix(".new")
-            text = {"format": _FORMAT, "tokens": [asdict(t) for t in tokens.values()]}
-            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "w") as file:
-                json.dump(text, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with (self.path.parent / "tokens.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                tokens = self._read()
+                yield tokens
+                self._write(tokens)
+        except OSError as e:
+            raise self._unusable(e) from e
         self._refresh()
+
+    def _write(self, tokens: dict[str, Token]) -> None:
+        new = self.path.with_suffix(".new")
+        text = {"format": _FORMAT, "tokens": [asdict(t) for t in tokens.values()]}
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump(text, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,31 @@
+"""The JSON lines sink, and what else than a file its path may name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailer.errors import SinkRejected, TransientError
+from tailer.sink import load_sink
+from tailer.testing.batches import change_batch
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_device_takes_lines_and_a_pipe_is_refused(tmp_path: Path) -> None:
+    batch = change_batch(pa.schema([("id", pa.int64())]), [{"id": 1}])
+    nothing = load_sink("jsonl").from_options({"path": "/dev/null"}, tmp_path)
+    await nothing.open("orders")
+    await nothing.write(batch)
+    await nothing.aclose()
+    full = load_sink("jsonl").from_options({"path": "/dev/full"}, tmp_path)
+    await full.open("orders")
+    with pytest.raises(TransientError, match="No space left"):
+        await full.write(batch)
+    await full.aclose()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SinkRejected, match="is a pipe, which keeps nothing"):
+        await load_sink("jsonl").from_options({"path": "pipe"}, tmp_path).open("orders")
