@@ -67,7 +67,7 @@ async def test_options_may_be_text_and_are_checked() -> None:
     assert options == S3Options(path_style=True, max_concurrency=7, read_timeout_s=1.5)
     assert S3Options.from_options({"read_timeout_s": 3}).read_timeout_s == 3.0
     mistakes: list[tuple[dict[str, Any], str]] = [
-        ({"endpoint": "x"}, "endpoint is not an option of the S3 store; known are anonymous,"),
+        ({"endpoint": "x"}, "endpoint is not an option of the S3 store; known are access_key_id,"),
         ({"anonymous": "perhaps"}, "anonymous is 'perhaps', and must be a bool"),
         ({"max_concurrency": True}, "max_concurrency is True, and must be a int"),
         ({"max_concurrency": 0}, "max_concurrency is 0, and must be at least 1"),
