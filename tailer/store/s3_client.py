@@ -37,6 +37,7 @@ from tailer.store.s3_errors import (
     Answer,
     Unfit,
     error_code,
+    is_about_more_than_the_key,
     refusal,
     region_of,
     retry_after_s,
@@ -116,7 +117,7 @@ class S3Client:
         self._session = session
         endpoint = await self._endpoint(self._region)
         if not self.options.anonymous:
-            self._credentials = await session.get_credentials()
+            self._credentials = await self._found_credentials(session)
             if self._credentials is None:
                 raise ConfigError(
                     "there are no credentials for S3: set AWS_ACCESS_KEY_ID and "
@@ -139,6 +140,13 @@ class S3Client:
             auto_decompress=False,
             proxy=get_environ_proxies(endpoint).get(urlsplit(endpoint).scheme),
         )
+
+    async def _found_credentials(self, session: AioSession) -> Any:
+        """The account of the options, or else what the session finds; None where there is none."""
+        own = self.options
+        if own.access_key_id is not None:
+            session.set_credentials(own.access_key_id, own.secret_access_key, own.session_token)
+        return await session.get_credentials()
 
     async def _endpoint(self, region: str) -> str:
         """The URL of a region's servers, as the AWS tools find it."""
@@ -179,7 +187,7 @@ class S3Client:
             except TransientError as e:
                 error = e
                 continue
-            if answer.status in _PLAIN and error_code(answer) != "NoSuchBucket":
+            if answer.status in _PLAIN and not is_about_more_than_the_key(answer):
                 return answer
             error = refusal(answer, call.operation, call.bucket, call.key)
             region = region_of(answer)
@@ -305,7 +313,7 @@ class S3Client:
         """Look again where the credentials came from: what has expired may have been renewed."""
         try:
             session = AioSession(profile=self.options.profile)
-            found = await session.get_credentials()
+            found = await self._found_credentials(session)
         except (BotoCoreError, OSError) as e:
             raise _session_error(e) from e
         if found is not None:

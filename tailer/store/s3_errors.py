@@ -15,6 +15,7 @@ __all__ = [
     "Answer",
     "Unfit",
     "error_code",
+    "is_about_more_than_the_key",
     "refusal",
     "region_of",
     "retry_after_s",
@@ -32,9 +33,12 @@ _PASSING = {
 }  # fmt: skip
 #: Credentials that were good once.
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+#: What some servers answer 404 with, though it is not the key that they have not found.
+_NOT_THE_KEY = {"NoSuchBucket", "InvalidAccessKeyId", "XAdminUserNotFound"}
 _REMEDIES = {
     "NoSuchBucket": "check its name, the endpoint and the region",
     "InvalidAccessKeyId": "check the access key, and that it is this endpoint's",
+    "XAdminUserNotFound": "check the access key, and that it is this endpoint's",  # versitygw
     "SignatureDoesNotMatch": "check the secret key, and that nothing between rewrites requests",
     "InvalidToken": "get new credentials",
     "InvalidObjectState": "the object is archived: restore it first",
@@ -64,6 +68,11 @@ def error_code(answer: Answer) -> str:
     """The code of a refusal; empty where the answer has none."""
     found = _CODE.search(answer.body)
     return found[1].decode("ascii", "replace") if found else ""
+
+
+def is_about_more_than_the_key(answer: Answer) -> bool:
+    """Whether "not found" means the bucket, or the account: some servers say 404 of that, too."""
+    return answer.status == 404 and error_code(answer) in _NOT_THE_KEY
 
 
 def region_of(answer: Answer) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +18,8 @@ __all__ = ["S3Options", "parse_s3_address"]
 
 _ADDRESS = re.compile(r"(?:s3|s3a|s3n)://([^/]+)/*(.*)", re.IGNORECASE | re.DOTALL)
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+#: Whoever reads a message must not find these values in it.
+_ACCOUNT = ("access_key_id", "secret_access_key", "session_token")
 MIB = 1024 * 1024
 
 
@@ -27,7 +29,9 @@ class S3Options:
 
     ``path_style`` None: virtual hosts on AWS, paths elsewhere. ``max_concurrency`` bounds the
     requests at a time of all stores with these options, ``table_concurrency`` those of one store.
-    Times are in seconds; a request is made at most ``max_attempts`` times.
+    Times are in seconds; a request is made at most ``max_attempts`` times. An account that is given
+    here (``access_key_id`` with ``secret_access_key``, for a temporary one ``session_token`` too)
+    goes before any other, and is not shown.
     ``read_ahead_bytes_max`` bounds what is kept of one open data file, and once more what is
     fetched of one table before its turn; ``total_ahead_bytes_max`` the latter for all stores with
     these options together, 0: nothing is.
@@ -38,6 +42,9 @@ class S3Options:
     profile: str | None = None
     path_style: bool | None = None
     anonymous: bool = False
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
     ca_bundle: str | None = None
     requester_pays: bool = False
     max_concurrency: int = 64
@@ -63,6 +70,17 @@ class S3Options:
         for name in ("connect_timeout_s", "read_timeout_s", "read_ahead_bytes_max"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}, and must be greater than 0")
+        self._check_account()
+
+    def _check_account(self) -> None:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ConfigError("access_key_id and secret_access_key go together: give both or none")
+        if self.access_key_id is None:
+            if self.session_token is not None:
+                raise ConfigError("session_token belongs to an access_key_id, and there is none")
+        elif self.anonymous or self.profile is not None:
+            other = "anonymous" if self.anonymous else "profile"
+            raise ConfigError(f"access_key_id and {other} exclude each other; give one")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> S3Options:
@@ -103,7 +121,8 @@ def _typed(key: str, value: Any, kind: str) -> Any:
                 return float(value)
     except (KeyError, ValueError):
         pass
-    raise ConfigError(f"{key} is {value!r}, and must be a {wanted}")
+    told = f"{key} is {value!r}, and" if key not in _ACCOUNT else key
+    raise ConfigError(f"{told} must be a {wanted}")
 
 
 def parse_s3_address(address: str) -> tuple[str, str] | None:

@@ -3,15 +3,20 @@
     python -m tests.benchmarks.bench_cluster [--rounds 3] [--table large]
 
 Two figures. From one worker to two: all changes of the table to `noop`, at least 1.6 times as fast.
-The driver and both workers share the machine, so that two cores are the least that shows it; beside
-the wall time stands what the workers' load alone would allow, the processor time of one worker by
-that of the busier of two. And a MERGE that rewrites 3 million rows of a table without a change data
-feed: the same changes as `tailer read`, with the peak memory of a task beside the daemon's.
+For that each worker, with its executor and Python processes, is pinned to one processor of its own,
+so that they are two machines of one core each; the driver is not pinned, and takes what it needs
+from either of them. Where the platform can't pin, or has one processor, a worker's Java and Python
+run side by side on what there is, and the output says so. Beside the wall time stands where it
+goes: the processor time of the busiest worker, of the driver, and of all else on the machine.
+
+And a MERGE that rewrites 3 million rows of a table without a change data feed: the same changes as
+`tailer read`, with the peak memory of a task beside the daemon's.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -19,6 +24,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -30,12 +36,13 @@ import pyarrow.compute as pc
 
 from tests.benchmarks.measure import POLL_S, measure
 from tests.benchmarks.tables import STARTING_VERSION, bench_folder, bench_table
-from tests.spark.cluster import Cluster, cluster_session
+from tests.spark.cluster import Cluster, can_pin, cluster_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SPEEDUP_MIN = 1.6
+TASKS = 20
 MERGED_ROWS = 3_000_000
 FILES = 4
 MERGE_VERSION = FILES  # the first file creates the table
@@ -75,14 +82,38 @@ def watched(cluster: Cluster) -> Iterator[Workers]:
         workers.stop()
 
 
-def cpu_of(executor: psutil.Process) -> float:
-    """Processor seconds of an executor with its Python processes, so far."""
+def cpu_of(process: psutil.Process) -> float:
+    """Processor seconds of a process with all that it has started, so far."""
     total = 0.0
-    for process in [executor, *executor.children(recursive=True)]:
+    for one in [process, *process.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total += times.user + times.system
+            times = one.cpu_times()
+            # Those of children that have ended, too: a driver starts a process for each plan.
+            total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def machine_cpu() -> float:
+    """Processor seconds of the whole machine, so far."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - times.guest)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One read: wall seconds; the processor seconds of the busiest worker, of the driver, and of
+    whatever else ran on the machine."""
+
+    wall: float
+    busiest: float
+    driver: float
+    others: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.wall:.2f} s, cpu of the busiest worker {self.busiest:.2f} s, of the driver "
+            f"{self.driver:.2f} s, of what else ran {self.others:.2f} s"
+        )
 
 
 def read_all(spark: SparkSession, table: Path, tasks: int) -> None:
@@ -92,35 +123,55 @@ def read_all(spark: SparkSession, table: Path, tasks: int) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def timed(cluster: Cluster, cores: int, table: Path, rounds: int) -> tuple[float, float]:
-    """Median seconds of a read on so many workers, and the processor seconds of the busiest."""
-    walls, busiest = [], []
+def timed(cluster: Cluster, cores: int, table: Path, rounds: int) -> Read:
+    """A read on so many workers: the median of each figure."""
     with cluster_session(cluster, {"spark.cores.max": str(cores)}) as spark:
         read_all(spark, bench_table("tiny").path, cores)
-        read_all(spark, table, 20)  # code is compiled
-        executors = cluster.executors()
-        assert len(executors) == cores
-        for _ in range(rounds):
-            before, start = [*map(cpu_of, executors)], time.perf_counter()
-            read_all(spark, table, 20)
-            walls.append(time.perf_counter() - start)
-            after = map(cpu_of, executors)
-            busiest.append(max(b - a for a, b in zip(before, after, strict=True)))
-    return median(walls), median(busiest)
+        for _ in range(cores):  # each worker's code is compiled, by as many tasks as one alone has
+            read_all(spark, table, TASKS)
+        assert len(cluster.executors()) == cores
+        reads = [timed_read(spark, cluster, table) for _ in range(rounds)]
+    return Read(
+        wall=median(read.wall for read in reads),
+        busiest=median(read.busiest for read in reads),
+        driver=median(read.driver for read in reads),
+        others=median(read.others for read in reads),
+    )
 
 
-def speedup(cluster: Cluster, name: str, rounds: int) -> bool:
+def timed_read(spark: SparkSession, cluster: Cluster, table: Path) -> Read:
+    """One read, timed."""
+    executors = cluster.executors()
+
+    def now() -> list[float]:
+        daemons = sum(map(cpu_of, cluster.processes()))  # which this process has started, too
+        driver = cpu_of(psutil.Process()) - daemons
+        return [time.perf_counter(), machine_cpu(), daemons, driver, *map(cpu_of, executors)]
+
+    before = now()
+    read_all(spark, table, TASKS)
+    wall, machine, daemons, driver, *workers = (b - a for a, b in zip(before, now(), strict=True))
+    return Read(wall, max(workers), driver, max(0.0, machine - daemons - driver))
+
+
+def speedup(name: str, rounds: int) -> bool:
     """From one worker to two."""
     table = bench_table(name)
-    one, one_cpu = timed(cluster, 1, table.path, rounds)
-    two, two_cpu = timed(cluster, 2, table.path, rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        pinned = can_pin(2)
+        with Cluster(Path(folder), pinned=pinned) as cluster:
+            one = timed(cluster, 1, table.path, rounds)
+            two = timed(cluster, 2, table.path, rounds)
+    alone = "each worker pinned to a processor of its own" if pinned else "workers NOT pinned"
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     print(
-        f"{table.rows:,} changes: one worker {one:.2f} s, cpu {one_cpu:.2f} s; two {two:.2f} s, "
-        f"cpu of the busier {two_cpu:.2f} s; {one / two:.2f} times as fast (at least "
-        f"{SPEEDUP_MIN}), by processor time {one_cpu / two_cpu:.2f}",
+        f"{table.rows:,} changes, {alone}, load {load:.1f}:\n"
+        f"  one worker  {one}\n"
+        f"  two workers {two}\n"
+        f"  {one.wall / two.wall:.2f} times as fast (at least {SPEEDUP_MIN})",
         flush=True,
     )
-    return one / two >= SPEEDUP_MIN
+    return one.wall / two.wall >= SPEEDUP_MIN
 
 
 def merged_table() -> Path:
@@ -207,7 +258,7 @@ def main() -> None:
     merged_table(), bench_table(arguments.table), bench_table("tiny")
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
         good = derived(cluster)
-        good &= speedup(cluster, arguments.table, arguments.rounds)
+    good &= speedup(arguments.table, arguments.rounds)
     sys.exit(0 if good else 1)
 
 

@@ -4,7 +4,9 @@
         settings = cluster.settings()  # for the driver's session
         cluster.executors()            # the processes that run its tasks
 
-The jars are those that pyspark brings. Each worker has one core and one executor.
+The jars are those that pyspark brings. Each worker has one core and one executor. With ``pinned``
+it also has one of the machine's processors for itself and all that it starts, as if it were a
+machine of its own; master and driver run wherever there is room.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -27,7 +29,7 @@ import pyspark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Cluster", "cluster_session"]
+__all__ = ["Cluster", "can_pin", "cluster_session"]
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,13 +38,18 @@ JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class Cluster:
-    """A master and its workers, which live as long as the block. ``url`` is the master's."""
+    """A master and its workers, which live as long as the block. ``url`` is the master's.
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    ``pinned`` gives each worker a processor of its own, where :func:`can_pin` says so.
+    """
+
+    def __init__(self, folder: Path, workers: int = 2, *, pinned: bool = False) -> None:
         self.folder = folder
         self.url = ""
+        assert not pinned or can_pin(workers), "no processors to pin the workers to"
+        self._pinned = pinned
         self._count = workers
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self._launched: list[subprocess.Popen[bytes]] = []  # the master, then the workers
         self._running = ExitStack()
 
     def __enter__(self) -> Self:
@@ -69,13 +76,11 @@ class Cluster:
         for number in range(self._count):
             arguments = ["--cores", "1", "--memory", "1g", "--webui-port", "0"]
             folder = ["--work-dir", str(self.folder / f"work-{number}")]
-            worker = self._launch(
-                f"worker-{number}", "worker.Worker", *arguments, *folder, self.url
-            )
-            self._workers.append(worker)
+            with _on_processor(number) if self._pinned else nullcontext():
+                self._launch(f"worker-{number}", "worker.Worker", *arguments, *folder, self.url)
         self._wait_for("master", "Registering worker", self._count)
 
-    def _launch(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _launch(self, name: str, kind: str, *arguments: str) -> None:
         spark_home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
         environment = {
             **os.environ,
@@ -92,7 +97,7 @@ class Cluster:
                 cwd=self.folder, start_new_session=True,
             )  # fmt: skip
         self._running.callback(_end, process)
-        return process
+        self._launched.append(process)
 
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
@@ -132,10 +137,14 @@ class Cluster:
         # Of the driver, as its own Python; the executors are told to use the same.
         return {**own, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
+    def processes(self) -> list[psutil.Process]:
+        """Master and workers, with whose ends all that they have started ends."""
+        return [psutil.Process(process.pid) for process in self._launched]
+
     def executors(self) -> list[psutil.Process]:
         """The executors' Java processes, as far as they run now."""
         found = []
-        for worker in self._workers:
+        for worker in self._launched[1:]:
             with_children = psutil.Process(worker.pid).children(recursive=True)
             found += [child for child in with_children if _is_executor(child)]
         return found
@@ -159,6 +168,22 @@ def cluster_session(cluster: Cluster, settings: Mapping[str, str]) -> Iterator[S
         yield session
     finally:
         session.stop()
+
+
+def can_pin(count: int) -> bool:
+    """Whether this platform can give so many processes a processor each."""
+    return hasattr(os, "sched_setaffinity") and len(os.sched_getaffinity(0)) >= count
+
+
+@contextmanager
+def _on_processor(number: int) -> Iterator[None]:
+    """What is started in the block, and what that starts, has this processor and no other."""
+    own = os.sched_getaffinity(0)  # of this thread, which is what a child inherits
+    os.sched_setaffinity(0, {sorted(own)[number]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 def _is_executor(process: psutil.Process) -> bool:

@@ -84,8 +84,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**RANGE, "diffMemoryBytesMax": "1m"}, "must be a size of at least 16m"),
     ({**RANGE, "spillFolder": "/nowhere"}, "spillFolder /nowhere is not a folder"),
     ({**RANGE, "store__region": "x"}, "takes no option 'region'"),
+    ({**RANGE, "path": "s3://b/t", "store__secret_key": "hush"},
+     "secret_key is not an option"),
     ({**RANGE, "path": "s3://b/t", "store__secret_access_key": "hush"},
-     "secret_access_key is not an option"),
+     "access_key_id and secret_access_key go together"),
     ({**RANGE, "versionAsOf": 1}, "no option 'versionasof'; it has batchBytesMax"),
     ({**RANGE, "feed": "x"}, "the option feed is the pipeline's own"),
 ]  # fmt: skip

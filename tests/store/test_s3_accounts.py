@@ -1,0 +1,78 @@
+"""Accounts that the options name: used before any other, and never shown."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailer.config import load_config
+from tailer.errors import ConfigError, TableError
+from tailer.store.s3 import S3Store
+from tailer.store.s3_options import S3Options
+from tests.s3.fixture import ACCESS, SECRET, Bucket
+from tests.s3.objects import Objects
+
+pytestmark = pytest.mark.anyio
+
+OWN = {"access_key_id": ACCESS, "secret_access_key": SECRET}
+
+
+async def test_an_account_of_the_options_goes_before_the_environments(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"found")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "account")
+    async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
+        with pytest.raises(TableError, match="check the access key"):
+            await store.read("x")
+    async with aclosing(S3Store(bucket.address("orders"), {**bucket.options, **OWN})) as store:
+        assert (await store.read("x"))[0] == b"found"
+
+
+async def test_a_wrong_secret_is_refused_and_not_told(bucket: Bucket) -> None:
+    options = {**bucket.options, **OWN, "secret_access_key": "hush"}
+    async with aclosing(S3Store(bucket.address("orders"), options)) as store:
+        with pytest.raises(TableError, match="SignatureDoesNotMatch") as refused:
+            await store.read("x")
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"access_key_id": "hush"}, "go together: give both or none"),
+        ({"secret_access_key": "hush"}, "go together: give both or none"),
+        ({"session_token": "hush"}, "session_token belongs to an access_key_id"),
+        ({**OWN, "anonymous": True}, "access_key_id and anonymous exclude each other"),
+        ({**OWN, "profile": "lake"}, "access_key_id and profile exclude each other"),
+        ({**OWN, "session_token": ["hush"]}, "session_token must be a str"),
+    ],
+)
+async def test_half_an_account_or_two_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as refused:
+        S3Options.from_options(options)
+    assert "hush" not in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+async def test_no_account_is_shown_where_options_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = S3Options.from_options({**OWN, "session_token": "hush"})
+    assert not any(word in repr(options) for word in (ACCESS, SECRET, "hush"))
+    monkeypatch.setenv("LAKE_SECRET", SECRET)
+    path = tmp_path / "tailer.toml"
+    path.write_text(
+        '[store.s3]\naccess_key_id = "a"\nsecret_access_key = "${LAKE_SECRET}"\n'
+        '[daemon]\nstate = "state"\n'
+        '[feeds.orders]\ntable = "s3://lake/orders"\n'
+        '[feeds.orders.sink]\ntype = "jsonl"\npath = "-"\n'
+    )
+    config = load_config(path)
+    assert config.feeds["orders"].store["secret_access_key"] == SECRET
+    assert SECRET not in repr(config)
