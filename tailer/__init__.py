@@ -1,10 +1,19 @@
 """delta-tailer: every row-level change of a Delta Lake table, in order, with an offset."""
 
-from importlib.metadata import PackageNotFoundError, version
+from __future__ import annotations
 
-try:
-    __version__ = version("delta-tailer")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0"
+__version__: str
 
 __all__ = ["__version__"]
+
+
+def __getattr__(name: str) -> str:
+    """The version, when it is asked for: most processes never do, and looking it up takes 10 ms."""
+    if name != "__version__":
+        raise AttributeError(name)
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("delta-tailer")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0"

@@ -18,6 +18,7 @@ from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, METADATA_FIELDS, ChangeFil
 from tailer.decode.calendar import Calendar, calendar_of
 from tailer.decode.columns import Convert, as_written, converter, find_field
 from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.part import Part
 from tailer.decode.tracking import OnRead, read_bytes, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.partitions import partition_scalar
@@ -102,20 +103,16 @@ def decode_file(
     selection: RowSelection,
     options: DecodeOptions,
     skip: Skip,
-    part: tuple[int, int] | None = None,
+    part: Part | None = None,
 ) -> Iterator[Rows]:
-    """The changed rows of one file, less those that ``skip`` passes over.
-
-    ``part`` narrows it down to the row groups whose middle lies in that half-open range of bytes,
-    so that several readers can share a file without having read its footer before.
+    """The changed rows of one file, or of a ``part`` of it, less those that ``skip`` passes over.
 
     Raises :class:`TableError`, naming version and file, where the file is not what the log says.
     """
     try:
         with _open(source, file, options) as parquet:
-            yield from _Decoder(parquet, source.size(), file, selection, options).batches(
-                skip, part
-            )
+            decoder = _Decoder(parquet, source.size(), file, selection, options)
+            yield from decoder.batches(skip, part)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
     except UNREADABLE as e:
@@ -271,13 +268,15 @@ class _Decoder:
                 f"{field.name!r}"
             ) from None
 
-    def batches(self, skip: Skip, part: tuple[int, int] | None) -> Iterator[Rows]:
+    def batches(self, skip: Skip, part: Part | None) -> Iterator[Rows]:
         if self.options.on_read is not None:
             self.options.on_read(int(self.parquet.metadata.serialized_size))
-        first = 0
+        first, total = 0, int(self.parquet.metadata.num_rows)
+        if part is not None:
+            self.selection = part.narrowed(self.selection, total, self.size)
         for group in range(self.parquet.metadata.num_row_groups):
             rows = self.parquet.metadata.row_group(group).num_rows
-            if part is not None and not part[0] <= self._middle(first, rows) < part[1]:
+            if part is not None and not part.holds(first, rows, max(1, total), self.size):
                 first += rows
                 continue
             wanted = self.selection.count(first, first + rows)
@@ -290,12 +289,6 @@ class _Decoder:
                     if passed < found.batch.num_rows:
                         yield found.slice(passed)
             first += rows
-
-    def _middle(self, first: int, rows: int) -> int:
-        """Where in the file's bytes the middle of a row group lies, told by its rows: what a
-        damaged footer says of columns can end the whole process."""
-        total = max(1, int(self.parquet.metadata.num_rows))
-        return self.size * (2 * first + rows) // (2 * total)
 
     def _row_group(self, group: int, first: int) -> Iterator[Rows]:
         """One row group's selected rows; ``first`` is the position of its first row."""
@@ -317,6 +310,8 @@ class _Decoder:
             if rows is not None:
                 yield rows
             first = last
+            if not self.selection.count(first, end):
+                return  # what is left of the row group need not be decoded
         if first != end:
             raise CorruptLog(f"a row group of the data file lacks {end - first} of its rows")
 

@@ -161,6 +161,11 @@ class RowSelection:
         dropped = self.without.range_cardinality(first, last) if self.without else 0
         return last - first - int(dropped)
 
+    def within(self, first: int, last: int) -> RowSelection:
+        """The selected ones among the positions first..last-1."""
+        rows = BitMap64(range(first, last))
+        return RowSelection.of(rows if self.only is None else self.only & rows, self.without)
+
     def end(self) -> int:
         """One more than the highest position that is named."""
         named = self.only if self.only is not None else self.without

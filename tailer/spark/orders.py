@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tailer.changes import ChangeFile, Offset
+from tailer.decode.part import Part
 from tailer.decode.plan import Rewrite, row_ids_hold
 from tailer.decode.proofs import Numbers, independent
 from tailer.decode.share import Share, engine_version
@@ -32,25 +33,41 @@ __all__ = [
 #: What opening a file costs, in bytes that could have been read meanwhile: Spark's own figure.
 OPEN_COST_BYTES = 4 * 1024 * 1024
 
+#: The last part of a file is open: the log's size of a file is not what its row groups sum to.
+_OPEN_END = 2**63
+
+#: A file of one row group in so many exact parts is decoded at most two and a half times.
+_EXACT_PARTS_MAX = 4
+
+#: How much more than its share the fullest task may have before a file is divided for that.
+_UNEVEN = 1.1
+
 
 @dataclass(frozen=True, slots=True)
 class FileOrder:
     """One file's changed rows, less the first ``skip``, and no more than ``take`` (None: all).
 
-    ``part`` narrows it down to the row groups whose middle lies in that half-open range of bytes.
+    ``part`` narrows it down to a share of the file.
     """
 
     file: ChangeFile
     skip: int = 0
     take: int | None = None
-    part: tuple[int, int] | None = None
+    part: Part | None = None
 
     @property
     def cost(self) -> int:
         """About how many bytes are read."""
-        if self.part is not None:
-            return self.part[1] - self.part[0]
-        return self.file.size or OPEN_COST_BYTES
+        size = self.file.size or OPEN_COST_BYTES
+        return size if self.part is None else min(size, self.part.end) - self.part.first
+
+    def divided(self, size: int) -> tuple[FileOrder, FileOrder]:
+        """The rows within its first so many bytes, and the rest."""
+        whole = self.part or Part(0, _OPEN_END, exact=True)
+        edge = whole.first + size
+        return replace(self, part=replace(whole, end=edge)), replace(
+            self, part=replace(whole, first=edge)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +200,11 @@ def _level(costs: Sequence[int], count: int) -> list[list[int]]:
 
 
 def _parts(orders: Iterable[Order], size_max: int) -> Iterator[Order]:
-    """The orders, files beyond that size in ranges of bytes."""
+    """The orders, files beyond that size in parts.
+
+    A few parts are exact ones, for the file may well be a single row group. With many of them that
+    would be read over and over again.
+    """
     for order in orders:
         size = order.file.size if isinstance(order, FileOrder) else None
         whole = not isinstance(order, FileOrder) or order.skip or order.take is not None
@@ -191,10 +212,10 @@ def _parts(orders: Iterable[Order], size_max: int) -> Iterator[Order]:
             yield order
             continue
         count = math.ceil(size / size_max)
-        # The last part is open-ended: the log's size of a file is not what its row groups sum to.
-        edges = [size * i // count for i in range(count)] + [2**63]
-        for first, end in itertools.pairwise(edges):
-            yield replace(order, part=(first, end))  # type: ignore[arg-type]  # a FileOrder
+        edges = [size * i // count for i in range(count)] + [_OPEN_END]
+        for edge in itertools.pairwise(edges):
+            part = Part(*edge, exact=count <= _EXACT_PARTS_MAX)
+            yield replace(order, part=part)  # type: ignore[arg-type]  # a FileOrder
 
 
 def pack(
@@ -207,16 +228,50 @@ def pack(
     total = sum(order.cost + OPEN_COST_BYTES for order in orders)
     count = max(shares_min, math.ceil(total / bytes_max))
     target = max(OPEN_COST_BYTES, math.ceil(total / count))
-    parts = list(_parts(orders, target if not ordered else 2**63 - 1))
     if ordered:
-        return _in_a_row(parts, target)
-    return [[parts[n] for n in numbers] for numbers in _level([_cost(p) for p in parts], count)]
+        return _in_a_row(orders, target)
+    parts = list(_parts(orders, target))
+    shares = [[parts[n] for n in numbers] for numbers in _level([_cost(p) for p in parts], count)]
+    return _even(shares) if len(shares) == count else shares
 
 
 def _cost(order: Order) -> int:
-    if isinstance(order, FileOrder) and order.part is not None and order.part[1] == 2**63:
-        return (order.file.size or 0) - order.part[0] + OPEN_COST_BYTES
     return order.cost + OPEN_COST_BYTES
+
+
+def _even(shares: list[list[Order]]) -> list[list[Order]]:
+    """The shares, with files of the fullest ones divided: their first rows go to the emptiest.
+
+    A query waits for its fullest task, and files are few where a MERGE has written them. A file is
+    only divided where more goes over than opening it again costs.
+    """
+    loads = [sum(map(_cost, share)) for share in shares]
+    even = math.ceil(sum(loads) / len(loads))
+    while max(loads) > even * _UNEVEN:
+        full, empty = loads.index(max(loads)), loads.index(min(loads))
+        over = min(loads[full] - even, even - loads[empty])
+        at = _divisible(shares[full], over)
+        if at is None or over <= OPEN_COST_BYTES:
+            break
+        head, rest = at.divided(over)
+        shares[full][shares[full].index(at)] = rest
+        shares[empty].append(head)
+        loads[full] -= over
+        loads[empty] += over
+    return shares
+
+
+def _divisible(share: Sequence[Order], size: int) -> FileOrder | None:
+    """The largest file, or exact part of one, that so many bytes can be taken from."""
+    files = [
+        order
+        for order in share
+        if isinstance(order, FileOrder)
+        and (order.part is None or order.part.exact)
+        and not (order.skip or order.take is not None or order.file.size is None)
+        and order.cost > size
+    ]
+    return max(files, key=lambda order: order.cost, default=None)
 
 
 def _in_a_row(orders: Sequence[Order], target: int) -> list[list[Order]]:

@@ -19,6 +19,7 @@ from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
 from tailer.decode.kept import kept_rows
+from tailer.decode.part import Part
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.share import engine_version
 from tailer.derive import derive
@@ -99,7 +100,7 @@ def _rows_of(
     portal: BlockingPortal,
     store: Store,
     file: ChangeFile,
-    part: tuple[int, int] | None,
+    part: Part | None,
     decode: DecodeOptions,
     skip: Skip,
 ) -> Iterator[Rows]:
@@ -117,7 +118,7 @@ def _files(
     order: FileOrder | RewriteOrder,
     options: SourceOptions,
     decode: DecodeOptions,
-) -> Iterable[tuple[ChangeFile, tuple[int, int] | None]]:
+) -> Iterable[tuple[ChangeFile, Part | None]]:
     if isinstance(order, FileOrder):
         return [(order.file, order.part)]
     if order.share is not None and order.share.engine != engine_version():

@@ -13,6 +13,7 @@ import pytest
 from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
+from tailer.decode.part import Part
 from tailer.decode.rows import (
     DecodeOptions,
     Rows,
@@ -274,6 +275,21 @@ def test_a_truncated_data_file_is_refused_with_version_and_file(length: int) -> 
     data = numbers(1000, 100)
     message = refusal(lambda: decoded(data[:length]), CorruptLog)
     assert message.startswith("version 5, a.parquet: the data file can't be read (")
+
+
+def test_what_follows_the_wanted_rows_in_a_row_group_is_never_decoded() -> None:
+    ids = ({"id": i} for i in range(100_000))
+    data = bytearray(parquet(ids, use_dictionary=False, data_page_size=4096))
+    meta = pq.ParquetFile(pa.BufferReader(bytes(data))).metadata
+    end = meta.row_group(0).column(0).total_compressed_size
+    data[end // 2 : end - 100] = bytes(end - 100 - end // 2)
+    with pytest.raises(TableError):
+        decoded(bytes(data))
+    head = Part(0, len(data) // 10, exact=True)
+    source = pa.BufferReader(bytes(data))
+    options = DecodeOptions(batch_rows_max=1000)
+    found = decode_file(source, order(), ALL_ROWS, options, Skip(), head)
+    assert values([*found]) == list(range(100_000 * head.end // len(data)))
 
 
 def test_a_damaged_data_file_is_refused_or_read_and_never_crashes() -> None:

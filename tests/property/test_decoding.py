@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tailer.changes import CHANGE_TYPES, ChangeFile, ChangeType
+from tailer.decode.part import Part
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.vectors import RowSelection
 from tailer.errors import OffsetError
@@ -24,7 +25,7 @@ from tests.feeds import ID, batches, events, offset_of, state
 
 ROWS_MAX = 60
 positions_of_a_file = st.sets(st.integers(0, ROWS_MAX - 1))
-bounds: st.SearchStrategy[dict[str, int]] = st.builds(
+bounds: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     batch_rows_max=st.integers(1, ROWS_MAX + 1),
     batch_bytes_max=st.sampled_from([1, 50, 2**25]),
@@ -60,12 +61,17 @@ def data_files(draw: st.DrawFn) -> DataFile:
     return DataFile(bytes(sink.getvalue()), order, RowSelection.of(only, without))
 
 
-def decoded(file: DataFile, skip: int = 0, **options: Any) -> tuple[list[tuple[Any, ...]], int]:
+def decoded(
+    file: DataFile, skip: int = 0, part: Part | None = None, **options: Any
+) -> tuple[list[tuple[Any, ...]], int]:
     """The (id, kind, position) of each row, and how much of the skip is left."""
     counter = Skip(skip)
     found: list[tuple[Any, ...]] = []
     source = pa.BufferReader(file.data)
-    for rows in decode_file(source, file.order, file.selection, DecodeOptions(**options), counter):
+    found_rows = decode_file(
+        source, file.order, file.selection, DecodeOptions(**options), counter, part
+    )
+    for rows in found_rows:
         assert 0 < rows.batch.num_rows <= options.get("batch_rows_max", ROWS_MAX)
         columns = (rows.batch.column("id"), rows.batch.column("_change_type"), rows.positions)
         found += zip(*(c.to_pylist() for c in columns), strict=True)
@@ -73,16 +79,26 @@ def decoded(file: DataFile, skip: int = 0, **options: Any) -> tuple[list[tuple[A
 
 
 @given(data_files(), bounds)
-def test_any_size_of_batches_gives_the_same_rows(file: DataFile, bound: dict[str, int]) -> None:
+def test_any_size_of_batches_gives_the_same_rows(file: DataFile, bound: dict[str, Any]) -> None:
     whole, _ = decoded(file)
     assert decoded(file, **bound) == (whole, 0)
     assert [position for _, _, position in whole] == sorted({i for i, _, _ in whole})
 
 
 @given(data_files(), bounds, st.integers(0, ROWS_MAX + 5))
-def test_any_skip_gives_the_rest(file: DataFile, bound: dict[str, int], skip: int) -> None:
+def test_any_skip_gives_the_rest(file: DataFile, bound: dict[str, Any], skip: int) -> None:
     whole, _ = decoded(file)
     assert decoded(file, skip, **bound) == (whole[skip:], max(0, skip - len(whole)))
+
+
+@given(file=data_files(), bound=bounds, cuts=st.sets(st.floats(0, 1)), exact=st.booleans())
+def test_parts_that_meet_have_each_row_once(
+    file: DataFile, bound: dict[str, Any], cuts: set[float], *, exact: bool
+) -> None:
+    whole, _ = decoded(file)
+    edges = [0, *sorted(round(cut * len(file.data)) for cut in cuts), 2**63]
+    parts = [Part(first, end, exact=exact) for first, end in pairwise(edges)]
+    assert [row for part in parts for row in decoded(file, 0, part, **bound)[0]] == whole
 
 
 @given(data_files())
