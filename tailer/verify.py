@@ -132,7 +132,7 @@ def compare_rows(signed: SignedRows, options: FeedOptions) -> tuple[int, int, pa
     """How many rows are missing and how many too many, and examples of them."""
     with Engine(options.diff) as engine:
         missing, surplus, examples = engine.unbalanced(signed.stream(), _EXAMPLES_MAX)
-    names = [*signed.names, "surplus"]
+    names = [*signed.names[: examples.num_columns - 1], "surplus"]
     return missing, surplus, examples.rename_columns(names) if examples.num_rows else None
 
 

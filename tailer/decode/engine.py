@@ -27,6 +27,10 @@ from tailer.errors import CorruptLog, TableError, TailerError
 __all__ = ["DiffOptions", "Engine", "Unmatched"]
 
 
+#: Rows of so many columns are grouped by all their values, and are shown whole.
+COLUMNS_GROUPED_MAX = 200
+
+
 @dataclass(frozen=True, slots=True)
 class DiffOptions:
     """Bounds of the comparison. ``memory_bytes_max`` is the engine's; ``spill_folder`` None: the
@@ -217,14 +221,19 @@ class Engine:
         """Where the signs of equal rows (their side: -1 or 1) don't add up to zero.
 
         Returns how many rows there are too few and too many, and up to ``limit`` examples: the
-        values, then ``surplus``.
+        values, then ``surplus``. Of a table of very many columns, the first ones stand for a row
+        in the examples, and 128 bits of hash for its values: the engine sets memory aside for each
+        column of a group.
         """
-        names = [f.name for f in rows.fields()]
+        fields = rows.fields()
+        names = [f.name for f in fields[:COLUMNS_GROUPED_MAX]]
+        wide = len(fields) > COLUMNS_GROUPED_MAX
+        key = ", ".join(rows.fingerprint().values()) if wide else rows.key()
         values = ", ".join(f"any_value({name}) AS {name}" for name in names)
         with self._over(rows):
             self._connection.execute(
                 f'CREATE TEMP TABLE unbalanced AS SELECT {values}, sum("#side")::BIGINT AS surplus '
-                f"FROM rows GROUP BY {rows.key()} HAVING surplus <> 0"
+                f"FROM rows GROUP BY {key} HAVING surplus <> 0"
             )
         with self._asked():
             totals = self._connection.sql(

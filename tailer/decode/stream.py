@@ -34,8 +34,8 @@ LEAVING, COMING, PLACED = 0, 1, 2
 #: query doubles with every level, and is a gigabyte at 15.
 MAP_DEPTH_MAX = 8
 
-#: Tells which of a row's columns are null, for as many as there are bits.
-_NULLS = pa.field("#nulls", pa.int64())
+#: Columns of bits that tell which of a row's columns are null, so many in each.
+_NULLS = "#nulls"
 _NULLS_MAX = 62
 _NARROW_DIGITS = 18
 #: Begins the second hash: only what is mixed in before a value changes how that one is mixed.
@@ -99,7 +99,8 @@ class RowStream:
         """
         self._check_depth()
         narrow = self._narrow()
-        first, second, exact = [f'"{_NULLS.name}"'], [_SALT, f'"{_NULLS.name}"'], []
+        masks = [f'"{f.name}"' for f, _ in self._null_masks()]
+        first, second, exact = [*masks], [_SALT, *masks], []
         for field in self.fields():
             value = _canonical(field.name, field.type)
             if field not in narrow:
@@ -125,19 +126,32 @@ class RowStream:
 
     def _narrow(self) -> list[pa.Field]:
         """The columns that 128 bits of hash may stand for."""
-        return [f for f in self.fields() if _is_narrow(f.type)][:_NULLS_MAX]
+        return [f for f in self.fields() if _is_narrow(f.type)]
+
+    def _null_masks(self) -> list[tuple[pa.Field, list[pa.Field]]]:
+        """Each column of bits, and the narrow columns of which it tells whether they are null."""
+        narrow = self._narrow()
+        starts = range(0, max(1, len(narrow)), _NULLS_MAX)
+        return [
+            (pa.field(f"{_NULLS}{at}", pa.int64()), narrow[at : at + _NULLS_MAX]) for at in starts
+        ]
 
     def reader(self) -> pa.RecordBatchReader:
-        """The stream as the engine takes it, once; with a column that tells which are null."""
-        schema = self.schema.append(_NULLS)
-        numbers = [self.schema.names.index(f.name) for f in self._narrow()]
+        """The stream as the engine takes it, once; with columns that tell which are null."""
+        masks = self._null_masks()
+        schema = pa.schema([*self.schema, *(mask for mask, _ in masks)])
+        at = {name: i for i, name in enumerate(self.schema.names)}
+        numbers = [[at[f.name] for f in fields] for _, fields in masks]
 
         def guarded() -> Iterator[pa.RecordBatch]:
             try:
                 for batch in self.batches:
-                    nulls = _null_mask([batch.column(i) for i in numbers], batch.num_rows)
+                    nulls = [
+                        _null_mask([batch.column(i) for i in group], batch.num_rows)
+                        for group in numbers
+                    ]
                     columns = [_without_offsets(c) for c in batch.columns]
-                    yield pa.RecordBatch.from_arrays([*columns, nulls], schema=schema)
+                    yield pa.RecordBatch.from_arrays([*columns, *nulls], schema=schema)
             except BaseException as e:
                 self.error = e
                 raise

@@ -91,12 +91,13 @@ def test_of_many_equal_rows_the_lowest_of_the_larger_side_stay() -> None:
 
 
 def test_more_columns_than_there_are_bits_are_compared_all_the_same() -> None:
+    alike = integer_of_hash(engine_hash("NULL::BIGINT"))
     columns = [pa.field(f"c{i}", pa.int64()) for i in range(70)]
     schema = pa.schema([*REF_FIELDS, *columns])
 
     def rows() -> RowStream:
         values: list[list[int | None]] = [[i, i] for i in range(69)]
-        last: list[int | None] = [None, 0]
+        last: list[int | None] = [None, alike]
         arrays = [pa.array([LEAVING, COMING], pa.int8()), pa.array([0, 0], pa.int64())]
         arrays += [pa.array(column, pa.int64()) for column in [*values, last]]
         return RowStream(schema, iter([pa.RecordBatch.from_arrays(arrays, schema=schema)]))
@@ -104,6 +105,28 @@ def test_more_columns_than_there_are_bits_are_compared_all_the_same() -> None:
     with Engine(DiffOptions()) as engine:
         found = engine.unmatched(rows)
     assert (list(found.leaving), list(found.coming)) == ([0], [0])
+
+
+def test_two_thousand_columns_are_proved_in_little_memory() -> None:
+    names = [f"c{i}" for i in range(2000)]
+    types = [pa.string() if i % 2 else pa.int64() for i in range(2000)]
+    schema = pa.schema([*REF_FIELDS, *zip(names, types, strict=True)])
+
+    def signed(last: str) -> RowStream:
+        numbers, texts = pa.array([1, None]), pa.array(["a", "b"])
+        values = [texts if pa.types.is_string(t) else numbers for t in types]
+        plus = [pa.array([1, 1], pa.int8()), pa.array([0, 1]), *values]
+        minus = [pa.array([-1, -1], pa.int8()), *plus[1:-1], pa.array(["a", last])]
+        batches = [pa.RecordBatch.from_arrays(rows, schema=schema) for rows in (plus, minus)]
+        return RowStream(schema, iter(batches))
+
+    with Engine(DiffOptions(memory_bytes_max=256 * 1024 * 1024)) as engine:
+        assert engine.unbalanced(signed("b"), 5)[:2] == (0, 0)
+    with Engine(DiffOptions(memory_bytes_max=256 * 1024 * 1024)) as engine:
+        missing, surplus, examples = engine.unbalanced(signed("c"), 5)
+    assert (missing, surplus) == (1, 1)
+    assert sorted(examples["surplus"].to_pylist()) == [-1, 1]
+    assert examples["c1"].to_pylist() == ["b", "b"]
 
 
 @pytest.mark.parametrize(
