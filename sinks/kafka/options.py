@@ -44,7 +44,7 @@ _ALLOWED: dict[str, tuple[type, Any]] = {
     "topic_config": (dict, {}),
     "compression": (str, "none"),
     "linger_ms": (int, 5),
-    "batch_bytes": (int, 512 * 1024),
+    "batch_bytes": (int, 1_000_000),
     "in_flight_bytes": (int, 32 * 1024 * 1024),
     "transaction_rows": (int, 65_536),
     "transaction_bytes": (int, 32 * 1024 * 1024),

@@ -21,7 +21,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tests.benchmarks.kafka_contenders import CONTENDERS
+from tests.benchmarks.kafka_contenders import BATCH_BYTES, CONTENDERS
 from tests.benchmarks.measure import ROOT, Peak, environment
 from tests.benchmarks.tables import bench_folder
 from tests.kafka.broker import Broker
@@ -78,7 +78,7 @@ def java_perf(broker: Broker, topic: str, compression: str) -> float:
     command += ["org.apache.kafka.tools.ProducerPerformance", "--topic", topic]
     command += ["--num-records", str(EVENTS), "--record-size", "300", "--throughput", "-1"]
     command += ["--producer-props", f"bootstrap.servers={broker.bootstrap}", "acks=all"]
-    command += ["batch.size=524288", "linger.ms=50", f"compression.type={compression}"]
+    command += [f"batch.size={BATCH_BYTES}", "linger.ms=50", f"compression.type={compression}"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     return float(re.findall(r"([\d.]+) records/sec", answer.stdout)[-1])
 
