@@ -96,6 +96,23 @@ def test_a_wheel_has_the_compiled_part_where_there_is_a_compiler(
     assert compiled == ([] if pure == "1" else ["tailer/_columns.abi3.so"])
 
 
+def test_a_compiler_that_fails_leaves_a_pure_wheel(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for package in PACKAGES:
+        ignored = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(ROOT / package, tree / package, ignore=ignored)
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tree)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "out"]
+    environment = os.environ | {"CC": "false"}
+    done = subprocess.run(
+        command, cwd=tree, env=environment, check=True, capture_output=True, text=True
+    )
+    assert "could not be compiled: the wheel is pure Python" in done.stdout + done.stderr
+    (path,) = (tree / "out").iterdir()
+    assert "py3-none-any" in path.name
+
+
 def test_the_distribution_is_not_named_like_its_package(shipped: Distribution) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (shipped.name, shipped.version) == ("delta-tailer", project["version"])
