@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,10 +25,9 @@ from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, Offset
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError
 from tailer.history import parse_timestamp, version_at_or_after, version_at_or_before
-from tailer.spark.driver import TaskPartition, plan_once
+from tailer.spark.driver import TaskPartition, plan_once, tasks_of
 from tailer.spark.failing import one_sentence
 from tailer.spark.options import SourceOptions, source_options
-from tailer.spark.orders import Order, pack
 from tailer.spark.planning import Planner
 from tailer.spark.tasks import spark_batches
 from tailer.spark.types import change_schema
@@ -158,23 +156,14 @@ class ChangeReader(DataSourceReader):
     @one_sentence
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the read; one without orders where there is nothing."""
-        orders = plan_once(self.options, self._orders)
-        shares = pack(
-            orders, self.options.partition_bytes_max, self.options.partitions_min, ordered=False
-        )
-        return [TaskPartition(share) for share in shares] or [TaskPartition([])]
+        return plan_once(self.options, self._tasks) or [TaskPartition([])]
 
-    async def _orders(self, planner: Planner) -> list[Order]:
+    async def _tasks(self, planner: Planner) -> list[TaskPartition]:
         first = await self._first(planner)
         first = Offset(max(first.version, self.first), snapshot=first.snapshot)
         if first.version > self.last:
             return []
-        end = Offset(self.last + 1)
-        orders: list[Order] = []
-        async with aclosing(planner.orders(first, end, same_table=False)) as found:
-            async for _, more in found:
-                orders += more
-        return orders
+        return await tasks_of(planner, first, Offset(self.last + 1), self.target, same_table=False)
 
     async def _first(self, planner: Planner) -> Offset:
         start, last, table = self.options.start or "", self.target[1], planner.log.store.root
@@ -205,7 +194,7 @@ class ChangeReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's rows."""
         assert isinstance(partition, TaskPartition)
-        decode = self.options.decoding(self.target[0])
+        decode = self.options.decoding(self.target, partition.removals)
         return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
 
 
