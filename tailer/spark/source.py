@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -207,26 +207,40 @@ class FilteringReader(ChangeReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take what bounds the versions; all else is Spark's own."""
-        from pyspark.sql import datasource as ds
-
         for condition in filters:
-            value = getattr(condition, "value", None)
-            column = getattr(condition, "attribute", None)
-            if column != (COMMIT_VERSION,) or not isinstance(value, int):
-                if not (isinstance(condition, ds.IsNotNull) and column == (COMMIT_VERSION,)):
-                    yield condition
-            elif isinstance(condition, ds.EqualTo):
-                self._narrow(value, value)
-            elif isinstance(condition, ds.GreaterThanOrEqual):
-                self._narrow(value, self.last)
-            elif isinstance(condition, ds.GreaterThan):
-                self._narrow(value + 1, self.last)
-            elif isinstance(condition, ds.LessThanOrEqual):
-                self._narrow(0, value)
-            elif isinstance(condition, ds.LessThan):
-                self._narrow(0, value - 1)
-            else:
+            bounds = _versions_of(condition)
+            if bounds is not None:
+                self._narrow(bounds[0], self.last if bounds[1] is None else bounds[1])
+            if bounds is None or type(condition).__name__ == "In":
                 yield condition
 
     def _narrow(self, first: int, last: int) -> None:
         self.first, self.last = max(self.first, first), min(self.last, last)
+
+
+def _versions_of(condition: Filter) -> tuple[int, int | None] | None:
+    """The first and the last version that a condition allows (None: any); None for conditions that
+    say nothing of that. Of a list it is the range that has them all."""
+    if getattr(condition, "attribute", None) != (COMMIT_VERSION,):
+        return None
+    value: Any = getattr(condition, "value", None)
+    kind = type(condition).__name__
+    if kind == "IsNotNull":
+        return 0, None
+    if kind == "In":
+        numbers = [number for number in value if isinstance(number, int)]
+        return (min(numbers), max(numbers)) if numbers else None
+    if not isinstance(value, int):
+        return None
+    match kind:
+        case "EqualTo" | "EqualNullSafe":
+            return value, value
+        case "GreaterThanOrEqual":
+            return value, None
+        case "GreaterThan":
+            return value + 1, None
+        case "LessThanOrEqual":
+            return 0, value
+        case "LessThan":
+            return 0, value - 1
+    return None

@@ -11,6 +11,7 @@ message is kept.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from urllib.request import urlopen
@@ -63,6 +64,25 @@ def pages(spark: SparkSession) -> str:
     return "\n".join(found)
 
 
+def read(spark: SparkSession, name: str, options: dict[str, str], folder: Path) -> bool:
+    """One of the reads; False where it has to be done again."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        batch(spark, options, folder)
+        if "changeSource" not in options:
+            stream(spark, options, folder)
+        assert not name.startswith("refused")
+    except PySparkException as e:
+        # Spark waits ten seconds for a Python process, no more; a busy machine may need them.
+        if "failed to connect back" in str(e):
+            return False
+        if not name.startswith("refused"):
+            raise
+        (folder / "message").write_text(str(e))
+    return True
+
+
 def main(settings: str, reads: str, folder: str) -> None:
     """Run them all, and keep what is told."""
     builder = SparkSession.builder.appName("tailer on S3")
@@ -71,17 +91,8 @@ def main(settings: str, reads: str, folder: str) -> None:
     spark = builder.getOrCreate()
     spark.dataSource.register(TailerSource)
     for name, options in json.loads(Path(reads).read_text()).items():
-        own = Path(folder, name)
-        own.mkdir()
-        try:
-            batch(spark, options, own)
-            if "changeSource" not in options:
-                stream(spark, options, own)
-            assert not name.startswith("refused")
-        except PySparkException as e:
-            if not name.startswith("refused"):
-                raise
-            (own / "message").write_text(str(e))
+        while not read(spark, name, options, Path(folder, name)):
+            pass
     Path(folder, "told").write_text(pages(spark))
     spark.stop()
 
