@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import aclosing
 
@@ -12,6 +13,9 @@ from tailer.delta.snapshot import TableState
 from tailer.delta.types import ArrayType, DataType, MapType, StructType
 from tailer.follow import FollowOptions, follow
 from tailer.log import DeltaLog
+
+#: What writers give a column that is made under a mapping.
+_GENERATED = re.compile(r"col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 __all__ = ["KnownRemovals", "mapping_removals"]
 
@@ -73,20 +77,13 @@ def _was_mapped(state: TableState) -> bool:
 def _same_mapping(before: TableState, after: TableState) -> bool:
     """Whether one mapping reaches from one state to the other, for what is sure.
 
-    A mapping that is made anew gives the columns ids from 1 on, and their names as physical ones.
-    It is the same where every column of the later state was there before, by both, or is newer.
+    A mapping that is made anew takes the columns' names as physical ones. So a generated one that
+    is there before and after was there all the time.
     """
-    if before.mapping == "none" or before.mapping != after.mapping:
+    if "none" in (before.mapping, after.mapping):
         return False
     known = set(_columns(before.schema))
-    try:
-        last = int(before.metadata.configuration["delta.columnMapping.maxColumnId"])
-    except (KeyError, ValueError):
-        return False
-    return all(
-        column in known or (column[0] is not None and column[0] > last)
-        for column in _columns(after.schema)
-    )
+    return any(column in known and _GENERATED(column[1]) for column in _columns(after.schema))
 
 
 def _columns(data_type: DataType) -> Iterator[tuple[int | None, str]]:

@@ -99,6 +99,18 @@ def test_a_query_that_keeps_its_schema_has_the_values_of_renamed_columns(
 
 
 @pytest.mark.anyio
+async def test_one_mapping_that_reaches_through_is_known_without_its_commits(
+    golden: GoldenCase, tmp_path: Path
+) -> None:
+    shutil.copytree(golden("mapping_name").table, tmp_path / "t")
+    log = table_log(tmp_path / "t")
+    last = await log.latest_version()
+    before, end = (await log.snapshot(3)).state, (await log.snapshot(last)).state
+    shutil.rmtree(tmp_path / "t")
+    assert await mapping_removals(log, 4, last, end, before) == ()
+
+
+@pytest.mark.anyio
 async def test_removals_are_found_in_any_range(golden: GoldenCase) -> None:
     log = table_log(golden("mapping_back").table)
 
