@@ -33,7 +33,7 @@ from tailer.history import (
     version_at_or_before,
 )
 from tailer.log import DeltaLog
-from tailer.mapped import last_mapped
+from tailer.mapped import mapping_removals
 from tailer.metrics import FeedMetrics
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.options import FeedOptions
@@ -195,15 +195,14 @@ def _check_range(first: int, last: int) -> None:
 async def _read(arguments: argparse.Namespace, log: DeltaLog) -> int:
     kind = output_kind(arguments.output)
     first, last = await _range(arguments, log)
-    snapshot = await log.snapshot(last)
-    end = snapshot.state
+    end = (await log.snapshot(last)).state
     _check_columns(arguments.columns, end, log.store.root)
     # One file has one schema: the end version's, as in Spark. Lines each have their version's.
     target = None if kind == "jsonl" else end
     options = _feed_options(arguments, target)
     if target is not None:
-        mapped = await last_mapped(log, first, snapshot)
-        options = replace(options, decode=replace(options.decode, mapped=mapped))
+        removals = await mapping_removals(log, first, last, end)
+        options = replace(options, decode=replace(options.decode, removals=removals))
     schema = output_schema(end, options.decode.columns)
     changes = read_changes(log, Offset(first), last, options)
     async with open_output(arguments.output, schema, ids=arguments.with_ids) as output:

@@ -27,7 +27,7 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, first_error
 from tailer.feed import read_changes
 from tailer.log import DeltaLog
-from tailer.mapped import last_mapped
+from tailer.mapped import mapping_removals
 from tailer.options import FeedOptions
 
 __all__ = ["SignedRows", "Verdict", "compare_rows", "verify"]
@@ -82,10 +82,9 @@ async def verify(
 
 
 async def _verify(log: DeltaLog, first: int, last: int, options: FeedOptions) -> Verdict:
-    snapshot = await log.snapshot(last)
-    state = snapshot.state
-    mapped = await last_mapped(log, first, snapshot)
-    options = replace(options, decode=replace(options.decode, mapped=mapped))
+    state = (await log.snapshot(last)).state
+    removals = await mapping_removals(log, first, last, state)
+    options = replace(options, decode=replace(options.decode, removals=removals))
     try:
         return await _verify_in(log, first, last, options, state)
     except CorruptRow:

@@ -35,7 +35,8 @@ LAYERS = (
     ("fanout", "pair", "publish", "retention", "snapshotting"),
     ("batches",),
     ("options",),
-    ("policy", "derive", "follow", "mapped"),
+    ("mapped",),
+    ("policy", "derive", "follow"),
     ("log", "fetch", "offsets", "sink", "topic"),
     ("store", "decode", "metrics", "pipe", "select"),
     # A shared table is a store, so the client lies below it; the server stands on the feed's parts.

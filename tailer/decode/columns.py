@@ -29,14 +29,12 @@ from tailer.delta.schema import (
 )
 from tailer.errors import CorruptRow
 
-__all__ = ["Convert", "as_written", "converter", "find_field"]
+__all__ = ["Convert", "converter", "find_field"]
 
 #: Turns one array as it comes from the file into one of the Delta column's Arrow type.
 Convert = Callable[[pa.Array], pa.Array]
 
 _FIELD_ID = b"PARQUET:field_id"
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
-_MAPPED = (_PHYSICAL_NAME, "delta.columnMapping.id")
 
 
 def find_field(
@@ -58,40 +56,6 @@ def find_field(
     # Delta's names differ by more than their case, and Spark matches them without regard to it.
     folded = [(i, f) for i, f in enumerate(fields) if f.name.lower() == name.lower()]
     return folded[0] if len(folded) == 1 else None
-
-
-def as_written(target: StructType, written: StructType) -> StructType:
-    """The schema ``target`` with the physical names and ids that its columns have in ``written``.
-
-    For files from before column mapping was removed. ``written`` is the last schema that had it, or
-    as late a one as is known: only logical names, nested ones too, are common to both. A column
-    that ``written`` lacks is in none of its files.
-    """
-    known = {f.name.lower(): f for f in written}
-    return StructType(tuple(_as_written_field(f, known.get(f.name.lower())) for f in target))
-
-
-def _as_written_field(field: StructField, written: StructField | None) -> StructField:
-    found = {} if written is None else written.metadata
-    names: dict[str, object] = {key: found.get(key) for key in _MAPPED}
-    if written is None:
-        names = {_PHYSICAL_NAME: ""}
-    data_type = field.type if written is None else _as_written_type(field.type, written.type)
-    return StructField(field.name, data_type, field.nullable, {**field.metadata, **names})
-
-
-def _as_written_type(target: DataType, written: DataType) -> DataType:
-    match target, written:
-        case StructType(), StructType():
-            return as_written(target, written)
-        case ArrayType(), ArrayType():
-            element = _as_written_type(target.element, written.element)
-            return ArrayType(element, target.contains_null)
-        case MapType(), MapType():
-            key = _as_written_type(target.key, written.key)
-            value = _as_written_type(target.value, written.value)
-            return MapType(key, value, target.value_contains_null)
-    return target
 
 
 def converter(

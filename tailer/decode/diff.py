@@ -108,7 +108,10 @@ class _Sides:
             decode.columns is None and all((decode.target or f.state) == after for f in files)
             for files in (leaving, coming)
         )
-        compared = replace(decode, target=after, columns=None, own_columns=True)
+        version = next((f.version for f in (*leaving, *coming)), None)
+        compared = replace(
+            decode, target=after, target_version=version, columns=None, own_columns=True
+        )
         return cls(leaving, coming, open_file, compared, after, (left, came))
 
     def files(self) -> Iterator[tuple[int, int, ChangeFile]]:

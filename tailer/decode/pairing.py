@@ -77,6 +77,11 @@ class Images:
     select: Callable[[pa.RecordBatch], pa.RecordBatch] = _as_it_is
     lost: Callable[[ChangeFile], int | None] = _not_lost
 
+    @property
+    def version(self) -> int | None:
+        """The version; None where it has no files."""
+        return self.files[0].version if self.files else None
+
     def rows(
         self, options: DecodeOptions, *, images_only: bool = False
     ) -> Iterator[tuple[ChangeFile, int, Any]]:
@@ -175,8 +180,9 @@ class Pairing:
         """Put all paired preimages aside at once: some come behind their postimage, or have to be
         read in the schema that the version leads to."""
         self.early = True
-        target = reading.decode.target or reading.after
-        options = replace(reading.decode, target=target, row_ids=False)
+        options = replace(reading.decode, row_ids=False)
+        if options.target is None:
+            options = replace(options, target=reading.after, target_version=reading.version)
         for _, at, rows in reading.rows(options):
             places = positions_within(self.paired, at, at + rows.batch.num_rows)
             if len(places):
@@ -275,7 +281,13 @@ def _images(reading: Images, key: tuple[str, ...]) -> RowStream:
     fields = list(output_schema(reading.after, key))[: -len(METADATA_FIELDS)]
     named = [pa.field(f"c{i}", f.type) for i, f in enumerate(fields)]
     schema = pa.schema([*REF_FIELDS, *([_ROW_ID] if by_id else []), *named])
-    options = replace(reading.decode, columns=key, target=reading.after, row_ids=by_id)
+    options = replace(
+        reading.decode,
+        columns=key,
+        target=reading.after,
+        target_version=reading.version,
+        row_ids=by_id,
+    )
 
     def batches() -> Iterator[pa.RecordBatch]:
         for _, at, rows in reading.rows(options, images_only=True):

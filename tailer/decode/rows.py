@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, METADATA_FIELDS, ChangeFile, Rows
 from tailer.decode.calendar import Calendar, calendar_of
-from tailer.decode.columns import Convert, as_written, converter, find_field
+from tailer.decode.columns import Convert, converter, find_field
 from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.naming import Removal, in_file
 from tailer.decode.part import Part
 from tailer.decode.tracking import OnRead, read_bytes, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
@@ -43,9 +44,10 @@ class DecodeOptions:
     """Bounds and settings of decoding.
 
     ``target`` casts all rows into that state's schema (a range in one schema); None leaves them
-    in the schema that their file was written under. ``mapped`` is the last state with column
-    mapping, where the target has none any more. With ``own_columns``, columns that the file's own
-    state did not have are null, even if the file still has them (dropped, and then back).
+    in the schema that their file was written under. ``target_version`` is the target's (None: later
+    than all files), and ``removals`` those of column mapping between the files and it, in order.
+    With ``own_columns``, columns that the file's own state did not have are null, even if the file
+    still has them (dropped, and then back).
     ``writer_timezone`` is for partition timestamps without a zone. ``page_checksums`` verifies them
     where a file has some; that costs about a twentieth of the time. ``row_ids`` asks for those too;
     ``on_read`` is told how many bytes are read.
@@ -55,7 +57,8 @@ class DecodeOptions:
     batch_bytes_max: int = 32 * 1024 * 1024
     writer_timezone: str = "UTC"
     target: TableState | None = None
-    mapped: TableState | None = None
+    target_version: int | None = None
+    removals: tuple[Removal, ...] = ()
     columns: tuple[str, ...] | None = None
     page_checksums: bool = False
     row_ids: bool = False
@@ -211,17 +214,18 @@ class _Decoder:
 
     def _project(self) -> tuple[list[_Part], list[str]]:
         """What makes each data column, and the file's columns that are needed for it."""
-        target, written = self.options.target or self.file.state, self.file.state
-        schema, mapping = target.schema, target.mapping
-        if mapping == "none" and written.mapping != "none":  # it was removed since
-            last = self.options.mapped or written
-            schema, mapping = as_written(schema, last.schema), written.mapping
+        options, state = self.options, self.file.state
+        schema, mapping = state.schema, state.mapping
+        if options.target is not None:
+            schema, mapping = in_file(
+                options.target, options.target_version, self.file, options.removals
+            )
         fields = {f.name: f for f in schema}
-        wanted = fields if self.options.columns is None else self.options.columns
-        in_file = [f.with_type(plain_type(f.type)) for f in self.parquet.schema_arrow]
+        wanted = fields if options.columns is None else options.columns
+        present = [f.with_type(plain_type(f.type)) for f in self.parquet.schema_arrow]
         calendar = calendar_of(self.parquet.metadata.metadata)
         parts = [
-            self._part(fields[name], mapping, in_file, calendar)
+            self._part(fields[name], mapping, present, calendar)
             for name in wanted
             if name in fields
         ]
@@ -231,7 +235,7 @@ class _Decoder:
         self,
         field: StructField,
         mapping: str,
-        in_file: list[pa.Field],
+        present: list[pa.Field],
         calendar: Calendar | None,
     ) -> _Part:
         """What makes one data column.
@@ -245,7 +249,7 @@ class _Decoder:
         own = {state.physical_name(f).lower() for f in state.schema}
         if self.options.own_columns and physical.lower() not in own:
             return pa.scalar(None, arrow_type(field.type))
-        found = find_field(in_file, field, mapping)
+        found = find_field(present, field, mapping)
         if found is None:
             return pa.scalar(None, arrow_type(field.type))
         name, source = found[1].name, found[1].type

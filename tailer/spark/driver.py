@@ -12,25 +12,47 @@ from typing import Any, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
+from tailer.changes import Offset
+from tailer.decode.naming import Removal
+from tailer.delta.snapshot import TableState
 from tailer.log import DeltaLog
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import Order
+from tailer.spark.orders import Order, pack
 from tailer.spark.planning import Planner
 from tailer.spark.tasks import store_portal
 
-__all__ = ["Driver", "TaskPartition", "plan_once"]
+__all__ = ["Driver", "TaskPartition", "plan_once", "tasks_of"]
 
 T = TypeVar("T")
 
 
 class TaskPartition(InputPartition):
-    """One task's work. What Spark prints of it has no option and no secret."""
+    """One task's work. What Spark prints of it has no option and no secret.
 
-    def __init__(self, orders: Sequence[Order]) -> None:
+    ``removals`` are those of column mapping between the orders' files and the query's schema.
+    """
+
+    def __init__(self, orders: Sequence[Order], removals: Sequence[Removal] = ()) -> None:
         self.orders = list(orders)
+        self.removals = tuple(removals)
 
     def __repr__(self) -> str:
         return f"TaskPartition({len(self.orders)} orders)"
+
+
+async def tasks_of(
+    planner: Planner,
+    start: Offset,
+    end: Offset,
+    target: tuple[TableState, int],
+    *,
+    same_table: bool = True,
+) -> list[TaskPartition]:
+    """The tasks of the changes from ``start`` up to ``end`` (exclusive), for a query whose schema
+    is ``target``'s, a state with its version."""
+    orders, removals = await planner.gathered(start, end, target, same_table=same_table)
+    size, least = planner.options.partition_bytes_max, planner.options.partitions_min
+    return [TaskPartition(share, removals) for share in pack(orders, size, least, ordered=False)]
 
 
 class Driver:

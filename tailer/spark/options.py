@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from tailer.changes import Offset
 from tailer.decode.engine import DiffOptions
+from tailer.decode.naming import Removal
 from tailer.decode.plan import ChangeSource
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import TableState
@@ -73,9 +74,21 @@ class SourceOptions:
     torn_commit_max_s: float = 10.0
     store: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def decoding(self, target: TableState | None) -> DecodeOptions:
-        """How the executors decode: into the query's own schema, ``target``."""
-        return replace(self.decode, target=target, columns=self.columns)
+    def decoding(
+        self, target: tuple[TableState, int], removals: tuple[Removal, ...]
+    ) -> DecodeOptions:
+        """How the executors decode: into the query's own schema, ``target``, of that version.
+
+        ``removals`` are those of column mapping between there and what is read.
+        """
+        state, version = target
+        return replace(
+            self.decode,
+            target=state,
+            target_version=version,
+            removals=removals,
+            columns=self.columns,
+        )
 
 
 class _Given:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
+from tailer.decode.naming import Removal
 from tailer.decode.plan import (
     incomplete_removes,
     plan_changes,
@@ -33,6 +34,7 @@ from tailer.errors import DataLoss, TableError, UnsupportedTable
 from tailer.fetch import fetch
 from tailer.follow import FollowOptions, follow
 from tailer.log import DeltaLog
+from tailer.mapped import KnownRemovals
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder, fan_out, rewrite_order
 from tailer.store import Store
@@ -94,6 +96,7 @@ class Planner:
     def __init__(self, log: DeltaLog, options: SourceOptions) -> None:
         self.log = log
         self.options = options
+        self._removals: KnownRemovals | None = None
 
     async def versions(
         self, start: Offset, last: int, *, files: bool = True, same_table: bool = True
@@ -278,6 +281,22 @@ class Planner:
                 yield planned, [o async for o in self._cut(planned, until, ordered=ordered)]
                 if until is not None:
                     return
+
+    async def gathered(
+        self, start: Offset, end: Offset, target: tuple[TableState, int], *, same_table: bool = True
+    ) -> tuple[list[Order], tuple[Removal, ...]]:
+        """All orders from ``start`` up to ``end`` (exclusive), for a query whose schema is
+        ``target``'s, a state with its version; and the removals of column mapping in between."""
+        orders: list[Order] = []
+        latest: Planned | None = None
+        async with aclosing(self.orders(start, end, same_table=same_table)) as found:
+            async for planned, more in found:
+                orders += more
+                latest = planned
+        if latest is None or not orders:
+            return [], ()
+        self._removals = self._removals or KnownRemovals(self.log, target)
+        return orders, await self._removals.of(start.version, latest.version, latest.state)
 
     async def _cut(
         self, planned: Planned, until: int | None, *, ordered: bool

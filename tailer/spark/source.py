@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -26,10 +25,9 @@ from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, Offset
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError
 from tailer.history import parse_timestamp, version_at_or_after, version_at_or_before
-from tailer.spark.driver import TaskPartition, plan_once
+from tailer.spark.driver import TaskPartition, plan_once, tasks_of
 from tailer.spark.failing import one_sentence
 from tailer.spark.options import SourceOptions, source_options
-from tailer.spark.orders import Order, pack
 from tailer.spark.planning import Planner
 from tailer.spark.tasks import spark_batches
 from tailer.spark.types import change_schema
@@ -158,23 +156,14 @@ class ChangeReader(DataSourceReader):
     @one_sentence
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the read; one without orders where there is nothing."""
-        orders = plan_once(self.options, self._orders)
-        shares = pack(
-            orders, self.options.partition_bytes_max, self.options.partitions_min, ordered=False
-        )
-        return [TaskPartition(share) for share in shares] or [TaskPartition([])]
+        return plan_once(self.options, self._tasks) or [TaskPartition([])]
 
-    async def _orders(self, planner: Planner) -> list[Order]:
+    async def _tasks(self, planner: Planner) -> list[TaskPartition]:
         first = await self._first(planner)
         first = Offset(max(first.version, self.first), snapshot=first.snapshot)
         if first.version > self.last:
             return []
-        end = Offset(self.last + 1)
-        orders: list[Order] = []
-        async with aclosing(planner.orders(first, end, same_table=False)) as found:
-            async for _, more in found:
-                orders += more
-        return orders
+        return await tasks_of(planner, first, Offset(self.last + 1), self.target, same_table=False)
 
     async def _first(self, planner: Planner) -> Offset:
         start, last, table = self.options.start or "", self.target[1], planner.log.store.root
@@ -205,7 +194,7 @@ class ChangeReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's rows."""
         assert isinstance(partition, TaskPartition)
-        decode = self.options.decoding(self.target[0])
+        decode = self.options.decoding(self.target, partition.removals)
         return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
 
 
@@ -218,26 +207,40 @@ class FilteringReader(ChangeReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take what bounds the versions; all else is Spark's own."""
-        from pyspark.sql import datasource as ds
-
         for condition in filters:
-            value = getattr(condition, "value", None)
-            column = getattr(condition, "attribute", None)
-            if column != (COMMIT_VERSION,) or not isinstance(value, int):
-                if not (isinstance(condition, ds.IsNotNull) and column == (COMMIT_VERSION,)):
-                    yield condition
-            elif isinstance(condition, ds.EqualTo):
-                self._narrow(value, value)
-            elif isinstance(condition, ds.GreaterThanOrEqual):
-                self._narrow(value, self.last)
-            elif isinstance(condition, ds.GreaterThan):
-                self._narrow(value + 1, self.last)
-            elif isinstance(condition, ds.LessThanOrEqual):
-                self._narrow(0, value)
-            elif isinstance(condition, ds.LessThan):
-                self._narrow(0, value - 1)
-            else:
+            bounds = _versions_of(condition)
+            if bounds is not None:
+                self._narrow(bounds[0], self.last if bounds[1] is None else bounds[1])
+            if bounds is None or type(condition).__name__ == "In":
                 yield condition
 
     def _narrow(self, first: int, last: int) -> None:
         self.first, self.last = max(self.first, first), min(self.last, last)
+
+
+def _versions_of(condition: Filter) -> tuple[int, int | None] | None:
+    """The first and the last version that a condition allows (None: any); None for conditions that
+    say nothing of that. Of a list it is the range that has them all."""
+    if getattr(condition, "attribute", None) != (COMMIT_VERSION,):
+        return None
+    value: Any = getattr(condition, "value", None)
+    kind = type(condition).__name__
+    if kind == "IsNotNull":
+        return 0, None
+    if kind == "In":
+        numbers = [number for number in value if isinstance(number, int)]
+        return (min(numbers), max(numbers)) if numbers else None
+    if not isinstance(value, int):
+        return None
+    match kind:
+        case "EqualTo" | "EqualNullSafe":
+            return value, value
+        case "GreaterThanOrEqual":
+            return value, None
+        case "GreaterThan":
+            return value + 1, None
+        case "LessThanOrEqual":
+            return 0, value
+        case "LessThan":
+            return 0, value - 1
+    return None

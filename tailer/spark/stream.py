@@ -9,7 +9,6 @@ knows (latest, a time, a snapshot) first runs an empty batch that pins the place
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,10 +18,9 @@ from tailer.changes import Offset
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, OffsetError, TableError, TableReplaced
 from tailer.history import start_offset
-from tailer.spark.driver import Driver, TaskPartition
+from tailer.spark.driver import Driver, TaskPartition, tasks_of
 from tailer.spark.failing import one_sentence
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import Order, pack
 from tailer.spark.planning import Budget, Planner
 from tailer.spark.tasks import spark_batches
 
@@ -89,15 +87,7 @@ class ChangeStreamReader(DataSourceStreamReader):
     ) -> Sequence[InputPartition]:
         last = Offset.from_json(end)
         first = await self._resolved(planner, start, last)
-        orders: list[Order] = []
-        if first is not None:
-            async with aclosing(planner.orders(first, last)) as found:
-                async for _, more in found:
-                    orders += more
-        shares = pack(
-            orders, self.options.partition_bytes_max, self.options.partitions_min, ordered=False
-        )
-        return [TaskPartition(share) for share in shares]
+        return [] if first is None else await tasks_of(planner, first, last, self.target)
 
     async def _resolved(
         self, planner: Planner, start: dict[str, Any], end: Offset
@@ -117,7 +107,7 @@ class ChangeStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's rows."""
         assert isinstance(partition, TaskPartition)
-        decode = self.options.decoding(self.target[0])
+        decode = self.options.decoding(self.target, partition.removals)
         return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
 
     def stop(self) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.decode.columns import as_written, converter, find_field
+from tailer.decode.columns import converter, find_field
+from tailer.decode.naming import translated
 from tailer.delta.schema import VARIANT, DataType, StructField, StructType, arrow_type, parse_schema
 from tailer.errors import CorruptRow
 from tests.feeds import refusal
@@ -282,7 +283,7 @@ def test_a_schema_without_mapping_finds_its_columns_as_they_were_mapped(mapping:
         {"name": "col-m", "type": "long"},
     ]
     target = parse_schema(json.dumps({"type": "struct", "fields": fields}))
-    found = as_written(target, written)
+    found = translated(target, written, "none", back=True)
     assert found == target, "the names that users see are the new schema's"
     file = pa.struct([with_id("col-x", 5), with_id("new", 9)])
     in_file = [

@@ -90,6 +90,33 @@ def mapping_removed(lab: Lab) -> None:
     lab.sql("DELETE FROM {t} WHERE id = 1")
 
 
+def mapping_back(lab: Lab) -> None:
+    """Mapping comes late, goes with its feature, and comes again; columns are renamed each time."""
+    lab.create(
+        "id INT, name STRING, part INT, st STRUCT<a: INT, b: STRING>",
+        partitioned="part",
+        enableDeletionVectors="false",
+        **CDF,
+    )
+    lab.sql("INSERT INTO {t} SELECT id, concat('n', id), id % 2, struct(id, 'x') FROM range(3)")
+    lab.set(columnMapping_mode="name")
+    lab.sql("ALTER TABLE {t} RENAME COLUMN name TO title")
+    lab.sql("ALTER TABLE {t} RENAME COLUMN st.a TO c")
+    lab.sql("ALTER TABLE {t} RENAME COLUMN part TO half")
+    lab.sql("ALTER TABLE {t} ADD COLUMN name STRING")
+    lab.sql("INSERT INTO {t} SELECT 3, 't3', 1, struct(3, 'y'), 'new'")
+    lab.sql("UPDATE {t} SET title = 'u' WHERE id = 1")
+    lab.sql("ALTER TABLE {t} DROP FEATURE columnMapping")
+    lab.sql("UPDATE {t} SET st.c = 9 WHERE id = 2")
+    lab.sql("INSERT INTO {t} SELECT 4, 't4', 0, struct(4, 'z'), 'plain'")
+    lab.set(columnMapping_mode="name")
+    lab.sql("ALTER TABLE {t} RENAME COLUMN title TO label")
+    lab.sql("ALTER TABLE {t} RENAME COLUMN name TO title")
+    lab.sql("ALTER TABLE {t} RENAME COLUMN st.c TO d")
+    lab.sql("UPDATE {t} SET label = 'v' WHERE id = 3")
+    lab.sql("DELETE FROM {t} WHERE id = 0")
+
+
 WIDENED = (
     "id INT, b TINYINT, s SMALLINT, i INT, f FLOAT, d DATE, dec DECIMAL(6, 2), ib INT,"
     " st STRUCT<x: SMALLINT, y: FLOAT>, arr ARRAY<SMALLINT>, m MAP<TINYINT, SMALLINT>, p SMALLINT"
@@ -242,6 +269,7 @@ CASES = (
     mapping_id_cdf,
     mapping_upgraded,
     mapping_removed,
+    mapping_back,
     type_widening,
     type_widening_cdf,
     rowtracking,

@@ -58,6 +58,7 @@ EVERY_TABLE = (
     "legacy_format",
     "log_compaction",
     "log_compaction_stand_in",
+    "mapping_back",
     "mapping_id",
     "mapping_id_cdf",
     "mapping_name",
@@ -261,12 +262,20 @@ def test_a_read_crosses_a_replaced_table_and_a_feed_does_not(
     assert main(["tail", str(table), "--from", "0", "--to", "6"]) == 1
 
 
-def test_rows_from_before_a_mapping_was_removed_keep_their_values(
-    golden: GoldenCase, reader: Reader
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("mapping_removed", 6),
+        ("mapping_back", 8),  # mapped late: files from before it
+        ("mapping_back", 15),  # removed, with the feature
+        ("mapping_back", 21),  # mapped again
+    ],
+)
+def test_rows_from_before_a_mapping_came_or_went_keep_their_values(
+    name: str, last: int, golden: GoldenCase, reader: Reader
 ) -> None:
-    case = golden("mapping_removed")
-    first, last = case.summary["versions"]
-    read = reader.changes(case.table, first, last, "auto")
+    case = golden(name)
+    read = reader.changes(case.table, 0, last, "auto")
     after = case.snapshots()[last]
     assert replay(after.slice(0, 0), read, after) == []
 

@@ -32,15 +32,16 @@ _START_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class S3Server:
-    """A server at ``url``, whose buckets are the folders below ``folder``."""
+    """A server at ``url`` for one account, whose buckets are the folders below ``folder``."""
 
     url: str
     folder: Path
+    account: tuple[str, str] = (ACCESS, SECRET)
 
     def bucket(self, name: str) -> Bucket:
         """A bucket, made if it is not there."""
         (self.folder / name).mkdir(exist_ok=True)
-        return Bucket(name, self.url)
+        return Bucket(name, self.url, account=self.account)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Bucket:
     name: str
     url: str
     more: Mapping[str, Any] = field(default_factory=dict)
+    account: tuple[str, str] = (ACCESS, SECRET)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -62,8 +64,8 @@ class Bucket:
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": ACCESS,
-            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ACCESS_KEY_ID": self.account[0],
+            "AWS_SECRET_ACCESS_KEY": self.account[1],
             "AWS_ALLOW_HTTP": "true",
             "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
             "aws_conditional_put": "etag",
@@ -99,17 +101,19 @@ def _built() -> Path:
 
 
 @contextmanager
-def run_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
-    """A server over a folder, ended with the block."""
+def run_server(
+    folder: Path, port: int = 0, account: tuple[str, str] = (ACCESS, SECRET)
+) -> Iterator[S3Server]:
+    """A server over a folder for one account, its key and its secret; ended with the block."""
     port = port or free_port()
-    account = {"S3_ACCESS": ACCESS, "S3_SECRET": SECRET, "S3_REGION": REGION}
+    settings = {"S3_ACCESS": account[0], "S3_SECRET": account[1], "S3_REGION": REGION}
     with subprocess.Popen(
         [str(_built()), f"127.0.0.1:{port}", str(folder)],
-        env={**os.environ, **account}, stdout=subprocess.DEVNULL,
+        env={**os.environ, **settings}, stdout=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         try:
             _wait_for(process, port)
-            yield S3Server(f"http://127.0.0.1:{port}", folder)
+            yield S3Server(f"http://127.0.0.1:{port}", folder, account)
         finally:
             process.kill()
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
-from tests.s3.fixture import ACCESS, REGION, SECRET, Bucket
+from tests.s3.fixture import REGION, Bucket
 
 __all__ = ["Objects"]
 
@@ -23,8 +23,8 @@ class Objects:
             "s3",
             endpoint_url=self.bucket.url,
             region_name=REGION,
-            aws_access_key_id=ACCESS,
-            aws_secret_access_key=SECRET,
+            aws_access_key_id=self.bucket.account[0],
+            aws_secret_access_key=self.bucket.account[1],
             config=AioConfig(signature_version="s3v4", s3={"addressing_style": "path"}),
         )
         self._client: Any = await self._context.__aenter__()

@@ -30,12 +30,13 @@ BATCH = (
     "cdf_overwrite_schema",
     "cdf_partition_strings",
     "cdf_types",
+    "mapping_back",
     "mapping_name_cdf",
     "rowtracking_dv",
     "type_widening",
     "variant",
 )
-STREAMS = ("cdf_write_shapes", "plain_dv", "cdf_schema_evolution", "rowtracking")
+STREAMS = ("cdf_write_shapes", "plain_dv", "cdf_schema_evolution", "mapping_back", "rowtracking")
 
 ALL = "TAILER_TORTURE_ROUNDS" in os.environ
 # Rows of one column in two types that do not go together have no common schema.

@@ -1,0 +1,111 @@
+"""Under which names a data file has the columns of a schema, where column mapping came and went.
+
+Removing a mapping rewrites every file under the names that users see, and switching it on again
+makes those the physical names. So what tells a column of one period from one of another is the
+last state before each removal: it has both of its names. ("Column Mapping", and its removal)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailer.changes import ChangeFile
+from tailer.delta.schema import ArrayType, DataType, MapType, StructField, StructType
+from tailer.delta.snapshot import TableState
+
+__all__ = ["Removal", "in_file", "translated"]
+
+_PHYSICAL_NAME, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A commit that removed a column mapping, and the last state with it."""
+
+    version: int
+    state: TableState
+
+
+def in_file(
+    target: TableState, version: int | None, file: ChangeFile, removals: Sequence[Removal]
+) -> tuple[StructType, str]:
+    """The schema of ``target`` with the names that its columns have in a file, and how to look.
+
+    ``version`` is the target's; None: it is later than any file. ``removals`` are in order, and
+    hold all that lie between the file's version and the target's. A column that the file can't have
+    is given a name that no column has.
+    """
+    schema, mapping, written = target.schema, target.mapping, file.state.mapping
+    before, after = _between(version, file, removals)
+    for removal in reversed(before):
+        schema = translated(schema, removal.state.schema, mapping, back=True)
+        mapping = "name"
+    for removal in after:
+        schema = translated(schema, removal.state.schema, mapping, back=False)
+        mapping = "name"
+    if before:
+        return schema, mapping if written == "none" else written
+    if mapping == "none" and written != "none":
+        if version is not None and version < file.version:  # what was plain became physical
+            return schema, "name"
+        # It was removed since, and nobody has looked where: the names may be as they were.
+        return translated(schema, file.state.schema, "none", back=True), written
+    return schema, mapping
+
+
+def _between(
+    version: int | None, file: ChangeFile, removals: Sequence[Removal]
+) -> tuple[list[Removal], list[Removal]]:
+    """The removals from a file on to the target, and those from the target on to the file.
+
+    What a removal takes away has the state before it, and what it puts in place the one after it.
+    """
+    mapped = file.state.mapping != "none"
+    before, after = [], []
+    for removal in removals:
+        at = removal.version
+        if file.version < at or (file.version == at and mapped):
+            if version is None or at <= version:
+                before.append(removal)
+        elif version is not None and version < at:
+            after.append(removal)
+    return before, after
+
+
+def translated(target: StructType, written: StructType, mapping: str, *, back: bool) -> StructType:
+    """The schema ``target`` with the physical names and ids that its columns have on the other
+    side of a removal, before which the schema was ``written``.
+
+    ``mapping`` says whether the target's columns go by their physical names or by their own (none).
+    ``back`` leads to the files before the removal, else to those after it. Columns are the same at
+    all levels, nested ones too, where their names are, whatever the case.
+    """
+    known = {(f.name if back else f.physical_name).lower(): f for f in written}
+    fields = []
+    for field in target:
+        own = field.name if mapping == "none" else field.physical_name
+        found = known.get(own.lower())
+        names: dict[str, object] = {_PHYSICAL_NAME: "", _ID: None}
+        data_type = field.type
+        if found is not None:
+            names[_PHYSICAL_NAME] = found.physical_name if back else found.name
+            names[_ID] = found.field_id if back else None
+            data_type = _nested(field.type, found.type, mapping, back=back)
+        metadata = {**field.metadata, **names}
+        fields.append(StructField(field.name, data_type, field.nullable, metadata))
+    return StructType(tuple(fields))
+
+
+def _nested(target: DataType, written: DataType, mapping: str, *, back: bool) -> DataType:
+    match target, written:
+        case StructType(), StructType():
+            return translated(target, written, mapping, back=back)
+        case ArrayType(), ArrayType():
+            element = _nested(target.element, written.element, mapping, back=back)
+            return ArrayType(element, target.contains_null)
+        case MapType(), MapType():
+            key = _nested(target.key, written.key, mapping, back=back)
+            value = _nested(target.value, written.value, mapping, back=back)
+            return MapType(key, value, target.value_contains_null)
+    return target
