@@ -14,7 +14,7 @@ from typing import Any
 
 from sinks.encode.records import Records
 from sinks.kafka.driver import Fenced
-from sinks.kafka.failures import failure, raised_as_failures
+from sinks.kafka.failures import raised_as_failures
 from sinks.kafka.options import KafkaOptions
 from tailer.errors import ConfigError, TransientError
 
@@ -78,7 +78,8 @@ class LibrdkafkaDriver:
         if self._failed:
             from confluent_kafka import KafkaException
 
-            raise failure(KafkaException(self._failed[0]), "writing")
+            with self._failures("writing"):
+                raise KafkaException(self._failed[0])
 
     @contextmanager
     def _failures(self, doing: str) -> Iterator[None]:
