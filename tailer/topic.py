@@ -11,6 +11,8 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -34,6 +36,10 @@ __all__ = [
 _METADATA = ("_change_type", "_commit_version", "_commit_timestamp")
 _IDS = ("_event_id", "_origin", "_row_id")
 _LEAVING = ("delete", "update_preimage")
+_BOOTSTRAP_MS = 10_000
+_POLL_MS = 200
+#: A broker that does not answer any more is waited for so long.
+_PATIENCE_S = 60.0
 _EPOCH_DATE = dt.date(1970, 1, 1).toordinal()
 
 
@@ -66,14 +72,23 @@ def read_topic(
     """The committed records of all partitions up to their present ends, in order in each.
 
     ``settings`` are further ones of kafka-python's consumer. Raises :class:`ConfigError` where
-    there is no such topic, :class:`TransientError` where no broker answers.
+    there is no such topic or setting, :class:`TransientError` where no broker answers, with what
+    the client says of it: also that a password is wrong.
     """
     from kafka import KafkaConsumer, TopicPartition
-    from kafka.errors import KafkaError
+    from kafka.errors import KafkaConfigurationError, KafkaError
 
-    own = {"isolation_level": "read_committed", "enable_auto_commit": False, "group_id": None}
+    own = {
+        "isolation_level": "read_committed",
+        "enable_auto_commit": False,
+        "group_id": None,
+        "bootstrap_timeout_ms": _BOOTSTRAP_MS,
+    }
+    heard = _Heard()
+    logging.getLogger("kafka").addHandler(heard)
     try:
-        consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers, **own, **(settings or {}))
+        given = {"bootstrap_servers": bootstrap_servers, **own, **(settings or {})}
+        consumer = KafkaConsumer(**given)
         try:
             numbers = consumer.partitions_for_topic(topic)
             if not numbers:
@@ -81,16 +96,53 @@ def read_topic(
             places = [TopicPartition(topic, number) for number in sorted(numbers)]
             consumer.assign(places)
             consumer.seek_to_beginning(*places)
-            ends = consumer.end_offsets(places)
-            while any(consumer.position(place) < ends[place] for place in places):
-                for found in consumer.poll(timeout_ms=200, max_records=5000).values():
-                    for record in found:
-                        if record.offset < ends[TopicPartition(topic, record.partition)]:
-                            yield _message(record)
+            yield from _records(consumer, consumer.end_offsets(places))
         finally:
             consumer.close()
+    except KafkaConfigurationError as e:
+        raise ConfigError(f"a setting of the consumer of topic {topic!r} is wrong: {e}") from e
     except KafkaError as e:
-        raise TransientError(f"topic {topic!r} can't be read from {bootstrap_servers} ({e})") from e
+        said = f"{e}; {heard.last}" if heard.last else str(e)
+        raise TransientError(
+            f"topic {topic!r} can't be read from {bootstrap_servers}: {said}"
+        ) from e
+    finally:
+        logging.getLogger("kafka").removeHandler(heard)
+
+
+def _records(consumer: Any, ends: Mapping[Any, int]) -> Iterator[Message]:
+    """What a consumer finds before these offsets of its partitions."""
+    left = {(place.topic, place.partition): end for place, end in ends.items()}
+    give_up = time.monotonic() + _PATIENCE_S
+    while any(_position(consumer, place) < end for place, end in ends.items()):
+        polled = consumer.poll(timeout_ms=_POLL_MS, max_records=5000)
+        if polled:
+            give_up = time.monotonic() + _PATIENCE_S
+        elif time.monotonic() > give_up:
+            raise TransientError(f"Kafka has sent nothing for {_PATIENCE_S:g} s, before the end")
+        for found in polled.values():
+            for record in found:
+                if record.offset < left[record.topic, record.partition]:
+                    yield _message(record)
+
+
+def _position(consumer: Any, place: Any) -> int:
+    """Where a consumer is; before the beginning as long as it has not been told."""
+    position = consumer.position(place, timeout_ms=_POLL_MS)
+    return -1 if position is None else int(position)
+
+
+class _Heard(logging.Handler):
+    """What kafka-python logs of a connection that fails, and does not raise."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line.startswith("Bootstrap connection"):
+            self.last = line.partition(" (backoff")[0]
 
 
 def _message(record: Any) -> Message:

@@ -21,7 +21,10 @@ def main() -> None:
         enable_auto_commit=False,
         group_id=None,
     )
-    places = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
+    numbers = consumer.partitions_for_topic(topic)
+    if not numbers:
+        sys.exit(f"there is no topic {topic} at {bootstrap}")
+    places = [TopicPartition(topic, number) for number in numbers]
     consumer.assign(places)
     consumer.seek_to_beginning(*places)
     ends = consumer.end_offsets(places)

@@ -46,7 +46,10 @@ def main() -> None:
         enable_auto_commit=False,
         group_id=None,
     )
-    places = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
+    numbers = consumer.partitions_for_topic(topic)
+    if not numbers:
+        sys.exit(f"there is no topic {topic} at {bootstrap}")
+    places = [TopicPartition(topic, number) for number in numbers]
     consumer.assign(places)
     known = dict(database.execute("SELECT partition, next FROM offsets"))
     for place in places:

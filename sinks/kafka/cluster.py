@@ -55,9 +55,11 @@ class LastRecord:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What its coordinator says of a producer's last transaction: Kafka's name of its state."""
+    """What its coordinator says of a producer's last transaction: Kafka's name of its state, and
+    the epoch, which each fencing makes higher."""
 
     producer_id: int
+    producer_epoch: int
     state: str
 
 
@@ -221,7 +223,7 @@ class Cluster:
                     time.sleep(_RETRY_S)
                 else:
                     one = found[transactional_id]
-                    return Transaction(one.producer_id, str(one.state.value))
+                    return Transaction(one.producer_id, one.producer_epoch, str(one.state.value))
 
     def left_open(
         self, topics: Collection[str], producer_id: int | None = None

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sinks.encode.records import Records
 from sinks.kafka.driver import Fenced
-from sinks.kafka.failures import failure, raised_as_failures
+from sinks.kafka.failures import raised_as_failures
 from sinks.kafka.options import KafkaOptions
 from tailer.errors import ConfigError, TransientError
 
@@ -80,7 +80,8 @@ class LibrdkafkaDriver:
         if self._failed:
             from confluent_kafka import KafkaException
 
-            raise failure(KafkaException(self._failed[0]), "writing")
+            with self._failures("writing"):
+                raise KafkaException(self._failed[0])
 
     @contextmanager
     def _failures(self, doing: str) -> Iterator[None]:

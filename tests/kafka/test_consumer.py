@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tailer.cli import main
-from tailer.errors import ConfigError, SinkRejected
+from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 from tailer.testing.consumer import KeyedTable, MultisetTable, canonical_row, consume, read_topic
 from tailer.testing.table import TableBuilder
 from tailer.topic import TopicRow
@@ -30,6 +30,9 @@ FORMATS: dict[str, dict[str, Any]] = {
     "cloudevents binary": {"mode": "binary"},
     "arrow": {},
 }
+
+PLAIN = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "a", "sasl_plain_password": "b"}
+QUICK = {"bootstrap_timeout_ms": 1000}
 
 
 def delivered(
@@ -126,3 +129,22 @@ def test_what_is_no_change_event_is_named(kafka: Broker, tmp_path: Path) -> None
 def test_a_topic_that_is_not_there_is_named(kafka: Broker) -> None:
     with pytest.raises(ConfigError, match="there is no topic 'nothing' at"):
         list(read_topic(kafka.bootstrap, "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("servers", "settings", "kind", "said"),
+    [
+        ("127.0.0.1:9", {}, TransientError, "ECONNREFUSED"),
+        (None, {"security_protocol": "SASL_PLAINTEXT"} | PLAIN, TransientError, "IllegalSaslState"),
+        (None, {"isolation": "read_committed"}, ConfigError, "isolation"),
+    ],
+)
+def test_a_broker_that_does_not_let_one_read_is_named(
+    kafka: Broker,
+    servers: str | None,
+    settings: dict[str, Any],
+    kind: type[TailerError],
+    said: str,
+) -> None:
+    with pytest.raises(kind, match=said):
+        list(read_topic(servers or kafka.bootstrap, "orders", settings | QUICK))

@@ -77,11 +77,10 @@ def test_a_topic_that_is_missing(kafka: Broker, tmp_path: Path) -> None:
     stopped(config, said, None)
 
 
-@pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
-def test_a_row_that_is_too_large(kafka: Broker, tmp_path: Path, driver: str) -> None:
+def test_a_row_that_is_too_large(kafka: Broker, tmp_path: Path) -> None:
     orders(tmp_path)
     topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="5000")
-    config = configured(tmp_path, kafka.bootstrap, topic, driver=driver)
+    config = configured(tmp_path, kafka.bootstrap, topic)
     stopped(config, f"an event of version 3 is too large for the topic {topic}: about 6", 3)
     assert [row["id"] for row in events(kafka.bootstrap, topic)] == [1, 2]
 
