@@ -8,7 +8,7 @@ to zero is a wrong event, wherever it comes from: also from a writer's wrong cdc
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -129,8 +129,10 @@ async def _verify_in(
 
 def compare_rows(signed: SignedRows, options: FeedOptions) -> tuple[int, int, pa.Table | None]:
     """How many rows are missing and how many too many, and examples of them."""
-    with Engine(options.diff) as engine:
-        missing, surplus, examples = engine.unbalanced(signed.stream(), _EXAMPLES_MAX)
+    rows = signed.stream()
+    # An engine that fails leaves the rest of the rows, and what they come from must be closed here.
+    with closing(rows), Engine(options.diff) as engine:
+        missing, surplus, examples = engine.unbalanced(rows, _EXAMPLES_MAX)
     names = [*signed.names[: examples.num_columns - 1], "surplus"]
     return missing, surplus, examples.rename_columns(names) if examples.num_rows else None
 

@@ -243,6 +243,10 @@ class Engine:
             examples = self._connection.sql(
                 f"SELECT * FROM unbalanced ORDER BY ALL LIMIT {limit}"
             ).to_arrow_table()
+        for i, shown in enumerate(fields[: len(names)]):
+            examples = examples.set_column(
+                i, shown.name, _legible(examples[shown.name], shown.type)
+            )
         return totals[0], totals[1], examples
 
     def equal_images(self, rows: Callable[[], RowStream], updated: pa.Table) -> pa.Array:
@@ -286,6 +290,14 @@ class Engine:
         with self._asked():
             found = self._connection.sql(f"SELECT l, c FROM partners ORDER BY {order}")
             yield from pa.RecordBatchReader.from_stream(found)
+
+
+def _legible(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
+    """A column in its own type; in that of the engine if it holds texts that are none."""
+    try:
+        return column.cast(data_type)
+    except pa.ArrowException:
+        return column
 
 
 def _selected(columns: dict[str, str], condition: str = "true") -> str:

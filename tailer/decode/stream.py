@@ -6,7 +6,7 @@ so that no name of a table ever enters a query.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -59,6 +59,11 @@ class RowStream:
     batches: Iterator[pa.RecordBatch]
     error: BaseException | None = None
 
+    def close(self) -> None:
+        """End the batches where they are, and what they come from."""
+        if isinstance(self.batches, Generator):
+            self.batches.close()
+
     def fields(self) -> list[pa.Field]:
         """The columns that are compared."""
         return [f for f in self.schema if f not in (*REF_FIELDS, OTHER_FIELD)]
@@ -108,8 +113,7 @@ class RowStream:
                 continue
             first.append(value)
             if _is_text(field.type):
-                prefix = "'fingerp~'" if pa.types.is_string(field.type) else "'fingerp~'::BLOB"
-                value = f"{prefix} || {value}"
+                value = f"'fingerp~'::BLOB || {value}"
             second.append(value)
         hashes = {"h1": f"hash({', '.join(first)})", "h2": f"hash({', '.join(second)})"}
         return hashes | {f"v{i}": sql for i, sql in enumerate(exact)}
@@ -139,7 +143,8 @@ class RowStream:
     def reader(self) -> pa.RecordBatchReader:
         """The stream as the engine takes it, once; with columns that tell which are null."""
         masks = self._null_masks()
-        schema = pa.schema([*self.schema, *(mask for mask, _ in masks)])
+        given = [f.with_type(_as_bytes(f.type)) for f in self.schema]
+        schema = pa.schema([*given, *(mask for mask, _ in masks)])
         at = {name: i for i, name in enumerate(self.schema.names)}
         numbers = [[at[f.name] for f in fields] for _, fields in masks]
 
@@ -150,7 +155,10 @@ class RowStream:
                         _null_mask([batch.column(i) for i in group], batch.num_rows)
                         for group in numbers
                     ]
-                    columns = [_without_offsets(c) for c in batch.columns]
+                    columns = [
+                        _without_offsets(c, f.type)
+                        for c, f in zip(batch.columns, given, strict=True)
+                    ]
                     yield pa.RecordBatch.from_arrays([*columns, *nulls], schema=schema)
             except BaseException as e:
                 self.error = e
@@ -159,10 +167,29 @@ class RowStream:
         return pa.RecordBatchReader.from_batches(schema, guarded())
 
 
-def _without_offsets(column: pa.Array) -> pa.Array:
-    """The same values, from their arrays' beginnings on: of a struct that lies in another value
-    and in the middle of its array, some engines read other rows than those that are meant."""
-    return pa.concat_arrays([column]) if pa.types.is_nested(column.type) else column
+def _without_offsets(column: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """The same values in that type, from their arrays' beginnings on: of a struct that lies in
+    another value and in the middle of its array, some engines read other rows than are meant."""
+    column = pa.concat_arrays([column]) if pa.types.is_nested(column.type) else column
+    return column if column.type == data_type else column.cast(data_type)
+
+
+def _as_bytes(data_type: pa.DataType) -> pa.DataType:
+    """The type in which the engine gets a column: texts are bytes there, for it neither sorts nor
+    keeps texts that are not UTF-8, and Spark has such ones."""
+    types = pa.types
+    if types.is_string(data_type):
+        return pa.binary()
+    fields = [data_type.field(i) for i in range(getattr(data_type, "num_fields", 0))]
+    inner = [f.with_type(_as_bytes(f.type)) for f in fields]
+    if types.is_struct(data_type):
+        return pa.struct(inner)
+    if types.is_map(data_type):
+        return pa.map_(
+            data_type.key_field.with_type(_as_bytes(data_type.key_type)),
+            data_type.item_field.with_type(_as_bytes(data_type.item_type)),
+        )
+    return pa.list_(inner[0]) if types.is_list(data_type) else data_type
 
 
 def _is_text(data_type: pa.DataType) -> bool:

@@ -85,6 +85,33 @@ def test_what_is_almost_nothing_is_not_nothing(
     assert unmatched(data_type, [one, other], [other, one]) == ([], [])
 
 
+@pytest.mark.parametrize("lies", ["alone", "as a key", "as a value", "deeper"])
+def test_texts_that_are_not_utf_8_are_compared_by_their_bytes(lies: str) -> None:
+    texts = pa.array([b"\xffA", b"\xff\x00", b"ok", b"\xc3 and more than is kept in line"])
+    texts, numbers, ends = texts.view(pa.string()), pa.array([1, 2, 3, 4]), pa.array([*range(5)])
+    by_value = pa.MapArray.from_arrays(ends.cast(pa.int32()), numbers, texts)
+    column = {
+        "alone": texts,
+        "as a key": pa.MapArray.from_arrays(ends.cast(pa.int32()), texts, numbers),
+        "as a value": by_value,
+        "deeper": pa.StructArray.from_arrays([texts, by_value], names=["t", "m"]),
+    }[lies]
+    schema = pa.schema([*REF_FIELDS, pa.field("c0", column.type)])
+
+    def rows(sides: tuple[int, int], first: int) -> RowStream:
+        parts = [(sides[0], column), (sides[1], column.slice(first))]
+        arrays = (
+            [pa.repeat(pa.scalar(s, pa.int8()), len(c)), pa.arange(0, len(c)), c] for s, c in parts
+        )
+        return RowStream(schema, (pa.RecordBatch.from_arrays(a, schema=schema) for a in arrays))
+
+    with Engine(DiffOptions()) as engine:
+        assert list(engine.unmatched(lambda: rows((LEAVING, COMING), 2)).leaving) == [0, 1]
+    with Engine(DiffOptions()) as engine:
+        missing, surplus, examples = engine.unbalanced(rows((1, -1), 3), 5)
+    assert (missing, surplus, examples.num_rows) == (0, 3, 3)
+
+
 def test_of_many_equal_rows_the_lowest_of_the_larger_side_stay() -> None:
     assert unmatched(pa.int64(), [7, 7, 7, 8], [8, 7]) == ([0, 1], [])
     assert unmatched(pa.string(), ["a"], ["a", "a", "b"]) == ([], [0, 2])
