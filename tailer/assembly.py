@@ -16,7 +16,7 @@ from tailer.discovery import discover, is_pattern
 from tailer.errors import ConfigError
 from tailer.fanout import Branch, FanOut
 from tailer.feed import Feed
-from tailer.history import start_offset
+from tailer.history import start_to_keep
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, MetricFamilies
 from tailer.offsets import OffsetStore, open_offset_store
@@ -172,7 +172,7 @@ def assemble(
     sinks = feed_sinks(config, feed)
 
     async def start(log: DeltaLog) -> Offset:
-        return await start_offset(log, feed.start)
+        return await start_to_keep(log, feed.start)
 
     sink: Sink
     offsets: OffsetStore

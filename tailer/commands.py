@@ -230,17 +230,21 @@ async def _snapshot(arguments: argparse.Namespace, log: DeltaLog) -> int:
         async with open_output(arguments.output, schema, ids=False) as output:
             await _to_its_end(pipe(rows, output.write), log)
         return 0
-    files = size = records = 0
+    files = size = 0
+    records: int | None = 0  # not known, if one of the files has no statistics
     async for add in log.live_files(snapshot, statistics=True):
         files, size = files + 1, size + add.size
         deleted = add.deletion_vector.cardinality if add.deletion_vector else 0
-        records += (add.num_records or 0) - deleted
+        if records is not None:
+            records = None if add.num_records is None else records + add.num_records - deleted
     found = _describe(snapshot.version, snapshot.state, files, size, records)
     print(json.dumps({**found, "checksum_errors": await checksum_errors(log, snapshot)}, indent=2))
     return 0
 
 
-def _describe(version: int, state: TableState, files: int, size: int, rows: int) -> dict[str, Any]:
+def _describe(
+    version: int, state: TableState, files: int, size: int, rows: int | None
+) -> dict[str, Any]:
     protocol, table = state.protocol, state.metadata
     return {
         "version": version,

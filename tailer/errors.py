@@ -10,7 +10,8 @@ A message is one sentence: what was found, where, and what to do. Only ``feed.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "UnsupportedTable",
     "first_error",
     "meant",
+    "no_room",
+    "spilling",
 ]
 
 
@@ -177,3 +180,24 @@ def meant(name: str, known: Iterable[str]) -> str:
     """For a message about a name that is not known: which one may have been meant, if any."""
     close = get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+@contextmanager
+def spilling(folder: str | None) -> Iterator[None]:
+    """Around the making and writing of temporary files in a folder; None: the system's own.
+
+    Raises :class:`TransientError` for an OSError: a full disk has room again some time.
+    """
+    try:
+        yield
+    except OSError as e:
+        raise no_room(folder, e.strerror or str(e)) from e
+
+
+def no_room(folder: str | None, reason: str) -> TransientError:
+    """The error of a temporary file that could not be written, for that reason."""
+    where = folder or "the system's temporary folder"
+    return TransientError(
+        f"temporary files can't be written to {where} ({reason}); make room there, or let "
+        "spill_folder (of the whole process: TMPDIR) be another folder"
+    )

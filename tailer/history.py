@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tailer.changes import Offset
@@ -13,7 +13,7 @@ from tailer.delta.checksum import VersionChecksum
 from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_before
-from tailer.errors import ConfigError, TableError
+from tailer.errors import ConfigError, DataLoss, TableError
 from tailer.log import DeltaLog
 from tailer.store import TimeTravel
 
@@ -27,6 +27,7 @@ __all__ = [
     "parse_timestamp",
     "snapshot_sums",
     "start_offset",
+    "start_to_keep",
     "version_at_or_after",
     "version_at_or_before",
 ]
@@ -266,3 +267,17 @@ async def start_offset(log: DeltaLog, start: str) -> Offset:
             )
         return Offset(version)
     return Offset(await version_at_or_after(log, parse_timestamp(start)))
+
+
+async def start_to_keep(log: DeltaLog, start: str) -> Offset:
+    """As :func:`start_offset`, with the id of the table that is there now, for a feed that goes on
+    from it later: there may be another table then."""
+    offset = await start_offset(log, start)
+    try:
+        if offset.snapshot or not offset.version:
+            state: TableState | None = (await log.snapshot(offset.version)).state
+        else:
+            state = await log.state_before(offset.version)
+    except DataLoss:  # what becomes of it is for the feed's policy to say
+        return offset
+    return replace(offset, table_id=state.table_id if state else None)

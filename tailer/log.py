@@ -14,7 +14,6 @@ from itertools import islice
 import anyio
 import anyio.to_thread
 
-from tailer.decode.spill import spilling
 from tailer.delta.actions import Action, AddFile, Sidecar, parse_line
 from tailer.delta.checkpoint import checkpoint_actions
 from tailer.delta.checksum import VersionChecksum, parse_checksum
@@ -31,7 +30,7 @@ from tailer.delta.segment import (
 )
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState
 from tailer.delta.timestamps import commit_timestamp, enablement
-from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
+from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, spilling
 from tailer.store import LOG_DIR, FileStatus, Store, traits_of
 
 __all__ = ["DeltaLog", "versions_of"]

@@ -22,12 +22,11 @@ import anyio.to_thread
 from tailer.batches import Reading, VersionReader
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.plan import plan_snapshot
-from tailer.decode.spill import spilling
 from tailer.delta.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, file_key
-from tailer.errors import FileGone, TableError
+from tailer.errors import FileGone, TableError, spilling
 from tailer.policy import ResnapshotRequest
 from tailer.store import LOG_DIR
 

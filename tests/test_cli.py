@@ -181,6 +181,9 @@ def test_a_snapshot_is_described_or_written(
         output = tmp_path / "rows.jsonl"
         assert main(["snapshot", str(table.folder), *at, "--output", str(output)]) == 0
         assert sorted(ids_of(output.read_text())) == expected
+    table.commit(table.add([{"id": 4}], stats=None))
+    assert main(["snapshot", str(table.folder)]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] is None, "a file does not tell"
 
 
 def test_the_history_is_newest_first(table: TableBuilder, capsys: Capture) -> None:

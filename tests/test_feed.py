@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,11 +25,14 @@ from tailer.errors import (
     TransientError,
 )
 from tailer.feed import run_feed
+from tailer.history import start_to_keep
+from tailer.log import DeltaLog
 from tailer.pipe import pipe
 from tailer.publish import Publisher
 from tailer.sink import SilentNotices
 from tailer.testing.batches import change_batch
 from tailer.testing.faulty import Script
+from tailer.testing.table import TableBuilder
 from tests.rig import SCHEMA, Rig
 
 pytestmark = pytest.mark.anyio
@@ -140,6 +144,30 @@ async def test_what_is_committed_behind_a_start_at_latest_comes_whatever_happens
         await run_feed(rig.feed(script=Writer({}), start="latest", last=5))
     await run_feed(rig.feed(start="latest", last=5))  # a restart
     assert rig.ids == [4, 5]
+
+
+async def test_another_table_in_the_place_of_one_that_was_only_waited_for_is_refused(
+    rig: Rig,
+) -> None:
+    feed = rig.feed(last=4)
+
+    async def start(log: DeltaLog) -> Offset:
+        return await start_to_keep(log, "latest")
+
+    feed.start = start
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run_feed, feed)
+        while rig.metrics.offset is None:  # noqa: ASYNC110 - the metrics have no event for it
+            await anyio.sleep(0.001)
+        tasks.cancel_scope.cancel()
+    assert await rig.offset() == Offset(4), "nothing came, and the start is known"
+    shutil.rmtree(rig.table.folder)
+    other = TableBuilder(rig.table.folder, SCHEMA, cdf=True)
+    other.create()
+    for number in range(5):
+        other.insert([{"id": number}])
+    with pytest.raises(OffsetError, match=f"the offset is of table {rig.table.table_id}"):
+        await run_feed(feed)
 
 
 async def test_a_version_without_changes_moves_the_offset(rig: Rig) -> None:

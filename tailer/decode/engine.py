@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.decode.share import Share
-from tailer.decode.spill import no_room, spilling
 from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
 from tailer.decode.vectors import bitmap_of
-from tailer.errors import CorruptLog, TableError, TailerError
+from tailer.errors import CorruptLog, TableError, TailerError, no_room, spilling
 
 __all__ = ["DiffOptions", "Engine", "Unmatched"]
 

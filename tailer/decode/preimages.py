@@ -11,7 +11,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.decode.spill import spilling
+from tailer.errors import spilling
 
 __all__ = ["Numbers", "Preimages"]
 

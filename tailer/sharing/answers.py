@@ -113,7 +113,11 @@ def _text(values: dict[str, Any], key: str, name: str) -> str:
 
 def _url(url: str) -> str:
     """A URL that may be fetched. A server must not make us read files of our own machine."""
-    if urlsplit(url).scheme.lower() not in ("https", "http"):
+    try:
+        scheme = urlsplit(url).scheme.lower()
+    except ValueError:  # of an IPv6 address that is none
+        scheme = ""
+    if scheme not in ("https", "http"):
         raise TableError(
             "the sharing server names a file by something else than an https URL",
             hint="it is not followed",

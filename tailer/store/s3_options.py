@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from tailer.errors import ConfigError, meant
 
-__all__ = ["S3Options", "parse_s3_address"]
+__all__ = ["S3Options", "is_http_address", "parse_s3_address"]
 
 _ADDRESS = re.compile(r"(?:s3|s3a|s3n)://([^/]+)/*(.*)", re.IGNORECASE | re.DOTALL)
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -56,7 +56,7 @@ class S3Options:
     total_ahead_bytes_max: int = 256 * MIB
 
     def __post_init__(self) -> None:
-        if self.endpoint_url is not None and not _is_http(self.endpoint_url):
+        if self.endpoint_url is not None and not is_http_address(self.endpoint_url):
             raise ConfigError(
                 f"endpoint_url is {self.endpoint_url!r}, and must be http://host or https://host"
             )
@@ -98,7 +98,8 @@ class S3Options:
         return cls(**{key: _typed(key, value, kinds[key]) for key, value in options.items()})
 
 
-def _is_http(address: str) -> bool:
+def is_http_address(address: str) -> bool:
+    """Whether an address is ``http://host`` or ``https://host``, with or without port and path."""
     try:
         url = urlsplit(address)
         return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0

@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 import pyarrow as pa
 
-from tailer.errors import ConfigError, TableError, meant
+from tailer.errors import ConfigError, TableError, meant, spilling
 from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.http import Refused, timestamp_text
 from tailer.sharing.model import Table
@@ -163,7 +163,8 @@ class SharingStore:
 
     def _open(self) -> tuple[Scratch, LinkTable, SharedLog]:
         if self._opened is None:
-            scratch = Scratch("tailer-share-")
+            with spilling(None):
+                scratch = Scratch("tailer-share-")
             links = LinkTable(scratch.folder / "links.db")
             options = self._options
             log = SharedLog(

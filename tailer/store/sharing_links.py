@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tailer.errors import no_room
 from tailer.sharing.answers import SharedFile
 from tailer.store.https import Link
 
@@ -38,17 +39,27 @@ class Origin:
         return cls(*json.loads(text))
 
 
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Raises :class:`TransientError` where the disk is full."""
+    try:
+        yield
+    except sqlite3.OperationalError as e:
+        raise no_room(None, str(e)) from e
+
+
 class LinkTable:
     """URLs on the disk. Its calls are short, and are made where they are needed."""
 
     def __init__(self, file: Path) -> None:
         self._lock = threading.Lock()  # a worker thread writes while others look up
         self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
-        self._db.executescript(
-            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
-            "CREATE TABLE links (location TEXT PRIMARY KEY, url TEXT NOT NULL, expires INTEGER,"
-            " size INTEGER, origin TEXT NOT NULL, issued INTEGER NOT NULL) WITHOUT ROWID"
-        )
+        with _writing():
+            self._db.executescript(
+                "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;"
+                "CREATE TABLE links (location TEXT PRIMARY KEY, url TEXT NOT NULL, expires INTEGER,"
+                " size INTEGER, origin TEXT NOT NULL, issued INTEGER NOT NULL) WITHOUT ROWID"
+            )
         self.issue = 0
 
     def put(self, files: Iterable[SharedFile], origin: Origin) -> None:
@@ -59,9 +70,14 @@ class LinkTable:
             rows.append((f.location, f.url, f.expires_ms, size, str(origin), self.issue))
             if f.dv_location is not None:
                 rows.append((f.dv_location, f.dv_url, f.expires_ms, None, str(origin), self.issue))
-        with self._lock:
+        with self._lock, _writing():
             self._db.execute("BEGIN")
-            self._db.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?)", rows)
+            try:
+                self._db.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?)", rows)
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has ended it already
+                    self._db.execute("ROLLBACK")
+                raise
             self._db.execute("COMMIT")
 
     def get(self, location: str) -> tuple[Link, Origin]:
@@ -80,7 +96,7 @@ class LinkTable:
 
     def drop(self, origin: Origin) -> None:
         """Forget the URLs of a request, where no newer one gave them again."""
-        with self._lock:
+        with self._lock, _writing():
             self._db.execute("DELETE FROM links WHERE origin = ?", (str(origin),))
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from typing import Literal
 
 import anyio.to_thread
 
-from tailer.errors import DataLoss, TableError
+from tailer.errors import DataLoss, TableError, spilling
 from tailer.sharing.answers import Line, SharedFile
 from tailer.sharing.client import Answer, Query, SharingClient
 from tailer.sharing.http import Refused
@@ -205,7 +205,8 @@ class SharedLog:
         folder = self._folder / f"range-{self._made}"
         found = _Range(origin, folder, Timeline(first), last)
         async with self._ask(origin) as answer:
-            folder.mkdir()
+            with spilling(None):
+                folder.mkdir()
             spool = Spool(self._links, origin)
             try:
                 async with aclosing(answer.lines()) as lines:

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio.to_thread
 
+from tailer.errors import spilling
 from tailer.sharing.answers import SharedFile
 from tailer.store.sharing_links import LinkTable, Origin
 
@@ -43,6 +44,7 @@ class Spool:
         await anyio.to_thread.run_sync(self._write)
         self._lines, self._files, self._bytes = {}, [], 0
 
+    @spilling(None)
     def _write(self) -> None:
         for file, lines in self._lines.items():
             with file.open("ab") as f:
@@ -50,12 +52,14 @@ class Spool:
         self._links.put(self._files, self._origin)
 
 
+@spilling(None)
 def append_actions(file: Path, actions: list[dict[str, Any]]) -> None:
     """Add actions to a file of the log, one a line."""
     with file.open("ab") as f:
         f.writelines(json.dumps(a, separators=(",", ":")).encode() + b"\n" for a in actions)
 
 
+@spilling(None)
 def complete_removes(file: Path, lacking: set[str]) -> None:
     """Have the removes name those partition columns, too: Spark leaves out those that are null,
     and who reads a log would look for the file in the version before."""

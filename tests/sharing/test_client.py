@@ -345,6 +345,7 @@ async def test_hints_and_times_are_sent_as_the_protocol_has_them(
     ("line", "form", "words"),
     [
         ({"file": {"id": "1", "url": "file:///etc/passwd"}}, "parquet", "not followed"),
+        ({"file": {"id": "1", "url": "https://[/x"}}, "parquet", "not followed"),
         ({"file": {"id": "1", "url": "/etc/passwd"}}, "parquet", "not followed"),
         ({"file": {"url": "https://h/f"}}, "parquet", "lacks its id"),
         ({"file": {"id": "1", "url": "https://h/f", "size": "x"}}, "parquet", "size in"),

@@ -76,6 +76,8 @@ async def test_options_may_be_text_and_are_checked() -> None:
         ({"max_concurrency": 0}, "max_concurrency is 0, and must be at least 1"),
         ({"region": 5}, "region is 5, and must be a str"),
         ({"endpoint_url": "localhost:9000"}, "must be http://host or https://host"),
+        ({"endpoint_url": "http://[::1"}, "must be http://host or https://host"),
+        ({"read_timeout_s": "nan"}, "read_timeout_s is nan, and must be greater than 0"),
     ]
     for wrong, sentence in mistakes:
         with pytest.raises(ConfigError, match=sentence):

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from tailer.settings import Setting, Settings, read_document
 from tailer.sharing.server.grants import Catalog, Grants, TableConfig
+from tailer.store.s3_options import is_http_address
 
 __all__ = ["SHARE", "TABLE", "Limits", "ShareConfig", "load_share_config"]
 
@@ -113,7 +114,7 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
     tls = _tls(share, path.parent)
     scheme = "https" if tls else "http"
     public_url = share["public_url"] or f"{scheme}://{address[0]}:{address[1]}"
-    if urlsplit(public_url).scheme not in ("http", "https") or not urlsplit(public_url).hostname:
+    if not is_http_address(public_url):
         raise share.wrong("public_url", f"is {public_url!r}, and must be http(s)://host[/prefix]")
     catalog = _catalog(top, path.parent)
     return ShareConfig(

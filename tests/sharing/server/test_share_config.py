@@ -28,6 +28,7 @@ def load(folder: Path, text: str, **environment: str) -> ShareConfig:
         ("x = 1\n" + TABLE, "x is not known"),
         ("[share]\naddress = '8080'\n" + TABLE, "share.address is '8080'"),
         ("[share]\npublic_url = 'ftp://x'\n" + TABLE, "share.public_url is 'ftp://x'"),
+        ("[share]\npublic_url = 'http://[x'\n" + TABLE, "share.public_url is 'http://[x'"),
         ("[share]\nurl_ttl_s = 0\n" + TABLE, "share.url_ttl_s is 0"),
         ("[share]\nurl_ttl_s = true\n" + TABLE, "share.url_ttl_s is True"),
         ("[share]\ntls_cert = 'a'\n" + TABLE, "share.tls_cert and tls_key go together"),
