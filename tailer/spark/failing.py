@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from tailer.errors import TailerError
 
-__all__ = ["TailerSourceError", "one_sentence"]
+__all__ = ["TailerSourceError", "in_worker", "one_sentence"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,11 +23,16 @@ class TailerSourceError(Exception):
     """What the source tells Spark: one sentence, named by the family of who must act."""
 
 
-def _told(error: TailerError) -> TailerSourceError:
-    if (
+def in_worker() -> bool:
+    """Whether this is one of Spark's own Python processes, and not the user's."""
+    return (
         "PYTHON_WORKER_FACTORY_SECRET" in os.environ
         or "PYTHON_WORKER_FACTORY_SOCK_DIR" in os.environ
-    ):
+    )
+
+
+def _told(error: TailerError) -> TailerSourceError:
+    if in_worker():
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
     return TailerSourceError(f"[{error.family}] {error}")
 

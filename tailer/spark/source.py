@@ -26,9 +26,10 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError
 from tailer.history import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.spark.driver import TaskPartition, plan_once, tasks_of
-from tailer.spark.failing import one_sentence
+from tailer.spark.failing import in_worker, one_sentence
 from tailer.spark.options import SourceOptions, source_options
 from tailer.spark.planning import Planner
+from tailer.spark.quiet import drop_empty_profiles
 from tailer.spark.tasks import spark_batches
 from tailer.spark.types import change_schema
 
@@ -54,6 +55,8 @@ class TailerSource(DataSource):
 
     def _checked(self) -> tuple[SourceOptions, tuple[TableState, int]]:
         """The options, and the schema of the query with the version that it is of."""
+        if in_worker():
+            drop_empty_profiles()
         if self._options is None:
             self._options = source_options(self.options)
             self._check(self._options)

@@ -4,4 +4,6 @@ from __future__ import annotations
 
 import os
 
-collect_ignore = [] if "TAILER_TORTURE_ROUNDS" in os.environ else ["test_other_sparks.py"]
+SLOW = ["test_connect.py", "test_declarative.py", "test_other_sparks.py"]
+
+collect_ignore = [] if "TAILER_TORTURE_ROUNDS" in os.environ else SLOW

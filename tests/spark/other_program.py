@@ -1,9 +1,9 @@
 """A program for any PySpark that the source is for, classic or by Spark Connect.
 
-``other_program.py local|connect STEPS`` does the steps, a JSON list, in one session, and prints
+``other_program.py local|sc://SERVER STEPS`` does the steps, a JSON list, in one session, and prints
 what came of them as a JSON list. ``{"options": {...}}`` is a batch: the number of rows, their ids
-and the columns, or what was told. With ``to`` and ``checkpoint`` it is a stream into Parquet files:
-the number of batches.
+and the columns, or what was told. With ``to`` and ``checkpoint`` it is a stream into Parquet files,
+with ``mirror`` one into a Delta table by MERGE: the number of batches.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tailer.spark.mirror import mirror_into
 from tailer.spark.source import TailerSource
 
 if TYPE_CHECKING:
@@ -30,14 +31,19 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
+ATTEMPTS = 5
+
 
 def session(kind: str) -> SparkSession:
-    """A small session; Connect starts a server of its own."""
+    """A small session, or one of a server, which has its own settings."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder
-    builder = builder.remote("local[2]") if kind == "connect" else builder.master("local[2]")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
+    if kind.startswith("sc://"):
+        builder = builder.remote(kind)
+    else:
+        builder = builder.master("local[2]")
+        for name, value in SETTINGS.items():
+            builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.dataSource.register(TailerSource)
     return spark
@@ -55,13 +61,12 @@ def batch(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
 def stream(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
     """A stream of all there is."""
     frame = spark.readStream.format("tailer").options(**step["options"]).load()
-    query = (
-        frame.writeStream.format("parquet")
-        .option("path", step["to"])
-        .option("checkpointLocation", step["checkpoint"])
-        .trigger(availableNow=True)
-        .start()
-    )
+    if "mirror" in step:
+        writer = frame.writeStream.foreachBatch(mirror_into(step["mirror"], ["id"], "mirror"))
+    else:
+        writer = frame.writeStream.format("parquet").option("path", step["to"])
+    writer = writer.option("checkpointLocation", step["checkpoint"]).trigger(availableNow=True)
+    query = writer.start()
     query.awaitTermination(400)
     error = query.exception()
     if error is not None:
@@ -70,11 +75,14 @@ def stream(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
 
 
 def done(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
-    """What came of a step."""
-    try:
-        return stream(spark, step) if "to" in step else batch(spark, step)
-    except PySparkException as e:
-        return {"told": str(e)}
+    """What came of a step; a busy machine may not start a process in Spark's ten seconds."""
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            return stream(spark, step) if "checkpoint" in step else batch(spark, step)
+        except PySparkException as e:
+            if not left or "Python worker failed to connect back" not in str(e):
+                return {"told": str(e)}
+    raise AssertionError("there is at least one attempt")
 
 
 if __name__ == "__main__":
