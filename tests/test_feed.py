@@ -7,7 +7,6 @@ import resource
 import shutil
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -29,7 +28,6 @@ from tailer.history import start_to_keep
 from tailer.log import DeltaLog
 from tailer.pipe import pipe
 from tailer.publish import Publisher
-from tailer.sink import SilentNotices
 from tailer.testing.batches import change_batch
 from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
@@ -63,41 +61,6 @@ async def test_every_event_comes_once_and_in_order(rig: Rig) -> None:
     assert len({e["_event_id"] for e in rig.events}) == 8
     assert await rig.offset() == Offset(4)
     assert (rig.metrics.versions_delivered, rig.metrics.events_delivered) == (4, 8)
-
-
-class Preparing(SilentNotices):
-    """Writes a batch only when the next one has been begun."""
-
-    def __init__(self, batches: int) -> None:
-        self.begun: list[ChangeBatch] = []
-        self.written = 0
-        self._batches = batches
-        self._more = anyio.Event()
-
-    async def open(self, feed: str) -> None:
-        assert feed == "orders"
-
-    def prepare(self, batch: ChangeBatch) -> None:
-        self.begun.append(batch)
-        self._more.set()
-        self._more = anyio.Event()
-
-    async def write(self, batch: ChangeBatch) -> None:
-        assert batch is self.begun[self.written]
-        while len(self.begun) < min(self.written + 2, self._batches):
-            await self._more.wait()
-        self.written += 1
-
-    async def aclose(self) -> None:
-        pass
-
-
-async def test_a_sink_begins_with_the_next_batch_while_it_writes_one(rig: Rig) -> None:
-    sink = Preparing(batches=7)  # two of them empty
-    feed = replace(rig.feed(), sink=sink)
-    with anyio.fail_after(30):
-        await run_feed(feed)
-    assert sink.written == len(sink.begun) == 7
 
 
 async def test_the_offset_is_saved_behind_each_batch_and_only_then(rig: Rig) -> None:
