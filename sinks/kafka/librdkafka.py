@@ -72,7 +72,8 @@ class LibrdkafkaDriver:
 
     def _errored(self, error: Any) -> None:
         """Told of all that goes wrong; most of it the client mends by itself."""
-        self._cause = error.str()
+        if not self._cause or error.name() != "_ALL_BROKERS_DOWN":
+            self._cause = error.str()
         if error.fatal():
             self._failed.append(error)
 
