@@ -137,7 +137,11 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
     Raises :class:`ConfigError` naming the option that is wrong.
     """
     taken = take_options("avro", options, REGISTRY_OPTIONS, what="registry of format")
-    parts = urlsplit(taken["url"])
+    try:
+        parts = urlsplit(taken["url"])
+        _ = parts.port
+    except ValueError as e:
+        raise ConfigError(f"the schema registry's url is no address: {e}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError("the schema registry's url is no http:// or https:// address")
     if parts.username or parts.password:

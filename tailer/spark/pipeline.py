@@ -118,7 +118,9 @@ class _Run:
         self._open = True
         offset = call(feed.sink.open, feed.name) or call(feed.offsets.load)
         if offset is None:
+            # Found once, as in tailer.feed: "latest" is another version at the next start.
             offset = call(feed.start, feed.log)
+            call(feed.offsets.save, offset)
         self._offset = offset
         feed.metrics.started(offset)
         self._publisher = Publisher(feed.sink, feed.park, feed.offsets, feed.metrics, feed.requests)

@@ -83,7 +83,8 @@ def test_the_lines_are_the_daemons_and_in_its_order(golden: GoldenCase, tmp_path
     names = ("cdf_dv", "rowtracking")
     feeds = [{"name": name, "table": golden(name).table} for name in names]
     feeds.append({"name": "rest", "table": golden("plain_dv").table, "start": "snapshot"})
-    on_spark = configured(tmp_path / "spark", *feeds)
+    later = {"name": "later", "table": golden("cdf_dv").table, "start": "latest"}
+    on_spark = configured(tmp_path / "spark", *feeds, later)
     ended = run_spark(on_spark)
     assert ended.returncode == 0, ended.stderr[-3000:]
     for feed in feeds:
@@ -94,6 +95,8 @@ def test_the_lines_are_the_daemons_and_in_its_order(golden: GoldenCase, tmp_path
         run_daemon(alone, name, end)
         assert lines(on_spark, name) == lines(alone, name), name
         assert str(saved(alone, name)) == str(end), name
+    # Where nothing has come yet, the next start is this one's.
+    assert saved(on_spark, "later") == saved(on_spark, "cdf_dv")
 
 
 @pytest.mark.timeout(600)
