@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -83,6 +84,23 @@ def test_what_is_almost_nothing_is_not_nothing(
 ) -> None:
     assert unmatched(data_type, [one], [other]) == ([0], [0])
     assert unmatched(data_type, [one, other], [other, one]) == ([], [])
+
+
+def test_a_stream_that_is_closed_ends_what_it_comes_from() -> None:
+    schema, ended = pa.schema(REF_FIELDS), []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            while True:
+                yield pa.RecordBatch.from_arrays([pa.array([0], pa.int8()), [0]], schema=schema)
+        finally:
+            ended.append(True)
+
+    stream = RowStream(schema, batches())
+    stream.reader().read_next_batch()
+    assert not ended
+    stream.close()
+    assert ended
 
 
 @pytest.mark.parametrize("lies", ["alone", "as a key", "as a value", "deeper"])

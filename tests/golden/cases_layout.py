@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
 
 from tests.golden.cases_cdf import CDF, history, rows
 from tests.golden.lab import Lab
@@ -203,6 +208,69 @@ def iceberg_compat(lab: Lab) -> None:
     lab.sql("DELETE FROM {t} WHERE id = 3")
 
 
+def converted(lab: Lab) -> None:
+    """CONVERT TO DELTA of files with names of their own, in folders that must be encoded."""
+    lab.spark.sql(
+        "SELECT id, concat('n', id) name, IF(id % 4 = 0, NULL, concat('p /%', id % 3)) p,"
+        " DATE'2024-01-01' + CAST(id AS INT) % 2 d FROM range(12)"
+    ).write.partitionBy("p", "d").parquet(str(lab.path))
+    for number, file in enumerate(sorted(lab.path.rglob("*.parquet"))):
+        file.rename(file.with_name(f"my file {number} %25 ä+.parquet"))
+    for checksum in lab.path.rglob("*.crc"):
+        checksum.unlink()
+    lab.spark.sql(f"CONVERT TO DELTA parquet.`{lab.path}` PARTITIONED BY (p STRING, d DATE)")
+    lab.set(**CDF)
+    lab.sql("UPDATE {t} SET name = 'u' WHERE id < 4")
+    lab.sql("DELETE FROM {t} WHERE p IS NULL")
+    lab.sql("UPDATE {t} SET p = 'new/ü %41' WHERE id = 5")
+
+
+def _arrow_rows(first: int, last: int) -> pa.Table:
+    """Rows whose texts, bytes and lists are in each of Arrow's forms."""
+    ids = range(first, last)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "s": pa.array([None if i % 5 == 4 else f"n{i}" for i in ids], pa.large_string()),
+            "sv": pa.array([f"v{i}" for i in ids], pa.string_view()),
+            "dic": pa.array([f"d{i % 2}" for i in ids]).dictionary_encode(),
+            "ntz": pa.array(
+                [dt.datetime(2020, 1, 1, 0, 0, i, 0, dt.UTC) for i in ids], pa.timestamp("us")
+            ),
+            "ts": pa.array(
+                [dt.datetime(1960, 1, 1, 0, 0, i, 7, dt.UTC) for i in ids],
+                pa.timestamp("us", "UTC"),
+            ),
+            "st": pa.array([{"a": i, "b": [i, None]} for i in ids]),
+            "dec": pa.array([Decimal(i) / 4 for i in ids], pa.decimal128(38, 10)),
+            "m": pa.array([[("k", i)] for i in ids], pa.map_(pa.string(), pa.int32())),
+            "bin": pa.array([bytes([i]) for i in ids], pa.large_binary()),
+            "ll": pa.array([[f"x{i}"] for i in ids], pa.large_list(pa.large_string())),
+        }
+    )
+
+
+def delta_rs(lab: Lab) -> None:
+    """A table that delta-rs alone has written: its merge, its cdc files, its checkpoint."""
+    path = str(lab.path)
+    write_deltalake(path, _arrow_rows(0, 8), configuration={"delta.enableChangeDataFeed": "true"})
+    table = DeltaTable(path)
+    table.update(updates={"s": "'up'"}, predicate="id < 2")
+    table.delete("id = 3")
+    merged = _arrow_rows(6, 11).set_column(1, "s", pa.array(["m"] * 5, pa.large_string()))
+    merge = table.merge(merged, "t.id = s.id", source_alias="s", target_alias="t")
+    merge = merge.when_matched_update_all().when_not_matched_insert_all()
+    merge.when_not_matched_by_source_delete("t.id = 0").execute()
+    table.optimize.compact()
+    write_deltalake(table, _arrow_rows(20, 22), mode="append")
+    write_deltalake(table, _arrow_rows(20, 21), mode="overwrite", predicate="id = 20")
+    DeltaTable(path).create_checkpoint()
+    table = DeltaTable(path)
+    table.delete()
+    write_deltalake(table, _arrow_rows(1, 3), mode="append")
+    DeltaTable(path).restore(2)
+
+
 CASES = (
     plain,
     plain_dv,
@@ -220,4 +288,6 @@ CASES = (
     random_prefixes,
     transactions,
     iceberg_compat,
+    converted,
+    delta_rs,
 )

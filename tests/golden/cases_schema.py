@@ -117,6 +117,41 @@ def mapping_back(lab: Lab) -> None:
     lab.sql("DELETE FROM {t} WHERE id = 0")
 
 
+NESTED = (
+    "id INT, st STRUCT<a: INT, b: STRUCT<c: STRING, d: INT>>, arr ARRAY<STRUCT<x: INT, y: STRING>>,"
+    " m MAP<STRUCT<k1: INT>, STRUCT<v1: INT, v2: ARRAY<STRUCT<deep: INT>>>>"
+)
+
+
+def _nested_rows(first: int, last: int, c: str, x: str, k: str, deep: str) -> str:
+    """Rows of those columns under the names that some of their fields have by then."""
+    return (
+        "INSERT INTO {t} SELECT id,"
+        f" named_struct('a', id, 'b', named_struct('{c}', 'c', 'd', 1)), array({x}, NULL),"
+        f" map(named_struct('{k}', 1), named_struct('v1', 1, 'v2',"
+        f" array(named_struct('{deep}', id)))) FROM range({first}, {last})"
+    )
+
+
+def mapping_nested(lab: Lab) -> None:
+    """Fields of structs in structs, arrays, map keys and map values are renamed, dropped, back."""
+    lab.across_schemas = True
+    lab.create(NESTED, columnMapping_mode="name", **CDF)
+    lab.sql(_nested_rows(0, 4, "c", "named_struct('x', 1, 'y', 'y')", "k1", "deep"))
+    lab.sql("ALTER TABLE {t} RENAME COLUMN st.b.c TO cc")
+    lab.sql("ALTER TABLE {t} DROP COLUMN arr.element.x")
+    lab.sql("ALTER TABLE {t} ADD COLUMN arr.element.x STRING")
+    lab.sql("ALTER TABLE {t} RENAME COLUMN m.value.v2.element.deep TO deeper")
+    lab.sql("ALTER TABLE {t} RENAME COLUMN m.key.k1 TO kk")
+    lab.sql(_nested_rows(4, 6, "cc", "named_struct('y', 'y', 'x', 'q')", "kk", "deeper"))
+    lab.sql("UPDATE {t} SET st.b.d = 7 WHERE id IN (1, 4)")
+    lab.sql("ALTER TABLE {t} DROP COLUMN st.b")
+    lab.sql("ALTER TABLE {t} ADD COLUMN st.b INT")
+    lab.sql("UPDATE {t} SET st.b = 7 WHERE id IN (2, 4)")
+    lab.sql("DELETE FROM {t} WHERE id = 3")
+    lab.sql("OPTIMIZE {t}")
+
+
 WIDENED = (
     "id INT, b TINYINT, s SMALLINT, i INT, f FLOAT, d DATE, dec DECIMAL(6, 2), ib INT,"
     " st STRUCT<x: SMALLINT, y: FLOAT>, arr ARRAY<SMALLINT>, m MAP<TINYINT, SMALLINT>, p SMALLINT"
@@ -171,6 +206,27 @@ def type_widening_cdf(lab: Lab) -> None:
     _widening(lab, enableDeletionVectors="true", **CDF)
 
 
+PARTITIONS_WIDENED = "id INT, f FLOAT, d DATE, i INT, b TINYINT, dec DECIMAL(5, 2), v STRING"
+
+
+def partition_widened(lab: Lab) -> None:
+    """Partition columns of every kind are widened: old files' values are read from their texts."""
+    lab.across_schemas = True
+    known = {"enableTypeWidening": "true", "feature_timestampNtz": "supported"}
+    lab.create(PARTITIONS_WIDENED, partitioned="f, d, i, b, dec", **known, **CDF)
+    lab.sql(
+        "INSERT INTO {t} VALUES (1, 0.1, DATE'2020-02-03', 7, 3, 1.25, 'a'),"
+        " (2, NULL, NULL, NULL, NULL, NULL, 'b'),"
+        " (3, FLOAT('1.0E-10'), DATE'0001-01-01', -1, -128, -999.99, 'c')"
+    )
+    for change in ("f TYPE DOUBLE", "d TYPE TIMESTAMP_NTZ", "i TYPE DECIMAL(14, 3)"):
+        lab.sql(f"ALTER TABLE {{t}} ALTER COLUMN {change}")
+    lab.sql("ALTER TABLE {t} ALTER COLUMN b TYPE DOUBLE")
+    lab.sql("ALTER TABLE {t} ALTER COLUMN dec TYPE DECIMAL(12, 4)")
+    lab.sql("UPDATE {t} SET v = 'u' WHERE id IN (1, 3)")
+    lab.sql("DELETE FROM {t} WHERE id = 2")
+
+
 def rowtracking(lab: Lab) -> None:
     """Row ids from the start, copied on write: ids in the files where rows were moved."""
     lab.create(partitioned="part", enableRowTracking="true", enableDeletionVectors="false")
@@ -204,6 +260,19 @@ def rowtracking_backfilled(lab: Lab) -> None:
     lab.sql("DELETE FROM {t} WHERE id IN (0, 9)")
     lab.set(enableRowTracking="false")
     lab.sql("UPDATE {t} SET val = 3 WHERE id = 3")
+
+
+def rowtracking_dropped(lab: Lab) -> None:
+    """Row tracking is dropped, which takes every file's ids away, and enabled anew."""
+    lab.create(enableDeletionVectors="false")
+    lab.write(rows(0, 8), files=2)
+    lab.set(enableRowTracking="true")
+    lab.sql("UPDATE {t} SET val = 2 WHERE id = 2")
+    lab.sql("ALTER TABLE {t} DROP FEATURE rowTracking")
+    lab.sql("UPDATE {t} SET val = 3 WHERE id = 3")
+    lab.set(enableRowTracking="true")
+    lab.sql("UPDATE {t} SET val = 4 WHERE id = 4")
+    lab.sql("DELETE FROM {t} WHERE id = 5")
 
 
 def rowtracking_noop(lab: Lab) -> None:
@@ -270,12 +339,15 @@ CASES = (
     mapping_upgraded,
     mapping_removed,
     mapping_back,
+    mapping_nested,
     type_widening,
     type_widening_cdf,
+    partition_widened,
     rowtracking,
     rowtracking_dv,
     rowtracking_cdf,
     rowtracking_backfilled,
+    rowtracking_dropped,
     rowtracking_noop,
     rowtracking_mapping,
     overwrite_schema,

@@ -406,6 +406,7 @@ def test_row_headers_say_what_an_event_is() -> None:
         ("avro", {"subjects": "x"}, "it is one of: topic, record, topic_record"),
         ("avro", {"envelope": "x"}, "it is one of: rows, debezium"),
         ("avro", {"registry": {"url": "ftp://x"}}, "no http:// or https:// address"),
+        ("avro", {"registry": {"url": "http://[x"}}, "url is no address"),
         ("avro", {"registry": {"url": "http://u:p@x"}}, "has credentials in it"),
         ("arrow", {"key": ["id"]}, "format 'arrow' has no keys"),
     ],

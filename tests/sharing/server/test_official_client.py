@@ -25,10 +25,10 @@ AUTO = ("plain", "plain_dv", "mapping_name", "variant")
 # Our own refusals: the parquet format has no words for these tables, and it is all that was asked.
 NEEDS_DELTA = {
     "cdf_dv", "cdf_dv_large_file", "cdf_log_cleaned", "cdf_log_cleaned_no_base",
-    "cdf_partition_types", "cdf_restore_dv", "cdf_types", "iceberg_compat", "legacy_format",
-    "mapping_id", "mapping_id_cdf", "mapping_name", "mapping_name_cdf", "mapping_upgraded",
-    "overwrite_schema", "plain_dv", "random_prefixes", "reorg_purge", "rowtracking_dv",
-    "rowtracking_mapping", "rowtracking_noop", "struct_stats_checkpoint", "truncated",
+    "cdf_partition_types", "cdf_restore_dv", "cdf_types", "delta_rs", "iceberg_compat",
+    "legacy_format", "mapping_id", "mapping_id_cdf", "mapping_name", "mapping_name_cdf",
+    "mapping_nested", "mapping_upgraded", "overwrite_schema", "partition_widened", "plain_dv",
+    "random_prefixes", "reorg_purge", "rowtracking_dv", "rowtracking_mapping", "rowtracking_noop", "struct_stats_checkpoint", "truncated",
     "type_widening", "type_widening_cdf", "types", "v2_checkpoint_json", "variant",
     "variant_shredded",
 }  # fmt: skip
@@ -54,9 +54,13 @@ LIMITS: dict[tuple[str, str], str] = {
     ("cdf_schema_evolution", "changes:delta"): SCHEMAS,
     ("cdf_types", "snapshot:delta"): STRUCTS,
     ("cdf_types", "changes:delta"): UNANNOUNCED,
+    ("delta_rs", "changes:delta"): UNANNOUNCED,
     ("legacy_format", "snapshot:delta"): STRUCTS,
     ("mapping_id_cdf", "changes:delta"): SCHEMAS,
     ("mapping_name_cdf", "changes:delta"): SCHEMAS,
+    ("mapping_nested", "changes:delta"): SCHEMAS,
+    ("partition_widened", "snapshot:delta"): UNANNOUNCED,
+    ("partition_widened", "changes:delta"): UNANNOUNCED,
     ("special_columns", "snapshot:parquet"): "",  # char(5) is not padded
     ("partition_binary", "snapshot:parquet"): "",  # the log's text, not its bytes
     ("special_columns", "snapshot:delta"): "",
