@@ -28,9 +28,9 @@ NEEDS_DELTA = {
     "cdf_partition_types", "cdf_restore_dv", "cdf_types", "delta_rs", "iceberg_compat",
     "legacy_format", "mapping_id", "mapping_id_cdf", "mapping_name", "mapping_name_cdf",
     "mapping_nested", "mapping_upgraded", "overwrite_schema", "partition_widened", "plain_dv",
-    "random_prefixes", "reorg_purge", "rowtracking_dv", "rowtracking_mapping", "rowtracking_noop", "struct_stats_checkpoint", "truncated",
-    "type_widening", "type_widening_cdf", "types", "v2_checkpoint_json", "variant",
-    "variant_shredded",
+    "random_prefixes", "reorg_purge", "rowtracking_dv", "rowtracking_mapping", "rowtracking_noop",
+    "struct_stats_checkpoint", "truncated", "type_widening", "type_widening_cdf", "types",
+    "v2_checkpoint_json", "variant", "variant_shredded",
 }  # fmt: skip
 DELTA_ONLY = "the table needs responseformat=delta"
 UNANNOUNCED = "the table needs the reader features"
