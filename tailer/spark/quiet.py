@@ -2,7 +2,7 @@
 
 PySpark 4.2.0's workers that ask a source for its schema or its reader report a profile each time,
 an empty one where nobody profiles. ``spark-pipelines`` takes these for answers that it does not
-know, and fails after its run is completed (SPARK-59135, mended later).
+know, and fails after its run is completed.
 """
 
 from __future__ import annotations
