@@ -198,15 +198,10 @@ def _check_selection(config: Config, feed: FeedConfig, names: list[str], state: 
     place = f"{config.path}: feeds.{feed.name}"
     selection = feed.options.selection
     known = {name.lower() for name in names}
-    of_sinks = {
-        f"{f'sinks.{name}' if name else 'sink'}.key": getattr(sink, "key_columns", ())
-        for name, sink in feed_sinks(config, feed).items()
-    }
     for key, wanted in (
         ("columns", selection.columns or ()),
         ("key", feed.options.key),
         ("mask", tuple(selection.masks)),
-        *of_sinks.items(),
     ):
         for name in wanted:
             if (name.lower() if key == "mask" else name) not in (known if key == "mask" else names):

@@ -33,7 +33,7 @@ settings.register_profile(
     "user", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
-    "ci", settings.get_profile("user"), max_examples=200, print_blob=True, derandomize=True
+    "ci", settings.get_profile("user"), max_examples=100, print_blob=True, derandomize=True
 )
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "user")
 
