@@ -19,7 +19,7 @@ __all__ = ["Ahead", "Pieces", "slices"]
 T = TypeVar("T")
 
 #: So many pieces of a batch are encoded before they are asked for.
-_PIECES_AHEAD = 6
+_PIECES_AHEAD = 3
 
 
 def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[ChangeBatch]:
