@@ -267,9 +267,11 @@ def changes_of(table: str) -> dict[str, dict[str, Any]]:
 def check(events: list[Event], writer: Writer, *, keyed: bool) -> None:
     """Each event of the table once, in order, and the table rebuilt from them is the table."""
     times = Counter(event.id for event in events)
-    assert [i for i, n in times.items() if n > 1] == [], "an event came twice"
+    again = [(e.id, e.partition, e.offset) for e in events if times[e.id] > 1]
+    assert again == [], f"events came twice: {again}"
     expected = changes_of(writer.path)
-    assert times.keys() == expected.keys()
+    wrong = {"lost": expected.keys() - times.keys(), "strange": times.keys() - expected.keys()}
+    assert not any(wrong.values()), wrong
     for event in events:
         assert event.row["id"] == expected[event.id]["id"]
         assert event.row["_change_type"] == expected[event.id]["_change_type"]
