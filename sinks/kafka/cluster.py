@@ -55,11 +55,9 @@ class LastRecord:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What its coordinator says of a producer's last transaction: Kafka's name of its state, and
-    the epoch, which each fencing makes higher."""
+    """What its coordinator says of a producer's last transaction: Kafka's name of its state."""
 
     producer_id: int
-    producer_epoch: int
     state: str
 
 
@@ -223,7 +221,7 @@ class Cluster:
                     time.sleep(_RETRY_S)
                 else:
                     one = found[transactional_id]
-                    return Transaction(one.producer_id, one.producer_epoch, str(one.state.value))
+                    return Transaction(one.producer_id, str(one.state.value))
 
     def left_open(
         self, topics: Collection[str], producer_id: int | None = None

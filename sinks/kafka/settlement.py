@@ -75,10 +75,10 @@ class Settlement:
             self._settle(cluster, topics)
 
     def after_fencing(self, cluster: Cluster, topics: Collection[str], progress: str) -> None:
-        """Write the markers that the fencing should have written. From here on nothing of an older
-        epoch may be open; ``progress`` is the topic that every transaction ends with."""
+        """Write the markers that the fencing should have written. From here on nothing of this
+        producer may be open; ``progress`` is the topic that every transaction ends with."""
         found = cluster.transaction(self.transactional_id)
-        left = [] if found is None else _of_older_epochs(cluster, topics, found)
+        left = [] if found is None else cluster.left_open(topics, found.producer_id)
         if left and self._committed is None:
             # Nobody knows any more. Where progress is open too, nothing of it has been seen.
             if progress not in {each.topic for each in left}:
@@ -135,14 +135,6 @@ def _still_open(
     places = {(each.topic, each.partition, each.start) for each in own}
     now = cluster.left_open({each.topic for each in own}, found.producer_id)
     return [each for each in now if (each.topic, each.partition, each.start) in places]
-
-
-def _of_older_epochs(
-    cluster: Cluster, topics: Collection[str], found: Transaction
-) -> list[OpenTransaction]:
-    """What producers that are fenced have left open. One that has fenced us meanwhile is none."""
-    left = cluster.left_open(topics, found.producer_id)
-    return [each for each in left if each.producer_epoch < found.producer_epoch]
 
 
 def _places(left: list[OpenTransaction]) -> str:

@@ -15,7 +15,6 @@ from confluent_kafka import Producer
 from sinks.kafka.cluster import Cluster, Transaction
 from sinks.kafka.driver import Fenced
 from sinks.kafka.progress import Progress
-from sinks.kafka.settlement import Settlement
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import Notice, Offset
 from tailer.errors import SinkRejected, TailerError, TransientError
@@ -433,28 +432,3 @@ async def test_a_take_over_rolls_back_what_the_older_daemon_is_at(
             assert ids(kafka, topic) == list(range(1, busy.version))
             await newer.write(batch(busy.version, [busy.version]))
     assert ids(kafka, topic) == list(range(1, busy.version + 1))
-
-
-async def test_who_is_fenced_while_it_opens_leaves_the_newer_one_alone(
-    kafka: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = fresh()
-    async with opened(kafka.bootstrap, topic, partitions=1) as (sink, _):
-        await sink.write(batch(1, [1]))
-    newest = made(kafka.bootstrap, topic)
-    look, seen = Settlement.after_fencing, list[list[int]]()
-
-    def looked(self: Settlement, *arguments: Any) -> None:
-        monkeypatch.undo()  # the newest one looks, too
-        newest._open("orders")
-        driver = begun(newest, batch(2, [2]), progress=True)
-        look(self, *arguments)
-        seen.append(ids(kafka, topic))
-        driver.commit()
-
-    monkeypatch.setattr(Settlement, "after_fencing", looked)
-    sentence = await refused(made(kafka.bootstrap, topic), TransientError)
-    assert "Kafka ended the transaction" in sentence
-    assert seen == [[1]]
-    assert ids(kafka, topic) == [1, 2]
-    await newest.aclose()
