@@ -135,7 +135,7 @@ FEED: dict[str, Setting] = {
     ),
     "paused": Setting("flag", False, "Start paused, until a resume."),
     "discover_s": Setting("number", 60.0, "Seconds between two looks for tables of a pattern."),
-    "batch_rows_max": Setting("whole", 65_536, "Rows of a batch at most."),
+    "batch_rows_max": Setting("whole", 131_072, "Rows of a batch at most."),
     "batch_bytes_max": Setting("whole", 32 * 1024 * 1024, "Bytes of a batch at most, as Arrow."),
     "diff_memory_bytes_max": Setting(
         "whole", 512 * 1024 * 1024, "Memory of the comparison of rewritten rows.",

@@ -39,7 +39,7 @@ def test_the_smallest_file_has_defaults(tmp_path: Path) -> None:
     assert (feed.table, feed.start, feed.sink_type) == ("orders", "latest", "jsonl")
     assert feed.sink_options == {"path": "orders.jsonl"}
     assert feed.options.change_source == "auto"
-    assert feed.options.decode.batch_rows_max == 65_536
+    assert feed.options.decode.batch_rows_max == 131_072
 
 
 def test_every_key_reaches_its_place(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "append_batch",
     "close_at_once",
     "commit_within",
+    "forget_coordinators",
     "usable",
     "write_marker",
 ]
@@ -115,6 +116,14 @@ def close_at_once(producer: Any) -> None:
     producer._sender.force_close()
     producer._sender.join(_JOIN_S)
     producer.close(timeout=0)
+
+
+def forget_coordinators(admin: Any) -> None:
+    """Let an admin client ask anew who coordinates: it never does, once it has been told."""
+    cluster = getattr(getattr(admin, "_manager", None), "cluster", None)
+    known = getattr(cluster, "_coordinators", None)
+    if isinstance(known, dict):
+        known.clear()
 
 
 def write_marker(

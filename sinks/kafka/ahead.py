@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Generic, TypeVar
 
 from tailer.changes import ChangeBatch
@@ -19,7 +18,7 @@ __all__ = ["Ahead", "Pieces", "slices"]
 T = TypeVar("T")
 
 #: So many pieces of a batch are encoded before they are asked for.
-_PIECES_AHEAD = 3
+_PIECES_AHEAD = 6
 
 
 def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[ChangeBatch]:
@@ -34,21 +33,8 @@ def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[Change
     if count <= step or batch.indices is not None or batch.before is not None:
         yield batch
         return
-    offset = batch.offset
     for at in range(0, count, step):
-        rows = batch.rows.slice(at, step)
-        following = replace(offset, index=offset.index + rows.num_rows)
-        ends = batch.next_offset if at + step >= count else following
-        part = replace(
-            batch,
-            rows=rows,
-            positions=batch.positions.slice(at, step),
-            offset=offset,
-            next_offset=ends,
-            row_ids=None if batch.row_ids is None else batch.row_ids.slice(at, step),
-        )
-        yield part
-        offset = following
+        yield batch.slice(at, min(at + step, count))
 
 
 class Pieces(Generic[T]):

@@ -19,6 +19,7 @@ __all__ = [
     "Cluster",
     "LastRecord",
     "OpenTransaction",
+    "Place",
     "Topic",
     "Transaction",
     "client_settings",
@@ -32,6 +33,9 @@ _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _FIRST_STEP, _STEP_FACTOR = 256, 16
 _POLL_MS = 200
 _RETRY_S = 0.05
+
+#: A partition: its topic's name and its number.
+Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,11 @@ class LastRecord:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What its coordinator says of a producer's last transaction: Kafka's name of its state."""
+    """What its coordinator says of a producer's last transaction: Kafka's name of its state, and
+    the epoch, which each fencing makes higher."""
 
     producer_id: int
+    producer_epoch: int
     state: str
 
 
@@ -215,30 +221,48 @@ class Cluster:
                     found = self._admin.describe_transactions([transactional_id])
                 except (errors.TransactionalIdNotFoundError, *_not_for_us()):
                     return None
-                except moving:
-                    if time.monotonic() > give_up:
+                except Exception as e:
+                    accumulator.forget_coordinators(self._admin)
+                    if not isinstance(e, moving) or time.monotonic() > give_up:
                         raise
                     time.sleep(_RETRY_S)
                 else:
                     one = found[transactional_id]
-                    return Transaction(one.producer_id, str(one.state.value))
+                    return Transaction(one.producer_id, one.producer_epoch, str(one.state.value))
+
+    def places(self, topics: Collection[str]) -> list[Place]:
+        """The partitions of those of the topics that there are.
+
+        Raises :class:`TransientError` while a partition has no leader that could be asked.
+        """
+        from kafka.errors import NoError, UnknownTopicOrPartitionError, for_code
+
+        found: list[Place] = []
+        with raised_as_failures(f"describing the topics {', '.join(topics)}"):
+            for topic in self._admin.describe_topics(list(topics)) if topics else []:
+                name, error = topic["name"], for_code(topic["error_code"])
+                if error is UnknownTopicOrPartitionError:
+                    continue
+                if error is not NoError:
+                    raise error(name)
+                for partition in topic["partitions"]:
+                    number = partition["partition_index"]
+                    if partition["leader_id"] < 0:
+                        raise TransientError(f"partition {number} of {name} has no leader")
+                    found.append((name, number))
+        return found
 
     def left_open(
-        self, topics: Collection[str], producer_id: int | None = None
+        self, places: Collection[Place], producer_id: int | None = None
     ) -> list[OpenTransaction]:
-        """The open transactions of a producer, or of all, in those of the topics that there are;
-        none where we may not know."""
+        """The open transactions of a producer, or of all, in those partitions; none where we may
+        not know."""
         from kafka import TopicPartition
 
-        with raised_as_failures(f"describing the producers of {', '.join(topics)}"):
-            described = self._admin.describe_topics(list(topics)) if topics else []
-            places = [
-                TopicPartition(topic["name"], partition["partition_index"])
-                for topic in described
-                for partition in topic["partitions"]
-            ]
+        asked = [TopicPartition(*place) for place in sorted(places)]
+        with raised_as_failures(f"describing the producers of {_named(places)}"):
             try:
-                found = self._admin.describe_producers(places) if places else {}
+                found = self._admin.describe_producers(asked) if asked else {}
             except _not_for_us():
                 return []
         return [
@@ -314,7 +338,7 @@ class Cluster:
     def _stands_still(self, topic: str, position: int) -> str:
         """Why readers of committed records do not get further."""
         said = f"the topic {topic} can't be read beyond offset {position}: "
-        for each in self.left_open([topic]):
+        for each in self.left_open([(topic, 0)]):
             if each.start <= position:
                 return said + (
                     f"the transaction of producer id {each.producer_id} is open there; end it, or "
@@ -343,6 +367,10 @@ class Cluster:
         consumer.assign([place])
         consumer.seek(place, position)
         return consumer
+
+
+def _named(places: Collection[Place]) -> str:
+    return ", ".join(sorted({topic for topic, _ in places}))
 
 
 def _not_for_us() -> tuple[type[Exception], ...]:

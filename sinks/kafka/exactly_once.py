@@ -24,6 +24,7 @@ from sinks.kafka.progress import Progress, read_progress
 from sinks.kafka.publisher import Publisher, single_record
 from sinks.kafka.session import Session
 from sinks.kafka.settlement import Settlement
+from sinks.kafka.transactions import Transactions
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TailerError, TransientError
 
@@ -68,9 +69,11 @@ class ExactlyOnce(Session):
         if self.claimed:
             # Our own last transaction may still be open: it is settled below, not waited for.
             self._check_claims(self._read(stable=True))
-        self.driver = self._open_driver(self._settlement.transactional_id)
+        patience_s = self.options.delivery_timeout_ms / 1000
+        driver = self._open_driver(self._settlement.transactional_id)
+        self.driver = Transactions(driver, self.cluster, self._settlement, patience_s)
         with self._dropped_on_error():
-            topics, patience_s = self._topics(), self.options.delivery_timeout_ms / 1000
+            topics = self._topics()
             self._settlement.before_fencing(self.cluster, topics, patience_s)
             # First fence, then read: nobody can write progress behind the record found now.
             self.driver.init_transactions()
@@ -121,14 +124,6 @@ class ExactlyOnce(Session):
         others = (options.transaction_topic, options.notice_topic, options.park_topic)
         named = [topic_name(other, self.feed) for other in others if other]
         return sorted({self._progress_topic, *written, *named, *([name] if name else [])})
-
-    def _begin(self) -> None:
-        """Begin a transaction; now and then look whether the last one has its markers."""
-        assert self.driver is not None
-        if self._settlement.due():
-            with suppress(TransientError):  # the transaction itself tells what is wrong
-                self._settlement.between(self.cluster, self._topics())
-        self.driver.begin()
 
     def _read(self, *, stable: bool = False) -> Progress | None:
         record = self.cluster.last_record(self._progress_topic, self.feed.encode(), stable=stable)
@@ -198,7 +193,7 @@ class ExactlyOnce(Session):
                 same = notice.next_offset.version == notice.offset.version
                 events = self.progress.events if same else 0
                 progress = replace(self.progress, offset=notice.next_offset, events=events)
-            self._begin()
+            self.driver.begin()
             if told:
                 self._send_notice(notice)
             self._send_progress(progress)
@@ -215,7 +210,7 @@ class ExactlyOnce(Session):
         """One transaction: the records of a batch, its markers and the progress behind it."""
         assert self.driver is not None
         first = batch.offset.index == 0
-        self._begin()
+        self.driver.begin()
         if first and self._transactions is not None:
             self._send_marker(_marker(batch, "BEGIN"), batch)
         events = publisher.publish(batch, pieces) + (0 if first else self.progress.events)
@@ -248,7 +243,7 @@ class ExactlyOnce(Session):
         """Write the progress that versions without changes have made."""
         assert self.driver is not None
         progress = replace(self.progress, offset=self._passed, events=0)
-        self._begin()
+        self.driver.begin()
         self._send_progress(progress)
         self.driver.commit()
         self.progress, self._passed, self._saved_at = progress, None, time.monotonic()

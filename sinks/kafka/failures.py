@@ -100,6 +100,8 @@ def _name_and_text(error: BaseException) -> tuple[str, str]:
 
 
 def _short(name: str, text: str) -> str:
+    if name == "NodeNotReadyError":
+        return "no broker is reachable"  # its own text speaks of a node_id
     text = " ".join(text.split())[:300]
     return text if name in text else f"{name}: {text}" if text else name
 

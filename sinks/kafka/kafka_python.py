@@ -149,9 +149,22 @@ class KafkaPythonDriver:
             if error is not None:
                 raise error
 
+    def _hurry(self) -> None:
+        """Have everything sent now: a batch that is not full would linger for others."""
+        from kafka.errors import KafkaTimeoutError
+
+        try:
+            self._producer.flush(self._patience_s + 5)
+        except KafkaTimeoutError as e:
+            raise TransientError(
+                f"Kafka has not acknowledged all batches in {self._patience_s:g} s"
+            ) from e
+
     def flush(self) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""
         with raised_as_failures("writing"):
+            if self.by_batches:
+                self._hurry()
             self._wait_until_under_way_are(0)
             while self._sent:  # of no bytes
                 self._sent_bytes = 1

@@ -18,7 +18,7 @@ from sinks.encode.records import Records
 from sinks.kafka.driver import Fenced
 from sinks.kafka.failures import raised_as_failures
 from sinks.kafka.options import KafkaOptions
-from tailer.errors import ConfigError, TransientError
+from tailer.errors import ConfigError, SinkRejected, TransientError
 
 __all__ = ["LibrdkafkaDriver"]
 
@@ -48,6 +48,7 @@ class LibrdkafkaDriver:
                 "driver = 'librdkafka' needs confluent-kafka: install delta-tailer[librdkafka]"
             ) from e
         self._patience_s = options.delivery_timeout_ms / 1000
+        self._in_flight_bytes = options.in_flight_bytes
         self._failed: list[Any] = []
         self._cause = ""  # what went wrong last
         settings = _settings(options) | {
@@ -126,14 +127,21 @@ class LibrdkafkaDriver:
                         )
                         break
                     except BufferError:  # as many bytes are under way as may be
-                        self._wait_for_room(topic)
+                        self._wait_for_room(topic, len(key or b"") + len(value or b""))
                 if i % _POLL_EVERY == 0:
                     producer.poll(0)
                     self._check()
 
-    def _wait_for_room(self, topic: str) -> None:
+    def _wait_for_room(self, topic: str, size: int) -> None:
+        """Wait until fewer records are under way: there may be room for one of ``size`` bytes."""
         give_up = time.monotonic() + self._patience_s + 5
         before = len(self._producer)
+        if not before:
+            raise SinkRejected(
+                f"a record of {size} bytes for the topic {topic} is larger than in_flight_bytes, "
+                f"{self._in_flight_bytes}, and librdkafka takes none that is: raise it, or use the "
+                "driver kafka-python"
+            )
         while len(self._producer) >= before:
             self._producer.poll(_ROOM_S)
             self._check()

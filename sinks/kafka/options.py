@@ -46,7 +46,7 @@ _ALLOWED: dict[str, tuple[type, Any]] = {
     "linger_ms": (int, 5),
     "batch_bytes": (int, 1_000_000),
     "in_flight_bytes": (int, 32 * 1024 * 1024),
-    "transaction_rows": (int, 65_536),
+    "transaction_rows": (int, 131_072),
     "transaction_bytes": (int, 32 * 1024 * 1024),
     "transaction_timeout_ms": (int, 60_000),
     "delivery_timeout_ms": (int, 30_000),

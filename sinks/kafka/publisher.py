@@ -90,7 +90,9 @@ class Publisher:
             return [(batch, records, None)]
         if records.num_records < batch.num_rows and batch.num_rows > 1:
             # One record for many rows: fewer rows make a smaller one.
-            return [encoded for half in _halves(batch) for encoded in self._encode(half)]
+            middle = batch.num_rows // 2
+            halves = batch.slice(0, middle), batch.slice(middle, batch.num_rows)
+            return [encoded for half in halves for encoded in self._encode(half)]
         return [(batch, records, too_large)]
 
     def _send(self, records: Records) -> None:
@@ -173,18 +175,3 @@ def _cut(records: Records, at: int, count: int) -> Records:
     )
     values = records.values.slice(at, count)
     return replace(records, values=values, headers=headers)
-
-
-def _halves(batch: ChangeBatch) -> tuple[ChangeBatch, ChangeBatch]:
-    middle = batch.num_rows // 2
-    return tuple(  # type: ignore[return-value]  # two of them
-        replace(
-            batch,
-            rows=batch.rows.slice(at, count),
-            positions=batch.positions.slice(at, count),
-            before=None if batch.before is None else batch.before.slice(at, count),
-            indices=None if batch.indices is None else batch.indices.slice(at, count),
-            row_ids=None if batch.row_ids is None else batch.row_ids.slice(at, count),
-        )
-        for at, count in ((0, middle), (middle, batch.num_rows - middle))
-    )

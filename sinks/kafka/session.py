@@ -83,10 +83,9 @@ class Session(ABC):
             begun = parts, publisher.begin(parts[0])
         parts, pieces = begun
         for part, following in zip_longest(parts, parts[1:]):
-            later = None if following is None else publisher.begin(following)
+            later = pieces if following is None else publisher.begin(following)
             yield part, pieces
-            if later is not None:
-                pieces = later
+            pieces = later
 
     def close(self) -> None:
         """Let go of everything."""

@@ -12,7 +12,7 @@ before, and the markers that are missing are written as an administrator's tool 
 Another daemon may be at work with the same producer: an older one, not yet fenced, or a newer one
 that has fenced us. Its open transaction must be left alone. So a marker counts as missing only if
 the transaction was open in the partition, then its coordinator called it complete, and it was open
-still, from the same offset.
+still, from the same offset. After our own fencing, one counts that has an older epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import logging
 import time
 from collections.abc import Collection
 
-from sinks.kafka.cluster import Cluster, OpenTransaction, Transaction
+from sinks.kafka.cluster import Cluster, OpenTransaction, Place, Transaction
 from tailer.errors import SinkRejected, TransientError
 
 __all__ = ["Settlement"]
@@ -35,22 +35,16 @@ _OUTCOMES = {
 }
 _COMPLETE = ("CompleteCommit", "CompleteAbort")
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort")
-_POLL_S = 0.02
-#: How often a session that goes on looks for markers that Kafka has lost, in seconds.
-_PERIOD_S = 30.0
+_FIRST_POLL_S, _LAST_POLL_S = 0.002, 0.05
 
 
 class Settlement:
-    """What is known of the outcome of one producer's last transaction, over all its sessions.
+    """What is known of the outcome of one producer's last transaction, over all its sessions."""
 
-    ``period_s`` is how often :meth:`between` looks, in seconds.
-    """
-
-    def __init__(self, transactional_id: str, period_s: float = _PERIOD_S) -> None:
+    def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
-        self.period_s = period_s
-        self._looked_at = 0.0
         self._committed: bool | None = None
+        self._producer_id: int | None = None
 
     def before_fencing(self, cluster: Cluster, topics: Collection[str], patience_s: float) -> None:
         """Learn how the last transaction ended; if it is over, write the markers that it lacks.
@@ -58,27 +52,22 @@ class Settlement:
         Raises :class:`TransientError` if the coordinator does not get it over in ``patience_s``
         seconds, :class:`SinkRejected` if we may not write markers.
         """
-        give_up = time.monotonic() + patience_s
-        found = cluster.transaction(self.transactional_id)
-        while found is not None and found.state in _UNDER_WAY:
-            if time.monotonic() > give_up:
-                raise TransientError(
-                    f"Kafka has not ended the last transaction of {self.transactional_id} in "
-                    f"{patience_s:g} s (it is in the state {found.state})"
-                )
-            time.sleep(_POLL_S)
-            found = cluster.transaction(self.transactional_id)
-        if found is None:
-            return
-        self._committed = _OUTCOMES.get(found.state, self._committed)
-        if found.state in _COMPLETE:
-            self._settle(cluster, topics)
+        found = self._got_over(cluster, patience_s)
+        if found is not None:
+            self._committed = _OUTCOMES.get(found.state, self._committed)
+            if found.state in _COMPLETE:
+                self._settle(cluster, cluster.places(topics))
 
     def after_fencing(self, cluster: Cluster, topics: Collection[str], progress: str) -> None:
-        """Write the markers that the fencing should have written. From here on nothing of this
-        producer may be open; ``progress`` is the topic that every transaction ends with."""
+        """Write the markers that the fencing should have written. From here on nothing of an older
+        epoch may be open; ``progress`` is the topic that every transaction ends with."""
         found = cluster.transaction(self.transactional_id)
-        left = [] if found is None else cluster.left_open(topics, found.producer_id)
+        left = []
+        if found is not None:
+            self._producer_id = found.producer_id
+            # A newer daemon may have fenced us meanwhile, and be at work.
+            of_all = cluster.left_open(cluster.places(topics), found.producer_id)
+            left = [each for each in of_all if each.producer_epoch < found.producer_epoch]
         if left and self._committed is None:
             # Nobody knows any more. Where progress is open too, nothing of it has been seen.
             if progress not in {each.topic for each in left}:
@@ -91,23 +80,37 @@ class Settlement:
             self._committed = False
         self._end(cluster, left, committed=bool(self._committed))
         self._committed = None
-        self._looked_at = time.monotonic()
 
-    def due(self) -> bool:
-        """Whether it is time to look again."""
-        return time.monotonic() - self._looked_at >= self.period_s
-
-    def between(self, cluster: Cluster, topics: Collection[str]) -> None:
-        """Write what markers the last transaction lacks while the producer is idle and goes on.
+    def after_commit(self, cluster: Cluster, written: Collection[Place], patience_s: float) -> None:
+        """Wait until the transaction just committed is over in the partitions where it has
+        written, and write the markers that it lacks. Until then no other may begin.
 
         Raises as :meth:`before_fencing`.
         """
-        self._looked_at = time.monotonic()
-        self._settle(cluster, topics)
+        if cluster.left_open(written, self._producer_id):
+            found = self._got_over(cluster, patience_s)
+            if found is not None and found.state in _COMPLETE:
+                self._settle(cluster, written)
 
-    def _settle(self, cluster: Cluster, topics: Collection[str]) -> None:
+    def _got_over(self, cluster: Cluster, patience_s: float) -> Transaction | None:
+        """The last transaction, once its coordinator is not at ending it any more."""
+        give_up = time.monotonic() + patience_s
+        pause_s = _FIRST_POLL_S
+        found = cluster.transaction(self.transactional_id)
+        while found is not None and found.state in _UNDER_WAY:
+            if time.monotonic() > give_up:
+                raise TransientError(
+                    f"Kafka has not ended the last transaction of {self.transactional_id} in "
+                    f"{patience_s:g} s (it is in the state {found.state})"
+                )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_POLL_S)
+            found = cluster.transaction(self.transactional_id)
+        return found
+
+    def _settle(self, cluster: Cluster, places: Collection[Place]) -> None:
         """Write the markers that the last transaction lacks, if it is over."""
-        before = cluster.left_open(topics)
+        before = cluster.left_open(places)
         found = cluster.transaction(self.transactional_id) if before else None
         if found is not None and found.state in _COMPLETE:
             left = _still_open(cluster, before, found)
@@ -133,7 +136,7 @@ def _still_open(
     if not own:
         return []
     places = {(each.topic, each.partition, each.start) for each in own}
-    now = cluster.left_open({each.topic for each in own}, found.producer_id)
+    now = cluster.left_open({(each.topic, each.partition) for each in own}, found.producer_id)
     return [each for each in now if (each.topic, each.partition, each.start) in places]
 
 

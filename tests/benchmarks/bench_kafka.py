@@ -1,10 +1,12 @@
 """From a Delta table's change feed to Kafka: 1,000,000 events of some 300 bytes, end to end,
 beside what Spark does with the same table, and the client libraries with bytes that are ready.
 
-    python -m tests.benchmarks.bench_kafka [--rounds N] [--only PART-OF-A-NAME] [--compression NAME]
+    python -m tests.benchmarks.bench_kafka [--rounds N] [--only PART]... [--compression NAME]
 
-Ends with 1 where the default driver is less than 5 times as fast as a loop over kafka-python's
-``send()``, 3 times as fast as Spark, or behind a loop of librdkafka's.
+Says how the default driver compares with each, and ends with 1 where it is less than 5 times as
+fast as a loop over kafka-python's ``send()``, 3 times as fast as Spark as it comes, or behind a
+loop of librdkafka's. Spark stands there twice: its producer sends 16 KiB at a time unless it is
+told to send as much as ours does.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ PARTITIONS = 6
 JAVA = "Java producer-perf-test"
 DEFAULT = "exactly once, kafka-python"
 BOUNDS = {
-    "Spark, readChangeFeed to Kafka": 3.0,
+    "Spark, as it comes": 3.0,
     "kafka-python send() loop": 5.0,
     "librdkafka produce() loop": 1.0,
 }
@@ -122,17 +124,20 @@ def main() -> None:
     """Measure all, by turns, and compare the medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--compression", default="none")
     asked = parser.parse_args()
     table = make_table()
-    names = [name for name in [*CONTENDERS, JAVA] if asked.only in name]
+    parts = asked.only or [""]
+    names = [name for name in [*CONTENDERS, JAVA] if any(part in name for part in parts)]
     rates: dict[str, list[float]] = {name: [] for name in names}
     with Broker(heap="1g", jvm=[]) as broker:
         for name in ("librdkafka produce() loop", DEFAULT):  # one that has just started is slow
             run(name, broker, table, asked.compression)
-        for _ in range(asked.rounds):
-            for name in names:
+        for turn in range(asked.rounds):
+            # What comes behind another has its dirty pages and deleted segments to bear with.
+            first = turn * len(names) // asked.rounds
+            for name in names[first:] + names[:first]:
                 rate, processor, mib = run(name, broker, table, asked.compression)
                 rates[name].append(rate)
                 print(
@@ -145,13 +150,13 @@ def main() -> None:
         print(f"{name:34} {rate:10,.0f} records/s")
     if DEFAULT not in medians:
         return
-    beyond = [
-        f"{DEFAULT} is {medians[DEFAULT] / medians[name]:.1f} times {name}, of {bound:g} wanted"
-        for name, bound in BOUNDS.items()
-        if name in medians and medians[DEFAULT] < bound * medians[name]
-    ]
-    for line in beyond:
-        print(line, file=sys.stderr)
+    print()
+    beyond = False
+    for name in [name for name in names if name != DEFAULT]:
+        ratio, bound = medians[DEFAULT] / medians[name], BOUNDS.get(name, 0.0)
+        wanted = f", of {bound:g} wanted" if bound else ""
+        print(f"{DEFAULT} is {ratio:.2f} times {name}{wanted}")
+        beyond |= ratio < bound
     sys.exit(1 if beyond else 0)
 
 

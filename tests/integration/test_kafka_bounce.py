@@ -2,7 +2,7 @@
 committed records, one that looks on and one at the end, see each event exactly once.
 
 The shape of Kafka's own test of transactions. ``TAILER_TORTURE_ROUNDS`` / 10 is how often something
-is ended (10); ``TAILER_TORTURE_DRIVER`` is the one driver to try (kafka-python with keys and
+is ended (8); ``TAILER_TORTURE_DRIVER`` is the one driver to try (kafka-python with keys and
 librdkafka without); ``--randomly-seed`` repeats the moments.
 """
 
@@ -33,8 +33,9 @@ from tests.integration.test_kill import Writer
 from tests.kafka.broker import Broker
 from tests.kafka.topics import create_topic, read_topic
 
-ROUNDS = max(4, int(os.environ.get("TAILER_TORTURE_ROUNDS", "100")) // 10)
+ROUNDS = max(4, int(os.environ.get("TAILER_TORTURE_ROUNDS", "80")) // 10)
 DRIVER = os.environ.get("TAILER_TORTURE_DRIVER")
+pytestmark = pytest.mark.java
 CASES = ["keyed, kafka-python", "without keys, librdkafka"]
 
 

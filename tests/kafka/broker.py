@@ -12,7 +12,6 @@ import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.components import java_major, require
-from tests.source import ROOT
+from tests.components import free_ports, java_major, making, require
 
 __all__ = ["KAFKA_VERSION", "Broker", "kafka_home", "kafka_uuid"]
 
@@ -58,12 +56,12 @@ PR_SET_PDEATHSIG = 1
 def kafka_home() -> Path:
     """The folder with Kafka's jars, template and class archive; made on first use."""
     require("Java 17 or newer", java_major() >= 17)
-    home = ROOT / ".cache" / f"kafka-{KAFKA_VERSION}-java{java_major()}"
-    if not (home / "ready").exists():
-        require("Maven", shutil.which("mvn") is not None)
-        home.parent.mkdir(exist_ok=True)
-        shutil.rmtree(home, ignore_errors=True)
-        _make_home(home)
+    with making("kafka") as cache:
+        home = cache / f"kafka-{KAFKA_VERSION}-java{java_major()}"
+        if not (home / "ready").exists():
+            require("Maven", shutil.which("mvn") is not None)
+            shutil.rmtree(home, ignore_errors=True)
+            _make_home(home)
     return home
 
 
@@ -92,18 +90,6 @@ def _make_home(home: Path) -> None:
     finally:
         first.close()
     (home / "ready").touch()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def kafka_uuid() -> str:
@@ -151,7 +137,7 @@ class Broker:
         #: The controllers that vote; all of them have to be known before one starts.
         self.voters: list[str] = []
         self._cluster_id = cluster_id or kafka_uuid()
-        *self._ports, self._controller_port = _free_ports(len(self.listeners) + 1)
+        *self._ports, self._controller_port = free_ports(len(self.listeners) + 1)
         self.voter = f"{node}@127.0.0.1:{self._controller_port}"
         self._formatted = False
 

@@ -71,8 +71,8 @@ def begun(sink: KafkaSink, batch: ChangeBatch, *, progress: bool = False) -> Dri
     """Begin a transaction and write a batch in it, with the progress behind it if that is asked
     for; all of it is with the broker, and what to commit it with is returned."""
     session = session_of(sink)
-    session._begin()
     assert session.driver is not None
+    session.driver.begin()
     session._publisher(batch).publish(batch)
     if progress:
         session._send_progress(replace(session.progress, offset=batch.next_offset))

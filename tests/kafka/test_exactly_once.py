@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from sinks.kafka.cluster import Cluster, Transaction
 from sinks.kafka.driver import Fenced
 from sinks.kafka.progress import Progress
+from sinks.kafka.settlement import Settlement
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import Notice, Offset
 from tailer.errors import SinkRejected, TailerError, TransientError
@@ -408,16 +409,19 @@ async def test_a_zombie_leaves_the_newer_daemons_transaction_open(
     topic = fresh()
     async with opened(kafka.bootstrap, topic, partitions=1) as (older, _):
         await older.write(batch(1, [1]))
-        session_of(older)._settlement.period_s = 0.0
         async with opened(kafka.bootstrap, topic) as (newer, _):
             busy = Busy(newer, monkeypatch)
+            session = session_of(older)
+            places = [(topic, 0), (f"{topic}-progress", 0)]
+            session._settlement.after_commit(session.cluster, places, 5)
             error = await stopped_by(lambda: older.write(batch(2, [2], name="zombie")))
             assert "taken over by a newer daemon" in str(error)
-            assert busy.version == 3, "it has looked"
-            assert ids(kafka, topic) == [1, 2]
+            assert busy.version > 2, "it has looked"
+            assert ids(kafka, topic) == list(range(1, busy.version))
             busy.driver.commit()
     rows = events(kafka.bootstrap, topic)
-    assert [(row["id"], row["name"]) for row in rows] == [(1, "x"), (2, "x"), (3, "x")]
+    expected = [(version, "x") for version in range(1, busy.version + 1)]
+    assert [(row["id"], row["name"]) for row in rows] == expected
 
 
 async def test_a_take_over_rolls_back_what_the_older_daemon_is_at(
@@ -432,3 +436,28 @@ async def test_a_take_over_rolls_back_what_the_older_daemon_is_at(
             assert ids(kafka, topic) == list(range(1, busy.version))
             await newer.write(batch(busy.version, [busy.version]))
     assert ids(kafka, topic) == list(range(1, busy.version + 1))
+
+
+async def test_who_is_fenced_while_it_opens_leaves_the_newer_one_alone(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = fresh()
+    async with opened(kafka.bootstrap, topic, partitions=1) as (sink, _):
+        await sink.write(batch(1, [1]))
+    newest = made(kafka.bootstrap, topic)
+    look, seen = Settlement.after_fencing, list[list[int]]()
+
+    def looked(self: Settlement, *arguments: Any) -> None:
+        monkeypatch.undo()  # the newest one looks, too
+        newest._open("orders")
+        driver = begun(newest, batch(2, [2]), progress=True)
+        look(self, *arguments)
+        seen.append(ids(kafka, topic))
+        driver.commit()
+
+    monkeypatch.setattr(Settlement, "after_fencing", looked)
+    sentence = await refused(made(kafka.bootstrap, topic), TransientError)
+    assert "Kafka ended the transaction" in sentence
+    assert seen == [[1]]
+    assert ids(kafka, topic) == [1, 2]
+    await newest.aclose()

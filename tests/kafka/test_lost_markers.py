@@ -14,15 +14,21 @@ import anyio
 import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # it lists no __all__
 
+from sinks.kafka.sink import KafkaSink
 from tailer.changes import Offset
 from tailer.errors import SinkRejected, TransientError
 from tests.kafka.broker import Broker
 from tests.kafka.brokers import Brokers
-from tests.kafka.sinks import batch, begun, fresh, made, opened, refused, session_of
+from tests.kafka.sinks import batch, begun, fresh, made, opened, refused
 from tests.kafka.topics import admin, events
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(180)]
 PATIENCE_S = 30.0
+IMPATIENT: dict[str, Any] = {
+    "replication_factor": 1,
+    "delivery_timeout_ms": 4_000,
+    "request_timeout_ms": 2_000,
+}
 
 
 @pytest.fixture
@@ -57,6 +63,16 @@ def without_leader(brokers: Brokers, topic: str, broker: Broker) -> None:
         time.sleep(0.05)
 
 
+async def commits_without_marker(
+    sink: KafkaSink, brokers: Brokers, topic: str, broker: Broker
+) -> None:
+    """Write versions 1 and 2; the marker of the second one's transaction is lost."""
+    await sink.write(batch(1, [1]))
+    driver = begun(sink, batch(2, [2]), progress=True)
+    without_leader(brokers, topic, broker)
+    driver.commit()  # Kafka says that it is done
+
+
 def ids(brokers: Brokers, topic: str) -> list[int]:
     """What readers of committed records see, up to where they get."""
     return [row["id"] for row in events(brokers.bootstrap, topic)]
@@ -66,10 +82,7 @@ async def test_what_was_committed_is_seen(brokers: Brokers, apart: tuple[str, Br
     topic, broker = apart
     options: dict[str, Any] = {"replication_factor": 1}
     async with opened(brokers.bootstrap, topic, **options) as (sink, _):
-        await sink.write(batch(1, [1]))
-        driver = begun(sink, batch(2, [2]), progress=True)
-        without_leader(brokers, topic, broker)
-        driver.commit()  # Kafka says that it is done
+        await commits_without_marker(sink, brokers, topic, broker)
     broker.start()
     assert ids(brokers, topic) == [1], "and yet nobody sees it"
     async with opened(brokers.bootstrap, topic, **options) as (sink, offset):
@@ -84,13 +97,8 @@ async def test_a_daemon_that_goes_on_sees_it(
 ) -> None:
     topic, broker = apart
     async with opened(brokers.bootstrap, topic, replication_factor=1) as (sink, _):
-        await sink.write(batch(1, [1]))
-        driver = begun(sink, batch(2, [2]), progress=True)
-        without_leader(brokers, topic, broker)
-        driver.commit()
+        await commits_without_marker(sink, brokers, topic, broker)
         broker.start()
-        assert ids(brokers, topic) == [1]
-        session_of(sink)._settlement.period_s = 0.0  # not half a minute
         begun(sink, batch(3, [3]))
         assert ids(brokers, topic) == [1, 2]
         assert await sink.open("orders") == Offset(3)
@@ -101,23 +109,45 @@ async def test_a_daemon_that_goes_on_sees_it(
     assert "it is committed now" in caplog.text
 
 
+async def test_it_is_seen_when_nothing_comes_after_it(
+    brokers: Brokers, apart: tuple[str, Broker]
+) -> None:
+    topic, broker = apart
+    async with opened(brokers.bootstrap, topic, replication_factor=1) as (sink, _):
+        await commits_without_marker(sink, brokers, topic, broker)
+        broker.start()
+        give_up = time.monotonic() + PATIENCE_S
+        while ids(brokers, topic) != [1, 2]:
+            assert time.monotonic() < give_up
+            await anyio.sleep(0.05)
+
+
+async def test_no_transaction_begins_before_the_last_one_is_over(
+    brokers: Brokers, apart: tuple[str, Broker]
+) -> None:
+    topic, broker = apart
+    async with opened(brokers.bootstrap, topic, **IMPATIENT) as (sink, _):
+        await commits_without_marker(sink, brokers, topic, broker)
+        with pytest.raises(TransientError, match="is over in all partitions"):
+            await sink.write(batch(3, [3]))
+        broker.start()
+        assert await sink.open("orders") == Offset(3)
+        await sink.write(batch(3, [3]))
+    assert ids(brokers, topic) == [1, 2, 3]
+
+
 async def test_what_was_rolled_back_holds_nobody_up(
     brokers: Brokers, apart: tuple[str, Broker]
 ) -> None:
     topic, broker = apart
-    options: dict[str, Any] = {
-        "replication_factor": 1,
-        "delivery_timeout_ms": 4_000,
-        "request_timeout_ms": 2_000,
-    }
-    async with opened(brokers.bootstrap, topic, **options) as (sink, _):
+    async with opened(brokers.bootstrap, topic, **IMPATIENT) as (sink, _):
         await sink.write(batch(1, [1]))
         begun(sink, batch(2, [2]))
         without_leader(brokers, topic, broker)
         with pytest.raises(TransientError):
             await sink.open("orders")  # its fencing rolls back, and the marker is lost
         broker.start()
-        stranger = made(brokers.bootstrap, topic, **options)
+        stranger = made(brokers.bootstrap, topic, **IMPATIENT)
         sentence = await refused(stranger, SinkRejected)
         assert "has lost the outcome of a transaction" in sentence
         assert f"partition 0 of {topic} is open from offset 2" in sentence

@@ -19,6 +19,8 @@ from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.testing.batches import change_batch
 from tests.registry import Gateway, Registry, make_certificate
 
+pytestmark = pytest.mark.java
+
 LONG = '{"type":"record","name":"V","fields":[{"name":"a","type":"long"}]}'
 TEXT = '{"type":"record","name":"V","fields":[{"name":"a","type":"string"}]}'
 NARROW = pa.schema([("id", pa.int64()), ("v", pa.string())])
