@@ -119,7 +119,10 @@ class _Coming:
     async def get(self) -> tuple[Commit, bool]:
         """The commit, and whether the one before it was the same when this one was there."""
         commit = await self._task
-        assert self._check is not None  # its callback was there before whoever waits here
+        if self._check is None:
+            # It has ended in this very turn of the loop; its callback's is the next.
+            await asyncio.sleep(0)
+        assert self._check is not None
         return commit, await self._check
 
     async def let_go(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sys
@@ -17,8 +18,9 @@ import pytest
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
 from tailer.errors import CorruptLog, DataLoss, OffsetError, TableError, TableReplaced
-from tailer.follow import FollowOptions, follow
-from tailer.log import DeltaLog
+from tailer.follow import FollowOptions, _Coming, follow
+from tailer.log import COMMIT_MEMORY_BYTES_MAX, DeltaLog
+from tailer.store.ahead import Budget
 from tailer.store.local import LocalStore
 from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import TableBuilder
@@ -283,3 +285,35 @@ async def test_the_timestamp_floor_of_the_offset_holds(table: TableBuilder) -> N
     for offset, expected in ((start, 2_000_001), (replace(start, timestamp_floor_ms=None), 10**6)):
         async with aclosing(follow(log_of(table), offset)) as commits:
             assert (await anext(commits)).timestamp_ms == expected
+
+
+async def test_a_commit_that_arrives_in_the_turn_in_which_it_is_asked_for(
+    table: TableBuilder,
+) -> None:
+    async with aclosing(follow(log_of(table), Offset(0), 0)) as commits:
+        (commit,) = [commit async for commit in commits]
+    arrives, asks = asyncio.Event(), asyncio.Event()
+    told: list[Commit] = []
+
+    async def arriving() -> Commit:
+        await arrives.wait()
+        return commit
+
+    async def unchanged() -> bool:
+        return True
+
+    async def asking(coming: _Coming) -> None:
+        await asks.wait()
+        assert await coming.get() == (commit, True)
+
+    budget = Budget(COMMIT_MEMORY_BYTES_MAX)
+    assert budget.take(COMMIT_MEMORY_BYTES_MAX)
+    coming = _Coming(arriving(), unchanged, told.append, budget)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asking, coming)
+        await anyio.wait_all_tasks_blocked()
+        arrives.set()
+        asks.set()
+    assert told == [commit]
+    await coming.let_go()
+    assert budget.taken == 0
