@@ -13,7 +13,6 @@ from hashlib import blake2b
 from typing import Any, Literal, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.columns import Column, join
@@ -280,6 +279,8 @@ class ChangeBatch:
         parts: list[Column] = [f"{self.file.event_prefix()}-", self.positions.cast(pa.string())]
         if self.offset.snapshot:
             return join([*parts, "-s"], self.num_rows)
+        import pyarrow.compute as pc
+
         letters = _LETTERS.take(pc.index_in(self.rows.column(CHANGE_TYPE), _KINDS))
         return join([*parts, "-", letters], self.num_rows)
 

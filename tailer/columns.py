@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 __all__ = [
     "OPTIONAL",
@@ -72,6 +71,8 @@ def join(parts: list[Column], rows: int) -> pa.StringArray:
     Raises :class:`pyarrow.ArrowInvalid` or :class:`OverflowError` beyond 2 GiB.
     """
     if native is None:
+        import pyarrow.compute as pc
+
         return pc.binary_join_element_wise(
             *(each for part in parts for each in _by_arrow(part)),
             pa.repeat(_EMPTY, rows) if all(isinstance(part, str) for part in parts) else _EMPTY,
@@ -84,6 +85,8 @@ def join(parts: list[Column], rows: int) -> pa.StringArray:
 
 
 def _by_arrow(part: Column) -> list[pa.Array | pa.Scalar]:
+    import pyarrow.compute as pc
+
     if isinstance(part, str):
         return [pa.scalar(part)]
     if not isinstance(part, Text):
@@ -121,6 +124,8 @@ def has_escapes(text: pa.Buffer) -> bool:
 
 
 def _matches(text: pa.Buffer, pattern: str) -> bool:
+    import pyarrow.compute as pc
+
     ends = pa.array([0, text.size], pa.int32()).buffers()[1]
     whole = pa.Array.from_buffers(pa.binary(), 1, [None, ends, text])
     return bool(pc.match_substring_regex(whole, pattern)[0].as_py())

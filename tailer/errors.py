@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 
 __all__ = [
     "ConfigError",
@@ -178,6 +177,8 @@ def first_error(group: BaseException) -> BaseException:
 
 def meant(name: str, known: Iterable[str]) -> str:
     """For a message about a name that is not known: which one may have been meant, if any."""
+    from difflib import get_close_matches
+
     close = get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from tailer.decode.options import DiffOptions
 from tailer.decode.share import Share
 from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
 from tailer.decode.vectors import bitmap_of
@@ -25,22 +26,8 @@ from tailer.errors import CorruptLog, TableError, TailerError, no_room, spilling
 
 __all__ = ["DiffOptions", "Engine", "Unmatched"]
 
-
 #: Rows of so many columns are grouped by all their values, and are shown whole.
 COLUMNS_GROUPED_MAX = 200
-
-
-@dataclass(frozen=True, slots=True)
-class DiffOptions:
-    """Bounds of the comparison. ``memory_bytes_max`` is the engine's; ``spill_folder`` None: the
-    system's temporary folder. ``keep_bytes_max`` bounds the decoded rows that are kept for output,
-    so that a file need not be read a second time. ``share`` None: everything is asked for."""
-
-    memory_bytes_max: int = 512 * 1024 * 1024
-    spill_folder: str | None = None
-    threads: int = 2
-    keep_bytes_max: int = 96 * 1024 * 1024
-    share: Share | None = None
 
 
 @dataclass(slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tailer.decode.vectors import RowSelection
+if TYPE_CHECKING:
+    from tailer.decode.vectors import RowSelection
 
 __all__ = ["Part"]
 

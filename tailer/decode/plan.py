@@ -18,18 +18,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tailer.changes import ChangeFile, ChangeType, Origin
-from tailer.decode.diff import Difference
-from tailer.decode.kept import settled
-from tailer.decode.tracking import has_row_ids
 from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.features import row_tracking_enabled, supports
 from tailer.delta.paths import location
 from tailer.delta.snapshot import TableState, file_key
 from tailer.errors import CorruptLog, TableError
+
+if TYPE_CHECKING:
+    from tailer.decode.diff import Difference
 
 __all__ = [
     "ChangeSource",
@@ -256,11 +256,18 @@ def row_ids_hold(commit: Commit, rewrite: Rewrite) -> bool:
     states = (before, commit.after)
     if not all(row_tracking_enabled(s.protocol, s.metadata) for s in states):
         return False
-    return all(has_row_ids(f) for f in (*rewrite.leaving, *rewrite.coming))
+    return all(_has_row_ids(f) for f in (*rewrite.leaving, *rewrite.coming))
+
+
+def _has_row_ids(file: ChangeFile) -> bool:
+    """Whether the log gives what the default row ids and commit versions are made from."""
+    return file.base_row_id is not None and file.default_row_commit_version is not None
 
 
 def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> list[ChangeFile]:
     """The work orders of a derived version: of each file only the rows that changed."""
+    from tailer.decode.kept import settled  # not before there are rows: a plan has none
+
     d, found = difference, []
     for files, changed, updated, kept in (
         (rewrite.leaving, d.leaving, d.updated_leaving, d.kept_leaving),

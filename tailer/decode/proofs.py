@@ -16,16 +16,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import product
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tailer.changes import ChangeFile
-from tailer.decode.diff import OpenFile
 from tailer.decode.plan import Rewrite
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import PrimitiveType
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
+
+if TYPE_CHECKING:
+    from tailer.decode.diff import OpenFile
 
 __all__ = ["Numbers", "independent", "proved_apart", "proved_same"]
 

@@ -7,7 +7,7 @@ given. Row groups stream one after the other; row groups without a wanted row ar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -18,9 +18,10 @@ from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, METADATA_FIELDS, ChangeFil
 from tailer.decode.calendar import Calendar, calendar_of
 from tailer.decode.columns import Convert, converter, find_field
 from tailer.decode.damage import UNREADABLE, unreadable
-from tailer.decode.naming import Removal, in_file
+from tailer.decode.naming import in_file
+from tailer.decode.options import DecodeOptions
 from tailer.decode.part import Part
-from tailer.decode.tracking import OnRead, read_bytes, row_id_column, row_ids, tells_row_ids
+from tailer.decode.tracking import read_bytes, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import StructField, arrow_schema, arrow_type
@@ -37,33 +38,6 @@ __all__ = [
     "given_kinds",
     "output_schema",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeOptions:
-    """Bounds and settings of decoding.
-
-    ``target`` casts all rows into that state's schema (a range in one schema); None leaves them
-    in the schema that their file was written under. ``target_version`` is the target's (None: later
-    than all files), and ``removals`` those of column mapping between the files and it, in order.
-    With ``own_columns``, columns that the file's own state did not have are null, even if the file
-    still has them (dropped, and then back).
-    ``writer_timezone`` is for partition timestamps without a zone. ``page_checksums`` verifies them
-    where a file has some; that costs about a twentieth of the time. ``row_ids`` asks for those too;
-    ``on_read`` is told how many bytes are read.
-    """
-
-    batch_rows_max: int = 65_536
-    batch_bytes_max: int = 32 * 1024 * 1024
-    writer_timezone: str = "UTC"
-    target: TableState | None = None
-    target_version: int | None = None
-    removals: tuple[Removal, ...] = ()
-    columns: tuple[str, ...] | None = None
-    page_checksums: bool = False
-    row_ids: bool = False
-    own_columns: bool = False
-    on_read: OnRead | None = field(default=None, compare=False)
 
 
 def check_names(state: TableState, columns: tuple[str, ...] | None = None) -> None:

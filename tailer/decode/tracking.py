@@ -21,7 +21,6 @@ from tailer.errors import CorruptLog
 __all__ = [
     "TRACKED",
     "OnRead",
-    "has_row_ids",
     "read_bytes",
     "row_id_column",
     "row_ids",
@@ -40,11 +39,6 @@ TRACKED = pa.schema(
 _ID = "delta.rowTracking.materializedRowIdColumnName"
 _COMMIT_VERSION = "delta.rowTracking.materializedRowCommitVersionColumnName"
 _BATCH_ROWS = 131_072
-
-
-def has_row_ids(file: ChangeFile) -> bool:
-    """Whether the log gives what the default row ids and commit versions are made from."""
-    return file.base_row_id is not None and file.default_row_commit_version is not None
 
 
 def tells_row_ids(file: ChangeFile) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tailer.delta.actions import Action, action_of
 from tailer.delta.footer import pruned_footer
 from tailer.delta.views import without_views
 from tailer.errors import CorruptLog, TableError
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = ["checkpoint_actions", "checkpoint_adds"]
 
@@ -99,6 +100,8 @@ def _open(source: pa.NativeFile, columns: Sequence[str]) -> pq.ParquetFile:
 
     One of those may well be why: a group without a field, or a type that pyarrow does not know.
     """
+    import pyarrow.parquet as pq  # many a log has no checkpoint
+
     try:
         return pq.ParquetFile(source, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as refusal:
@@ -131,6 +134,8 @@ def _present(column: pa.Array) -> pa.Array:
     names = {column.type.field(i).name for i in range(column.type.num_fields)}
     for key in (*first.values(), "domain", "minReaderVersion", "version"):
         if key in names:
+            import pyarrow.compute as pc
+
             return pc.and_(valid, pc.struct_field(column, key).is_valid())
     return valid
 

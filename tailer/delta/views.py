@@ -4,7 +4,6 @@ values: pyarrow can't select rows of views, nor of anything that holds some."""
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 __all__ = ["plain_type", "without_views"]
 
@@ -37,6 +36,8 @@ def without_views(array: pa.Array) -> pa.Array:
     wanted = plain_type(array.type)
     if wanted.equals(array.type):
         return array
+    import pyarrow.compute as pc
+
     types = pa.types
     mask = array.is_null() if array.null_count else None
     if types.is_struct(wanted):

@@ -16,10 +16,10 @@ from tailer.changes import Offset
 from tailer.decode.naming import Removal
 from tailer.delta.snapshot import TableState
 from tailer.log import DeltaLog
+from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, pack
 from tailer.spark.planning import Planner
-from tailer.spark.tasks import store_portal
 
 __all__ = ["Driver", "TaskPartition", "plan_once", "tasks_of"]
 

@@ -31,11 +31,11 @@ from tailer.policy import Requests
 from tailer.spark.driver import TaskPartition
 from tailer.spark.failing import one_sentence
 from tailer.spark.limited import LimitedStreamReader
+from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, VersionOrder, pack
 from tailer.spark.planning import Planner
 from tailer.spark.source import TailerSource
-from tailer.spark.tasks import store_portal
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

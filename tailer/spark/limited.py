@@ -53,5 +53,9 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The end of the log, for the query's progress."""
-        return Offset(self.driver.run(Planner.newest) + 1).to_json()
+        """The end of the log, for the query's progress: as the offset before has found it, after
+        which Spark asks for it each time, or by looking now."""
+        newest, self._newest = self._newest, None
+        if newest is None:
+            newest = self.driver.run(Planner.newest)
+        return Offset(newest + 1).to_json()

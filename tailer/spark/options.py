@@ -15,10 +15,9 @@ from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from tailer.changes import Offset
-from tailer.decode.engine import DiffOptions
 from tailer.decode.naming import Removal
+from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.decode.plan import ChangeSource
-from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, OffsetError
 from tailer.history import check_start, parse_timestamp

@@ -7,16 +7,11 @@ how many changes they have: then the files' footers and deletion vectors are ask
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-import anyio.to_thread
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
-from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
+from tailer.changes import ChangeFile, Offset
 from tailer.decode.naming import Removal
 from tailer.decode.plan import (
     incomplete_removes,
@@ -31,15 +26,16 @@ from tailer.delta.commit import Commit
 from tailer.delta.schema import arrow_schema
 from tailer.delta.snapshot import TableState, file_key
 from tailer.errors import DataLoss, TableError, UnsupportedTable
-from tailer.fetch import fetch
 from tailer.follow import FollowOptions, follow
 from tailer.log import DeltaLog
 from tailer.mapped import KnownRemovals
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder, fan_out, rewrite_order
-from tailer.store import Store
 
-__all__ = ["Budget", "Planned", "Planner", "count_changes"]
+__all__ = ["Budget", "Planned", "Planner"]
+
+#: A batch of more versions than that, most of which have no files, is planned twice instead.
+_KEPT_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +93,7 @@ class Planner:
         self.log = log
         self.options = options
         self._removals: KnownRemovals | None = None
+        self._advanced: tuple[Offset, Offset, list[Planned]] | None = None
 
     async def versions(
         self, start: Offset, last: int, *, files: bool = True, same_table: bool = True
@@ -215,9 +212,12 @@ class Planner:
 
         ``target`` is the query's own schema and the version that it is of: a version after that
         which has another one ends the batch before it, or is refused where it would come first.
+        What a bounded batch has planned is kept for :meth:`orders`, which is asked for it next.
         """
-        at = start
-        found = self.versions(start, last, files=not budget.unlimited)
+        at, bounded = start, not budget.unlimited
+        kept: list[Planned] = []
+        self._advanced = None
+        found = self.versions(start, last, files=bounded)
         async with aclosing(found) as versions:
             async for planned in versions:
                 if target is not None and _changes_schema(planned, *target):
@@ -225,9 +225,31 @@ class Planner:
                         raise _schema_changed(self.log.store.root, planned, target[0])
                     break
                 at, whole = await self._admitted(planned, budget)
+                if len(kept) <= _KEPT_MAX:
+                    kept.append(planned)
                 if not whole:
                     break
+        if bounded and len(kept) <= _KEPT_MAX:
+            self._advanced = start, at, kept
         return at
+
+    async def _again(
+        self, start: Offset, end: Offset, last: int, *, same_table: bool
+    ) -> AsyncGenerator[Planned, None]:
+        """The versions of a batch up to ``last``: as :meth:`advance` has just planned them, so
+        that the log is read once; else anew."""
+        kept, self._advanced = self._advanced, None
+        if kept is not None and (kept[0].to_json(), kept[1].to_json()) == (
+            start.to_json(),
+            end.to_json(),
+        ):
+            for planned in kept[2]:
+                if planned.version <= last:
+                    yield planned
+            return
+        async with aclosing(self.versions(start, last, same_table=same_table)) as versions:
+            async for planned in versions:
+                yield planned
 
     async def _admitted(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
         """The offset up to which a version goes into the batch; whether that is all of it."""
@@ -250,6 +272,8 @@ class Planner:
 
     async def _part(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
         """The offset between two files of a version up to which it goes into the batch."""
+        from tailer.spark.counting import count_changes  # which may have to open files
+
         passed, index = 0, planned.offset.index
         for file in planned.files:
             changes = await count_changes(self.log.store, file)
@@ -273,7 +297,8 @@ class Planner:
         ``ordered`` keeps a rewrite whole, so that its changes come in the daemon's order.
         """
         last = end.version if end.index or end.snapshot else end.version - 1
-        async with aclosing(self.versions(start, last, same_table=same_table)) as versions:
+        found = self._again(start, end, last, same_table=same_table)
+        async with aclosing(found) as versions:
             async for planned in versions:
                 until = end.index if _is_within(planned, end) else None
                 if until == 0:
@@ -319,6 +344,8 @@ class Planner:
             for file in planned.files:
                 yield FileOrder(file)
             return
+        from tailer.spark.counting import count_changes
+
         passed = 0
         for file in planned.files:
             changes = await count_changes(self.log.store, file)
@@ -354,27 +381,3 @@ def _schema_changed(table: str, planned: Planned, target: TableState) -> TableEr
         hint="restart the query to take up the new schema, or set onSchemaChange to cast to keep "
         "the columns that it has",
     )
-
-
-async def count_changes(store: Store, file: ChangeFile) -> int:
-    """How many changes a file has, from the log where it says so, else from its footer and its
-    deletion vectors; only where a cdc file is read in two passes, from its change types."""
-    if file.change_type is not None and file.only is None and file.num_records is not None:
-        return file.num_records - (file.without.cardinality if file.without else 0)
-    fetched = await fetch(store, file)
-    with fetched.source:
-        selection = fetched.selection
-
-        def count() -> int:
-            with pq.ParquetFile(fetched.source) as parquet:
-                if file.kinds is None:
-                    return selection.count(0, int(parquet.metadata.num_rows))
-                return sum(_of_kinds(parquet, file.kinds))
-
-        return await anyio.to_thread.run_sync(count)
-
-
-def _of_kinds(parquet: pq.ParquetFile, kinds: tuple[str, ...]) -> Iterator[int]:
-    for batch in parquet.iter_batches(columns=[CHANGE_TYPE]):
-        wanted = pa.array(kinds, pa.string())
-        yield pc.sum(pc.is_in(batch.column(0), value_set=wanted)).as_py() or 0

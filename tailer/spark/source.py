@@ -30,7 +30,6 @@ from tailer.spark.failing import in_worker, one_sentence
 from tailer.spark.options import SourceOptions, source_options
 from tailer.spark.planning import Planner
 from tailer.spark.quiet import drop_empty_profiles
-from tailer.spark.tasks import spark_batches
 from tailer.spark.types import change_schema
 
 if TYPE_CHECKING:
@@ -196,6 +195,8 @@ class ChangeReader(DataSourceReader):
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's rows."""
+        from tailer.spark.tasks import spark_batches  # what decodes is for the executors alone
+
         assert isinstance(partition, TaskPartition)
         decode = self.options.decoding(self.target, partition.removals)
         return spark_batches(partition.orders, self.options, decode, self.arrow_schema)

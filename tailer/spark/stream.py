@@ -22,7 +22,6 @@ from tailer.spark.driver import Driver, TaskPartition, tasks_of
 from tailer.spark.failing import one_sentence
 from tailer.spark.options import SourceOptions
 from tailer.spark.planning import Budget, Planner
-from tailer.spark.tasks import spark_batches
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -56,6 +55,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         self.arrow_schema = arrow_schema
         self._driver: Driver | None = None
         self._until: int | None = None
+        self._newest: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_driver": None}
@@ -106,6 +106,8 @@ class ChangeStreamReader(DataSourceStreamReader):
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's rows."""
+        from tailer.spark.tasks import spark_batches  # what decodes is for the executors alone
+
         assert isinstance(partition, TaskPartition)
         decode = self.options.decoding(self.target, partition.removals)
         return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
@@ -122,6 +124,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         """The newest version to read to. Raises :class:`TableReplaced` if the table went back, and
         :class:`TableError` if a query would begin behind its end."""
         newest, at_least = await planner.newest(), at.version
+        self._newest = newest
         if newest + 1 < at_least and at.table_id is None:
             raise TableError(
                 f"the starting version is {at_least}, and the newest is {newest}",

@@ -1,19 +1,14 @@
 """The executors' side: from a task's orders to rows, by the daemon's own fetch and decode.
 
-One event loop in a thread of its own serves the store; rows are decoded in the task's thread, so
-that memory is bounded by the batch.
+Rows are decoded in the task's thread, so that memory is bounded by the batch.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
 
-import anyio
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
@@ -25,51 +20,13 @@ from tailer.decode.share import engine_version
 from tailer.derive import derive
 from tailer.errors import ConfigError, TableError
 from tailer.fetch import fetch
+from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.types import conform
-from tailer.store import ChangeSourced, Store, open_store
+from tailer.store import Store
 
-__all__ = ["decoded", "open_table", "spark_batches", "store_portal"]
-
-
-def open_table(options: SourceOptions) -> Store:
-    """The store of the query's table, with the options that it was given."""
-    store = open_store(options.table, options.store)
-    if isinstance(store, ChangeSourced):
-        store.serve(options.change_source)
-    return store
-
-
-@contextmanager
-def store_portal(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
-    """The table's store, and the event loop that serves it, while the block runs."""
-    with _loop() as portal:
-        store = open_table(options)
-        try:
-            yield portal, store
-        finally:
-            portal.call(store.aclose)
-
-
-@contextmanager
-def _loop() -> Iterator[BlockingPortal]:
-    """An event loop in a daemon thread: whoever forgets to end it may still end the process."""
-    ready: Future[BlockingPortal] = Future()
-
-    async def serve() -> None:
-        async with BlockingPortal() as portal:
-            ready.set_result(portal)
-            await portal.sleep_until_stopped()
-
-    thread = threading.Thread(target=anyio.run, args=(serve,), name="tailer-store", daemon=True)
-    thread.start()
-    portal = ready.result()
-    try:
-        yield portal
-    finally:
-        portal.call(portal.stop)
-        thread.join()
+__all__ = ["decoded", "spark_batches"]
 
 
 def decoded(

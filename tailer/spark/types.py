@@ -1,7 +1,8 @@
 """From Delta's types to Spark's, and from our Arrow arrays to the ones that Spark checks for.
 
-Everything is nullable, as in Spark's own reading of Delta: what a table forbids binds its writers,
-and rows of an older schema lack what a newer one has.
+All data columns are nullable, as in Spark's own reading of Delta: what a table forbids binds its
+writers, and rows of an older schema lack what a newer one has. The metadata columns are not: each
+change has them, and Spark's code for a row is shorter by a look at each.
 """
 
 from __future__ import annotations
@@ -73,10 +74,15 @@ def change_schema(
     fields = {f.name: f for f in data}
     wanted = [*fields] if columns is None else [name for name in columns if name in fields]
     schema = s.StructType([s.StructField(name, spark_type(fields[name].type)) for name in wanted])
-    schema.add("_change_type", s.StringType()).add("_commit_version", s.LongType())
-    schema.add("_commit_timestamp", s.TimestampType())
+    always: list[tuple[str, spark_types.DataType]] = [
+        ("_change_type", s.StringType()),
+        ("_commit_version", s.LongType()),
+        ("_commit_timestamp", s.TimestampType()),
+    ]
     if with_ids:
-        schema.add("_event_id", s.StringType()).add("_origin", s.StringType())
+        always += [("_event_id", s.StringType()), ("_origin", s.StringType())]
+    for name, kind in always:
+        schema.add(name, kind, nullable=False)
     return schema
 
 

@@ -1,15 +1,15 @@
 """What any Python data source costs on Spark: the base lines of ``bench_spark``.
 
 ``empty`` has no row, so that its query is Spark's own start and end. ``ready`` hands out as many
-rows of the same schema as the table has changes, from one batch that is made beforehand: what Spark
-costs when a source costs nothing. Neither imports this project where a query runs.
+rows of the same schema as the table has changes, from one batch in a file that is made beforehand:
+what Spark costs when a source costs nothing. Neither imports this project where a query runs.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,18 +17,16 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-__all__ = ["EmptySource", "ReadySource", "packed"]
+__all__ = ["EmptySource", "ReadySource", "keep"]
 
 BATCH_ROWS = 65_536
 TASKS = 2
 
 
-def packed(rows: pa.RecordBatch) -> str:
-    """A batch as an option's text."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
+def keep(rows: pa.RecordBatch, path: Path) -> None:
+    """Write a batch where tasks find it: an option's text would travel with every plan."""
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
         writer.write_batch(rows)
-    return base64.b64encode(sink.getvalue()).decode()
 
 
 class _Task(InputPartition):
@@ -64,7 +62,8 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, _Task)
         left = partition.rows
         if left:
-            (batch,) = pa.ipc.open_stream(base64.b64decode(self.batch))
+            with pa.OSFile(self.batch) as file:
+                (batch,) = pa.ipc.open_stream(file)
             while left:
                 yield batch.slice(0, min(left, batch.num_rows))
                 left -= min(left, batch.num_rows)
@@ -91,7 +90,7 @@ class EmptySource(DataSource):
 
 
 class ReadySource(EmptySource):
-    """``format("ready")``: so many ``rows``, from one ``batch`` (see :func:`packed`)."""
+    """``format("ready")``: so many ``rows``, from the file ``batch`` (see :func:`keep`)."""
 
     @classmethod
     def name(cls) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,8 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 import pyspark
+
+from tests.components import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +69,7 @@ class Cluster:
         self._running.close()
 
     def _start(self) -> None:
-        port = _free_port()
+        port = free_port()
         # An address of its own: the name of the machine may resolve to one that is not reachable.
         self._launch("master", "master.Master", "--port", str(port), "--webui-port", "0")
         self.url = f"spark://127.0.0.1:{port}"
@@ -191,12 +192,6 @@ def _is_executor(process: psutil.Process) -> bool:
         return any("CoarseGrainedExecutorBackend" in part for part in process.cmdline())
     except psutil.NoSuchProcess:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

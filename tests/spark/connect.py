@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.components import delta_package
+from tests.components import delta_package, free_port
 from tests.source import ROOT
 
 __all__ = ["connect_server"]
@@ -34,9 +34,7 @@ SETTINGS = {
 def connect_server(python: Path, folder: Path) -> Iterator[str]:
     """Its address; ``python`` is that of its workers, which has PySpark's own packages too."""
     (home,) = python.parent.parent.glob("lib/python*/site-packages/pyspark")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    port = free_port()
     settings = {
         **SETTINGS,
         "spark.jars.packages": delta_package(),

@@ -157,6 +157,17 @@ def test_a_column_with_the_name_of_one_of_ours_has_to_be_left_out(tmp_path: Path
     assert batch(table.folder, **RANGE, columns="n", withIds="true") == 1
 
 
+def test_only_the_columns_of_the_table_may_be_null(table: TableBuilder) -> None:
+    asked = source(table.folder, **RANGE, withIds="true")
+    schema = asked.schema()
+    assert {f.name for f in schema if f.nullable} == {"id", "name"}
+    reader = asked.reader(schema)
+    for partition in reader.partitions():
+        for rows in reader.read(partition):
+            assert [f.nullable for f in rows.schema] == [f.nullable for f in schema]  # type: ignore[union-attr]
+            assert not any(c.null_count for c in rows.columns)  # type: ignore[union-attr]
+
+
 def test_a_spill_folder_is_used_and_left_empty(table: TableBuilder, tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     folder.mkdir()

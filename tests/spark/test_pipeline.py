@@ -19,7 +19,7 @@ from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 from tests.components import java_major, require
 from tests.golden.test_golden import GoldenCase, golden
-from tests.programs import PATIENCE_S, run_tailer, started
+from tests.programs import PATIENCE_S, run_tailer, started, whole_lines
 from tests.spark.test_stream import SCHEMA, rows
 
 __all__ = ["golden"]  # a fixture
@@ -64,7 +64,7 @@ def saved(config: Path, feed: str) -> Offset | None:
 
 def lines(config: Path, feed: str) -> list[bytes]:
     """The feed's output."""
-    return (config.parent / f"{feed}.jsonl").read_bytes().splitlines()
+    return whole_lines(config.parent / f"{feed}.jsonl")
 
 
 def run_daemon(config: Path, feed: str, end: Offset) -> None:

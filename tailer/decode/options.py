@@ -1,0 +1,55 @@
+"""The settings of decoding and of comparing, apart from what does it: whoever only hands them on
+need not load that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailer.decode.naming import Removal
+    from tailer.decode.share import Share
+    from tailer.decode.tracking import OnRead
+    from tailer.delta.snapshot import TableState
+
+__all__ = ["DecodeOptions", "DiffOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """Bounds and settings of decoding.
+
+    ``target`` casts all rows into that state's schema (a range in one schema); None leaves them
+    in the schema that their file was written under. ``target_version`` is the target's (None: later
+    than all files), and ``removals`` those of column mapping between the files and it, in order.
+    With ``own_columns``, columns that the file's own state did not have are null, even if the file
+    still has them (dropped, and then back).
+    ``writer_timezone`` is for partition timestamps without a zone. ``page_checksums`` verifies them
+    where a file has some; that costs about a twentieth of the time. ``row_ids`` asks for those too;
+    ``on_read`` is told how many bytes are read.
+    """
+
+    batch_rows_max: int = 131_072
+    batch_bytes_max: int = 32 * 1024 * 1024
+    writer_timezone: str = "UTC"
+    target: TableState | None = None
+    target_version: int | None = None
+    removals: tuple[Removal, ...] = ()
+    columns: tuple[str, ...] | None = None
+    page_checksums: bool = False
+    row_ids: bool = False
+    own_columns: bool = False
+    on_read: OnRead | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DiffOptions:
+    """Bounds of the comparison. ``memory_bytes_max`` is the engine's; ``spill_folder`` None: the
+    system's temporary folder. ``keep_bytes_max`` bounds the decoded rows that are kept for output,
+    so that a file need not be read a second time. ``share`` None: everything is asked for."""
+
+    memory_bytes_max: int = 512 * 1024 * 1024
+    spill_folder: str | None = None
+    threads: int = 2
+    keep_bytes_max: int = 96 * 1024 * 1024
+    share: Share | None = None

@@ -1,0 +1,58 @@
+"""The store of a query's table, and the event loop in a thread of its own that serves it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from tailer.spark.options import SourceOptions
+from tailer.store import ChangeSourced, Store, open_store
+
+__all__ = ["open_table", "store_portal"]
+
+
+def open_table(options: SourceOptions) -> Store:
+    """The store of the query's table, with the options that it was given."""
+    store = open_store(options.table, options.store)
+    if isinstance(store, ChangeSourced):
+        store.serve(options.change_source)
+    return store
+
+
+@contextmanager
+def store_portal(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
+    """The table's store, and the event loop that serves it, while the block runs."""
+    with _loop() as portal:
+        store = open_table(options)
+        try:
+            yield portal, store
+        finally:
+            if not sys.is_finalizing():  # then the loop's thread is gone
+                portal.call(store.aclose)
+
+
+@contextmanager
+def _loop() -> Iterator[BlockingPortal]:
+    """An event loop in a daemon thread: whoever forgets to end it may still end the process."""
+    ready: Future[BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            ready.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    thread = threading.Thread(target=anyio.run, args=(serve,), name="tailer-store", daemon=True)
+    thread.start()
+    portal = ready.result()
+    try:
+        yield portal
+    finally:
+        if not sys.is_finalizing():
+            portal.call(portal.stop)
+            thread.join()
