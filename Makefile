@@ -22,8 +22,8 @@ help: ## show this list
 demo: $(DEMO) ## watch the changes of a real Delta table arrive
 	@$(RUN) tailer.testing.demo $(ARGS)
 
-test: $(DEV) ## run all tests (ARGS="-k feed" for some of them)
-	$(RUN) pytest $(ARGS)
+test: $(DEV) ## run all tests, in two parts side by side (ARGS="-k feed" for some, in one)
+	$(RUN) $(if $(ARGS),pytest $(ARGS),tests)
 
 lint: $(DEV) ## check style, types and spelling
 	$(RUN) ruff check .
@@ -41,7 +41,7 @@ golden: $(DEV) ## write tests/golden anew with Spark (needs Java 17)
 bench: $(DEV) ## measure against peers and bounds (ARGS="start read" for some of them)
 	$(RUN) tests.benchmarks $(ARGS)
 
-torture: $(DEV) ## the long runs: TAILER_TORTURE_ROUNDS (1000) kills of each kind
+torture: $(DEV) ## the long runs: TAILER_TORTURE_ROUNDS (1000) kills, histories and the like
 	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m slow $(ARGS)
 
 wheel: $(DEV) ## build the wheel into dist/

@@ -6,21 +6,37 @@ A user who has no Java still gets a run of everything else, with the rest named 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import secrets
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.source import ROOT
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DELTA_VERSION", "delta_package", "java_major", "require", "start_spark"]
+__all__ = [
+    "DELTA_VERSION",
+    "delta_package",
+    "free_port",
+    "free_ports",
+    "java_major",
+    "making",
+    "require",
+    "start_spark",
+]
 
 # The Delta that goes with the pyspark of pyproject.toml, and with the older ones; they change
 # together.
@@ -37,6 +53,39 @@ def require(component: str, present: bool) -> None:  # noqa: FBT001 - reads as o
     if os.environ.get("CI") == "true":
         pytest.fail(f"{component} is missing, and with CI=true no test is skipped", pytrace=False)
     pytest.skip(f"{component} is missing")
+
+
+@contextmanager
+def making(name: str) -> Iterator[Path]:
+    """The folder ``.cache``, while nobody else makes ``name`` in it: who comes later waits, and
+    finds it made."""
+    folder = ROOT / ".cache"
+    folder.mkdir(exist_ok=True)
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on: see :func:`free_ports`."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """So many ports of 127.0.0.1 that nobody listens on.
+
+    They lie below those that the system gives to connections: none of these takes one before it is
+    used, nor while a server that was killed is away. Not by ``random``, whose numbers may be the
+    same in every part of a run.
+    """
+    ports: list[int] = []
+    with ExitStack() as held:
+        while len(ports) < count:
+            port = 20_000 + secrets.randbelow(12_000)
+            with suppress(OSError):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                ports.append(port)
+    return ports
 
 
 def java_major() -> int:
@@ -56,15 +105,16 @@ def delta_package() -> str:
     return f"io.delta:delta-spark_{line}_2.13:{DELTA_VERSION}"
 
 
-def start_spark(folder: Path) -> SparkSession:
-    """A small local Spark with Delta, which keeps whatever it writes in ``folder``.
+def start_spark(folder: Path, python: str = sys.executable) -> SparkSession:
+    """A small local Spark with Delta, which keeps whatever it writes in ``folder``; its Python
+    processes are begun by ``python``.
 
     A machine needs the network for the first one, to get Delta's jars.
     """
     from pyspark.sql import SparkSession
 
     # Workers would otherwise take the first python3 of the PATH.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
     builder = SparkSession.builder.appName("delta-tailer tests")
     for key, value in _settings(folder).items():
         builder = builder.config(key, value)

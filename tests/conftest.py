@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +29,10 @@ S3_TIMEOUT_S = 600
 # The first test that uses Spark also waits for its jars, once a machine, and for its start.
 SPARK_TIMEOUT_S = 300
 
+# What starts Java: fixtures, and folders whose tests may also start some of their own.
+JAVA = {"spark", "kafka", "brokers"}
+JAVA_FOLDERS = [Path(__file__).parent / "spark", Path(__file__).parent / "kafka"]
+
 # No deadline: the same example is slow once, while something else has the processor.
 settings.register_profile(
     "user", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
@@ -39,12 +44,14 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "user")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses Spark, and give it time for its start."""
+    """Mark what uses Spark and other Java, and give it time for its start."""
     first_use = {"spark": SPARK_TIMEOUT_S, "s3_server": S3_TIMEOUT_S, "kafka": KAFKA_TIMEOUT_S}
     for item in items:
         used = getattr(item, "fixturenames", ())
         if "spark" in used:
             item.add_marker(pytest.mark.spark)
+        if JAVA.intersection(used) or any(map(item.path.is_relative_to, JAVA_FOLDERS)):
+            item.add_marker(pytest.mark.java)
         waits = [seconds for name, seconds in first_use.items() if name in used]
         if waits and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(max(waits)))

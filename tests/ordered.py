@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from tailer.testing.table import TableBuilder
-from tests.programs import Program, started
+from tests.components import free_port
+from tests.programs import Program, started, whole_lines
 
 __all__ = ["SCHEMA", "TOKEN", "Setting", "until", "wait_for_count", "wait_for_state"]
 
@@ -25,9 +25,7 @@ class Setting:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = int(s.getsockname()[1])
+        self.port = free_port()
         self.config = folder / "tailer.toml"
         self.feeds: dict[str, str] = {}
         self.state = "state"
@@ -64,9 +62,7 @@ class Setting:
         return started("run", self.config)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        file = self.folder / f"{name}.jsonl"
-        text = file.read_text() if file.exists() else ""
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [json.loads(line) for line in whole_lines(self.folder / f"{name}.jsonl")]
 
     def ids(self, name: str) -> list[int]:
         return [line["id"] for line in self.lines(name) if "_notice" not in line]

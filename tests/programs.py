@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Program", "check_tidy", "run_tailer", "started"]
+__all__ = ["Program", "check_tidy", "run_tailer", "started", "whole_lines"]
 
 # A test that would wait longer has failed. No assertion is about time.
 PATIENCE_S = 50.0
@@ -29,6 +29,12 @@ LEFT_BEHIND = (
     "ResourceWarning",
     "Exception ignored in",
 )
+
+
+def whole_lines(file: Path) -> list[bytes]:
+    """The lines of a file that a program may just be writing: the last one only once it is whole,
+    for what one write adds is not seen all at once."""
+    return file.read_bytes().split(b"\n")[:-1] if file.exists() else []
 
 
 def run_tailer(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,6 @@ import http.client
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -23,8 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
-from tests.components import java_major, require
-from tests.source import ROOT
+from tests.components import free_port, java_major, making, require
 
 __all__ = ["REGISTRY_VERSION", "Gateway", "Registry", "make_certificate", "registry_home"]
 
@@ -37,25 +35,19 @@ PR_SET_PDEATHSIG = 1
 def registry_home() -> Path:
     """The folder with the registry's jars; made on first use."""
     require("Java 17 or newer", java_major() >= 17)
-    home = ROOT / ".cache" / f"apicurio-{REGISTRY_VERSION}"
-    if not home.exists():
-        require("Maven", shutil.which("mvn") is not None)
-        home.parent.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home.parent) as made:
-            copy = ["dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={made}"]
-            command = ["mvn", "-q", "-B", "-ntp", *copy]
-            subprocess.run(command, check=True, stdout=sys.stderr, timeout=300)
-            [archive] = Path(made).glob("*.tar.gz")
-            with tarfile.open(archive) as packed:
-                packed.extractall(Path(made, "home"), filter="data")
-            Path(made, "home").rename(home)
+    with making("apicurio") as cache:
+        home = cache / f"apicurio-{REGISTRY_VERSION}"
+        if not home.exists():
+            require("Maven", shutil.which("mvn") is not None)
+            with tempfile.TemporaryDirectory(dir=cache) as made:
+                copy = ["dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={made}"]
+                command = ["mvn", "-q", "-B", "-ntp", *copy]
+                subprocess.run(command, check=True, stdout=sys.stderr, timeout=300)
+                [archive] = Path(made).glob("*.tar.gz")
+                with tarfile.open(archive) as packed:
+                    packed.extractall(Path(made, "home"), filter="data")
+                Path(made, "home").rename(home)
     return home
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _die_with_parent() -> None:
@@ -66,7 +58,7 @@ class Registry:
     """One registry process. ``url`` is the address of its Confluent API."""
 
     def __init__(self) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
         self._folder = tempfile.TemporaryDirectory(prefix="registry-")
         self._process: subprocess.Popen[bytes] | None = None
@@ -78,7 +70,7 @@ class Registry:
             "QUARKUS_HTTP_HOST": "127.0.0.1",
             "QUARKUS_HTTP_PORT": str(self.port),
             "QUARKUS_MANAGEMENT_HOST": "127.0.0.1",
-            "QUARKUS_MANAGEMENT_PORT": str(_free_port()),
+            "QUARKUS_MANAGEMENT_PORT": str(free_port()),
             "APICURIO_STORAGE_KIND": "sql",  # an in-memory database
         }
         java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"

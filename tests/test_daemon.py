@@ -17,7 +17,8 @@ import pytest
 
 from tailer.cli import main
 from tailer.testing.table import TableBuilder
-from tests.programs import Program, run_tailer, started
+from tests.components import free_port
+from tests.programs import Program, run_tailer, started, whole_lines
 
 SCHEMA = pa.schema([("id", pa.int64())])
 Capture = pytest.CaptureFixture[str]
@@ -53,9 +54,7 @@ class Setting:
 
     @property
     def ids(self) -> list[int]:
-        if not self.output.exists():
-            return []
-        return [json.loads(line)["id"] for line in self.output.read_text().splitlines()]
+        return [json.loads(line)["id"] for line in whole_lines(self.output)]
 
     def wait_for(self, program: Program, count: int) -> None:
         """Wait for so many events in the output, and for their offset."""
@@ -377,12 +376,6 @@ def get(port: int, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as e:
         with e:
             return e.code, e.read().decode()
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def test_metrics_and_health_are_served(setting: Setting) -> None:

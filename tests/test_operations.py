@@ -10,7 +10,7 @@ import pytest
 
 from tailer.cli import main
 from tailer.testing.table import TableBuilder
-from tests.programs import run_tailer, started
+from tests.programs import run_tailer, started, whole_lines
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -36,7 +36,7 @@ def configure(folder: Path, daemon: str = "", **outputs: str) -> Path:
 
 
 def ids(file: Path) -> list[int]:
-    return [json.loads(line)["id"] for line in file.read_text().splitlines()]
+    return [json.loads(line)["id"] for line in whole_lines(file)]
 
 
 def test_a_full_disk_under_the_offsets_repeats_one_batch_and_no_more(tmp_path: Path) -> None:

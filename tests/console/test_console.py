@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.testing.table import TableBuilder
-from tests.components import require
+from tests.components import free_port, require
 from tests.console.browser import Page, browser_program, open_page
 from tests.programs import started
 
@@ -55,9 +54,7 @@ def tables(tmp_path: Path) -> dict[str, TableBuilder]:
 async def console(folder: Path, token: str) -> AsyncIterator[Page]:
     """The page of a daemon with the feeds ``orders``, ``customers`` and one without a table."""
     require("Chromium", browser_program() is not None)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     feeds = "".join(
         f'[feeds.{name}]\ntable = "{name}"\nfrom = "earliest"\n'
         f'[feeds.{name}.sink]\ntype = "jsonl"\npath = "{name}.jsonl"\n'

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,18 +16,13 @@ import pyarrow as pa
 import pytest
 
 from tailer.testing.table import TableBuilder
+from tests.components import free_port
 from tests.deploy.test_files import DEPLOY, accepted, program
 from tests.programs import started
 
 RULES = DEPLOY / "prometheus"
 # Of the process and of Prometheus itself, or only there once something has happened.
 RARE = {"tailer_errors_total", "tailer_data_loss_total", "up"}
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def fetched(url: str) -> str:

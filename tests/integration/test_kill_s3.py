@@ -122,8 +122,10 @@ class Daemons:
     def finish(self, name: str, writer: Writer) -> None:
         """Read to the table's end and end on SIGTERM."""
         writer.finish()
-        end = (writer.table.version() + 1, 0)
+        end, epoch = (writer.table.version() + 1, 0), self.document()["epoch"]
         with self.running(name) as process:
+            # It may have been at the end already, and must have started to hear the signal.
+            self.wait_for(process, lambda: self.document()["epoch"] > epoch, writer)
             self.wait_for(process, lambda: self.place() >= end, writer)
             process.terminate()
             _, errors = process.communicate(timeout=PATIENCE_S)
@@ -189,8 +191,8 @@ def test_a_daemon_paused_past_its_lease_writes_no_more(daemons: Daemons, writer:
             daemons.wait_for(standby, lambda: daemons.place() >= (6, 0), writer)
             assert not second.exists() or second.stat().st_size == 0, "it waits"
             owner.send_signal(signal.SIGSTOP)
-            stopped_at = first.stat().st_size
             daemons.wait_for(standby, lambda: daemons.document()["epoch"] == 2, writer)
+            stopped_at = first.stat().st_size
             taken_at = daemons.place()
             daemons.wait_for(standby, lambda: daemons.place() > (taken_at[0] + 2, 0), writer)
             owner.send_signal(signal.SIGCONT)

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.components import require
-from tests.source import ROOT
+from tests.components import free_port, making, require
 
-__all__ = ["ACCESS", "ACCOUNT", "REGION", "SECRET", "Bucket", "S3Server", "free_port", "run_server"]
+__all__ = ["ACCESS", "ACCOUNT", "REGION", "SECRET", "Bucket", "S3Server", "run_server"]
 
 ACCESS, SECRET, REGION = "test-access", "test-secret", "eu-central-1"
 #: The account in the environment of whoever is to find it there.
@@ -76,27 +75,20 @@ class Bucket:
         return f"s3://{self.name}/{key}"
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 def _built() -> Path:
     """The server's program: built by Go once, then kept in the checkout's cache."""
     sources = b"".join((_SOURCES / n).read_bytes() for n in ("main.go", "go.mod", "go.sum"))
-    program = ROOT / ".cache" / f"s3server-{hashlib.sha256(sources).hexdigest()[:16]}"
-    if not program.exists():
-        go = shutil.which("go")
-        require("Go, which builds the S3 server,", go is not None)
-        program.parent.mkdir(exist_ok=True)
-        fresh = program.with_suffix(f".{os.getpid()}")
-        subprocess.run(
-            [str(go), "build", "-trimpath", "-ldflags=-s -w", "-o", str(fresh), "."],
-            cwd=_SOURCES, check=True, env={**os.environ, "CGO_ENABLED": "0"},
-        )  # fmt: skip
-        fresh.replace(program)
+    with making("s3server") as cache:
+        program = cache / f"s3server-{hashlib.sha256(sources).hexdigest()[:16]}"
+        if not program.exists():
+            go = shutil.which("go")
+            require("Go, which builds the S3 server,", go is not None)
+            fresh = program.with_suffix(".new")
+            subprocess.run(
+                [str(go), "build", "-trimpath", "-ldflags=-s -w", "-o", str(fresh), "."],
+                cwd=_SOURCES, check=True, env={**os.environ, "CGO_ENABLED": "0"},
+            )  # fmt: skip
+            fresh.replace(program)
     return program
 
 

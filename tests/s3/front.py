@@ -25,7 +25,8 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from tests.s3.fixture import Bucket, free_port
+from tests.components import free_port
+from tests.s3.fixture import Bucket
 from tests.s3.objects import Objects
 
 __all__ = ["FAULTS", "Fault", "Front", "run_front"]

@@ -13,17 +13,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.components import making
+
 __all__ = ["VERSION", "call_official", "official_python"]
 
 VERSION = "1.4.2"
-ROOT = Path(__file__).parent.parent.parent
 SCRIPT = Path(__file__).parent / "official_client.py"
 
 
 def official_python() -> Path | None:
     """The Python that has the official client; None where it can't be installed."""
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    folder = ROOT / ".cache" / f"delta-sharing-{VERSION}-{tag}"
+    with making("delta-sharing") as cache:
+        return _installed(cache / f"delta-sharing-{VERSION}-{tag}")
+
+
+def _installed(folder: Path) -> Path | None:
     python, done = folder / "bin" / "python", folder / "installed"
     if done.exists():
         return python

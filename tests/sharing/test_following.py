@@ -22,7 +22,7 @@ from tailer.metrics import FeedMetrics
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.options import FeedOptions, RetryOptions
 from tailer.store.local import LocalStore
-from tests.programs import Program, started
+from tests.programs import Program, started, whole_lines
 from tests.sharing.reference_server import ReferenceServer, serving
 from tests.sharing.shared import NAME, insert, orders, read_store, shared_store
 
@@ -130,8 +130,7 @@ def server(tmp_path: Path) -> Iterator[ReferenceServer]:
 
 
 def written(file: Path) -> list[dict[str, Any]]:
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return [json.loads(line) for line in whole_lines(file)]
 
 
 @pytest.mark.timeout(180)  # it is started four times

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.programs import PATIENCE_S, Program, started
+from tests.components import free_port
+from tests.programs import PATIENCE_S, Program, started, whole_lines
 
 __all__ = ["Reply", "Served", "ask", "configuration", "place", "served", "token"]
 
@@ -97,7 +97,7 @@ class Served:
 
     def audit(self) -> list[dict[str, Any]]:
         """The audit log so far."""
-        return [json.loads(x) for x in (self.state / "audit.jsonl").read_text().splitlines()]
+        return [json.loads(x) for x in whole_lines(self.state / "audit.jsonl")]
 
 
 def place(table: str) -> str:
@@ -133,12 +133,6 @@ def configuration(
             ),
         ]
     return "\n".join([*lines, ""])
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def token(config: Path, recipient: str, *options: str) -> str:
