@@ -18,6 +18,7 @@ import pytest
 from tailer.cli import main
 from tailer.testing.table import TableBuilder
 from tests.components import free_port
+from tests.ordered import until
 from tests.programs import Program, run_tailer, started, whole_lines
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -384,7 +385,9 @@ def test_metrics_and_health_are_served(setting: Setting) -> None:
     setting.table.commit(setting.table.cdc([{"id": 1, "_change_type": "delete"}]))
     with setting.program() as program:
         setting.wait_for(program, 4)
-        program.wait_a_moment(0.3)
+        # An event is in the file before it is counted.
+        delivered = 'tailer_commit_to_delivery_seconds_count{feed="orders"} 3.0'
+        until(program, lambda: delivered in get(port, "/metrics")[1])
         assert get(port, "/healthz") == (200, '{"status": "ok"}')
         assert get(port, "/readyz") == (200, '{"status": "ready", "feeds": {}}')
         status, text = get(port, "/metrics")
@@ -396,7 +399,6 @@ def test_metrics_and_health_are_served(setting: Setting) -> None:
             'tailer_offset_version{feed="orders"} 3.0',
             'tailer_lag_versions{feed="orders"} 0.0',
             'tailer_lag_seconds{feed="orders"} 0.0',
-            'tailer_commit_to_delivery_seconds_count{feed="orders"} 3.0',
         ):
             assert line in text.splitlines()
         assert get(port, "/secret")[0] == 404
