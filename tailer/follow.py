@@ -92,25 +92,25 @@ class _Coming:
 
     def __init__(
         self,
-        commit: Coroutine[None, None, Commit],
+        commit: Callable[[], Coroutine[None, None, Commit]],
         unchanged: Callable[[], Coroutine[None, None, bool]],
         then: Callable[[Commit], None],
         budget: Budget,
     ) -> None:
         self.since = anyio.current_time()
-        self._unchanged, self._then = unchanged, then
+        self._commit, self._unchanged, self._then = commit, unchanged, then
         self._budget, self._taken = budget, COMMIT_MEMORY_BYTES_MAX
-        self._check: asyncio.Task[bool] | None = None
-        self._task = asyncio.create_task(commit)
-        self._task.add_done_callback(self._arrived)
+        self._task = asyncio.create_task(self._come())
 
-    def _arrived(self, task: asyncio.Task[Commit]) -> None:
-        if task.cancelled() or task.exception() is not None:
-            self._give(self._taken)
-            return
-        self._give(self._taken - min(task.result().size, self._taken))
-        self._check = asyncio.create_task(self._unchanged())
-        self._then(task.result())
+    async def _come(self) -> tuple[Commit, bool]:
+        try:
+            commit = await self._commit()
+        except BaseException:
+            self._give(self._taken)  # others need not wait until somebody asks for this one
+            raise
+        self._give(self._taken - min(commit.size, self._taken))
+        self._then(commit)
+        return commit, await self._unchanged()
 
     def _give(self, size: int) -> None:
         self._taken -= size
@@ -118,23 +118,15 @@ class _Coming:
 
     async def get(self) -> tuple[Commit, bool]:
         """The commit, and whether the one before it was the same when this one was there."""
-        commit = await self._task
-        if self._check is None:
-            # It has ended in this very turn of the loop; its callback's is the next.
-            await asyncio.sleep(0)
-        assert self._check is not None
-        return commit, await self._check
+        return await self._task
 
     async def let_go(self) -> None:
         """End it, if it has not ended; nothing of it is counted any more."""
         with anyio.CancelScope(shield=True):
             self._task.cancel()
             await asyncio.wait([self._task])
-            if self._check is not None:
-                self._check.cancel()
-                await asyncio.wait([self._check])
-                if not self._check.cancelled():
-                    self._check.exception()  # nobody asks for it any more
+        if not self._task.cancelled():
+            self._task.exception()  # nobody asks for it any more
         self._give(self._taken)
 
 
@@ -238,9 +230,9 @@ class _Follower:
         if (self._last is None or version <= self._last) and self._budget.take(
             COMMIT_MEMORY_BYTES_MAX
         ):
-            work = self.log.commit(version, before.after, before.timestamp_ms)
-            check = partial(self._unchanged, before)
-            self._coming.append(_Coming(work, check, self._start_ahead, self._budget))
+            commit = partial(self.log.commit, version, before.after, before.timestamp_ms)
+            unchanged = partial(self._unchanged, before)
+            self._coming.append(_Coming(commit, unchanged, self._start_ahead, self._budget))
 
     async def aclose(self) -> None:
         """Ask for nothing more."""

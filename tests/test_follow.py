@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -299,21 +299,57 @@ async def test_a_commit_that_arrives_in_the_turn_in_which_it_is_asked_for(
         await arrives.wait()
         return commit
 
-    async def unchanged() -> bool:
-        return True
-
     async def asking(coming: _Coming) -> None:
         await asks.wait()
         assert await coming.get() == (commit, True)
 
     budget = Budget(COMMIT_MEMORY_BYTES_MAX)
-    assert budget.take(COMMIT_MEMORY_BYTES_MAX)
-    coming = _Coming(arriving(), unchanged, told.append, budget)
+    coming = come(arriving, told.append, budget)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asking, coming)
         await anyio.wait_all_tasks_blocked()
         arrives.set()
         asks.set()
     assert told == [commit]
+    await coming.let_go()
+    assert budget.taken == 0
+
+
+def come(
+    commit: Callable[[], Coroutine[None, None, Commit]],
+    then: Callable[[Commit], None],
+    budget: Budget,
+) -> _Coming:
+    async def unchanged() -> bool:
+        return True
+
+    assert budget.take(COMMIT_MEMORY_BYTES_MAX)
+    return _Coming(commit, unchanged, then, budget)
+
+
+async def test_a_commit_that_is_not_there_takes_nothing_of_the_budget() -> None:
+    async def missing() -> Commit:
+        raise FileNotFoundError
+
+    budget = Budget(COMMIT_MEMORY_BYTES_MAX)
+    coming = come(missing, lambda _: None, budget)
+    await anyio.wait_all_tasks_blocked()
+    assert budget.taken == 0, "before anybody asks for it"
+    with pytest.raises(FileNotFoundError):
+        await coming.get()
+    await coming.let_go()
+    assert budget.taken == 0
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_commit_that_is_let_go_takes_nothing_of_the_budget(*, begun: bool) -> None:
+    async def never() -> Commit:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    budget = Budget(COMMIT_MEMORY_BYTES_MAX)
+    coming = come(never, lambda _: None, budget)
+    if begun:
+        await anyio.wait_all_tasks_blocked()
     await coming.let_go()
     assert budget.taken == 0
