@@ -163,9 +163,10 @@ class LibrdkafkaDriver:
             raise
         self._check()
         if left:
-            raise TransientError(
-                f"Kafka has not acknowledged {left} records in {self._patience_s:g} s"
-            )
+            with self._failures("writing"):
+                raise TransientError(
+                    f"Kafka has not acknowledged {left} records in {self._patience_s:g} s"
+                )
 
     def commit(self) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""

@@ -417,8 +417,9 @@ async def test_a_broker_that_goes_away_is_waited_for(driver: str) -> None:
         with pytest.raises(TransientError) as caught:
             await sink.write(batch(2, [2]))
         if driver == "librdkafka":
-            cause = re.search("refused|no broker is reachable", str(caught.value))
-            assert cause, "what its time-outs are due to"
+            # Whoever looks for the last transaction's markers may be the first to miss it.
+            cause = re.search("(?i)refused|no broker is reachable|reset by peer", str(caught.value))
+            assert cause, f"it says what its time-outs are due to: {caught.value}"
         with pytest.raises(TransientError, match="no Kafka broker"):
             await sink.open("orders")
         broker.start()
