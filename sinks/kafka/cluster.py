@@ -257,14 +257,21 @@ class Cluster:
     ) -> list[OpenTransaction]:
         """The open transactions of a producer, or of all, in those partitions; none where we may
         not know."""
-        from kafka import TopicPartition
+        from kafka import TopicPartition, errors
 
         asked = [TopicPartition(*place) for place in sorted(places)]
+        give_up = time.monotonic() + self._options.request_timeout_ms / 1000
         with raised_as_failures(f"describing the producers of {_named(places)}"):
-            try:
-                found = self._admin.describe_producers(asked) if asked else {}
-            except _not_for_us():
-                return []
+            while True:
+                try:
+                    found = self._admin.describe_producers(asked) if asked else {}
+                    break
+                except _not_for_us():
+                    return []
+                except errors.NotLeaderForPartitionError:  # of a new topic, or it moves
+                    if time.monotonic() > give_up:
+                        raise
+                    time.sleep(_RETRY_S)
         return [
             OpenTransaction(
                 topic=place.topic,

@@ -93,18 +93,25 @@ class Brokers:
             client.close()
 
     def wait_until_in_sync(self) -> None:
-        """Wait until every partition has all of its replicas again."""
-        client = admin(self.bootstrap)
+        """Wait until every partition has all of its replicas again, and every broker knows."""
         give_up = time.monotonic() + PATIENCE_S
-        while True:
-            topics = client.list_topics(timeout=10).topics.values()
-            missing = [
-                (topic.topic, number)
-                for topic in topics
-                for number, partition in topic.partitions.items()
-                if len(partition.isrs) < len(partition.replicas) or partition.leader < 0
-            ]
-            if not missing:
-                return
-            assert time.monotonic() < give_up, f"not in sync: {missing}"
-            time.sleep(0.1)
+        for broker in self.all:
+            while missing := _out_of_sync(broker):
+                assert time.monotonic() < give_up, f"not in sync: {missing}"
+                time.sleep(0.1)
+
+    def start_again(self, broker: Broker) -> None:
+        """Start one that was ended; returns when every broker knows what it leads."""
+        broker.start()
+        self.wait_until_in_sync()
+
+
+def _out_of_sync(broker: Broker) -> list[tuple[str | None, int]]:
+    """The partitions that lack replicas, as far as this broker knows."""
+    client = admin(broker.bootstrap)  # a new one: it knows no other broker that it could ask
+    return [
+        (topic.topic, number)
+        for topic in client.list_topics(timeout=10).topics.values()
+        for number, partition in topic.partitions.items()
+        if len(partition.isrs) < len(partition.replicas) or partition.leader < 0
+    ]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import anyio
 import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # it lists no __all__
 
+from sinks.kafka.cluster import Cluster
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import Offset
 from tailer.errors import SinkRejected, TransientError
@@ -83,7 +85,7 @@ async def test_what_was_committed_is_seen(brokers: Brokers, apart: tuple[str, Br
     options: dict[str, Any] = {"replication_factor": 1}
     async with opened(brokers.bootstrap, topic, **options) as (sink, _):
         await commits_without_marker(sink, brokers, topic, broker)
-    broker.start()
+    brokers.start_again(broker)
     assert ids(brokers, topic) == [1], "and yet nobody sees it"
     async with opened(brokers.bootstrap, topic, **options) as (sink, offset):
         assert offset == Offset(3)
@@ -98,7 +100,7 @@ async def test_a_daemon_that_goes_on_sees_it(
     topic, broker = apart
     async with opened(brokers.bootstrap, topic, replication_factor=1) as (sink, _):
         await commits_without_marker(sink, brokers, topic, broker)
-        broker.start()
+        brokers.start_again(broker)
         begun(sink, batch(3, [3]))
         assert ids(brokers, topic) == [1, 2]
         assert await sink.open("orders") == Offset(3)
@@ -115,7 +117,7 @@ async def test_it_is_seen_when_nothing_comes_after_it(
     topic, broker = apart
     async with opened(brokers.bootstrap, topic, replication_factor=1) as (sink, _):
         await commits_without_marker(sink, brokers, topic, broker)
-        broker.start()
+        brokers.start_again(broker)
         give_up = time.monotonic() + PATIENCE_S
         while ids(brokers, topic) != [1, 2]:
             assert time.monotonic() < give_up
@@ -130,7 +132,7 @@ async def test_no_transaction_begins_before_the_last_one_is_over(
         await commits_without_marker(sink, brokers, topic, broker)
         with pytest.raises(TransientError, match="is over in all partitions"):
             await sink.write(batch(3, [3]))
-        broker.start()
+        brokers.start_again(broker)
         assert await sink.open("orders") == Offset(3)
         await sink.write(batch(3, [3]))
     assert ids(brokers, topic) == [1, 2, 3]
@@ -146,7 +148,7 @@ async def test_what_was_rolled_back_holds_nobody_up(
         without_leader(brokers, topic, broker)
         with pytest.raises(TransientError):
             await sink.open("orders")  # its fencing rolls back, and the marker is lost
-        broker.start()
+        brokers.start_again(broker)
         stranger = made(brokers.bootstrap, topic, **IMPATIENT)
         sentence = await refused(stranger, SinkRejected)
         assert "has lost the outcome of a transaction" in sentence
@@ -154,3 +156,19 @@ async def test_what_was_rolled_back_holds_nobody_up(
         assert await sink.open("orders") == Offset(2), "who fenced knows how it ended"
         await sink.write(batch(2, [2]))
     assert ids(brokers, topic) == [1, 2]
+
+
+def test_a_leader_that_does_not_lead_yet_is_asked_again(
+    brokers: Brokers, apart: tuple[str, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, leader = apart
+    taken_for_it = [broker.node for broker in brokers if broker is not leader]
+    with closing(Cluster(made(brokers.bootstrap, topic).options)) as cluster:
+        leaders = cluster._admin._async_get_leader_for_partitions
+
+        async def at_first_others(places: set[Any]) -> Any:
+            return {taken_for_it.pop(): places} if taken_for_it else await leaders(places)
+
+        monkeypatch.setattr(cluster._admin, "_async_get_leader_for_partitions", at_first_others)
+        assert cluster.left_open([(topic, 0)]) == []
+    assert taken_for_it == []
