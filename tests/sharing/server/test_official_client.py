@@ -162,7 +162,7 @@ def test_the_client_has_sparks_rows(client_python: Path, goldens: Served) -> Non
 @pytest.mark.timeout(120)
 def test_the_client_finds_its_way_around(client_python: Path, goldens: Served) -> None:
     program = """
-import json, sys
+import json, os, sys
 import delta_sharing as ds
 profile = sys.argv[1]
 client = ds.SharingClient(profile)
@@ -184,12 +184,14 @@ print(json.dumps({
     "ranged": [
         len(ds.load_table_changes_as_pandas(url, 1, 2, use_delta_format=f)) for f in (True, False)
     ],
-}), file=sys.stderr)
+}), file=sys.stderr, flush=True)
+os._exit(0)  # its native threads may abort the process at an ordinary end
 """
     done = subprocess.run(
         [client_python, "-c", program, goldens.profile],
-        capture_output=True, text=True, check=True, timeout=100,
+        capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stderr.splitlines()[-1])
     assert found["tables"] == [f"golden.d.{name}" for name in TABLES]
     assert found["shares"] == ["golden"]
