@@ -410,21 +410,20 @@ async def test_a_broker_that_goes_away_is_waited_for(driver: str) -> None:
         "transaction_timeout_ms": 5_000,
     }
     with Broker() as broker:
-        sink = made(broker.bootstrap, topic, **options)
-        await sink.open("orders")
-        await sink.write(batch(1, [1]))
-        broker.kill()
-        with pytest.raises(TransientError) as caught:
-            await sink.write(batch(2, [2]))
-        if driver == "librdkafka":
-            # Whoever looks for the last transaction's markers may be the first to miss it.
-            cause = re.search("(?i)refused|no broker is reachable|reset by peer", str(caught.value))
-            assert cause, f"it says what its time-outs are due to: {caught.value}"
-        with pytest.raises(TransientError, match="no Kafka broker"):
-            await sink.open("orders")
-        broker.start()
-        await delivered(sink, batch(2, [2]))
-        await sink.aclose()
+        async with opened(broker.bootstrap, topic, **options) as (sink, _):
+            await sink.write(batch(1, [1]))
+            broker.kill()
+            with pytest.raises(TransientError) as caught:
+                await sink.write(batch(2, [2]))
+            if driver == "librdkafka":
+                # Whoever looks for the last transaction's markers may be the first to miss it.
+                causes = "(?i)refused|no broker is reachable|reset by peer"
+                said = f"it says what its time-outs are due to: {caught.value}"
+                assert re.search(causes, str(caught.value)), said
+            with pytest.raises(TransientError, match="no Kafka broker"):
+                await sink.open("orders")
+            broker.start()
+            await delivered(sink, batch(2, [2]))
         assert [row["id"] for row in events(broker.bootstrap, topic)] == [1, 2]
 
 
