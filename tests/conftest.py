@@ -6,13 +6,13 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tailer import columns
-from tests.components import java_major, require, start_spark
+from tests.components import Component, java_major, require, start_spark
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 
 if TYPE_CHECKING:
@@ -22,13 +22,21 @@ if TYPE_CHECKING:
     from tests.kafka.brokers import Brokers
     from tests.registry import Registry
 
-# The first test that uses Kafka also waits for its jars, once a machine.
-KAFKA_TIMEOUT_S = 300
-# The first test that uses S3 also waits for its server to be built, once a machine.
-S3_TIMEOUT_S = 600
-# The first test that uses Spark also waits for its jars, once a machine, and for its start.
-SPARK_TIMEOUT_S = 300
+# The first test that uses one of these waits for its start.
+START_TIMEOUT_S = 600
+SERVERS = {"spark", "s3_server", "kafka", "brokers", "registry"}
 
+# What a test's fixtures need from `prepare.py`; other tests are marked `needs` themselves.
+NEEDS = {
+    "spark": "delta",
+    "s3_server": "s3",
+    "kafka": "kafka",
+    "brokers": "kafka",
+    "secured": "kafka",
+    "registry": "registry",
+    "official": "official",
+    "client_python": "official",
+}
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}
 JAVA_FOLDERS = [Path(__file__).parent / "spark", Path(__file__).parent / "kafka"]
@@ -44,17 +52,30 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "user")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses Spark and other Java, and give it time for its start."""
-    first_use = {"spark": SPARK_TIMEOUT_S, "s3_server": S3_TIMEOUT_S, "kafka": KAFKA_TIMEOUT_S}
+    """Mark what uses Spark and other Java and what is made for it, and give it time for a start."""
     for item in items:
-        used = getattr(item, "fixturenames", ())
+        used = set(getattr(item, "fixturenames", ()))
         if "spark" in used:
             item.add_marker(pytest.mark.spark)
-        if JAVA.intersection(used) or any(map(item.path.is_relative_to, JAVA_FOLDERS)):
+        if JAVA & used or any(map(item.path.is_relative_to, JAVA_FOLDERS)):
             item.add_marker(pytest.mark.java)
-        waits = [seconds for name, seconds in first_use.items() if name in used]
-        if waits and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(max(waits)))
+        for component in {NEEDS[name] for name in used & set(NEEDS)}:
+            item.add_marker(pytest.mark.needs(component))
+        if SERVERS & used and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(START_TIMEOUT_S))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Make what the selected tests need, before the first of them: none waits within its time."""
+    if session.config.option.collectonly:
+        return
+    marks = (mark for item in session.items for mark in item.iter_markers("needs"))
+    names = sorted({name for mark in marks for name in mark.args} - set(Component.failed))
+    if names:
+        from tests.prepare import prepare
+
+        terminal: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+        Component.failed.update(prepare(names, terminal.write_line))
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def on_s3(setting: Setting, bucket: Bucket) -> None:
     setting.daemon += f"[store.s3]\n{options}"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("state", ["local", "s3"])
 def test_orders_outlive_a_kill(
     setting: Setting, state: str, request: pytest.FixtureRequest

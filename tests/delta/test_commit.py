@@ -255,7 +255,7 @@ COMMIT_BYTES = 200_000_000 if "TAILER_TORTURE_ROUNDS" in os.environ else 50_000_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_huge_commit_is_planned_in_bounded_memory(tmp_path: Path) -> None:
     small, large = tmp_path / "small.json", tmp_path / "large.json"
     write_commit(small, 1)

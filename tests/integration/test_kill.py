@@ -34,7 +34,7 @@ BATCH_ROWS = 20
 VERSION_ROWS = 200
 TABLE_ROWS = 2_000
 AWKWARD = ("größe", 'a "b"', "x\\y", "new\nline")
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 
 CONFIG = f"""
 [daemon]

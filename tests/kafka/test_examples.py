@@ -31,7 +31,7 @@ def run(name: str, *arguments: str, **environment: str) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=900,
         env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr[-4000:]

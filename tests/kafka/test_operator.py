@@ -18,7 +18,7 @@ from tests.kafka.topics import create_topic, events
 from tests.programs import run_tailer, started
 from tests.registry import Registry
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 def orders(folder: Path) -> TableBuilder:

@@ -130,7 +130,7 @@ def issuer() -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
 @pytest.mark.parametrize("way", ["PLAIN", "SCRAM", "PLAIN over TLS", "TLS", "mTLS", "OAUTHBEARER"])
 async def test_every_way_in_works(

@@ -398,7 +398,8 @@ async def delivered(sink: KafkaSink, wanted: ChangeBatch) -> None:
 
 
 @DRIVERS
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
+@pytest.mark.needs("kafka")
 async def test_a_broker_that_goes_away_is_waited_for(driver: str) -> None:
     topic = fresh()
     options: dict[str, Any] = {

@@ -82,7 +82,7 @@ async def test_a_standby_says_whom_it_waits_for_and_is_next(bucket: Bucket) -> N
     assert waits_for(standby) is None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(standby.acquire)
-        with anyio.fail_after(30):
+        with anyio.fail_after(150):
             while waits_for(standby) is None:  # noqa: ASYNC110 - it is a figure, not an event
                 await anyio.sleep(0.01)
             assert f"process {os.getpid()} on " in str(waits_for(standby))
@@ -236,7 +236,7 @@ async def test_who_comes_in_a_storm_waits_for_its_end(bucket: Bucket) -> None:
         late = offsets_of(front.bucket)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(late.acquire)
-            with anyio.fail_after(30):
+            with anyio.fail_after(150):
                 while waits_for(late) is None:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
                 assert "503" in str(waits_for(late))
@@ -315,7 +315,7 @@ async def test_a_local_standby_waits_for_the_lock(tmp_path: Path) -> None:
     await owner.save(Offset(3))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(standby.acquire)
-        with anyio.fail_after(30):
+        with anyio.fail_after(150):
             while waits_for(standby) is None:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             await owner.release()

@@ -59,7 +59,7 @@ def test_the_feed_of_any_history_gives_every_version_from_the_one_before() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_no_pair_of_operation_and_feature_is_left_out() -> None:
     tally = Tally()
     for number, feature in enumerate(FEATURES):
