@@ -15,6 +15,7 @@ from tailer.delta.commit import Commit
 from tailer.delta.schemadiff import schema_diff
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, SchemaChanged, TailerError
+from tailer.live import LiveFiles
 from tailer.log import DeltaLog
 from tailer.select import Where, parse_where
 
@@ -65,7 +66,7 @@ class Requests:
 
     ``paused`` by order, ``accepted`` are versions whose new schema was agreed to, ``skips``
     versions to pass over, ``lost`` the files (version, path) that are gone and were recorded;
-    ``unsaved``: the last offset is not saved yet.
+    ``unsaved``: the last offset is not saved yet; ``live``: the table's files, kept over a retry.
     """
 
     paused: bool = False
@@ -74,6 +75,7 @@ class Requests:
     skips: set[int] = field(default_factory=set)
     resnapshots: list[ResnapshotRequest] = field(default_factory=list)
     lost: set[tuple[int, str]] = field(default_factory=set)
+    live: LiveFiles = field(default_factory=LiveFiles)
 
     def to_json(self) -> dict[str, Any]:
         """The operator's part of it, to be kept beside the offset; what is empty is left out."""

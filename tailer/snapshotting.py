@@ -22,8 +22,8 @@ import anyio.to_thread
 from tailer.batches import Reading, VersionReader
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.plan import plan_snapshot
-from tailer.delta.actions import AddFile, DeletionVectorDescriptor, RemoveFile
-from tailer.delta.commit import Commit
+from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
+from tailer.delta.commit import Commit, file_digest
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, file_key
 from tailer.errors import FileGone, TableError, spilling
@@ -167,10 +167,13 @@ class Resnapshot:
         """The stream has delivered a commit."""
         if not commit.header.removes:
             return  # its rows are new, and came as changes
+        moot = self.reading.requests.live.known(commit.version)
         for action in commit.file_actions():
+            if isinstance(action, AddCDCFile) or (moot and file_digest(action) in moot):
+                continue
             if isinstance(action, RemoveFile):
                 self._gone.add(file_key(action))
-            elif isinstance(action, AddFile):
+            else:
                 self._added.append(action)
                 self._gone.discard(file_key(action))
 

@@ -14,19 +14,20 @@ from dataclasses import dataclass, field, replace
 from tailer.changes import ChangeFile, Offset
 from tailer.decode.naming import Removal
 from tailer.decode.plan import (
+    counts_files,
     incomplete_removes,
     plan_changes,
     plan_rewrite,
     plan_snapshot,
-    possible_readds,
     source_of,
 )
 from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.schema import arrow_schema
-from tailer.delta.snapshot import TableState, file_key
+from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, TableError, UnsupportedTable
 from tailer.follow import FollowOptions, follow
+from tailer.live import LiveFiles
 from tailer.log import DeltaLog
 from tailer.mapped import KnownRemovals
 from tailer.spark.options import SourceOptions
@@ -92,6 +93,7 @@ class Planner:
     def __init__(self, log: DeltaLog, options: SourceOptions) -> None:
         self.log = log
         self.options = options
+        self._live = LiveFiles()
         self._removals: KnownRemovals | None = None
         self._advanced: tuple[Offset, Offset, list[Planned]] | None = None
 
@@ -150,22 +152,26 @@ class Planner:
 
     async def _commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
         planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms))
-        if not files or (not self.options.paired and self._passed_over(commit)):
+        if not files:
             return planned
+        source = self.options.change_source
+        moot = await self._live.moot(self.log, commit, wanted=counts_files(commit, source))
         if self.options.paired:
             header = commit.header
             count = header.cdcs or header.adds + header.removes
-            order = VersionOrder(at, at.version, header.file_bytes, count)
+            told = {commit.version: moot} if moot else {}
+            order = VersionOrder(at, at.version, header.file_bytes, count, moot=told)
             return replace(planned, rewrite=order)
-        derived = source_of(commit, self.options.change_source) == "derived"
-        lacking = incomplete_removes(commit, derived=derived)
-        again = possible_readds(commit) if derived else set()
-        known = await self.log.find_files(commit.version - 1, lacking | again)
-        if not derived:
-            planned.files.extend(f for f in plan_changes(commit, known) if self._wanted(f.path))
+        if self._passed_over(commit):
             return planned
-        live = {file_key(add) for where, add in known.items() if where in again}
-        rewrite = plan_rewrite(commit, known, live)
+        derived = source_of(commit, source) == "derived"
+        lacking = incomplete_removes(commit, moot, derived=derived)
+        known = await self.log.find_files(commit.version - 1, lacking)
+        if not derived:
+            found = plan_changes(commit, known, moot)
+            planned.files.extend(f for f in found if self._wanted(f.path))
+            return planned
+        rewrite = plan_rewrite(commit, known, moot)
         if rewrite.needs_diff:
             if self.options.exclude is not None:
                 self._check_exclusion(rewrite.leaving + rewrite.coming, commit)
