@@ -10,14 +10,13 @@ import pytest
 
 from tailer.changes import ChangeFile
 from tailer.decode.plan import incomplete_removes, plan_changes, plan_snapshot, source_of
-from tailer.delta.actions import AddFile, Protocol
+from tailer.delta.actions import AddFile
 from tailer.errors import CorruptLog, DataLoss, TableError, UnsupportedTable
 from tailer.testing.table import TableBuilder
 from tests.feeds import ID, commit_of, events, metadata, offset_of, refusal, state, without_ids
 
 Change = tuple[str, Any]
 PARTED = pa.schema([("id", pa.int64()), ("p", pa.string())])
-VECTORS = Protocol(3, 7, frozenset({"deletionVectors"}), frozenset({"deletionVectors"}))
 
 
 def rows(*ids: int) -> list[dict[str, Any]]:
