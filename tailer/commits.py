@@ -34,7 +34,7 @@ async def commit_items(
     reading: Reading, commit: Commit, start: Offset, *, notices: bool
 ) -> AsyncGenerator[Item, None]:
     """One commit's notice and batches, from an offset in its version on."""
-    first = replace(start, table_id=commit.after.table_id).under(reading.plan)
+    first = replace(start, table_id=commit.after.table_id).under(reading.plan, reading.former)
     if commit.version in reading.requests.skips:
         yield skip_notice(first, commit.timestamp_ms)
         return
@@ -80,9 +80,13 @@ async def _batches(
 ) -> AsyncGenerator[ChangeBatch, None]:
     read = VersionReader(reading, commit, commit.timestamp_ms).batches
     files = await _plan(reading, commit)
+    if reading.is_former(first) and reading.requests.live.known(commit.version):
+        first = replace(first, index=0)  # rows of files were counted that have none in the version
     found = read(files, first)
     if reading.options.paired:
         files, pairing = await pair_updates(reading, commit, files)
+        if pairing and reading.is_former(first):
+            first = replace(first, index=await reading.settled(first, files))
         found = paired_batches(pairing, files, first, read) if pairing else read(files, first)
     async with aclosing(found) as batches:
         async for batch in batches:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tailer.changes import ChangeFile, Notice, Offset
+from tailer.changes import Notice, Offset
 from tailer.delta.actions import AddFile, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.schemadiff import schema_diff
@@ -29,7 +29,6 @@ __all__ = [
     "ResnapshotRequest",
     "after_loss",
     "is_passed",
-    "rows_of",
     "schema_notice",
     "skip_notice",
     "stop_for_schema",
@@ -171,15 +170,6 @@ def is_passed(commit: Commit, policies: Policies) -> bool:
     if RemoveFile not in kinds:
         return False
     return policies.skip_change_commits or AddFile not in kinds
-
-
-def rows_of(file: ChangeFile) -> int | None:
-    """How many changes a file holds, as far as the log tells without opening it."""
-    if file.rows is not None:
-        return len(file.rows)
-    if file.change_type is None or file.only is not None or file.num_records is None:
-        return None
-    return file.num_records - (file.without.cardinality if file.without else 0)
 
 
 async def after_loss(

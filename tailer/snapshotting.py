@@ -90,11 +90,12 @@ async def initial_snapshot(
     """
     snapshot = await reading.log.snapshot(start.version)
     timestamp = await _timestamp(reading, snapshot, start.timestamp_floor_ms)
-    first = replace(start, table_id=snapshot.state.table_id).under(reading.plan)
+    first = replace(start, table_id=snapshot.state.table_id)
+    first = first.under(reading.plan, reading.former)
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         yield Notice("snapshot_begin", start.version, timestamp, first, first, details)
-    # Files that were delivered before are passed over by their number of rows, unopened.
+    # Statistics are for files that were delivered before and are gone: nothing else counts them.
     live = reading.log.live_files(snapshot, statistics=first.index > 0)
     adds = await sorted_files(live, reading.options.diff.spill_folder)
     files = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)

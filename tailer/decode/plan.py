@@ -11,9 +11,10 @@
 * Rows that leave belong to the schema and partitioning before the commit, rows that come to those
   after it.
 * Order within a version: what leaves before what comes, so that a key that moves is deleted before
-  it is inserted. Within cdc files the writer's own order keeps an update's two images side by side;
-  only where the cdc files of a version lie in several partitions can an update's images be in two
-  files, and then each file is read twice, first for what leaves.
+  it is inserted. Within a cdc file the writer's own order stays where it keeps an update's two
+  images side by side (:mod:`tailer.decode.order`); only where the cdc files of a version lie in
+  several partitions can an update's images be in two files, and then each file is read twice,
+  first for what leaves.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from tailer.changes import ChangeFile, ChangeType, Origin
+from tailer.changes import COMING_KINDS, LEAVING_KINDS, ChangeFile, ChangeType, Origin
 from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
 from tailer.delta.commit import Commit, FileAction, file_digest
 from tailer.delta.features import row_tracking_enabled
@@ -52,9 +53,6 @@ ChangeSource = Literal["auto", "cdf", "derived"]
 
 #: The adds of the version before that removes refer to, by location and deletion vector.
 Completions: TypeAlias = Mapping[tuple[str, str], AddFile]
-
-_LEAVING: tuple[ChangeType, ...] = ("delete", "update_preimage")
-_COMING: tuple[ChangeType, ...] = ("insert", "update_postimage")
 
 
 def _work_order(
@@ -130,7 +128,7 @@ def plan_changes(
 
 def _cdc_files(commit: Commit) -> Iterator[ChangeFile]:
     apart = commit.header.cdc_partitions > 1
-    for kinds in (_LEAVING, _COMING) if apart else (None,):
+    for kinds in (LEAVING_KINDS, COMING_KINDS) if apart else (None,):
         for action in commit.file_actions():
             if isinstance(action, AddCDCFile):
                 yield _work_order(commit, action, commit.after, None, kinds=kinds)
