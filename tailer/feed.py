@@ -159,7 +159,7 @@ async def read_items(
         except DataLoss as loss:
             if options.policies.on_data_loss == "fail":
                 raise
-            at = at.under(reading.plan)
+            at = at.under(reading.plan, reading.former)
             notice = await after_loss(log, at, loss, options.policies.on_data_loss, requests)
             observer.lost(notice)
             yield notice

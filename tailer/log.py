@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from itertools import islice
 
@@ -28,7 +29,7 @@ from tailer.delta.segment import (
     log_file,
     segments,
 )
-from tailer.delta.snapshot import Reconciliation, Snapshot, TableState
+from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
 from tailer.delta.timestamps import commit_timestamp, enablement
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, spilling
 from tailer.store import LOG_DIR, FileStatus, Store, traits_of
@@ -256,13 +257,16 @@ class DeltaLog:
                 return 0
             return (await self.store.stat(f"{LOG_DIR}/{checkpoint.files[0].name}")).mtime_ms
 
-    async def find_files(self, version: int, locations: set[str]) -> dict[str, AddFile]:
-        """Those of the snapshot's files that lie at one of the locations."""
-        if not locations:
+    async def find_files(
+        self, version: int, keys: AbstractSet[tuple[str, str]]
+    ) -> dict[tuple[str, str], AddFile]:
+        """Those of the snapshot's files that have one of these keys
+        (:func:`tailer.delta.snapshot.file_key`)."""
+        if not keys:
             return {}
         snapshot = await self.snapshot(version)
         async with aclosing(self.live_files(snapshot)) as files:
-            return {where: add async for add in files if (where := location(add.path)) in locations}
+            return {key: add async for add in files if (key := file_key(add)) in keys}
 
     async def lines(self, name: str) -> Lines:
         """The lines of a commit, compaction or JSON checkpoint, as often as they are asked for.

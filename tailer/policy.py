@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tailer.changes import ChangeFile, Notice, Offset
+from tailer.changes import Notice, Offset
 from tailer.delta.actions import AddFile, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.schemadiff import schema_diff
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, SchemaChanged, TailerError
+from tailer.live import LiveFiles
 from tailer.log import DeltaLog
 from tailer.select import Where, parse_where
 
@@ -28,7 +29,6 @@ __all__ = [
     "ResnapshotRequest",
     "after_loss",
     "is_passed",
-    "rows_of",
     "schema_notice",
     "skip_notice",
     "stop_for_schema",
@@ -65,7 +65,7 @@ class Requests:
 
     ``paused`` by order, ``accepted`` are versions whose new schema was agreed to, ``skips``
     versions to pass over, ``lost`` the files (version, path) that are gone and were recorded;
-    ``unsaved``: the last offset is not saved yet.
+    ``unsaved``: the last offset is not saved yet; ``live``: the table's files, kept over a retry.
     """
 
     paused: bool = False
@@ -74,6 +74,7 @@ class Requests:
     skips: set[int] = field(default_factory=set)
     resnapshots: list[ResnapshotRequest] = field(default_factory=list)
     lost: set[tuple[int, str]] = field(default_factory=set)
+    live: LiveFiles = field(default_factory=LiveFiles)
 
     def to_json(self) -> dict[str, Any]:
         """The operator's part of it, to be kept beside the offset; what is empty is left out."""
@@ -169,15 +170,6 @@ def is_passed(commit: Commit, policies: Policies) -> bool:
     if RemoveFile not in kinds:
         return False
     return policies.skip_change_commits or AddFile not in kinds
-
-
-def rows_of(file: ChangeFile) -> int | None:
-    """How many changes a file holds, as far as the log tells without opening it."""
-    if file.rows is not None:
-        return len(file.rows)
-    if file.change_type is None or file.only is not None or file.num_records is None:
-        return None
-    return file.num_records - (file.without.cardinality if file.without else 0)
 
 
 async def after_loss(

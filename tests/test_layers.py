@@ -37,6 +37,7 @@ LAYERS = (
     ("options",),
     ("mapped",),
     ("policy", "derive", "follow"),
+    ("live", "counting"),
     ("log", "fetch", "offsets", "sink", "topic"),
     ("store", "decode", "metrics", "pipe", "select"),
     # A shared table is a store, so the client lies below it; the server stands on the feed's parts.

@@ -14,12 +14,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, METADATA_FIELDS, ChangeFile, Rows
+from tailer.changes import (
+    CHANGE_TYPE,
+    CHANGE_TYPES,
+    COMING_KINDS,
+    LEAVING_KINDS,
+    METADATA_FIELDS,
+    ChangeFile,
+    ChangeType,
+    Rows,
+)
 from tailer.decode.calendar import Calendar, calendar_of
 from tailer.decode.columns import Convert, converter, find_field
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.naming import in_file
 from tailer.decode.options import DecodeOptions
+from tailer.decode.order import is_ordered
 from tailer.decode.part import Part
 from tailer.decode.tracking import read_bytes, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
@@ -36,6 +46,7 @@ __all__ = [
     "check_names",
     "decode_file",
     "given_kinds",
+    "is_reordered",
     "output_schema",
 ]
 
@@ -61,6 +72,9 @@ class Skip:
 
 _SAMPLE_ROWS = 256
 _BUFFER_BYTES = 256 * 1024
+
+#: The kinds of change that one pass over a cdc file gives; None: all of them.
+_Kinds: TypeAlias = tuple[ChangeType, ...] | None
 
 #: A column of the output: a column of the file with its conversion, or a constant (pa.Scalar).
 _Part: TypeAlias = tuple[str, Convert] | Any
@@ -90,6 +104,17 @@ def decode_file(
         with _open(source, file, options) as parquet:
             decoder = _Decoder(parquet, source.size(), file, selection, options)
             yield from decoder.batches(skip, part)
+    except TableError as e:
+        raise e.at(version=file.version, path=file.path) from None
+    except UNREADABLE as e:
+        raise unreadable(file, e) from None
+
+
+def is_reordered(source: pa.NativeFile, file: ChangeFile) -> bool:
+    """Whether a cdc file's rows come in another order than they have in the file."""
+    try:
+        with _open(source, file, DecodeOptions()) as parquet:
+            return not is_ordered(parquet)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
     except UNREADABLE as e:
@@ -148,6 +173,14 @@ def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: in
     if updated.equals(positions):
         return pa.repeat(pa.scalar(image), len(positions))
     return pc.if_else(pc.is_in(positions, value_set=updated), pa.scalar(image), kinds)
+
+
+def _behind(skip: Skip, rows: Rows) -> Iterator[Rows]:
+    """The rows less those that are still to be passed over."""
+    passed = min(skip.remaining, rows.batch.num_rows)
+    skip.remaining -= passed
+    if passed < rows.batch.num_rows:
+        yield rows.slice(passed)
 
 
 class _Decoder:
@@ -249,33 +282,63 @@ class _Decoder:
     def batches(self, skip: Skip, part: Part | None) -> Iterator[Rows]:
         if self.options.on_read is not None:
             self.options.on_read(int(self.parquet.metadata.serialized_size))
-        first, total = 0, int(self.parquet.metadata.num_rows)
+        total = int(self.parquet.metadata.num_rows)
         if part is not None:
             self.selection = part.narrowed(self.selection, total, self.size)
+        passes = self._passes(skip, part, total)
+        kept: list[Rows] | None = []  # what comes, as long as it is little
+        held = 0
+        for kinds, rows in self._pass(skip, part, passes):
+            if kinds is passes[0]:
+                yield from _behind(skip, rows)
+            elif kept is not None:
+                held += int(rows.batch.nbytes)
+                kept.append(rows)
+                if held > self.options.batch_bytes_max:
+                    kept = None
+        for rows in kept or ():
+            yield from _behind(skip, rows)
+        if kept is None:
+            for _, rows in self._pass(skip, part, passes[1:]):
+                yield from _behind(skip, rows)
+
+    def _passes(self, skip: Skip, part: Part | None, total: int) -> tuple[_Kinds, ...]:
+        """The kinds of change in the order in which they are given."""
+        file = self.file
+        if file.change_type is not None or file.kinds is not None:
+            return (file.kinds,)
+        if part is None and self.selection.count(0, total) <= skip.remaining:
+            return (None,)  # none of it is read
+        return (None,) if is_ordered(self.parquet) else (LEAVING_KINDS, COMING_KINDS)
+
+    def _pass(
+        self, skip: Skip, part: Part | None, passes: tuple[_Kinds, ...]
+    ) -> Iterator[tuple[_Kinds, Rows]]:
+        """The rows of each kind, of one batch after the other."""
+        first, total = 0, int(self.parquet.metadata.num_rows)
         for group in range(self.parquet.metadata.num_row_groups):
             rows = self.parquet.metadata.row_group(group).num_rows
             if part is not None and not part.holds(first, rows, max(1, total), self.size):
                 first += rows
                 continue
             wanted = self.selection.count(first, first + rows)
-            if self.file.kinds is None and wanted <= skip.remaining:
+            if passes == (None,) and wanted <= skip.remaining:
                 skip.remaining -= wanted
             else:
-                for found in self._row_group(group, first):
-                    passed = min(skip.remaining, found.batch.num_rows)
-                    skip.remaining -= passed
-                    if passed < found.batch.num_rows:
-                        yield found.slice(passed)
+                yield from self._row_group(group, first, passes)
             first += rows
 
-    def _row_group(self, group: int, first: int) -> Iterator[Rows]:
+    def _row_group(
+        self, group: int, first: int, passes: tuple[_Kinds, ...]
+    ) -> Iterator[tuple[_Kinds, Rows]]:
         """One row group's selected rows; ``first`` is the position of its first row."""
         meta = self.parquet.metadata.row_group(group)
         end = first + meta.num_rows
         row_bytes = self._row_bytes(group)
         size = min(self.options.batch_rows_max, self.options.batch_bytes_max // row_bytes)
         if not self.names:  # nothing but constants: there is no column to take the length from
-            yield from self._constant_rows(first, meta.num_rows, max(1, size))
+            for rows in self._constant_rows(first, meta.num_rows, max(1, size)):
+                yield passes[0], rows
             return
         last: int | None = None
         for batch in self.parquet.iter_batches(
@@ -284,9 +347,11 @@ class _Decoder:
             if self.options.on_read is not None and last is None:
                 self.options.on_read(min(self.size, read_bytes(self.parquet, group, self.names)))
             last = first + batch.num_rows
-            rows = self._select(_usable(batch), first, last)
-            if rows is not None:
-                yield rows
+            usable = _usable(batch)
+            for kinds in passes:
+                found = self._select(usable, first, last, kinds)
+                if found is not None:
+                    yield kinds, found
             first = last
             if not self.selection.count(first, end):
                 return  # what is left of the row group need not be decoded
@@ -316,11 +381,11 @@ class _Decoder:
             empty = pa.RecordBatch.from_struct_array(
                 pa.array([{}], pa.struct([])).take(pa.repeat(pa.scalar(0, pa.int32()), last - at))
             )
-            rows = self._select(empty, at, last)
+            rows = self._select(empty, at, last, None)
             if rows is not None:
                 yield rows
 
-    def _select(self, batch: pa.RecordBatch, first: int, last: int) -> Rows | None:
+    def _select(self, batch: pa.RecordBatch, first: int, last: int, wanted: _Kinds) -> Rows | None:
         indices = self.selection.indices(first, last)
         positions = pa.arange(first, last)
         if indices is not None:
@@ -330,8 +395,8 @@ class _Decoder:
             positions = positions.take(indices)
         if self.file.change_type is None:
             kinds = self._kinds(batch)
-            if self.file.kinds is not None:
-                mask = pc.is_in(kinds, value_set=pa.array(self.file.kinds))
+            if wanted is not None:
+                mask = pc.is_in(kinds, value_set=pa.array(wanted))
                 batch, positions, kinds = (
                     batch.filter(mask), positions.filter(mask), kinds.filter(mask)
                 )  # fmt: skip

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import InputPartition
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.commits import Item
 from tailer.feed import read_items
+from tailer.live import LiveFiles
 from tailer.log import DeltaLog
 from tailer.metrics import Observer
 from tailer.options import FeedOptions
@@ -104,7 +105,8 @@ class BatchStreamReader(LimitedStreamReader):
 def _joined(share: Sequence[Order]) -> VersionOrder:
     """A share's versions, which follow each other, as one."""
     versions = [order for order in share if isinstance(order, VersionOrder)]
-    return replace(versions[0], last=versions[-1].last)
+    moot = {version: keys for order in versions for version, keys in order.moot.items()}
+    return replace(versions[0], last=versions[-1].last, moot=moot)
 
 
 def _rows(partition: TaskPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -126,7 +128,8 @@ def _read(
 
     async def read() -> None:
         try:
-            found = read_items(log, order.start, order.last, feed, Observer(), Requests())
+            requests = Requests(live=LiveFiles(order.moot))
+            found = read_items(log, order.start, order.last, feed, Observer(), requests)
             async with aclosing(found):
                 async for item in found:
                     await anyio.to_thread.run_sync(ready.put, item, abandon_on_cancel=True)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from contextlib import aclosing, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -22,6 +22,7 @@ from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import Reconciliation, Snapshot
 from tailer.delta.timestamps import enablement
 from tailer.errors import CorruptLog, TableError
+from tailer.live import LiveFiles
 from tailer.log import DeltaLog
 from tailer.sharing.server.grants import TableConfig
 from tailer.store import LOG_DIR, Store, open_store
@@ -30,6 +31,8 @@ __all__ = ["SharedTable", "Tables", "missing_commit", "raw_actions"]
 
 #: So many snapshots of a table are kept: the newest, and what time travel asks for.
 _SNAPSHOTS_KEPT = 8
+#: So many sets of live files, each at the version where a client's last range has ended.
+_LIVE_KEPT = 2
 _BATCH = 512
 
 FileAction = tuple[str, dict[str, Any]]
@@ -61,6 +64,7 @@ class SharedTable:
         self.log = DeltaLog(store, torn_commit_max_s=0.5)
         self._snapshots: OrderedDict[int, tuple[object, Snapshot]] = OrderedDict()
         self._reading = anyio.Lock()
+        self._live: list[LiveFiles] = []
 
     async def latest_version(self) -> int:
         """The newest version, by one listing."""
@@ -82,6 +86,18 @@ class SharedTable:
                     self._snapshots.popitem(last=False)
                 return snapshot
             return kept[1]
+
+    @contextmanager
+    def following(self, version: int) -> Generator[LiveFiles]:
+        """The table's files, for one walk over the commits from that version on. Who asks for the
+        versions that follow an earlier range goes on with what was read for that one."""
+        fit = next((f for f in self._live if f.version in (version - 1, version)), None)
+        if fit is not None:
+            self._live.remove(fit)
+        live = fit or LiveFiles()
+        yield live
+        if live.version is not None:
+            self._live = [*self._live, live][-_LIVE_KEPT:]
 
     async def _identity(self, version: int) -> object:
         """What differs if another table took this one's place; None where the commit is gone."""
