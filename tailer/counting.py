@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
 from tailer.decode.damage import UNREADABLE, unreadable
-from tailer.decode.rows import Skip, is_reordered
+from tailer.decode.rows import EARLY_KINDS, Skip, is_reordered
 from tailer.decode.vectors import RowSelection
 from tailer.errors import FileGone
 from tailer.fetch import fetch
@@ -80,8 +80,9 @@ def _count(source: pa.NativeFile, file: ChangeFile, selection: RowSelection) -> 
 
 
 def _of_kinds(parquet: pq.ParquetFile, kinds: tuple[str, ...]) -> Iterator[int]:
+    early = (name for name, kind in EARLY_KINDS.items() if kind in kinds)
+    wanted = pa.array([*kinds, *early], pa.string())
     for batch in parquet.iter_batches(columns=[CHANGE_TYPE]):
-        wanted = pa.array(kinds, pa.string())
         yield pc.sum(pc.is_in(batch.column(0), value_set=wanted)).as_py() or 0
 
 

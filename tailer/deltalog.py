@@ -27,7 +27,7 @@ from tailer import log as async_log
 from tailer.changes import Offset
 from tailer.delta.actions import Action, AddFile, DomainMetadata, Metadata, Protocol
 from tailer.delta.commit import Commit, read_actions
-from tailer.delta.partitions import partition_scalar
+from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.properties import tombstone_retention_ms
 from tailer.delta.schema import StructField
 from tailer.delta.snapshot import Snapshot, TableState
@@ -257,7 +257,10 @@ class DeltaLog:
 
 def _value(file: AddFile, state: TableState, field: StructField, writer_timezone: str) -> Any:
     """One partition value of a file, as Python has it."""
-    text = file.partition_values.get(state.physical_name(field))
+    try:
+        text = partition_text(file.partition_values, state.physical_name(field))
+    except TableError as e:
+        raise e.at(path=file.path) from None
     try:
         return partition_scalar(text, field.type, writer_timezone).as_py()
     except OverflowError:

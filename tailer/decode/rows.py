@@ -6,6 +6,7 @@ given. Row groups stream one after the other; row groups without a wanted row ar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -24,8 +25,8 @@ from tailer.changes import (
     ChangeType,
     Rows,
 )
-from tailer.decode.calendar import Calendar, calendar_of
-from tailer.decode.columns import Convert, converter, find_field
+from tailer.decode.calendar import calendar_of
+from tailer.decode.columns import Convert, FileFields, converter, find_field
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.naming import in_file
 from tailer.decode.options import DecodeOptions
@@ -33,13 +34,14 @@ from tailer.decode.order import is_ordered
 from tailer.decode.part import Part
 from tailer.decode.tracking import read_bytes, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
-from tailer.delta.partitions import partition_scalar
+from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.schema import StructField, arrow_schema, arrow_type
 from tailer.delta.snapshot import TableState
 from tailer.delta.views import plain_type, without_views
 from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
 
 __all__ = [
+    "EARLY_KINDS",
     "DecodeOptions",
     "Rows",
     "Skip",
@@ -69,6 +71,9 @@ class Skip:
 
     remaining: int = 0
 
+
+#: Change types as early writers spelled them.
+EARLY_KINDS = {"update_pre": "update_preimage", "update_post": "update_postimage"}
 
 _SAMPLE_ROWS = 256
 _BUFFER_BYTES = 256 * 1024
@@ -183,6 +188,17 @@ def _behind(skip: Skip, rows: Rows) -> Iterator[Rows]:
         yield rows.slice(passed)
 
 
+class _FileColumns:
+    """What one file has, and its own state's columns by their physical names: looked up once for
+    each column of the output, of which there may be thousands."""
+
+    def __init__(self, parquet: pq.ParquetFile, state: TableState) -> None:
+        self.present = FileFields(f.with_type(plain_type(f.type)) for f in parquet.schema_arrow)
+        self.calendar = calendar_of(parquet.metadata.metadata)
+        self.partitions = {state.physical_name(f): f for f in state.partition_fields()}
+        self.own = {state.physical_name(f).lower() for f in state.schema}
+
+
 class _Decoder:
     """One file's decoding, worked out once and then applied to every batch."""
 
@@ -214,9 +230,9 @@ class _Decoder:
             self.row_id_column = row_id_column(file, parquet.schema_arrow.names)
             if self.row_id_column is not None:
                 self.names.append(self.row_id_column)
-        in_file = parquet.schema_arrow.names
+        counts = Counter(parquet.schema_arrow.names)
         for name in self.names:
-            if in_file.count(name) > 1:
+            if counts[name] > 1:
                 raise CorruptLog(f"the data file has two columns {name!r}")
 
     def _project(self) -> tuple[list[_Part], list[str]]:
@@ -229,48 +245,39 @@ class _Decoder:
             )
         fields = {f.name: f for f in schema}
         wanted = fields if options.columns is None else options.columns
-        present = [f.with_type(plain_type(f.type)) for f in self.parquet.schema_arrow]
-        calendar = calendar_of(self.parquet.metadata.metadata)
-        parts = [
-            self._part(fields[name], mapping, present, calendar)
-            for name in wanted
-            if name in fields
-        ]
+        columns = _FileColumns(self.parquet, state)
+        parts = [self._part(fields[name], mapping, columns) for name in wanted if name in fields]
         return parts, [part[0] for part in parts if isinstance(part, tuple)]
 
-    def _part(
-        self,
-        field: StructField,
-        mapping: str,
-        present: list[pa.Field],
-        calendar: Calendar | None,
-    ) -> _Part:
+    def _part(self, field: StructField, mapping: str, columns: _FileColumns) -> _Part:
         """What makes one data column.
 
         Partition values go by the name that they have in the file's own state, and the log's value
         wins where the file has the column too (IcebergCompat).
         """
-        state, physical = self.file.state, field.name if mapping == "none" else field.physical_name
-        if physical in {state.physical_name(f) for f in state.partition_fields()}:
-            return self._partition_value(field, physical)
-        own = {state.physical_name(f).lower() for f in state.schema}
-        if self.options.own_columns and physical.lower() not in own:
-            return pa.scalar(None, arrow_type(field.type))
-        found = find_field(present, field, mapping)
+        physical = field.name if mapping == "none" else field.physical_name
+        if physical in columns.partitions:
+            return self._partition_value(field, columns.partitions[physical])
+        found = None
+        if not self.options.own_columns or physical.lower() in columns.own:
+            found = find_field(columns.present, field, mapping)
         if found is None:
             return pa.scalar(None, arrow_type(field.type))
         name, source = found[1].name, found[1].type
-        convert = converter(source, field.type, mapping, field.name, calendar)
+        convert = converter(source, field.type, mapping, field.name, columns.calendar)
         return name, convert
 
-    def _partition_value(self, field: StructField, physical: str) -> pa.Scalar:
-        text = self.file.partition_values.get(physical)
+    def _partition_value(self, field: StructField, own: StructField) -> pa.Scalar:
+        """The value of a column that is ``own`` in the file's own state."""
         zone = self.options.writer_timezone
+        text = partition_text(
+            self.file.partition_values,
+            self.file.state.physical_name(own),
+            absent_is_null=self.file.change_type is None,
+        )
         try:
             return partition_scalar(text, field.type, zone)
         except CorruptLog:
-            state = self.file.state
-            own = next(f for f in state.partition_fields() if state.physical_name(f) == physical)
             if own.type == field.type:
                 raise
             partition_scalar(text, own.type, zone)
@@ -372,8 +379,10 @@ class _Decoder:
             batch_size=_SAMPLE_ROWS, row_groups=[group], columns=self.names
         )
         sample = next(batches, None)
-        decoded = 0 if sample is None else int(sample.nbytes) // max(1, int(sample.num_rows))
-        return max(1, encoded, decoded)
+        if sample is None:
+            return max(1, encoded)
+        # Without views: older versions of pyarrow can't tell how large those are.
+        return max(1, encoded, int(_usable(sample).nbytes) // max(1, int(sample.num_rows)))
 
     def _constant_rows(self, first: int, count: int, size: int) -> Iterator[Rows]:
         for at in range(first, first + count, size):
@@ -414,10 +423,13 @@ class _Decoder:
         coded = batch.column(CHANGE_TYPE)
         if coded.null_count:
             raise CorruptRow("the cdc file has a row of change type None")
-        for kind in coded.dictionary.cast(pa.string()).to_pylist():
+        kinds = []
+        for found in coded.dictionary.cast(pa.string()).to_pylist():
+            kind = EARLY_KINDS.get(found, found)
             if kind not in CHANGE_TYPES:
-                raise CorruptRow(f"the cdc file has a row of change type {kind!r}")
-        return coded.cast(pa.string())
+                raise CorruptRow(f"the cdc file has a row of change type {found!r}")
+            kinds.append(kind)
+        return pa.array(kinds, pa.string()).take(coded.indices)
 
     def _output(self, batch: pa.RecordBatch, kinds: pa.Array, count: int) -> pa.RecordBatch:
         columns = [

@@ -9,6 +9,7 @@ thousand of them, and no more is ever asked for.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -241,6 +242,14 @@ class _Fields:
     def integer_or_none(self, name: str) -> int | None:
         return self._get(name, int, required=False)  # type: ignore[no-any-return]  # checked there
 
+    def time(self, name: str) -> int:
+        """A time in epoch ms, 0 if there is none. Some writers give it as a float; as in Spark,
+        what is behind the point does not count."""
+        value = self.values.get(name)
+        if isinstance(value, float) and math.isfinite(value) and abs(value) <= LONG_MAX:
+            return int(value)
+        return self.integer_or_none(name) or 0
+
     def flag(self, name: str, *, default: bool | None = None) -> bool:
         value = self._get(name, bool, required=default is None)
         return bool(default) if value is None else bool(value)
@@ -288,7 +297,7 @@ def _add(f: _Fields) -> AddFile:
         path=f.text("path"),
         partition_values=f.string_map_or_none("partitionValues") or {},
         size=f.integer("size"),
-        modification_time=f.integer_or_none("modificationTime") or 0,
+        modification_time=f.time("modificationTime"),
         data_change=f.flag("dataChange"),
         num_records=records,
         bounds=bounds,
@@ -369,7 +378,7 @@ def _sidecar(f: _Fields) -> Sidecar:
     return Sidecar(
         path=f.text("path"),
         size_in_bytes=f.integer("sizeInBytes"),
-        modification_time=f.integer_or_none("modificationTime") or 0,
+        modification_time=f.time("modificationTime"),
     )
 
 
@@ -395,15 +404,36 @@ _PARSERS: dict[str, Callable[[_Fields], Action]] = {
 }
 
 
+class _KeyTwice(ValueError):
+    """An object of the line names a key twice."""
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("it names a key twice")
+        raise _KeyTwice("it names a key twice")
     return found
+
+
+def _flat(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    return pairs
 
 
 #: One decoder for all lines: to make it takes longer than to read a line.
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+_LAST_WINS = json.JSONDecoder()
+_PAIRS = json.JSONDecoder(object_pairs_hook=_flat)
+
+
+def _document(text: str) -> Any:
+    """The JSON of a line. A key may come twice within a commitInfo alone, whose shape the protocol
+    leaves open; the last one counts there, as in Spark."""
+    try:
+        return _DECODER.decode(text)
+    except _KeyTwice:
+        if [kind for kind, _ in _PAIRS.decode(text)] != ["commitInfo"]:
+            raise
+        return _LAST_WINS.decode(text)
 
 
 def action_of(kind: str, values: Any) -> Action | None:
@@ -425,7 +455,7 @@ def parse_line(line: bytes | str) -> Action | None:
         return None
     try:
         text = line if isinstance(line, str) else line.decode()
-        document = _DECODER.decode(text.removeprefix("\ufeff"))
+        document = _document(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as e:
         raise CorruptLog(f"the line is not JSON ({e})") from None
     if not isinstance(document, dict):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tailer.delta.actions import Action, action_of
+from tailer.delta.damage import library_reason
 from tailer.delta.footer import pruned_footer
 from tailer.delta.views import without_views
 from tailer.errors import CorruptLog, TableError
@@ -52,10 +53,7 @@ def checkpoint_actions(
     except TableError as e:
         raise e.at(path=name) from None
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise CorruptLog(
-            f"the checkpoint can't be read ({next(iter(str(e).splitlines()), 'no reason given')})",
-            path=name,
-        ) from None
+        raise CorruptLog(f"the checkpoint can't be read {library_reason(e)}", path=name) from None
 
 
 def checkpoint_adds(name: str, source: pa.NativeFile) -> Iterator[dict[str, Any]]:
@@ -74,10 +72,7 @@ def checkpoint_adds(name: str, source: pa.NativeFile) -> Iterator[dict[str, Any]
                     for values in plain.filter(_present(plain)).to_pylist():
                         yield _json_object(_without_nulls(values))
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise CorruptLog(
-            f"the checkpoint can't be read ({next(iter(str(e).splitlines()), 'no reason given')})",
-            path=name,
-        ) from None
+        raise CorruptLog(f"the checkpoint can't be read {library_reason(e)}", path=name) from None
 
 
 def _json_object(values: dict[str, Any]) -> dict[str, Any]:
