@@ -38,6 +38,7 @@ LAYERS = (
     ("mapped",),
     ("policy", "derive", "follow"),
     ("log", "fetch", "offsets", "sink", "topic"),
+    ("checkpoints",),
     ("store", "decode", "metrics", "pipe", "select"),
     # A shared table is a store, so the client lies below it; the server stands on the feed's parts.
     ("sharing.client",),

@@ -90,9 +90,7 @@ class Commit:
         return _digest(location(path)) in self.header.paired
 
 
-def read_actions(
-    name: str, lines: Iterable[bytes], *, statistics: bool = True
-) -> Iterator[Action]:
+def read_actions(name: str, lines: Iterable[bytes], *, statistics: bool = True) -> Iterator[Action]:
     """The actions of one JSON file of the log; an error names the file and the line.
 
     Without ``statistics``, files come without their record counts and bounds.
