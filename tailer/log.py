@@ -397,6 +397,17 @@ class DeltaLog:
             status.tag,
         )  # fmt: skip
 
+    async def actions(self, version: int) -> Iterator[Action]:
+        """All actions of one version's commit, for whoever asks for no state of the table. Raises
+        FileNotFoundError if it is not there, :class:`CorruptLog` if the protocol forbids it."""
+        name = commit_name(version)
+        lines, _ = await self._whole_lines(name, version)
+        try:
+            await anyio.to_thread.run_sync(lambda: read_header(name, lines()))
+        except TableError as e:
+            raise self._at(e).at(version=version, path=name) from None
+        return read_actions(name, lines())
+
     async def _whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
         """The lines of a commit once its last one is whole and its size has come to rest.
 
