@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+#: So much of a value that a writer has chosen is shown on a line.
+_TEXT_MAX = 200
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command that the arguments name."""
@@ -264,12 +267,19 @@ def _describe(
     }
 
 
+def _plain(value: Any) -> str:
+    """A value of a commitInfo, which may be anything, as part of a line on a terminal."""
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
+    cut = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
 async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:
     entries = [entry async for entry in history(log)]
     for entry in entries[::-1][: arguments.limit]:
         moment = dt.datetime.fromtimestamp(entry.timestamp_ms / 1000, dt.UTC)
         when = moment.isoformat(timespec="milliseconds")
-        operation = entry.info.get("operation", "")
+        operation = _plain(entry.info.get("operation"))
         if arguments.json:
             # A commitInfo has a timestamp of its own, the writer's clock: not the commit's.
             fields = {**entry.info, "version": entry.version, "timestamp": when}

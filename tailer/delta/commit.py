@@ -106,11 +106,14 @@ class Commit:
         return _digest(location(path)) in self.header.paired
 
 
-def read_actions(name: str, lines: Iterable[bytes]) -> Iterator[Action]:
-    """The actions of one JSON file of the log; an error names the file and the line."""
+def read_actions(name: str, lines: Iterable[bytes], *, statistics: bool = True) -> Iterator[Action]:
+    """The actions of one JSON file of the log; an error names the file and the line.
+
+    Without ``statistics``, files come without their record counts and bounds.
+    """
     for number, line in enumerate(lines, start=1):
         try:
-            action = parse_line(line)
+            action = parse_line(line, statistics=statistics)
         except TableError as e:
             e.what = f"line {number}: {e.what}"
             raise e.at(path=name) from None
@@ -201,7 +204,7 @@ def read_header(name: str, lines: Iterable[bytes]) -> CommitHeader:
     """
     scan = _Scan()
     try:
-        for action in read_actions(name, lines):
+        for action in read_actions(name, lines, statistics=False):
             scan.take(action)
         return scan.finish()
     except TableError as e:

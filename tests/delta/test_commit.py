@@ -45,6 +45,17 @@ def refused(*actions: dict[str, Any]) -> str:
     return refusal(lambda: read_header(NAME, log_lines(*actions)), CorruptLog)
 
 
+def test_statistics_are_read_only_where_they_are_asked_for() -> None:
+    stats = json.dumps({"numRecords": 3, "minValues": {"id": 1}, "maxValues": {"id": 3}})
+    lines = list(log_lines(add("a", stats=stats), remove("r", stats=stats)))
+    with_them = list(read_actions(NAME, lines))
+    without = list(read_actions(NAME, lines, statistics=False))
+    assert [a.num_records for a in with_them] == [3, 3]  # type: ignore[union-attr]  # files
+    assert [(a.num_records, a.bounds) for a in without] == [(None, ())] * 2  # type: ignore[union-attr]  # files
+    bad = list(log_lines(add("a", stats="{" * 100_000)))
+    assert read_header(NAME, bad).adds == 1
+
+
 def test_the_actions_of_a_commit_have_no_order() -> None:
     actions = [
         add("a"),

@@ -7,15 +7,15 @@ import datetime as dt
 import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
-from contextlib import aclosing, contextmanager
-from itertools import islice
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
+from tailer.checkpoints import chunks
 from tailer.delta.actions import action_of
-from tailer.delta.checkpoint import checkpoint_adds
+from tailer.delta.checkpoint import AS_LOGGED, add_objects
 from tailer.delta.checksum import VersionChecksum
 from tailer.delta.commit import Lines
 from tailer.delta.segment import commits_of
@@ -136,55 +136,29 @@ class SharedTable:
     async def live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
         """The snapshot's adds as the log has them, in batches, as they are found: memory grows
         with the commits after the checkpoint, not with the table."""
-        reconciliation = Reconciliation()
-        for file in reversed(snapshot.segment.deltas):
-            raw = raw_actions(file.name, await self.log.lines(file.name))
-            async with aclosing(_batches(_live(raw, reconciliation, remember=True))) as found:
-                async for batch in found:
+        segment, listed = await self.log.whole_way(snapshot, AS_LOGGED)
+        live = partial(_live, Reconciliation())
+        with closing(listed):
+            for file in reversed(segment.deltas):
+                raw = raw_actions(file.name, await self.log.lines(file.name))
+                async for batch in chunks(live(raw, remember=True), _BATCH):
                     yield batch
-        checkpoint = snapshot.segment.checkpoint
-        for file in checkpoint.files if checkpoint else ():
-            for name in (file.name, *await self.log.sidecars(file.name)):
-                async with aclosing(self._checkpoint(name, reconciliation)) as found:
-                    async for batch in found:
-                        yield batch
-
-    async def _checkpoint(
-        self, name: str, reconciliation: Reconciliation
-    ) -> AsyncGenerator[list[dict[str, Any]], None]:
-        if name.endswith(".json"):
-            raw = raw_actions(name, await self.log.lines(name))
-            async with aclosing(_batches(_live(raw, reconciliation, remember=False))) as found:
-                async for batch in found:
-                    yield batch
-            return
-        try:
-            source = await self.store.open(f"{LOG_DIR}/{name}", None)
-        except FileNotFoundError:
-            raise CorruptLog("the checkpoint's file is missing", path=name) from None
-        with source:
-            adds = (("add", values) for values in checkpoint_adds(name, source))
-            async with aclosing(_batches(_live(adds, reconciliation, remember=False))) as found:
-                async for batch in found:
-                    yield batch
+            listing = listed.items(
+                lambda batch: live((("add", add) for add in add_objects(batch)), remember=False),
+                lambda name, lines: live(raw_actions(name, lines), remember=False),
+            )
+            async for batch in listing:
+                yield batch
 
 
 def _live(
-    actions: Iterator[FileAction], reconciliation: Reconciliation, *, remember: bool
+    reconciliation: Reconciliation, actions: Iterator[FileAction], *, remember: bool
 ) -> Iterator[dict[str, Any]]:
     for kind, values in actions:
         # Whether a file is live is told by its path and vector; its statistics cost most to read.
         action = action_of(kind, {k: v for k, v in values.items() if k != "stats"})
         if action is not None and any(reconciliation.live([action], remember=remember)):
             yield values
-
-
-async def _batches(
-    actions: Iterator[dict[str, Any]],
-) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """The actions in batches, each parsed in a worker thread."""
-    while batch := await anyio.to_thread.run_sync(lambda: list(islice(actions, _BATCH))):
-        yield batch
 
 
 class Tables:
