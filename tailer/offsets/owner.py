@@ -16,6 +16,7 @@ where it hides other users' processes (``hidepid``, ``ProtectProc``), those that
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -23,13 +24,18 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, TransientError
 
 __all__ = ["describe", "is_dead", "keep_place", "this_process"]
 
 _PROC = Path("/proc")
 #: This process, told from all others that ever have the same place.
 _RUN = uuid.uuid4().hex
+#: What keeps a folder from being used until somebody acts; a full disk, say, has room again.
+_REFUSED = {
+    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
+    errno.ENOTDIR, errno.EPERM, errno.EROFS,
+}  # fmt: skip
 
 
 class _Place:
@@ -42,10 +48,10 @@ class _Place:
                 folder / "tailer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
         except OSError as e:
-            raise ConfigError(
-                f"{folder} can't be used ({e.strerror}); it must be a folder that this user may "
-                "write to"
-            ) from e
+            what = f"{folder} can't be used ({e.strerror})"
+            if e.errno not in _REFUSED:
+                raise TransientError(f"{what}; start again when it can") from e
+            raise ConfigError(f"{what}; it must be a folder that this user may write to") from e
         self._name: str | None = None
 
     def name(self) -> str | None:
@@ -79,7 +85,8 @@ _place: _Place | None = None
 def keep_place(folder: Path | None) -> None:
     """Have this process lock a place in a folder, from now to its end; None leaves it.
 
-    Raises :class:`ConfigError` for a folder that can't be used.
+    Raises :class:`ConfigError` for a folder that can't be used, :class:`TransientError` for one
+    that can't be now.
     """
     global _place  # noqa: PLW0603  # it is the process that has it
     if _place is not None:

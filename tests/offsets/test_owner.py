@@ -133,31 +133,11 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 # What the system hides
 
 
-@pytest.mark.parametrize(
-    "proc", ["hidepid=invisible", "subset=pid", "subset=pid,hidepid=invisible"]
-)
-def test_an_owner_that_can_t_be_seen_is_not_taken_for_dead(bucket: Bucket, proc: str) -> None:
-    with owning(bucket, None, "") as (first, told):
-        assert told == "epoch 1"
-        with owning(bucket, None, proc) as (_, said):
-            assert said.startswith(f"waits for process {first.pid} ")
-
-
-def test_an_owner_without_a_boot_id_is_of_any_machine(bucket: Bucket) -> None:
-    hidden = "subset=pid,hidepid=invisible"
-    # Not the same options: `subset=pid` alone shows the process, as on a host that is not hardened.
+def test_two_hardened_services_wait_for_each_other(bucket: Bucket) -> None:
     with owning(bucket, None, "subset=pid") as (first, told):
         assert told == "epoch 1"
-        with owning(bucket, None, hidden) as (_, said):
+        with owning(bucket, None, "subset=pid,hidepid=invisible") as (_, said):
             assert said.startswith(f"waits for process {first.pid} ")
-
-
-def test_one_that_was_killed_is_seen_to_be_dead_behind_a_hidepid(bucket: Bucket) -> None:
-    with owning(bucket, None, "") as (first, told):
-        assert told == "epoch 1"
-        first.kill()
-    with owning(bucket, None, "hidepid=invisible") as (_, said):
-        assert said == "epoch 2", "the kernel tells that there is no such process"
 
 
 def judged(text: str, *before: str) -> str:
@@ -169,16 +149,32 @@ def judged(text: str, *before: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.parametrize(
+    "proc", ["hidepid=invisible", "subset=pid", "subset=pid,hidepid=invisible"]
+)
+def test_an_owner_that_can_t_be_seen_is_not_taken_for_dead(proc: str) -> None:
+    assert judged(f"print(is_dead({this_process()}))", *with_proc(proc)) == "False"
+
+
+def test_one_that_has_ended_is_seen_to_be_dead_behind_a_hidepid() -> None:
+    ended = judged("print(this_process())")
+    said = judged(
+        f"ended = {ended}\n"
+        "print(is_dead(ended))\n"
+        "for key, value in ('pid', 0), ('pid', -1), ('pid', True), ('started', None), ('machine', ''):\n"
+        "    print(is_dead({**ended, key: value}))\n",
+        *with_proc("hidepid=invisible"),
+    )
+    assert said.split() == ["True", *["False"] * 5], (
+        "the kernel tells that there is no such process"
+    )
+
+
 def test_a_process_of_another_machine_is_not_looked_for_here() -> None:
     proc = with_proc("subset=pid")
     gone = judged("print(json.dumps(this_process()))", *proc)
     assert "machine" not in json.loads(gone), "whoever reads it has nothing to go by"
     assert judged(f"print(is_dead({gone}))", *proc) == "False", "it may live on another machine"
-    ended = judged("print(json.dumps(this_process()))")
-    assert judged(f"print(is_dead({ended}))") == "True"
-    for value in ({"pid": 0}, {"pid": -1}, {"pid": True}, {"started": None}, {"machine": ""}):
-        doubtful = json.loads(ended) | value
-        assert judged(f"print(is_dead({doubtful}))") == "False", value
 
 
 def test_numbers_of_another_namespace_s_proc_tell_nothing() -> None:
