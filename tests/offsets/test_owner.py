@@ -161,8 +161,10 @@ def test_one_that_has_ended_is_seen_to_be_dead_behind_a_hidepid() -> None:
     said = judged(
         f"ended = {ended}\n"
         "print(is_dead(ended))\n"
-        "for key, value in ('pid', 0), ('pid', -1), ('pid', True), ('started', None), ('machine', ''):\n"
-        "    print(is_dead({**ended, key: value}))\n",
+        "for pid in (0, -1, True):\n"
+        "    print(is_dead({**ended, 'pid': pid}))\n"
+        "print(is_dead({**ended, 'started': None}))\n"
+        "print(is_dead({**ended, 'machine': ''}))\n",
         *with_proc("hidepid=invisible"),
     )
     assert said.split() == ["True", *["False"] * 5], (
