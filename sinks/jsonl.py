@@ -1,23 +1,22 @@
 """JSON lines to a file or to standard output: one event a line, in order.
 
-A batch is durable when ``write`` returns: flushed and, for a file, synced to the disk. After a
-crash the file may end in the middle of a line; the torn end belongs to a batch that was never
-acknowledged, so :meth:`JsonlSink.open` cuts it off and the feed writes that batch again. At least
-once, with ids by which what was written twice can be told.
+A batch is durable when ``write`` returns: flushed and, for a file, synced to the disk, under the
+name that the configuration gives it (see :mod:`sinks.line_file`). After a crash the file may end in
+the middle of a line; the torn end belongs to a batch that was never acknowledged, so
+:meth:`JsonlSink.open` cuts it off and the feed writes that batch again. At least once, with ids by
+which what was written twice can be told.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import stat
 import sys
 from collections.abc import Mapping
-from io import FileIO
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import anyio.to_thread
 import pyarrow as pa
@@ -26,15 +25,12 @@ import pyarrow.compute as pc
 from sinks.encode.json import text_of
 from sinks.encode.records import Encoder, encoder_options, load_encoder
 from sinks.encode.rows import row_objects
+from sinks.line_file import LineFile
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import take_options
 
 __all__ = ["FORMATS", "JsonlSink", "batch_lines", "encoded_lines"]
-
-_TAIL_BYTES = 64 * 1024
-#: What a disk without room says; it may have some again.
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 #: The formats whose values are JSON, one line each.
 FORMATS = ("rows", "debezium", "cloudevents")
@@ -94,8 +90,7 @@ class JsonlSink:
         #: What the feed pairs updates by: see :class:`sinks.encode.records.Encoder`.
         self.paired, self.key_columns = encoder.paired, encoder.key_columns
         self._encoder = encoder
-        self._file: BinaryIO | FileIO | None = None
-        self._on_disk = False  # and neither standard output nor a device
+        self._target: LineFile | _StandardOutput | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
@@ -118,50 +113,30 @@ class JsonlSink:
 
     @property
     def exclusive(self) -> str | None:
-        """See :class:`tailer.sink.Sink`: the file."""
-        return None if self.path is None else str(self.path.absolute())
+        """See :class:`tailer.sink.Sink`: the file, whatever it is called."""
+        if self.path is None:
+            return None
+        with suppress(OSError):
+            found = self.path.stat()
+            if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
+                return f"the file of several names with inode {found.st_ino} on {found.st_dev:#x}"
+        return os.path.realpath(self.path)
 
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""
         self._encoder = load_encoder(self.format, {**self.options, "name": feed})
-        try:
-            self._file = await anyio.to_thread.run_sync(self._open)
-        except OSError as e:
-            if e.errno in _FULL:
-                raise TransientError(f"{self.path} can't be made ({e.strerror})") from e
-            raise SinkRejected(f"{self.path} can't be opened ({e.strerror}); check it") from e
+        if self.path is None:
+            self._target = _StandardOutput()
+        else:
+            file = LineFile(self.path, feed, sync=self.sync)
+            await anyio.to_thread.run_sync(file.open)
+            self._target = file
         return None
 
-    def _open(self) -> BinaryIO | FileIO:
-        if self.path is None:
-            return sys.stdout.buffer
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: what a full disk did not take must not be tried again when it is closed.
-        file = self.path.open("ab+", buffering=0)
-        try:
-            mode = os.fstat(file.fileno()).st_mode
-            self._on_disk = stat.S_ISREG(mode)
-            if self._on_disk:
-                self._lock(file)
-                _cut_torn_line(file)
-            elif not stat.S_ISCHR(mode):
-                raise SinkRejected(
-                    f"{self.path} is a pipe, which keeps nothing; name a file, or - for standard "
-                    "output"
-                )
-        except BaseException:
-            file.close()
-            raise
-        return file
-
-    def _lock(self, file: FileIO) -> None:
-        """Keep other processes from the file: what one has written half another would cut."""
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise TransientError(
-                f"{self.path} is being written by another process; each feed needs its own file"
-            ) from None
+    async def reopen(self) -> None:
+        """See :class:`tailer.sink.Reopens`."""
+        if isinstance(self._target, LineFile):
+            await anyio.to_thread.run_sync(self._target.reopen)
 
     async def write(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Sink`."""
@@ -175,20 +150,9 @@ class JsonlSink:
             await anyio.to_thread.run_sync(self._write, text.encode() + b"\n")
 
     def _write(self, lines: pa.Buffer | bytes) -> None:
-        file = self._file
-        if file is None:
+        if self._target is None:
             raise SinkRejected("the sink is not open")
-        try:
-            left = memoryview(lines)
-            while left:
-                left = left[file.write(left) :]
-            file.flush()
-            if self.sync and self._on_disk:
-                os.fdatasync(file.fileno())
-        except BrokenPipeError as e:
-            raise SinkRejected("the reader of standard output has gone") from e
-        except OSError as e:
-            raise TransientError(f"{self.path or 'standard output'}: {e.strerror}") from e
+        self._target.append(memoryview(lines))
 
     def _lines(self, batch: ChangeBatch) -> pa.Buffer:
         if self.format == "rows":
@@ -197,23 +161,25 @@ class JsonlSink:
 
     async def aclose(self) -> None:
         """See :class:`tailer.sink.Sink`."""
-        if self._file is not None and self.path is not None:
-            self._file.close()
-        self._file = None
+        target, self._target = self._target, None
+        if target is not None:
+            await anyio.to_thread.run_sync(target.close)
 
 
-def _cut_torn_line(file: FileIO) -> None:
-    """Cut the file after its last newline."""
-    end = file.seek(0, os.SEEK_END)
-    at = end
-    while at > 0:
-        start = max(0, at - _TAIL_BYTES)
-        file.seek(start)
-        newline = file.read(at - start).rfind(b"\n")
-        if newline >= 0:
-            at = start + newline + 1
-            break
-        at = start
-    if at < end:
-        file.truncate(at)
-    file.seek(0, os.SEEK_END)
+class _StandardOutput:
+    """Lines for whoever reads this process's output."""
+
+    def append(self, lines: memoryview) -> None:
+        file = sys.stdout.buffer
+        try:
+            left = lines
+            while left:
+                left = left[file.write(left) :]
+            file.flush()
+        except BrokenPipeError as e:
+            raise SinkRejected("the reader of standard output has gone") from e
+        except OSError as e:
+            raise TransientError(f"standard output: {e.strerror}") from e
+
+    def close(self) -> None:
+        pass

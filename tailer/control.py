@@ -217,13 +217,19 @@ class Supervisor:
                 )  # fmt: skip
         return replace(config, **kept)
 
+    async def reopen(self) -> None:
+        """Have all sinks reopen files that were rotated."""
+        for runner in list(self._runners.values()):
+            await runner.reopen()
+
     async def reload(self) -> dict[str, list[str]]:
         """Read the configuration again: start what is new, end what is gone, restart what changed.
 
         Returns the names under ``started``, ``stopped`` and ``restarted``. A configuration with a
         mistake changes nothing and raises :class:`ConfigError`. The address, the state and the
-        token are those of the start.
+        token are those of the start. Whatever the file says, sinks reopen files that were rotated.
         """
+        await self.reopen()
         async with self._change:
             config = self._as_started(self._load())
             tables = {n: f for n, f in config.feeds.items() if not is_pattern(f.table)}

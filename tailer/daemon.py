@@ -27,7 +27,7 @@ from tailer.changes import Offset
 from tailer.config import Config, FeedConfig, load_config
 from tailer.control import Supervisor
 from tailer.discovery import is_pattern
-from tailer.errors import ConfigError, OffsetHeld, TailerError
+from tailer.errors import ConfigError, OffsetHeld, TailerError, cannot_listen
 from tailer.history import start_offset
 from tailer.logs import set_up_logs
 from tailer.metrics import MetricFamilies
@@ -105,8 +105,7 @@ async def _serving(config: Config, registry: Any, supervisor: Supervisor) -> Asy
         async with serve(config.http, routes):
             yield
     except OSError as e:
-        host, port = config.http
-        raise ConfigError(f"{config.path}: daemon.http: {host}:{port} can't be served ({e})") from e
+        raise cannot_listen(f"{config.path}: daemon.http", config.http, e) from e
 
 
 async def feed_configs(config: Config) -> dict[str, FeedConfig]:

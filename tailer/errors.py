@@ -10,6 +10,8 @@ A message is one sentence: what was found, where, and what to do. Only ``feed.py
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -28,6 +30,7 @@ __all__ = [
     "TailerError",
     "TransientError",
     "UnsupportedTable",
+    "cannot_listen",
     "first_error",
     "meant",
     "no_room",
@@ -166,6 +169,24 @@ class ConfigError(TailerError):
     """A mistake in the configuration file or on the command line."""
 
     family = "config"
+
+
+#: What keeps an address from being listened on for a while: a process that has the port still, an
+#: interface that is not up yet, a machine at its limits.
+_TAKEN = {
+    errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM,
+}  # fmt: skip
+
+
+def cannot_listen(place: str, address: tuple[str, int], e: OSError) -> TailerError:
+    """The error of an address that can't be listened on. ``place`` names its key of the
+    configuration, which is wrong only if no later attempt can go well."""
+    what = f"{place}: {address[0]}:{address[1]} can't be served ({e.strerror or e})"
+    if isinstance(e, socket.gaierror):
+        return (TransientError if e.errno == socket.EAI_AGAIN else ConfigError)(what)
+    if e.errno in _TAKEN:
+        return TransientError(f"{what}; start again when it is free, or name another address")
+    return ConfigError(what)
 
 
 def first_error(group: BaseException) -> BaseException:

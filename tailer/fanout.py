@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TransientError, first_error
 from tailer.offsets import OffsetStore
-from tailer.sink import Sink, announce
+from tailer.sink import Sink, announce, reopen
 
 __all__ = ["Branch", "FanOut", "Rejoin"]
 
@@ -92,6 +92,11 @@ class FanOut(OffsetStore):
         """Tell every sink that has not gone past it."""
         await self._each(lambda branch: self._announce(branch, notice))
         self._check_stage(notice.next_offset)
+
+    async def reopen(self) -> None:
+        """Have all sinks reopen their files."""
+        for branch in self.branches:
+            await reopen(branch.sink)
 
     async def aclose(self) -> None:
         """Close all sinks, whatever one of them says to it."""

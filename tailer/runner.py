@@ -17,6 +17,7 @@ from tailer.offsets import OffsetStore
 from tailer.policy import FeedPaused, ResnapshotRequest
 from tailer.retention import Outlook
 from tailer.select import Where
+from tailer.sink import reopen
 
 __all__ = ["FeedStatus", "Runner"]
 
@@ -327,6 +328,11 @@ class Runner:
         """End it for good; returns when the batch in hand is written and the feed given up."""
         self._want("end")
         await self._ended.wait()
+
+    async def reopen(self) -> None:
+        """Have the sinks reopen files that were rotated."""
+        for sink in (self.feed.sink, self.feed.park):
+            await reopen(sink)
 
     # What it is doing
 

@@ -21,11 +21,13 @@ __all__ = [
     "KeepsProgress",
     "Looks",
     "Prepares",
+    "Reopens",
     "SilentNotices",
     "Sink",
     "SinkFactory",
     "announce",
     "load_sink",
+    "reopen",
     "take_options",
     "wants_row_ids",
 ]
@@ -104,6 +106,19 @@ class Prepares(typing.Protocol):
         """
 
 
+@typing.runtime_checkable
+class Reopens(typing.Protocol):
+    """A sink that writes to files which other programs may rotate."""
+
+    async def reopen(self) -> None:
+        """Leave the files that were renamed or removed, and begin those that the paths name now.
+
+        Called when the operator says that files were rotated, also while another call runs, and
+        before :meth:`Sink.open` and after :meth:`Sink.aclose`. Does not raise: what goes wrong is
+        raised by the next write.
+        """
+
+
 class SilentNotices:
     """For sinks whose target has no place for notices: they are passed by."""
 
@@ -115,6 +130,12 @@ async def announce(sink: object, notice: Notice) -> None:
     """Give a sink a notice, if it takes any."""
     if isinstance(sink, Announces):
         await sink.announce(notice)
+
+
+async def reopen(sink: object) -> None:
+    """Have a sink reopen its files, if it has any."""
+    if isinstance(sink, Reopens):
+        await sink.reopen()
 
 
 def wants_row_ids(sink: Sink) -> bool:

@@ -50,7 +50,7 @@ LAYERS = (
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),
     ("delta",),
-    ("columns", "errors"),
+    ("columns", "durable", "errors"),
     ("_columns",),  # compiled
 )
 RANKS = {name: -row for row, names in enumerate(LAYERS) for name in names}
@@ -70,7 +70,7 @@ IMPURE_MODULES = {
 }
 CLOCK_CALLS = {"now", "today", "utcnow"}
 
-SINKS_MAY_IMPORT = {"sink", "changes", "columns", "errors"}
+SINKS_MAY_IMPORT = {"sink", "changes", "columns", "durable", "errors"}
 
 
 def violations(file: SourceFile) -> list[str]:

@@ -88,14 +88,23 @@ def test_a_check_leaves_a_running_daemon_alone(tmp_path: Path) -> None:
     assert (done.returncode, "(saved offset)" in done.stdout) == (0, True), done.stdout
 
 
+@pytest.mark.parametrize("other", ["./out.jsonl", "sub/../out.jsonl", "symbolic", "hard"])
 @pytest.mark.parametrize("command", ["run", "check"])
 def test_two_feeds_with_one_file_are_a_mistake(
-    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: str, other: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = configure(tmp_path, orders="out.jsonl", others="./out.jsonl")
+    file = tmp_path / "out.jsonl"
+    file.touch()
+    (tmp_path / "symbolic").symlink_to(file)
+    config = configure(tmp_path, orders="out.jsonl", others=other)
+    target = str(file)
+    if other == "hard":
+        (tmp_path / "hard").hardlink_to(file)
+        target = f"the file of several names with inode {file.stat().st_ino} on "
     assert main([command, str(config)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"feeds.others.sink writes to {tmp_path / 'out.jsonl'}, as feeds.orders.sink" in line
+    assert f"feeds.others.sink writes to {target}" in line
+    assert "as feeds.orders.sink does; each must have its own" in line
 
 
 def test_two_daemons_with_one_file_do_not_cut_each_other(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 
 from tailer.changes import Offset
+from tailer.durable import make_folder, sync_folder
 from tailer.errors import OffsetError, OffsetHeld, TransientError
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import FORMAT, document_name, from_bytes, to_bytes
@@ -92,7 +93,7 @@ class LocalOffsetStore(OffsetStore):
     def _open_lock(self) -> int:
         path = self.path.with_suffix(".lock")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as e:
             if e.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -171,21 +172,14 @@ class LocalOffsetStore(OffsetStore):
         }
         if orders:
             document["orders"] = orders
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         temporary = self.path.with_suffix(".tmp")
         with temporary.open("wb") as f:
             f.write(to_bytes(document))
             f.flush()
             os.fsync(f.fileno())
         temporary.replace(self.path)
-        self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.path.parent)
 
     async def clear(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
@@ -198,7 +192,7 @@ class LocalOffsetStore(OffsetStore):
     def _remove(self) -> None:
         self.path.unlink(missing_ok=True)
         if self.path.parent.is_dir():
-            self._sync_folder()
+            sync_folder(self.path.parent)
 
     async def release(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""

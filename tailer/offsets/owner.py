@@ -2,16 +2,21 @@
 
 A lease of a process that is known to be no more need not be waited for. Two things prove that:
 
-* within one pid namespace of one boot, the process's number and the moment it was started;
+* within one pid namespace of one known boot, that no process has its number, or that the one that
+  has it was started at another moment;
 * a lock of the kernel's on a file, which is the process's until its end, whatever that is. Who has
   the lock knows that every earlier process that had it is dead: so a container that is started
   again in its own place, where numbers tell nothing, can take up its own lease.
 
-A name (a host's, a pod's) proves nothing: two processes may have it at a time.
+A name (a host's, a pod's) proves nothing: two processes may have it at a time. Nor does what can't
+be seen: where the system hides its boot id (``ProcSubset=pid``), two machines look the same, and
+where it hides other users' processes (``hidepid``, ``ProtectProc``), those that live are not in
+``/proc``. Then nobody is taken for dead.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -19,13 +24,18 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, TransientError
 
 __all__ = ["describe", "is_dead", "keep_place", "this_process"]
 
 _PROC = Path("/proc")
 #: This process, told from all others that ever have the same place.
 _RUN = uuid.uuid4().hex
+#: What keeps a folder from being used until somebody acts; a full disk, say, has room again.
+_REFUSED = {
+    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
+    errno.ENOTDIR, errno.EPERM, errno.EROFS,
+}  # fmt: skip
 
 
 class _Place:
@@ -38,10 +48,10 @@ class _Place:
                 folder / "tailer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
         except OSError as e:
-            raise ConfigError(
-                f"{folder} can't be used ({e.strerror}); it must be a folder that this user may "
-                "write to"
-            ) from e
+            what = f"{folder} can't be used ({e.strerror})"
+            if e.errno not in _REFUSED:
+                raise TransientError(f"{what}; start again when it can") from e
+            raise ConfigError(f"{what}; it must be a folder that this user may write to") from e
         self._name: str | None = None
 
     def name(self) -> str | None:
@@ -75,7 +85,8 @@ _place: _Place | None = None
 def keep_place(folder: Path | None) -> None:
     """Have this process lock a place in a folder, from now to its end; None leaves it.
 
-    Raises :class:`ConfigError` for a folder that can't be used.
+    Raises :class:`ConfigError` for a folder that can't be used, :class:`TransientError` for one
+    that can't be now.
     """
     global _place  # noqa: PLW0603  # it is the process that has it
     if _place is not None:
@@ -85,7 +96,9 @@ def keep_place(folder: Path | None) -> None:
 
 def this_process() -> dict[str, Any]:
     """This process, for the world: host name and process id, and what makes them certain."""
-    here = {"host": socket.gethostname(), "pid": os.getpid(), "run": _RUN, **_certain(os.getpid())}
+    here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "run": _RUN}
+    if (machine := _machine()) and (status := _status("self")):
+        here |= {"machine": machine, "started": status[1]}
     place = _place.name() if _place else None
     return {**here, "place": place} if place else here
 
@@ -95,11 +108,10 @@ def is_dead(owner: dict[str, Any]) -> bool:
     place = owner.get("place")
     if place and _place and _place.name() == place and owner.get("run") not in (None, _RUN):
         return True
-    here = _certain(os.getpid())
-    pid = owner.get("pid")
-    if not here or not isinstance(pid, int) or owner.get("machine") != here["machine"]:
+    pid, started, machine = owner.get("pid"), owner.get("started"), _machine()
+    if type(pid) is not int or type(started) is not int or pid <= 0:
         return False
-    return _certain(pid).get("started") != owner.get("started")
+    return machine != "" and owner.get("machine") == machine and _is_gone(pid, started)
 
 
 def describe(owner: dict[str, Any]) -> str:
@@ -115,15 +127,47 @@ def _boot() -> str:
         return ""
 
 
-def _certain(pid: int) -> dict[str, Any]:
-    """Boot and namespace, and when the process was started; nothing where the system has no such
-    files or no such process."""
+def _machine() -> str:
+    """What tells the numbers of processes here from those elsewhere: the boot, and the namespaces
+    of process numbers and of clocks. Empty where the system does not tell."""
+    boot, namespaces = _boot(), _PROC / "self/ns"
     try:
-        namespace = (_PROC / "self/ns/pid").readlink()
+        numbers = (namespaces / "pid").readlink()
+        clocks = (namespaces / "time").readlink() if (namespaces / "time").is_symlink() else ""
+    except OSError:
+        return ""
+    return f"{boot} {numbers} {clocks}" if boot else ""
+
+
+def _is_gone(pid: int, started: int) -> bool:
+    """Whether no process of this namespace has that number and start."""
+    try:
+        os.kill(pid, 0)  # asks the kernel, which hides nothing from this
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:
+        pass  # it is there, and another user's
+    status = _status(str(pid)) if _shows_this_namespace() else None
+    if status is None:
+        return False
+    state, found = status
+    # Z and X: it has ended, and only waits to be seen so by its parent.
+    return state in "ZX" or found != started
+
+
+def _shows_this_namespace() -> bool:
+    """Whether the numbers in ``/proc`` are those that processes here have."""
+    try:
+        return (_PROC / "self").readlink().name == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _status(process: str) -> tuple[str, int] | None:
+    """A process's state and when it was started; None where the system does not show them."""
+    try:
         # The name, in brackets, may have spaces in it; the start is the 22nd field of all.
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        if fields[0] in "ZX":  # it has ended, and only waits to be seen so by its parent
-            return {}
-        return {"machine": f"{_boot()} {namespace}", "started": int(fields[19])}
+        fields = (_PROC / process / "stat").read_text().rpartition(")")[2].split()
+        return fields[0], int(fields[19])
     except (OSError, ValueError, IndexError):
-        return {}
+        return None

@@ -97,6 +97,22 @@ async def test_a_crash_while_saving_leaves_the_old_offset(tmp_path: Path) -> Non
     await offsets.release()
 
 
+async def test_the_names_of_a_new_state_folder_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, sync = [], os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    offsets = await saved(tmp_path / "new" / "state")
+    assert synced == [
+        tmp_path, tmp_path / "new", offsets.path.with_suffix(".tmp"), offsets.path.parent,
+    ]  # fmt: skip
+
+
 async def test_every_owner_has_an_epoch_of_its_own(tmp_path: Path) -> None:
     epochs = []
     for _ in range(3):

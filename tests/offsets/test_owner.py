@@ -1,11 +1,13 @@
-"""A container that is started again in its own place: whose lease is it that lies there?
+"""Whose lease is it that lies there, and does its owner live?
 
-Each owner is a process of its own to which process numbers tell nothing, as between two containers;
-all that is left is the lock.
+A container that is started again in its own place: each owner is a process of its own to which
+process numbers tell nothing, as between two containers; all that is left is the lock. And processes
+from which the system hides others, by mounts of ``/proc`` as service managers make them.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from tailer.errors import ConfigError
 from tailer.offsets import owner
 from tailer.offsets.owner import is_dead, keep_place, this_process
 from tests.s3.fixture import Bucket
+from tests.sandbox import with_proc
 
 # Acquires, says so with its epoch, and holds on; or says whom it waits for.
 PROGRAM = """
@@ -27,9 +30,9 @@ from pathlib import Path
 from tailer.offsets import owner
 from tailer.offsets.s3 import S3OffsetStore
 
-owner._certain = lambda pid: {}
-
-async def main(address, url, region, folder):
+async def main(address, url, region, numbers, folder):
+    if not numbers:
+        owner._machine = lambda: ""
     if folder:
         owner.keep_place(Path(folder))
     store = S3OffsetStore(address, "orders", {"endpoint_url": url, "region": region})
@@ -49,10 +52,16 @@ anyio.run(main, *sys.argv[1:])
 
 
 @contextmanager
-def owning(bucket: Bucket, folder: Path | None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that wants the feed, and the first that it says."""
+def owning(
+    bucket: Bucket, folder: Path | None, proc: str | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that wants the feed, and the first that it says. ``proc`` are the options of a
+    ``/proc`` of its own, whose process numbers it goes by."""
     arguments = [bucket.address("state"), bucket.url, str(bucket.options["region"])]
-    command = [sys.executable, "-c", PROGRAM, *arguments, str(folder or "")]
+    numbers = "" if proc is None else "by number"
+    command = [sys.executable, "-c", PROGRAM, *arguments, numbers, str(folder or "")]
+    if proc:
+        command = with_proc(proc, *command)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -105,7 +114,7 @@ def test_a_place_is_told_by_boot_file_and_run(
         here = this_process()
         assert {"place", "run"} <= here.keys()
         assert not is_dead(here), "another store of the same process"
-        monkeypatch.setattr(owner, "_certain", lambda _: {})
+        monkeypatch.setattr(owner, "_machine", str)
         earlier = {**here, "run": "another"}
         assert is_dead(earlier)
         assert not is_dead({k: v for k, v in earlier.items() if k != "run"})
@@ -119,3 +128,69 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="must be a folder that this user may write to"):
         keep_place(tmp_path / "file" / "deep")
+
+
+# What the system hides
+
+
+def test_two_hardened_services_wait_for_each_other(bucket: Bucket) -> None:
+    with owning(bucket, None, "subset=pid") as (first, told):
+        assert told == "epoch 1"
+        with owning(bucket, None, "subset=pid,hidepid=invisible") as (_, said):
+            assert said.startswith(f"waits for process {first.pid} ")
+
+
+def judged(text: str, *before: str) -> str:
+    """What a program that may use the functions of the module prints."""
+    program = f"import json, os, sys\nfrom tailer.offsets.owner import *\n{text}"
+    done = subprocess.run(
+        [*before, sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "proc", ["hidepid=invisible", "subset=pid", "subset=pid,hidepid=invisible"]
+)
+def test_an_owner_that_can_t_be_seen_is_not_taken_for_dead(proc: str) -> None:
+    assert judged(f"print(is_dead({this_process()}))", *with_proc(proc)) == "False"
+
+
+def test_one_that_has_ended_is_seen_to_be_dead_behind_a_hidepid() -> None:
+    ended = judged("print(this_process())")
+    said = judged(
+        f"ended = {ended}\n"
+        "print(is_dead(ended))\n"
+        "for pid in (0, -1, True):\n"
+        "    print(is_dead({**ended, 'pid': pid}))\n"
+        "print(is_dead({**ended, 'started': None}))\n"
+        "print(is_dead({**ended, 'machine': ''}))\n",
+        *with_proc("hidepid=invisible"),
+    )
+    assert said.split() == ["True", *["False"] * 5], (
+        "the kernel tells that there is no such process"
+    )
+
+
+def test_a_process_of_another_machine_is_not_looked_for_here() -> None:
+    proc = with_proc("subset=pid")
+    gone = judged("print(json.dumps(this_process()))", *proc)
+    assert "machine" not in json.loads(gone), "whoever reads it has nothing to go by"
+    assert judged(f"print(is_dead({gone}))", *proc) == "False", "it may live on another machine"
+
+
+def test_numbers_of_another_namespace_s_proc_tell_nothing() -> None:
+    said = judged(
+        "ours, theirs = os.pipe(), os.pipe()\n"
+        "if not (child := os.fork()):\n"
+        "    os.write(ours[1], json.dumps(this_process()).encode())\n"
+        "    os.read(theirs[0], 1)\n"
+        "    os._exit(0)\n"
+        "known = json.loads(os.read(ours[0], 10_000))\n"
+        "print(is_dead(known))\n"
+        "os.write(theirs[1], b'.')\n"
+        "os.waitpid(child, 0)\n"
+        "print(is_dead(known))\n",
+        *with_proc("rw", "unshare", "--pid", "--fork"),  # and the /proc outside of it
+    )
+    assert said.split() == ["False", "True"]

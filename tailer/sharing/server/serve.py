@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, cannot_listen
 from tailer.sharing.server.config import ShareConfig, load_share_config
 from tailer.sharing.server.recipients import RecipientStore
 from tailer.sharing.server.signing import signing_key
@@ -74,9 +74,7 @@ async def run_server(config: ShareConfig) -> int:
         try:
             await web.TCPSite(runner, host, port, ssl_context=context).start()
         except OSError as e:
-            raise ConfigError(
-                f"{config.path}: share.address: {host}:{port} can't be served ({e.strerror})"
-            ) from e
+            raise cannot_listen(f"{config.path}: share.address", (host, port), e) from e
         await until_stopped(partial(_reloading, server, context))
     finally:
         await runner.cleanup()

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
+from tailer.errors import TransientError
 from tailer.sink import Prepares, Sink, announce
 from tailer.testing.batches import change_batch, empty_batch, notice
 
@@ -192,6 +193,13 @@ class SinkConformance:
         abandoned = make_sink()
         await abandoned.open("orders")
         await abandoned.write(batches[0])
+        assert [e.event_id for e in read_events()] == _ids(batches[:1])
+        if getattr(abandoned, "exclusive", None) is not None:
+            with pytest.raises(TransientError):
+                await make_sink().open(
+                    "orders"
+                )  # until the other one is closed, or its process ends
+            await abandoned.aclose()
         await self._write(make_sink(), batches[1])
         assert [e.event_id for e in read_events()] == _ids(batches)
         await abandoned.aclose()

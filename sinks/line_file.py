@@ -1,0 +1,214 @@
+"""A file of whole lines that one process appends to, and that other programs may rotate.
+
+The file is this process's by a lock of the kernel's, which two names of one file and two opens in
+one process share. It may be renamed or removed at any time: nothing is durable before the path
+still names the file that it was written to. What is in hand when the file is moved is written to
+the new file too, so it may lie in both, and is never only in a file that a rotation is about to
+remove.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import stat
+import threading
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+
+from tailer.durable import make_folder, sync_folder
+from tailer.errors import SinkRejected, TransientError
+
+__all__ = ["LineFile"]
+
+_TAIL_BYTES = 64 * 1024
+#: How often in a row a file may be moved away while one batch is written.
+_MOVES_MAX = 5
+#: What keeps a file from being opened until somebody acts. All else may heal: a full disk has room
+#: again, a server of files comes back, other files are closed.
+_REFUSED = {
+    errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENODEV, errno.ENOTDIR,
+    errno.ENXIO, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP,
+}  # fmt: skip
+
+
+class LineFile:
+    """Appends to the file at ``path``; :meth:`open` first. A character device will do, too.
+
+    With ``sync``, lines are on the disk when :meth:`append` returns. ``feed`` is for the log.
+    All methods block. :meth:`reopen` may be called while another one runs.
+    """
+
+    def __init__(self, path: Path, feed: str, *, sync: bool) -> None:
+        self.path = path
+        self._feed = feed
+        self._sync = sync
+        self._turn = threading.Lock()
+        self._open = False
+        self._file: FileIO | None = None
+        self._on_disk = False  # and no device
+        self._end = 0  # of what was appended; a file that ends before it was truncated
+
+    def open(self) -> None:
+        """Take up what is there, without a torn line at its end; make the file if there is none."""
+        with self._turn:
+            try:
+                self._file = self._opened()
+            except OSError as e:
+                if e.errno not in _REFUSED:
+                    raise TransientError(f"{self.path} can't be made ({e.strerror})") from e
+                raise SinkRejected(f"{self.path} can't be opened ({e.strerror}); check it") from e
+            self._open = True
+
+    def append(self, lines: memoryview) -> None:
+        """Write whole lines; return when they are durable, in the file that the path names."""
+        with self._turn:
+            if not self._open:
+                raise SinkRejected("the sink is not open")
+            try:
+                for _ in range(_MOVES_MAX):
+                    self._follow_path()
+                    self._write(lines)
+                    if self._is_whole():
+                        return
+            except OSError as e:
+                raise TransientError(f"{self.path}: {e.strerror}") from e
+            raise TransientError(f"{self.path} is moved away or truncated again and again")
+
+    def reopen(self) -> None:
+        """Leave a file that was moved away, and begin the new one.
+
+        What goes wrong is raised by the next :meth:`append`.
+        """
+        with self._turn, suppress(OSError, SinkRejected, TransientError):
+            if self._open:
+                self._follow_path()
+
+    def close(self) -> None:
+        """Leave the file to others."""
+        with self._turn:
+            self._open = False
+            self._leave()
+
+    # The file
+
+    def _opened(self) -> FileIO:
+        make_folder(self.path.parent)
+        for _ in range(_MOVES_MAX):
+            # Unbuffered: what a full disk did not take must not be tried again when it is closed.
+            file = self.path.open("ab+", buffering=0)
+            try:
+                mode = os.fstat(file.fileno()).st_mode
+                self._on_disk = stat.S_ISREG(mode)
+                if not self._on_disk:
+                    if stat.S_ISCHR(mode):
+                        return file
+                    raise SinkRejected(
+                        f"{self.path} is a pipe, which keeps nothing; name a file, or - for "
+                        "standard output"
+                    )
+                self._lock(file)
+                if self._is_named(file):
+                    self._end = _cut_torn_line(file)
+                    if self._sync:
+                        sync_folder(Path(os.path.realpath(self.path)).parent)
+                    return file
+            except BaseException:
+                file.close()
+                raise
+            file.close()  # moved away before it was locked
+        raise TransientError(f"{self.path} is moved away again and again")
+
+    def _lock(self, file: FileIO) -> None:
+        """Keep others from the file: what one has written half another would cut."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TransientError(
+                f"{self.path} is being written by another process or feed; each feed needs its own "
+                "file"
+            ) from None
+
+    def _leave(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _is_named(self, file: FileIO) -> bool:
+        """Whether the path still names this file."""
+        mine = os.fstat(file.fileno())
+        try:
+            found = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return mine.st_nlink > 0 and (mine.st_dev, mine.st_ino) == (found.st_dev, found.st_ino)
+
+    def _follow_path(self) -> None:
+        """Be at the end of the file that the path names now."""
+        if self._file is not None and self._on_disk:
+            if not self._is_named(self._file):
+                self._log(
+                    logging.INFO,
+                    f"{self.path} was renamed or removed: its next lines go into a new file",
+                )
+                self._leave()
+            elif (size := os.fstat(self._file.fileno()).st_size) < self._end:
+                self._log(
+                    logging.WARNING,
+                    f"{self.path} was truncated by another program, from {self._end} bytes to "
+                    f"{size}: lines that it had not copied before are lost; rotate by renaming",
+                )
+                self._end = _cut_torn_line(self._file)
+        if self._file is None:
+            self._file = self._opened()
+
+    def _write(self, lines: memoryview) -> None:
+        file = self._file
+        assert file is not None
+        start = os.fstat(file.fileno()).st_size if self._on_disk else 0
+        try:
+            left = lines
+            while left:
+                left = left[file.write(left) :]
+            if self._sync and self._on_disk:
+                os.fdatasync(file.fileno())
+        except OSError:
+            # The batch comes again: nothing of it stays, neither in the way of a full disk nor as
+            # pages of which nobody knows whether they were written.
+            with suppress(OSError):
+                if self._on_disk and os.fstat(file.fileno()).st_size > start:
+                    file.truncate(start)
+            raise
+        self._end = start + len(lines)
+
+    def _is_whole(self) -> bool:
+        """Whether what was written lies where the path says, and all of it."""
+        if not self._on_disk:
+            return True
+        assert self._file is not None
+        return self._is_named(self._file) and os.fstat(self._file.fileno()).st_size >= self._end
+
+    def _log(self, level: int, text: str) -> None:
+        more = {"feed": self._feed, "event": "rotated"}
+        logging.getLogger("tailer.jsonl").log(level, "feed %s: %s", self._feed, text, extra=more)
+
+
+def _cut_torn_line(file: FileIO) -> int:
+    """Cut the file after its last newline; returns where that is."""
+    end = file.seek(0, os.SEEK_END)
+    at = end
+    while at > 0:
+        start = max(0, at - _TAIL_BYTES)
+        file.seek(start)
+        newline = file.read(at - start).rfind(b"\n")
+        if newline >= 0:
+            at = start + newline + 1
+            break
+        at = start
+    if at < end:
+        file.truncate(at)
+    file.seek(0, os.SEEK_END)
+    return at
