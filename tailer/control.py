@@ -162,6 +162,11 @@ class Supervisor:
         """The feeds that have failed, and why."""
         return {n: str(r.last_error) for n, r in self._runners.items() if r.failed}
 
+    def misconfigured(self) -> bool:
+        """Whether it is for the configuration alone that feeds have failed."""
+        errors = [runner.error for runner in self._runners.values() if runner.failed]
+        return bool(errors) and all(isinstance(error, ConfigError) for error in errors)
+
     def runner(self, feed: str) -> Runner:
         """One feed. Raises KeyError if there is none of that name."""
         return self._runners[feed]

@@ -65,7 +65,9 @@ class Requests:
 
     ``paused`` by order, ``accepted`` are versions whose new schema was agreed to, ``skips``
     versions to pass over, ``lost`` the files (version, path) that are gone and were recorded;
-    ``unsaved``: the last offset is not saved yet; ``live``: the table's files, kept over a retry.
+    ``unsaved``: the last offset is not saved yet; ``live``: the table's files, kept over a retry;
+    ``delivery`` what the sink's records are like, if it leaves that to the feed
+    (:class:`tailer.sink.KnowsDelivery`).
     """
 
     paused: bool = False
@@ -75,6 +77,7 @@ class Requests:
     resnapshots: list[ResnapshotRequest] = field(default_factory=list)
     lost: set[tuple[int, str]] = field(default_factory=set)
     live: LiveFiles = field(default_factory=LiveFiles)
+    delivery: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The operator's part of it, to be kept beside the offset; what is empty is left out."""
@@ -89,12 +92,18 @@ class Requests:
         }
         return {name: value for name, value in orders.items() if value}
 
+    def kept(self) -> dict[str, Any]:
+        """All that is kept beside the offset: the operator's part, and what was delivered."""
+        found = self.to_json()
+        return {**found, "delivery": dict(self.delivery)} if self.delivery else found
+
     def recall(self, orders: Mapping[str, Any]) -> None:
         """Take over what was ordered of an earlier owner of the feed, before what was here."""
         self.paused = self.paused or bool(orders.get("paused"))
         self.accepted.update(orders.get("accepted", ()))
         self.skips.update(orders.get("skips", ()))
         wheres = [request.get("where") for request in orders.get("resnapshots", ())]
+        self.delivery = orders.get("delivery") or self.delivery
         self.resnapshots[:0] = [ResnapshotRequest(parse_where(w) if w else None) for w in wheres]
 
     def carried_out(self, notice: Notice) -> bool:

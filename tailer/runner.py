@@ -237,8 +237,8 @@ class Runner:
         requests.recall(kept)
         if self._resumed:
             requests.paused = self._resumed = False
-        if requests.to_json() != kept:
-            await self._offsets.save_orders(requests.to_json())
+        if requests.kept() != kept:
+            await self._offsets.save_orders(requests.kept())
 
     async def _rest(self) -> None:
         """Paused it keeps the feed from others; stopped or failed it does not."""
@@ -276,7 +276,7 @@ class Runner:
     # that fails a TransientError says so, and the order lasts as long as the process.
 
     async def _keep(self) -> None:
-        await self._offsets.save_orders(self.feed.requests.to_json())
+        await self._offsets.save_orders(self.feed.requests.kept())
 
     async def pause(self) -> None:
         """Finish the batch in hand and wait; the feed stays this process's own."""

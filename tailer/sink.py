@@ -19,6 +19,7 @@ __all__ = [
     "GROUP",
     "Announces",
     "KeepsProgress",
+    "KnowsDelivery",
     "Looks",
     "Prepares",
     "Reopens",
@@ -26,6 +27,7 @@ __all__ = [
     "Sink",
     "SinkFactory",
     "announce",
+    "delivery_of",
     "load_sink",
     "reopen",
     "take_options",
@@ -92,6 +94,28 @@ class KeepsProgress(typing.Protocol):
 
         Does nothing where the sink's options leave the progress to the feed's offset store.
         """
+
+
+@typing.runtime_checkable
+class KnowsDelivery(typing.Protocol):
+    """A sink whose records others read by rules that a change of its options may break."""
+
+    def delivery(
+        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    ) -> Mapping[str, Any]:
+        """What the records are like under the sink's options, a JSON object that the feed keeps
+        beside its offset; empty where the sink keeps it itself, with the progress.
+
+        ``kept`` is that of the records before, None if there were none, and ``at`` where the feed
+        goes on. Raises :class:`ConfigError` if the two differ and the options do not accept it.
+        """
+
+
+def delivery_of(
+    sink: object, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+) -> Mapping[str, Any]:
+    """What a sink delivers, as it says itself; empty if it does not."""
+    return sink.delivery(feed, kept or None, at) if isinstance(sink, KnowsDelivery) else {}
 
 
 @typing.runtime_checkable
