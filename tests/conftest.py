@@ -43,12 +43,16 @@ JAVA_FOLDERS = [Path(__file__).parent / "spark", Path(__file__).parent / "kafka"
 
 # No deadline: the same example is slow once, while something else has the processor.
 settings.register_profile(
-    "user", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "user", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
-    "ci", settings.get_profile("user"), max_examples=100, print_blob=True, derandomize=True
+    "ci", settings.get_profile("user"), max_examples=50, print_blob=True, derandomize=True
 )
-settings.load_profile("ci" if os.environ.get("CI") == "true" else "user")
+settings.register_profile("torture", settings.get_profile("user"), max_examples=500)
+if "TAILER_TORTURE_ROUNDS" in os.environ:
+    settings.load_profile("torture")
+else:
+    settings.load_profile("ci" if os.environ.get("CI") == "true" else "user")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,6 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.java)
         for component in {NEEDS[name] for name in used & set(NEEDS)}:
             item.add_marker(pytest.mark.needs(component))
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.random)
         if SERVERS & used and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(START_TIMEOUT_S))
 
