@@ -31,7 +31,7 @@ EXTRAS = "compression,demo,librdkafka,sharing"
 TOOLS = ("fastavro", "hypothesis", "orjson", "psutil", "pytest")
 
 #: Each dependency is driven by some of these: pyarrow, DuckDB and pyroaring; aiohttp, aiobotocore
-#: and yarl; kafka-python and confluent-kafka against a real broker; prometheus-client, cryptography.
+#: and yarl; kafka-python and librdkafka against a real broker; prometheus-client; cryptography.
 CORE = (
     "tests/conformance",
     "tests/decode",
