@@ -6,6 +6,7 @@ A user who has no Java still gets a run of everything else, with the rest named 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -180,7 +182,8 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports of 127.0.0.1 that nobody listens on.
+    """So many ports of 127.0.0.1 that nobody listens on, and that no other run of these tests on
+    this machine has been given: each is a locked byte of one file, until this process ends.
 
     They lie below those that the system gives to connections: none of these takes one before it is
     used, nor while a server that was killed is away. Not by ``random``, whose numbers may be the
@@ -191,9 +194,27 @@ def free_ports(count: int) -> list[int]:
         while len(ports) < count:
             port = 20_000 + secrets.randbelow(12_000)
             with suppress(OSError):
+                _reserve(port)
                 held.enter_context(socket.socket()).bind(("127.0.0.1", port))
                 ports.append(port)
     return ports
+
+
+@cache
+def _reservations() -> int:
+    return os.open(f"/tmp/delta-tailer-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)  # noqa: S108 - one for all runs of a user, whatever their TMPDIR
+
+
+def _reserve(port: int) -> None:
+    """Raises ``OSError`` where it is somebody's."""
+    if port in _given:
+        raise OSError(errno.EADDRINUSE, "was given before")
+    fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    _given.add(port)
+
+
+# A lock of one's own is given again.
+_given: set[int] = set()
 
 
 def java_major() -> int:
@@ -226,7 +247,13 @@ def _fetch_delta(home: Path) -> None:
     assert spark.origin is not None
     submit = Path(spark.origin).parent / "bin" / "spark-submit"
     confs = ["--conf", f"spark.jars.ivy={home / 'ivy'}", "--master", "local[1]"]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # Else it takes what Maven has in the user's home, half of which may just be fetched.
+        "SPARK_SUBMIT_OPTS": f"-Duser.home={home}",
+    }
     environment.pop("SPARK_HOME", None)
     run_maker([submit, "--packages", _delta_package(), *confs, program], cwd=home, env=environment)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 # The first test that uses one of these waits for its start.
 START_TIMEOUT_S = 600
-SERVERS = {"spark", "s3_server", "kafka", "brokers", "registry"}
+SERVERS = {"spark", "s3_server", "kafka", "brokers"}
 
 # What a test's fixtures need from `prepare.py`; other tests are marked `needs` themselves.
 NEEDS = {
@@ -33,22 +34,27 @@ NEEDS = {
     "kafka": "kafka",
     "brokers": "kafka",
     "secured": "kafka",
-    "registry": "registry",
     "official": "official",
     "client_python": "official",
 }
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}
 JAVA_FOLDERS = [Path(__file__).parent / "spark", Path(__file__).parent / "kafka"]
+# What a file with other tests of this kind has somewhere in it.
+JAVA_WORD = re.compile(rf"\b({'|'.join(sorted(JAVA))}|java)\b")
 
 # No deadline: the same example is slow once, while something else has the processor.
 settings.register_profile(
-    "user", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "user", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
-    "ci", settings.get_profile("user"), max_examples=100, print_blob=True, derandomize=True
+    "ci", settings.get_profile("user"), max_examples=50, print_blob=True, derandomize=True
 )
-settings.load_profile("ci" if os.environ.get("CI") == "true" else "user")
+settings.register_profile("torture", settings.get_profile("user"), max_examples=500)
+if "TAILER_TORTURE_ROUNDS" in os.environ:
+    settings.load_profile("torture")
+else:
+    settings.load_profile("ci" if os.environ.get("CI") == "true" else "user")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,10 +65,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         if JAVA & used or any(map(item.path.is_relative_to, JAVA_FOLDERS)):
             item.add_marker(pytest.mark.java)
+        if item.get_closest_marker("java") and not _may_start_java(item.path):
+            raise pytest.UsageError(
+                f"{item.nodeid} starts Java, and its file names no such fixture"
+            )
         for component in {NEEDS[name] for name in used & set(NEEDS)}:
             item.add_marker(pytest.mark.needs(component))
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.random)
         if SERVERS & used and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(START_TIMEOUT_S))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A part of a run imports no file that has only tests of the other one: half of the time until
+    its first test."""
+    chosen = config.option.markexpr
+    if chosen == "java" and collection_path.name.startswith("test_"):
+        return None if _may_start_java(collection_path) else True
+    if chosen == "not java" and collection_path in JAVA_FOLDERS:
+        return True
+    return None
+
+
+def _may_start_java(file: Path) -> bool:
+    """Whether a file is in one of the folders, or so much as names what marks a test ``java``."""
+    if any(map(file.is_relative_to, JAVA_FOLDERS)):
+        return True
+    return JAVA_WORD.search(file.read_text(encoding="utf-8")) is not None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

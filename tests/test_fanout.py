@@ -139,7 +139,7 @@ async def test_a_snapshot_in_mid_stream_is_for_everyone(several: Several) -> Non
     feed, _ = several.feed("a", "b")
     await run_feed(feed)
     for name in "ab":
-        assert sorted(several.ids(name)[7:]) in ([*range(8)], sorted([*range(8), 7]))
+        assert sorted(several.ids(name)[7:]) == [*range(8)]
         assert several.notices(name) == ["snapshot_begin", "snapshot_end"]
         assert await several.offsets(name).load() == Offset(4)
 

@@ -33,7 +33,7 @@ from tests.integration.test_kill import Writer
 from tests.kafka.broker import Broker
 from tests.kafka.topics import create_topic, read_topic
 
-ROUNDS = max(4, int(os.environ.get("TAILER_TORTURE_ROUNDS", "80")) // 10)
+ROUNDS = max(4, int(os.environ.get("TAILER_TORTURE_ROUNDS", "40")) // 10)
 DRIVER = os.environ.get("TAILER_TORTURE_DRIVER")
 pytestmark = [pytest.mark.java, pytest.mark.needs("kafka")]
 CASES = ["keyed, kafka-python", "without keys, librdkafka"]

@@ -102,6 +102,7 @@ def test_a_key_column_with_a_new_name(kafka: Broker, tmp_path: Path) -> None:
     assert versions == {1, 2}, "what came before is there"
 
 
+@pytest.mark.needs("registry")
 def test_a_registry_that_refuses(kafka: Broker, registry: Registry, tmp_path: Path) -> None:
     orders(tmp_path)
     topic = fresh()

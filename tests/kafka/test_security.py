@@ -171,8 +171,10 @@ async def test_a_token_may_be_given(secured: Broker) -> None:
         "sasl_mechanism": "OAUTHBEARER",
         "sasl_oauthbearer_token": unsigned_token(),
     }
-    async with opened(secured.address("SASL"), fresh(), **options) as (sink, _):
+    topic = fresh()
+    async with opened(secured.address("SASL"), topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
+    assert [event.row["id"] for event in events(secured.bootstrap, topic)] == [1]
 
 
 WRONG: list[tuple[str, str, dict[str, str], type[TailerError], str]] = [

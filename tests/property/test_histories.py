@@ -25,8 +25,7 @@ steps = st.tuples(st.sampled_from(list(OPERATIONS)), seeds)
 
 
 #: A history each second, on a quiet machine.
-ROUNDS = os.environ.get("TAILER_TORTURE_ROUNDS", "100" if os.environ.get("CI") == "true" else "50")
-HISTORIES = max(50, int(ROUNDS))
+HISTORIES = max(30, int(os.environ.get("TAILER_TORTURE_ROUNDS", "30")))
 
 
 @st.composite
