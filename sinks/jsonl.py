@@ -8,7 +8,6 @@ once, with ids by which what was written twice can be told.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -27,14 +26,12 @@ from sinks.encode.json import text_of
 from sinks.encode.records import Encoder, encoder_options, load_encoder
 from sinks.encode.rows import row_objects
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.errors import ConfigError, SinkRejected, TransientError, may_heal, out_of_reach
 from tailer.sink import take_options
 
 __all__ = ["FORMATS", "JsonlSink", "batch_lines", "encoded_lines"]
 
 _TAIL_BYTES = 64 * 1024
-#: What a disk without room says; it may have some again.
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 #: The formats whose values are JSON, one line each.
 FORMATS = ("rows", "debezium", "cloudevents")
@@ -127,8 +124,8 @@ class JsonlSink:
         try:
             self._file = await anyio.to_thread.run_sync(self._open)
         except OSError as e:
-            if e.errno in _FULL:
-                raise TransientError(f"{self.path} can't be made ({e.strerror})") from e
+            if may_heal(e):
+                raise out_of_reach(f"{self.path} can't be opened", e) from e
             raise SinkRejected(f"{self.path} can't be opened ({e.strerror}); check it") from e
         return None
 

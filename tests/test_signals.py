@@ -95,11 +95,20 @@ def test_a_hangup_while_the_daemon_is_being_loaded_does_not_end_it(
         assert end(process)[0] == 0
 
 
-@pytest.mark.parametrize("command", ["run", "tail", "read", "verify"])
+@pytest.mark.parametrize(
+    ("command", "number", "status"),
+    [
+        ("run", signal.SIGINT, 0),
+        ("run", signal.SIGTERM, 0),
+        ("tail", signal.SIGHUP, 0),
+        ("read", signal.SIGINT, 1),
+        ("verify", signal.SIGTERM, 143),
+    ],
+)
 def test_a_signal_while_a_command_is_being_loaded_ends_it(
-    config: Path, command: str, tmp_path: Path
+    config: Path, command: str, number: signal.Signals, status: int
 ) -> None:
-    output = tmp_path / "out.parquet"
+    output = config.parent / "out.parquet"
     table = config.parent / "orders"
     arguments: dict[str, list[str | Path]] = {
         "run": [config],
@@ -107,15 +116,12 @@ def test_a_signal_while_a_command_is_being_loaded_ends_it(
         "read": [table, "--starting-version", "0", "--output", output],
         "verify": [table],
     }
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if (command, number) == ("run", signal.SIGHUP):
-            continue
-        with received(command, *arguments[command]) as process:
-            process.send_signal(number)
-            status, errors = end(process)
-        assert status == {"run": 0, "tail": 0, "read": 1}.get(command, 128 + number), errors
+    with received(command, *arguments[command]) as process:
+        process.send_signal(number)
+        found, errors = end(process)
+    assert found == status, errors
     assert not output.exists()
-    assert not (tmp_path / "out.jsonl").exists(), "nothing was begun"
+    assert not (config.parent / "out.jsonl").exists(), "nothing was begun"
 
 
 # Two in a row: the first asks for an orderly end, the second ends the process.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tailer.changes import ChangeFile
-from tailer.errors import CorruptLog, TableError, UnsupportedTable
+from tailer.errors import CorruptLog, TailerError, UnsupportedTable, may_heal, out_of_reach
 
 __all__ = ["UNREADABLE", "unreadable"]
 
@@ -13,8 +13,10 @@ __all__ = ["UNREADABLE", "unreadable"]
 UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
 
 
-def unreadable(file: ChangeFile, e: Exception) -> TableError:
+def unreadable(file: ChangeFile, e: Exception) -> TailerError:
     """The error for a data file that pyarrow can't read: one of ``UNREADABLE``."""
+    if may_heal(e):  # a disk that is away is no damage
+        return out_of_reach(f"version {file.version}, {file.path}: the file can't be read", e)
     reason = next(iter(str(e).splitlines()), "no reason given")
     if "crypt" in reason:  # as in "encrypted metadata" and "cannot decrypt"
         return UnsupportedTable(

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tailer.delta.actions import Action, action_of
 from tailer.delta.footer import pruned_footer
 from tailer.delta.views import without_views
-from tailer.errors import CorruptLog, TableError
+from tailer.errors import CorruptLog, TableError, TailerError, may_heal, out_of_reach
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -52,10 +52,7 @@ def checkpoint_actions(
     except TableError as e:
         raise e.at(path=name) from None
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise CorruptLog(
-            f"the checkpoint can't be read ({next(iter(str(e).splitlines()), 'no reason given')})",
-            path=name,
-        ) from None
+        raise _unreadable(name, e) from None
 
 
 def checkpoint_adds(name: str, source: pa.NativeFile) -> Iterator[dict[str, Any]]:
@@ -74,10 +71,14 @@ def checkpoint_adds(name: str, source: pa.NativeFile) -> Iterator[dict[str, Any]
                     for values in plain.filter(_present(plain)).to_pylist():
                         yield _json_object(_without_nulls(values))
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise CorruptLog(
-            f"the checkpoint can't be read ({next(iter(str(e).splitlines()), 'no reason given')})",
-            path=name,
-        ) from None
+        raise _unreadable(name, e) from None
+
+
+def _unreadable(name: str, e: Exception) -> TailerError:
+    if may_heal(e):  # a disk that is away is no damage
+        return out_of_reach(f"{name}: the checkpoint can't be read", e)
+    reason = next(iter(str(e).splitlines()), "no reason given")
+    return CorruptLog(f"the checkpoint can't be read ({reason})", path=name)
 
 
 def _json_object(values: dict[str, Any]) -> dict[str, Any]:
