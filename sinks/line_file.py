@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 
 from tailer.durable import make_folder, sync_folder
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import SinkRejected, TransientError, out_of_reach
 
 __all__ = ["LineFile"]
 
@@ -58,9 +58,10 @@ class LineFile:
             try:
                 self._file = self._opened()
             except OSError as e:
-                if e.errno not in _REFUSED:
-                    raise TransientError(f"{self.path} can't be made ({e.strerror})") from e
-                raise SinkRejected(f"{self.path} can't be opened ({e.strerror}); check it") from e
+                if e.errno in _REFUSED:
+                    refusal = f"{self.path} can't be opened ({e.strerror}); check it"
+                    raise SinkRejected(refusal) from e
+                raise out_of_reach(f"{self.path} can't be opened", e) from e
             self._open = True
 
     def append(self, lines: memoryview) -> None:

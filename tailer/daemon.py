@@ -7,7 +7,6 @@ has it read its configuration again.
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -57,14 +56,10 @@ async def run_daemon(config: Config) -> int:
         config, lambda: load_config(config.path), families, StoreMetrics(registry), logger
     )
 
-    async def work() -> None:
-        async with _serving(config, registry, supervisor), anyio.create_task_group() as tasks:
-            tasks.start_soon(_reloading, supervisor)
-            await supervisor.run()
-            tasks.cancel_scope.cancel()
-
-    await until_stopped(work)
+    async with _serving(config, registry, supervisor):
+        stopped = await until_stopped(supervisor.run, supervisor.hangup)
     failed = supervisor.failures()
+    supervisor.say_end("asked to" if stopped else "for every feed has failed or come to its end")
     for name, error in failed.items():
         print(f"tailer: feed {name}: {error}", file=sys.stderr)
     return (2 if supervisor.misconfigured() else 1) if failed else 0
@@ -75,16 +70,6 @@ def _keep_place(config: Config) -> None:
         keep_place(config.lock_folder)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: daemon.lock_folder: {e}") from e
-
-
-async def _reloading(supervisor: Supervisor) -> None:
-    """Read the configuration again on SIGHUP; one with a mistake leaves all as it is."""
-    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
-        async for _ in signals:
-            try:
-                await supervisor.reload()
-            except ConfigError as e:
-                supervisor.refused(e)
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ import anyio
 from tailer.batches import Reading
 from tailer.changes import ChangeBatch, Offset
 from tailer.commits import Item, commit_items, skipped
-from tailer.errors import DataLoss, TailerError, TransientError
+from tailer.errors import DataLoss, TailerError, TransientError, healing
 from tailer.follow import follow
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, Observer
@@ -90,6 +90,13 @@ async def run_feed(feed: Feed) -> None:
 
 
 async def _run_once(feed: Feed) -> None:
+    """One attempt. What the operating system refuses for now is raised as a TransientError, also
+    where a library met it and nobody could name the file."""
+    with healing(f"{feed.log.store.root}: the feed can't go on"):
+        await _attempt(feed)
+
+
+async def _attempt(feed: Feed) -> None:
     try:
         delivery = await _delivery(feed)
         offset = await feed.sink.open(feed.name) or await feed.offsets.load()

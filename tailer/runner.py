@@ -10,7 +10,7 @@ from typing import Any, Literal
 import anyio
 
 from tailer.changes import Offset
-from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.errors import ConfigError, TailerError, TransientError, healing
 from tailer.feed import Feed, run_feed
 from tailer.metrics import FeedState
 from tailer.offsets import OffsetStore
@@ -24,6 +24,8 @@ __all__ = ["FeedStatus", "Runner"]
 #: How often a standby looks whether it still is one, for its state to be shown.
 _STANDBY_LOOK_S = 0.2
 _RATE_S = 1.0
+#: So many things that hold up a feed are known to be told already.
+_TOLD_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ class Runner:
         self._offsets = _Held(feed.offsets)
         feed.offsets = self._offsets
         feed.metrics.on_retry = self._tell_retry
-        self._told: tuple[str, int] | None = None
+        self._told: set[str] = set()
+        self._told_at = 0
         self._wanted: Literal["run", "pause", "stop", "fail", "end"] = "pause" if paused else "run"
         self._changed = anyio.Event()
         self._resumed = False  # by an order that the kept ones must not undo
@@ -153,6 +156,8 @@ class Runner:
                 with anyio.CancelScope(shield=True):
                     await self._give_up()
                     await self.feed.log.store.aclose()
+            except (TailerError, OSError) as e:  # nobody waits for it, and other feeds go on
+                self.log(logging.WARNING, "ended", f"was not given up in order: {e}")
             finally:
                 self._ended.set()
 
@@ -187,10 +192,13 @@ class Runner:
         self._scope = None
 
     def _tell_retry(self, error: TailerError) -> None:
-        """Log what a feed is held up by, once until it is another thing or the feed has got on."""
-        told = str(error), self.feed.metrics.versions_delivered
-        if told != self._told:
-            self._told = told
+        """Log what a feed is held up by, each thing once until the feed has got on."""
+        told, delivered = str(error), self.feed.metrics.versions_delivered
+        if delivered != self._told_at or len(self._told) >= _TOLD_MAX:
+            self._told_at = delivered
+            self._told.clear()
+        if told not in self._told:
+            self._told.add(told)
             self.log(logging.WARNING, "retrying", f"tries again: {error}", family=error.family)
 
     async def _take(self) -> None:
@@ -199,8 +207,9 @@ class Runner:
         pause = retry.pause_min_s
         while True:
             try:
-                await self._acquire()
-                return await self._recall()
+                with healing("the offset can't be acquired"):
+                    await self._acquire()
+                    return await self._recall()
             except TransientError as e:
                 await self._give_up()
                 self.feed.metrics.retried(e)

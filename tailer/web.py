@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -22,6 +23,8 @@ from tailer.errors import ConfigError, TailerError, TransientError
 __all__ = ["api_routes", "health_routes", "may_read", "serve"]
 
 BODY_BYTES_MAX = 64 * 1024
+#: How long a request may go on when the process ends: that of an open console never ends by itself.
+_SHUTDOWN_S = 1.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -179,10 +182,11 @@ async def serve(address: tuple[str, int], routes: list[web.RouteDef]) -> AsyncIt
     """Serve these routes while the block runs. Raises OSError if the address can't be bound."""
     app = web.Application(client_max_size=BODY_BYTES_MAX)
     app.add_routes(routes)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
     try:
         await web.TCPSite(runner, *address).start()
         yield
     finally:
-        await runner.cleanup()
+        with anyio.CancelScope(shield=True):
+            await runner.cleanup()

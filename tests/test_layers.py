@@ -29,7 +29,7 @@ LAYERS = (
     ("control",),
     ("assembly", "runner"),
     ("config", "discovery"),
-    ("history", "logs", "output", "settings", "shares", "signals", "verify"),
+    ("history", "logs", "output", "progress", "settings", "shares", "signals", "verify"),
     ("feed",),
     ("commits",),
     ("fanout", "pair", "publish", "retention", "snapshotting"),

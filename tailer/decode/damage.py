@@ -6,7 +6,14 @@ import pyarrow as pa
 
 from tailer.changes import ChangeFile
 from tailer.delta.damage import library_reason, shows_damage
-from tailer.errors import CorruptLog, TailerError, TransientError, UnsupportedTable
+from tailer.errors import (
+    CorruptLog,
+    TailerError,
+    TransientError,
+    UnsupportedTable,
+    may_heal,
+    out_of_reach,
+)
 
 __all__ = ["UNREADABLE", "unreadable"]
 
@@ -26,6 +33,8 @@ def unreadable(file: ChangeFile, e: Exception) -> TailerError:
 
     Only where the bytes are shown to be wrong, the file is said to be damaged.
     """
+    if may_heal(e):  # a disk that is away is no damage
+        return out_of_reach(f"version {file.version}, {file.path}: the file can't be read", e)
     if isinstance(e, OSError) and e.errno is not None:
         return TransientError(
             f"version {file.version}, {file.path}: the data file can't be read now "

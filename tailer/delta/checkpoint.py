@@ -12,7 +12,7 @@ from tailer.delta.actions import Action, action_of
 from tailer.delta.damage import library_reason
 from tailer.delta.footer import pruned_footer
 from tailer.delta.views import without_views
-from tailer.errors import CorruptLog, TableError
+from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -103,6 +103,8 @@ def _named(name: str) -> Iterator[None]:
     except TableError as e:
         raise e.at(path=name) from None
     except (pa.ArrowException, OSError, ValueError) as e:
+        if may_heal(e):  # a disk that is away is no damage
+            raise out_of_reach(f"{name}: the checkpoint can't be read", e) from None
         raise CorruptLog(f"the checkpoint can't be read {library_reason(e)}", path=name) from None
 
 
