@@ -20,7 +20,7 @@ from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder
 from tailer.spark.planning import Budget, Planner
 from tailer.testing.table import Action, TableBuilder
-from tests.feeds import ID, batches, events, refusal, table_log
+from tests.feeds import ID, batches, events, refusal, table_log, without_pages
 
 FORMER = FeedOptions().plan_id(counting=1)
 PLAN = FeedOptions().plan_id()
@@ -89,10 +89,7 @@ def test_rows_that_a_vector_hides_are_not_counted(
 def test_what_is_passed_over_is_not_decoded(table: TableBuilder) -> None:
     adds = wrong_adds(table)[:2]
     version = table.commit(*adds)
-    file = table.folder / adds[0]["add"]["path"]
-    data = file.read_bytes()
-    footer = int.from_bytes(data[-8:-4], "little") + 8
-    file.write_bytes(b"PAR1" + bytes(len(data) - footer - 4) + data[-footer:])
+    without_pages(table.folder / adds[0]["add"]["path"])
     assert ids(table, Offset(version, 7, plan=PLAN)) == [7, 8, 9, 10]
     assert "0.parquet" in refusal(lambda: ids(table, Offset(version)))
 

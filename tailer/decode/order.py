@@ -2,9 +2,9 @@
 
 Writers put the rows of a cdc file in an order of their own. Spark keeps the two images of an update
 side by side; others write all postimages and then all preimages. A feed promises a preimage before
-its postimage and a delete before an insert of its key, and no file says what the key is. So a file
-whose order may break the promise is read in two passes, first the rows that leave, then those that
-come, each in the file's order. That is the same on every run, and positions stay what they are.
+its postimage, and no file says what the key is that they share. So a file whose order may break the
+promise is read in two passes, first the rows that leave, then those that come, each in the file's
+order. That is the same on every run, and positions stay what they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 65_536
 
 def is_ordered(parquet: pq.ParquetFile) -> bool:
     """Whether the rows of a cdc file can be given as they lie in it: all that leave lie before all
-    that come; or each postimage lies right behind a preimage, and no delete behind an insert.
+    that come; or there are postimages, and each lies right behind a preimage.
 
     Only the change types are read, and not even those where the footer tells that all are one.
     """
@@ -35,7 +35,7 @@ def is_ordered(parquet: pq.ParquetFile) -> bool:
         seen.add(batch.column(0).cast(pa.string()))
         if not (seen.leaving_first or seen.adjacent):
             return False
-    return seen.leaving_first or (seen.adjacent and not seen.open)
+    return seen.leaving_first or (seen.adjacent and seen.updated)
 
 
 def _is_of_one_kind(footer: pq.FileMetaData) -> bool:
@@ -61,7 +61,7 @@ class _Seen:
     adjacent: bool = True
     open: bool = False
     came: bool = False
-    inserted: bool = False
+    updated: bool = False
 
     def add(self, kinds: pa.StringArray) -> None:
         """Take in the change types of the rows that follow."""
@@ -73,17 +73,11 @@ class _Seen:
             pc.fill_null(pc.equal(kinds, kind), fill_value=False) for kind in ("delete", "insert")
         )
         leaves, comes = pc.or_(pre, deletes), pc.or_(post, inserts)
-        self.leaving_first &= not _behind(leaves, comes, before=self.came)
+        first = 0 if self.came else pc.index(comes, value=True).as_py()
+        if first >= 0:
+            self.leaving_first &= not pc.any(leaves.slice(first)).as_py()
+            self.came = True
         follows = pa.concat_arrays([pa.array([self.open]), pre.slice(0, len(pre) - 1)])
-        self.adjacent &= follows.equals(post) and not _behind(
-            deletes, inserts, before=self.inserted
-        )
+        self.adjacent &= not pc.any(pc.and_not(post, follows)).as_py()
         self.open = pre[-1].as_py()
-        self.came |= bool(pc.any(comes).as_py())
-        self.inserted |= bool(pc.any(inserts).as_py())
-
-
-def _behind(rows: pa.BooleanArray, others: pa.BooleanArray, *, before: bool) -> bool:
-    """Whether one of the rows lies behind one of the others, of which some may lie ``before``."""
-    first = 0 if before else pc.index(others, value=True).as_py()
-    return first >= 0 and bool(pc.any(rows.slice(first)).as_py())
+        self.updated |= bool(pc.any(post).as_py())

@@ -50,13 +50,13 @@ def found(table: TableBuilder, start: Offset | int = 1, **options: Any) -> str:
     ("baba", "0b 1a 2b 3a"),
     ("bbaa", "0b 1b 2a 3a"),
     ("dbai", "0d 1b 2a 3i"),
-    ("ibad", "1b 3d 0i 2a"),
+    ("ibad", "0i 1b 2a 3d"),
     ("aabb", "2b 3b 0a 1a"),
     ("abab", "1b 3b 0a 2a"),
-    ("babba", "0b 2b 3b 1a 4a"),
+    ("babba", "0b 1a 2b 3b 4a"),
     ("idid", "1d 3d 0i 2i"),
     ("bad", "0b 1a 2d"),
-    ("bab", "0b 2b 1a"),
+    ("bab", "0b 1a 2b"),
     ("", ""),
 ])  # fmt: skip
 def test_what_leaves_comes_first_where_images_are_not_side_by_side(
@@ -102,14 +102,9 @@ def violations(kinds: list[str]) -> bool:
     leaves = [kind in LEAVING_KINDS for kind in kinds]
     if leaves == sorted(leaves, reverse=True):
         return False
-    pairs = list(pairwise([*kinds, ""]))
     posts = sum(kind == "update_postimage" for kind in kinds)
-    adjacent = pairs.count(("update_preimage", "update_postimage"))
-    pres = sum(kind == "update_preimage" for kind in kinds)
-    if not posts == pres == adjacent:
-        return True
-    changes = [kind for kind in kinds if kind in ("insert", "delete")]
-    return changes != sorted(changes)
+    adjacent = list(pairwise(kinds)).count(("update_preimage", "update_postimage"))
+    return posts != adjacent or not posts
 
 
 @given(st.lists(st.sampled_from(CHANGE_TYPES), max_size=12), st.integers(1, 5), st.integers(1, 4))
