@@ -319,7 +319,7 @@ def test_a_nested_mismatch_is_named_by_its_path() -> None:
 def test_a_struct_of_nothing_but_dropped_columns_keeps_its_rows_and_nulls(
     rows: list[Any], gone: pa.DataType
 ) -> None:
-    expected = [None if row is None else {} for row in rows]
+    expected: list[Any] = [None if row is None else {} for row in rows]
     void = {"type": "struct", "fields": [{"name": "gone", "type": "void"}]}
     for start in (0, 1):
         array = pa.array(rows, pa.struct([("gone", gone)])).slice(start)
