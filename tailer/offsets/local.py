@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,29 @@ import anyio.to_thread
 from tailer.changes import Offset
 from tailer.errors import OffsetError, OffsetHeld, TransientError
 from tailer.offsets import OffsetStore
-from tailer.offsets.document import FORMAT, document_name, from_bytes, to_bytes
+from tailer.offsets.document import (
+    FORMAT,
+    document_name,
+    from_bytes,
+    is_anothers,
+    older_name,
+    to_bytes,
+)
 
 __all__ = ["LocalOffsetStore"]
 
 _STANDBY_PAUSE_S = 0.5
+
+
+def _path(folder: Path, name: str) -> Path:
+    """The feed's file: the one that an earlier version made, if it is there."""
+    older = older_name(name)
+    if older is not None:
+        path = folder / f"{older}.offset.json"
+        with suppress(OSError):  # also for a name that is too long
+            if not is_anothers(path.read_bytes(), name):
+                return path
+    return folder / f"{document_name(name)}.offset.json"
 
 
 class LocalOffsetStore(OffsetStore):
@@ -33,7 +52,7 @@ class LocalOffsetStore(OffsetStore):
     """
 
     def __init__(self, folder: Path, name: str, *, standby: bool = False) -> None:
-        self.path = folder / f"{document_name(name)}.offset.json"
+        self.path = _path(folder, name)
         self.name = name
         self._standby = standby
         self._waiting_for: str | None = None
