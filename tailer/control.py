@@ -222,6 +222,10 @@ class Supervisor:
         """See :meth:`Runner.skip_version`."""
         await self.runner(feed).skip_version(version)
 
+    async def unskip_version(self, feed: str, version: int) -> None:
+        """See :meth:`Runner.unskip_version`."""
+        await self.runner(feed).unskip_version(version)
+
     async def resnapshot(self, feed: str, where: str | None = None) -> None:
         """See :meth:`Runner.resnapshot`. Raises :class:`ConfigError` for a bad ``where``: kept as
         an order, it would stop the feed at every start."""

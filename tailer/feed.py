@@ -197,7 +197,9 @@ async def _read(
             async for item in items:
                 yield item
                 at = item.next_offset
-    while at.version in reading.requests.skips:
+    # What is not there yet is skipped when it comes.
+    skips = reading.requests.skips
+    while at.version in skips and at.version <= await reading.log.latest_version():
         notice = await skipped(reading, at)
         yield notice
         at = notice.next_offset

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tailer.changes import Notice, Offset
-from tailer.delta.actions import AddFile, RemoveFile
+from tailer.delta.actions import LONG_MAX, AddFile, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.schemadiff import schema_diff
 from tailer.delta.snapshot import TableState
-from tailer.errors import DataLoss, FileGone, SchemaChanged, TailerError
+from tailer.errors import ConfigError, DataLoss, FileGone, SchemaChanged, TailerError
 from tailer.live import LiveFiles
 from tailer.log import DeltaLog
 from tailer.select import Where, parse_where
@@ -33,6 +33,9 @@ __all__ = [
     "skip_notice",
     "stop_for_schema",
 ]
+
+#: So far ahead of the table's newest version can one be skipped: further is a slip of the pen.
+SKIP_AHEAD_MAX = 1000
 
 OnSchemaChange = Literal["continue", "pause", "fail"]
 OnDataLoss = Literal["fail", "skip", "snapshot"]
@@ -105,6 +108,33 @@ class Requests:
         wheres = [request.get("where") for request in orders.get("resnapshots", ())]
         self.delivery = orders.get("delivery") or self.delivery
         self.resnapshots[:0] = [ResnapshotRequest(parse_where(w) if w else None) for w in wheres]
+
+    def check_skip(self, version: int, place: Offset | None, newest: int | None) -> None:
+        """Raise :class:`ConfigError` for a version that can't come any more, or not in a long time:
+        it would be skipped unseen. ``place`` is where the feed is, ``newest`` the table's newest
+        version; None: not known."""
+        why = None
+        if place is not None and (version < place.version or place.snapshot):
+            where = ", in its snapshot" if place.snapshot else ""
+            why = f"the feed is at version {place.version}{where}"
+        elif version > LONG_MAX:
+            why = f"no version is greater than {LONG_MAX}"
+        elif newest is not None and version > newest + SKIP_AHEAD_MAX:
+            why = (
+                f"the table's newest version is {newest}, and a skip reaches at most "
+                f"{SKIP_AHEAD_MAX} versions ahead of it"
+            )
+        if why is not None:
+            raise ConfigError(f"version {version} can't be skipped: {why}")
+
+    def take_back_skip(self, version: int) -> None:
+        """Forget the order to skip a version. Raises :class:`ConfigError` if there is none."""
+        if version not in self.skips:
+            known = ", ".join(map(str, sorted(self.skips))) or "none"
+            raise ConfigError(
+                f"version {version} is not going to be skipped; the versions that are: {known}"
+            )
+        self.skips.discard(version)
 
     def carried_out(self, notice: Notice) -> bool:
         """Whether a notice that was delivered says of an order that it is done; forgets it."""

@@ -244,6 +244,9 @@ class Runner:
         requests = self.feed.requests
         kept = await self._offsets.load_orders()
         requests.recall(kept)
+        place = await self._place()
+        if place is not None:
+            requests.skips = {v for v in requests.skips if v >= place.version}
         if self._resumed:
             requests.paused = self._resumed = False
         if requests.kept() != kept:
@@ -313,18 +316,30 @@ class Runner:
     async def skip_version(self, version: int) -> None:
         """Pass over a version that is not delivered whole, and go on; its record says so.
 
-        Raises :class:`ConfigError` for one that was delivered.
+        Raises :class:`ConfigError` for one that was delivered, or is far from coming.
         """
-        offset = self.feed.metrics.offset
-        if offset is not None and (version < offset.version or offset.snapshot):
-            raise ConfigError(
-                f"version {version} can't be skipped: the feed is at version {offset.version}"
-                + (", in its snapshot" if offset.snapshot else "")
-            )
+        self.feed.requests.check_skip(version, await self._place(), self.feed.metrics.newest_known)
         self.feed.requests.skips.add(version)
         if self._wanted in ("run", "fail"):
             self._want("run", again=True)
         await self._keep()
+
+    async def unskip_version(self, version: int) -> None:
+        """Deliver a version after all that was to be skipped, while it is not passed.
+
+        Raises :class:`ConfigError` for one that is not to be skipped, or no longer.
+        """
+        self.feed.requests.take_back_skip(version)
+        if self._wanted == "run":  # it may be on its way to the sink as skipped
+            self._want("run", again=True)
+        await self._keep()
+
+    async def _place(self) -> Offset | None:
+        """Where the feed is, also if it has not begun in this process; None if nobody knows."""
+        try:
+            return self.feed.metrics.offset or await self._offsets.load()
+        except TailerError:
+            return None
 
     async def resnapshot(self, where: Where | None = None) -> None:
         """Read the table once more while the changes go on."""

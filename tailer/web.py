@@ -115,16 +115,23 @@ async def _body(request: web.Request) -> dict[str, Any]:
     return document
 
 
+def _version(body: dict[str, Any]) -> int:
+    version = body.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+        raise ConfigError('the body must name the version, as in {"version": 12}')
+    return version
+
+
 def _orders(
     supervisor: Supervisor,
 ) -> dict[str, Callable[[str, dict[str, Any]], Awaitable[None]]]:
     """What can be done with a feed, by the last part of the address."""
 
     async def skip(feed: str, body: dict[str, Any]) -> None:
-        version = body.get("version")
-        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-            raise ConfigError('the body must name the version, as in {"version": 12}')
-        await supervisor.skip_version(feed, version)
+        await supervisor.skip_version(feed, _version(body))
+
+    async def unskip(feed: str, body: dict[str, Any]) -> None:
+        await supervisor.unskip_version(feed, _version(body))
 
     async def resnapshot(feed: str, body: dict[str, Any]) -> None:
         where = body.get("where")
@@ -138,6 +145,7 @@ def _orders(
         "stop": lambda feed, _: supervisor.stop(feed),
         "start": lambda feed, _: supervisor.start(feed),
         "skip": skip,
+        "unskip": unskip,
         "resnapshot": resnapshot,
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,29 @@ from tailer.errors import (
     out_of_reach,
 )
 from tailer.offsets import OffsetStore
-from tailer.offsets.document import FORMAT, document_name, from_bytes, to_bytes
+from tailer.offsets.document import (
+    FORMAT,
+    document_name,
+    from_bytes,
+    is_anothers,
+    older_name,
+    to_bytes,
+)
 
 __all__ = ["LocalOffsetStore"]
 
 _STANDBY_PAUSE_S = 0.5
+
+
+def _path(folder: Path, name: str) -> Path:
+    """The feed's file: the one that an earlier version made, if it is there."""
+    older = older_name(name)
+    if older is not None:
+        path = folder / f"{older}.offset.json"
+        with suppress(OSError):  # also for a name that is too long
+            if not is_anothers(path.read_bytes(), name):
+                return path
+    return folder / f"{document_name(name)}.offset.json"
 
 
 class LocalOffsetStore(OffsetStore):
@@ -40,7 +59,7 @@ class LocalOffsetStore(OffsetStore):
     """
 
     def __init__(self, folder: Path, name: str, *, standby: bool = False) -> None:
-        self.path = folder / f"{document_name(name)}.offset.json"
+        self.path = _path(folder, name)
         self.name = name
         self._standby = standby
         self._waiting_for: str | None = None
