@@ -191,7 +191,7 @@ def test_each_sinks_delivery_is_kept_by_its_name(tmp_path: Path) -> None:
     """Those that keep it themselves, or say nothing of it, have none."""
 
     def branches(key: str) -> FanOut:
-        common = {"bootstrap_servers": "127.0.0.1:9", "topic": "t", "key": [key]}
+        common: dict[str, object] = {"bootstrap_servers": "127.0.0.1:9", "topic": "t", "key": [key]}
         kinds: list[tuple[str, str, dict[str, object]]] = [
             ("a", "kafka", {**common, "delivery": "at-least-once"}),
             ("b", "kafka", common),

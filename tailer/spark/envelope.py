@@ -46,7 +46,7 @@ __all__ = ["SCHEMA", "BatchSource", "BatchStreamReader", "feed_option", "items"]
 #: A batch without its rows or a notice, pickled; and the rows with what goes with each of them.
 SCHEMA = pa.schema([("head", pa.binary()), ("rows", pa.binary())])
 
-_BESIDES = ("positions", "row_ids", "before", "indices")
+_BESIDES = ("positions", "row_ids", "before", "indices", "partner")
 
 
 def feed_option(options: FeedOptions) -> str:
@@ -152,7 +152,7 @@ def _row(item: Item) -> pa.RecordBatch:
         file = item.file and replace(item.file, rows=None, updated=None, kept=kept)
         rows, positions = item.rows.slice(0, 0), item.positions.slice(0, 0)
         bare = replace(item, rows=rows, positions=positions, file=file)
-        bare = replace(bare, row_ids=None, before=None, indices=None)
+        bare = replace(bare, row_ids=None, before=None, indices=None, partner=None)
         columns = [_single(pickle.dumps(bare)), _single(_packed(item))]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 

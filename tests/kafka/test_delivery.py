@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,27 +130,35 @@ def finds(config: Path, said: str) -> None:
 
 
 @pytest.mark.timeout(180)
+def test_what_the_brokers_would_refuse(kafka: Broker, tmp_path: Path) -> None:
+    orders(tmp_path)
+    wrong = {"topic_config": {"cleanup.policy": "kompakt"}}
+    finds(configured(tmp_path, kafka.bootstrap, fresh(), **wrong), "correct topic_config")
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"topic_config": {"cleanup.policy": "kompakt"}}, "correct topic_config"),
-        ({"replication_factor": 5}, "lower replication_factor, or start more brokers"),
-        ({"transaction_timeout_ms": 1}, "must be at least 1000"),
-        ({"transaction_timeout_ms": 10**9}, "lower"),
-        ({"notice_topic": "a b"}, "'a b'"),
-        ({"transaction_topic": "ends", "replication_factor": 7}, "lower replication_factor"),
+        ({"replication_factor": 5}, "target replication factor of 5 cannot be reached"),
+        ({"replication_factor": 5, "delivery": "at-least-once"}, "of 5 cannot be reached"),
+        ({"topic_config": {"retention.ms": "soon"}}, "retention.ms"),
+        ({"transaction_timeout_ms": 10**9}, "allow 900000; lower it"),
+        ({"notice_topic": "{feed}", "feed": "a b"}, "'a b'"),
     ],
 )
-def test_what_the_brokers_would_refuse(
-    kafka: Broker, tmp_path: Path, options: dict[str, Any], said: str
+async def test_a_look_says_what_a_start_would(
+    kafka: Broker, options: dict[str, Any], said: str
 ) -> None:
-    orders(tmp_path)
     topic = fresh()
     create_topic(kafka.bootstrap, f"{topic}-progress", cleanup_policy="compact")
-    if "transaction_topic" in options:
-        create_topic(kafka.bootstrap, topic)
-        options = {**options, "transaction_topic": f"{topic}-ends"}
-    finds(configured(tmp_path, kafka.bootstrap, topic, **options), said)
+    feed, own = options.get("feed", "orders"), {k: v for k, v in options.items() if k != "feed"}
+    for ask in ("look", "open"):
+        sink = made(kafka.bootstrap, topic, **own)
+        with pytest.raises(ConfigError, match=said) as caught:
+            await getattr(sink, ask)(feed)
+        await sink.aclose()
+        assert not re.search(r"Request|Error|error_code|\[", str(caught.value))
 
 
 @pytest.mark.timeout(180)
