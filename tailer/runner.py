@@ -10,7 +10,7 @@ from typing import Any, Literal
 import anyio
 
 from tailer.changes import Offset
-from tailer.errors import ConfigError, TailerError, TransientError, healing
+from tailer.errors import TailerError, TransientError, healing
 from tailer.feed import Feed, run_feed
 from tailer.metrics import FeedState
 from tailer.offsets import OffsetStore
