@@ -24,7 +24,7 @@ from tailer.batches import Reading
 from tailer.changes import ChangeBatch, Offset
 from tailer.commits import Item, commit_items, skipped
 from tailer.errors import DataLoss, TailerError, TransientError, healing
-from tailer.follow import follow
+from tailer.follow import check_there, follow
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, Observer
 from tailer.offsets import OffsetStore
@@ -176,6 +176,7 @@ async def read_items(
                     yield item
                     at = item.next_offset
         except DataLoss as loss:
+            await check_there(log, at.version)  # or all its files are missing, for now
             if options.policies.on_data_loss == "fail":
                 raise
             at = at.under(reading.plan, reading.former)

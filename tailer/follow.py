@@ -1,7 +1,8 @@
 """Following a table's log as it grows.
 
 A version is passed only after its commit was read, versions are contiguous and of one table, and
-whatever speaks against that is an error by name: a gap, a table that was replaced or went back.
+whatever speaks against that is an error by name: a gap, a table that was replaced or went back. A
+log that has no version at all is not believed: its file system may not be mounted.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from tailer.changes import Offset
 from tailer.delta.commit import Commit
 from tailer.delta.segment import LogKind, commit_name
 from tailer.delta.snapshot import TableState
-from tailer.errors import DataLoss, OffsetError, TableReplaced, TransientError
+from tailer.errors import DataLoss, OffsetError, TableError, TableReplaced, TransientError
 from tailer.log import COMMIT_MEMORY_BYTES_MAX, DeltaLog, versions_of
 from tailer.store import LOG_DIR, ReadsAhead, Watch, rest_mark, traits_of
 from tailer.store.ahead import Budget
 
-__all__ = ["FollowOptions", "follow"]
+__all__ = ["FollowOptions", "check_there", "follow"]
 
 #: So many commits are had before their turn at most.
 _COMMITS_AHEAD_MAX = 3
@@ -63,6 +64,19 @@ def follow(
     :class:`OffsetError` if it was another one from the start.
     """
     return _Follower(log, options or FollowOptions(), newest).commits(start, last)
+
+
+async def check_there(log: DeltaLog, version: int) -> None:
+    """Raise :class:`TransientError` if a table that was there has no version any more.
+
+    It was moved away, or its file system is not mounted: then whatever else is missing proves
+    nothing. One that was deleted is waited for as well, for nobody can tell.
+    """
+    if not versions_of(await log.files()):
+        raise TransientError(
+            f"{log.store.root}, version {version}: the table is gone, its {LOG_DIR} has no commit; "
+            "the feed waits until it is back: mount or restore it, or stop the feed"
+        )
 
 
 def _spread(asked_at: float, pause: float, *, last: bool) -> float:
@@ -145,7 +159,12 @@ class _Follower:
 
     async def commits(self, start: Offset, last: int | None = None) -> AsyncGenerator[Commit, None]:
         self._last = last
-        state = await self.log.state_before(start.version)
+        try:
+            state = await self.log.state_before(start.version)
+        except TableError:
+            if start.table_id is not None:  # it has been there
+                await check_there(self.log, start.version)
+            raise
         if state is not None and start.table_id not in (None, state.table_id):
             raise OffsetError(
                 f"the offset is of table {start.table_id}, and the table there is {state.table_id}",
@@ -277,18 +296,14 @@ class _Follower:
                     "or with a snapshot",
                 ) from None
         elif witness is None or not await self._unchanged(witness):
-            newest = max(versions_of(await self.log.files()), default=None)
-            if (newest is None or newest < version - 1) and not await self.log.has_commit(
-                version - 1
-            ):
+            await check_there(self.log, version)
+            newest = max(versions_of(await self.log.files()), default=-1)
+            if newest < version - 1 and not await self.log.has_commit(version - 1):
                 raise TableReplaced(
-                    "the table is gone"
-                    if newest is None
-                    else f"the table went back to version {newest}",
+                    f"the table went back to version {newest}",
                     table=self.log.store.root,
                     version=version,
-                    hint="it was deleted, or an older copy was restored; reset the offset with "
-                    "`tailer offsets reset`",
+                    hint="an older copy was restored; reset the offset with `tailer offsets reset`",
                 )
 
     async def _check_same_table(self, commit: Commit, state: TableState | None) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,15 @@ def check_tidy(errors: list[str]) -> None:
 
 
 class Program:
-    """A running `tailer`, its output gathered line by line as it comes."""
+    """A running `tailer`, its output gathered line by line as it comes. ``within`` is a command
+    that runs it in other surroundings, as the same process."""
 
-    def __init__(self, *arguments: str | Path, dev: bool = True) -> None:
+    def __init__(
+        self, *arguments: str | Path, dev: bool = True, within: Sequence[str] = ()
+    ) -> None:
         mode = ["-X", "dev"] if dev else []  # figures are taken without it
         self.process = subprocess.Popen(
-            [sys.executable, *mode, "-m", "tailer", *map(str, arguments)],
+            [*within, sys.executable, *mode, "-m", "tailer", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -140,9 +143,11 @@ class Program:
 
 
 @contextmanager
-def started(*arguments: str | Path, dev: bool = True) -> Iterator[Program]:
+def started(
+    *arguments: str | Path, dev: bool = True, within: Sequence[str] = ()
+) -> Iterator[Program]:
     """A program that is ended, at the latest, with the block."""
-    program = Program(*arguments, dev=dev)
+    program = Program(*arguments, dev=dev, within=within)
     try:
         yield program
     finally:

@@ -380,3 +380,38 @@ async def test_other_options_read_a_version_from_its_start(rewritten: Rig) -> No
     ids = [e["id"] for e in rewritten.events]
     assert ids == [0, 0, 1, 10, 11]
     assert len({e["_event_id"] for e in rewritten.events}) == 4
+
+
+class Unplugged(Script):
+    """Moves a table away before its second data file is read, and back at the first retry."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__({})
+        self.there, self.away = rig.table.folder, rig.table.folder.with_name("away")
+        rig.metrics.on_retry = self.plug
+        self.told: list[str] = []
+
+    def __call__(self, method: str, argument: object = "") -> None:
+        super().__call__(method, argument)
+        data = [argument for _, argument in self.calls if argument.endswith(".parquet")]
+        if len(set(data)) > 1 and not self.told and self.there.exists():
+            self.there.rename(self.away)
+
+    def plug(self, error: Exception) -> None:
+        if not self.told:
+            self.away.rename(self.there)
+        self.told.append(str(error))
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "snapshot"])
+async def test_files_of_a_table_that_is_away_are_not_lost(
+    tmp_path: Path, policy: OnDataLoss
+) -> None:
+    rig = Rig(tmp_path)
+    rig.table.commit(*(rig.table.add([{"id": i}]) for i in range(3)))
+    script = Unplugged(rig)
+    with anyio.fail_after(30):
+        await run_feed(rig.feed(script=script, policies=Policies(on_data_loss=policy)))
+    assert "the table is gone" in script.told[0]
+    assert rig.notices == []
+    assert sorted(set(rig.ids)) == [0, 1, 2]
