@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from tailer.config import load_config
 from tailer.testing.table import TableBuilder
 from tests.components import free_port
 from tests.programs import PATIENCE_S, whole_lines
+from tests.source import python_files
 
 SCHEMA = pa.schema([("id", pa.int64())])
 #: In `make torture` each round is taken so many times more.
@@ -124,6 +126,13 @@ def test_a_signal_while_a_command_is_being_loaded_ends_it(
     assert found == status, errors
     assert not output.exists()
     assert not (config.parent / "out.jsonl").exists(), "nothing was begun"
+
+
+def test_nothing_else_takes_signals() -> None:
+    """What takes one gives it back some time, and then it does what it does by default."""
+    takers = re.compile(r"\b(open_signal_receiver|add_signal_handler|signal\.signal)\(")
+    files = [file for file in python_files("tailer", "sinks") if takers.search(file.text)]
+    assert [file.path.as_posix() for file in files] == ["tailer/signals.py"]
 
 
 # Two in a row: the first asks for an orderly end, the second ends the process.
