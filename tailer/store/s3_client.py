@@ -30,7 +30,7 @@ from botocore.httpsession import where
 from botocore.utils import get_environ_proxies
 from yarl import URL
 
-from tailer.errors import ConfigError, TableError, TailerError, TransientError
+from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.store.ahead import Budget
 from tailer.store.s3_errors import (
     EXPIRED,
@@ -38,6 +38,8 @@ from tailer.store.s3_errors import (
     Unfit,
     error_code,
     is_about_more_than_the_key,
+    no_tls,
+    not_reached,
     refusal,
     region_of,
     retry_after_s,
@@ -220,16 +222,13 @@ class S3Client:
         except Unfit as e:
             status = "failed"
             raise TransientError(f"{what} got a wrong answer: {e}") from e
-        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as e:
-            raise TableError(
-                f"the server's certificate is not trusted ({e})",
-                table=f"s3://{call.bucket}",
-                hint="name the authority that signed it as ca_bundle",
-            ) from e
+        except aiohttp.ClientSSLError as e:
+            raise no_tls(e, f"s3://{call.bucket}") from e
         except TimeoutError as e:
             raise TransientError(f"{what} took too long") from e
         except (aiohttp.ClientError, OSError) as e:
-            raise TransientError(f"{what} failed ({str(e) or type(e).__name__})") from e
+            why = not_reached(e) or f"({str(e) or type(e).__name__})"
+            raise TransientError(f"{what} failed {why}") from e
         finally:
             traffic.request(call.operation, status, received)
         return answer

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import aiohttp
+
 from tailer.errors import TableError, TailerError, TransientError
 
 __all__ = [
@@ -16,6 +18,8 @@ __all__ = [
     "Unfit",
     "error_code",
     "is_about_more_than_the_key",
+    "no_tls",
+    "not_reached",
     "refusal",
     "region_of",
     "retry_after_s",
@@ -44,6 +48,10 @@ _REMEDIES = {
     "InvalidObjectState": "the object is archived: restore it first",
     "InvalidBucketName": "check the bucket's name",
 }
+#: How OpenSSL says that what it got is not TLS.
+_PLAIN_ANSWERS = {
+    "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER",
+}  # fmt: skip
 _FORBIDDEN = (
     "check the credentials, and grant s3:GetObject on the key and s3:ListBucket on the bucket "
     "(without the latter, a key that is not there is forbidden too)"
@@ -123,3 +131,37 @@ def refusal(answer: Answer, operation: str, bucket: str, key: str) -> TailerErro
         table=table,
         path=path,
     )
+
+
+def no_tls(e: aiohttp.ClientSSLError, table: str) -> TableError:
+    """The error of a connection on which TLS could not begin."""
+    at = f"{e.host}:{e.port}"
+    if isinstance(e, aiohttp.ClientConnectorCertificateError):
+        return TableError(
+            f"the server's certificate is not trusted ({e})",
+            hint="name the authority that signed it as ca_bundle",
+            table=table,
+        )
+    if getattr(e.os_error, "reason", None) in _PLAIN_ANSWERS:
+        return TableError(
+            f"the server at {at} does not speak https",
+            hint="write endpoint_url with http://, or with the port that speaks https",
+            table=table,
+        )
+    return TableError(
+        f"no secure connection to the server at {at} can be made ({e.os_error})",
+        hint="check endpoint_url, its port, and the server's TLS settings",
+        table=table,
+    )
+
+
+def not_reached(e: Exception) -> str:
+    """Why no connection came about, and the remedy; empty for another error."""
+    if not isinstance(e, aiohttp.ClientConnectorError):
+        return ""
+    at = f"{e.host}:{e.port}"
+    if isinstance(e, aiohttp.ClientConnectorDNSError):
+        return f"(the name {e.host} is not known to this machine's DNS: check endpoint_url)"
+    if isinstance(e.os_error, ConnectionRefusedError):
+        return f"(nothing listens at {at}: check endpoint_url, and that the server runs)"
+    return f"({at} can't be reached: {e.os_error.strerror or e.os_error}; check endpoint_url)"

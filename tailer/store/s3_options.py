@@ -93,9 +93,46 @@ class S3Options:
             if key not in kinds:
                 known = ", ".join(sorted(kinds))
                 raise ConfigError(
-                    f"{key} is not an option of the S3 store{meant(key, kinds)}; known are {known}"
+                    f"{key} is not an option of the S3 store{_ours(key) or meant(key, kinds)}; "
+                    f"known are {known}"
                 )
         return cls(**{key: _typed(key, value, kinds[key]) for key, value in options.items()})
+
+
+#: What object_store (and so deltalake) calls our options, without "aws_" and in small letters.
+_ELSEWHERE = {
+    "endpoint": "endpoint_url",
+    "endpoint_url_s3": "endpoint_url",
+    "default_region": "region",
+    "token": "session_token",
+    "skip_signature": "anonymous",
+    "request_payer": "requester_pays",
+    "virtual_hosted_style_request": "path_style (which says the opposite)",
+    "connect_timeout": "connect_timeout_s",
+    "timeout": "read_timeout_s",
+    "max_retries": "max_attempts",
+    "ca_bundle_path": "ca_bundle",
+}
+_NOT_NEEDED = {
+    "allow_http": "an endpoint_url with http:// is enough",
+    "allow_invalid_certificates": "name the server's authority as ca_bundle",
+    "s3_allow_unsafe_rename": "it is for writers, and this store only reads",
+    "s3_locking_provider": "it is for writers, and this store only reads",
+    "conditional_put": "it is for writers, and this store only reads",
+    "copy_if_not_exists": "it is for writers, and this store only reads",
+    "bucket": "the bucket is that of the table's address",
+    "bucket_name": "the bucket is that of the table's address",
+}
+
+
+def _ours(key: str) -> str:
+    """For a message about another tool's option: what it is called here, if anything."""
+    name = key.lower().removeprefix("aws_")
+    if name in _NOT_NEEDED:
+        return f" ({_NOT_NEEDED[name]}: leave it out)"
+    ours = _ELSEWHERE.get(name, name)
+    known = ours.partition(" ")[0] in {field.name for field in fields(S3Options)}
+    return f" (here it is {ours})" if known else ""
 
 
 def is_http_address(address: str) -> bool:
