@@ -332,6 +332,25 @@ def test_changes(server: Served) -> None:
     assert kinds(by_time.lines) == kinds(reply.lines)
 
 
+def test_changes_count_against_the_files_that_are_there(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", ID.remove(1), cdf=True)
+    table.create()
+    first, never = table.add(numbered(2)), table.add(numbered(3))
+    table.commit(first)
+    table.commit(first, table.remove(never))
+    table.commit(table.remove(first), table.remove(table.add(numbered(4))))
+    table.commit(table.remove(first), table.add(numbered(1)))
+    with served(tmp_path, {"s.x.t": table.folder}) as running:
+        for ranges in (["1"], ["1&endingVersion=2", "3&endingVersion=4"], ["2"], ["4"]):
+            found = []
+            for asked in ranges:
+                lines = running.get(f"{place('s.x.t')}/changes?startingVersion={asked}").lines
+                found += kinds([n for n in lines if not n.keys() & {"protocol", "metaData"}])
+            all_changes = [("add", 1), ("remove", 3), ("add", 4)]
+            start = int(ranges[0][0])
+            assert found == [(kind, version) for kind, version in all_changes if version >= start]
+
+
 def test_historical_metadata(server: Served) -> None:
     for flag in ("true", "True"):
         path = f"{place(T)}/changes?startingVersion=1&includeHistoricalMetadata={flag}"
