@@ -12,7 +12,7 @@ import pytest
 
 from tests.source import ROOT
 
-PATIENCE_S = 100.0
+PATIENCE_S = 280.0
 PROGRAM = """
 import sys
 from tests import __main__ as run

@@ -139,7 +139,7 @@ def test_a_pytest_prepares_what_its_own_tests_need(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest",
          "-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", str(tmp_path), str(test)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=100,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=280,
         env={**{n: v for n, v in os.environ.items() if n != "CI"}, "PATH": "/nowhere"},
     )  # fmt: skip
     assert "can't be prepared: the S3 server: Go is missing" in (done.stdout)

@@ -75,8 +75,8 @@ def _installer(resolution: str) -> Callable[[Path], None]:
         uv: list[str | Path] = [sys.executable, "-m", "uv"]
         run_maker([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, home])
         python = home / "bin" / "python"
-        chosen = ["--python", python, "--resolution", resolution, "--quiet"]
-        wanted = ["--editable", f"{ROOT}[{EXTRAS}]", *_tools()]
+        chosen: list[str | Path] = ["--python", python, "--resolution", resolution, "--quiet"]
+        wanted: list[str | Path] = ["--editable", f"{ROOT}[{EXTRAS}]", *_tools()]
         run_maker([*uv, "pip", "install", *chosen, *wanted])
 
     return install

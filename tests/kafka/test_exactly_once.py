@@ -185,7 +185,7 @@ async def test_data_without_progress_is_refused(kafka: Broker) -> None:
 
 async def test_progress_that_is_deleted_while_the_feed_runs_stops_it(kafka: Broker) -> None:
     topic = fresh()
-    options: dict[str, Any] = {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_000}
+    options: dict[str, Any] = {"delivery_timeout_ms": 5_000, "request_timeout_ms": 2_500}
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
         delete_topic(kafka.bootstrap, f"{topic}-progress")
@@ -359,11 +359,11 @@ async def test_what_a_zombie_left_open_is_never_seen(kafka: Broker, driver: str)
 @DRIVERS
 async def test_a_transaction_that_took_too_long_is_done_again(kafka: Broker, driver: str) -> None:
     topic = fresh()
-    options: dict[str, Any] = {"driver": driver, "transaction_timeout_ms": 1000}
+    options: dict[str, Any] = {"driver": driver, "transaction_timeout_ms": 2000}
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
         late = begun(sink, batch(2, [2]))
-        await anyio.sleep(3.5)  # the broker ends it meanwhile
+        await anyio.sleep(5)  # the broker ends it meanwhile
 
         def commit() -> None:
             with session_of(sink)._dropped_on_error():

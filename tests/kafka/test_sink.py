@@ -7,7 +7,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -329,8 +329,8 @@ async def test_a_limit_that_was_lowered_meanwhile_is_named(kafka: Broker) -> Non
     topic = fresh()
     options: dict[str, Any] = {
         "partitions": 1,
-        "delivery_timeout_ms": 2_000,
-        "request_timeout_ms": 1_000,
+        "delivery_timeout_ms": 20_000,
+        "request_timeout_ms": 10_000,
     }
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
@@ -411,8 +411,10 @@ async def test_a_broker_that_goes_away_is_waited_for(driver: str) -> None:
         "transaction_timeout_ms": 5_000,
     }
     with Broker() as broker:
-        async with opened(broker.bootstrap, topic, **options) as (sink, _):
-            await sink.write(batch(1, [1]))
+        async with opened(broker.bootstrap, topic, driver=driver) as (patient, _):
+            await patient.write(batch(1, [1]))
+        async with aclosing(made(broker.bootstrap, topic, **options)) as sink:
+            await delivered(sink, batch(1, [1]))  # it is there
             broker.kill()
             with pytest.raises(TransientError) as caught:
                 await sink.write(batch(2, [2]))
