@@ -10,7 +10,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tailer.delta.actions import AddFile, RemoveFile
 from tailer.deltalog import DeltaLog
-from tailer.errors import ConfigError, CorruptRow, TableError
+from tailer.errors import ConfigError, CorruptLog, CorruptRow, TableError
 from tailer.testing.table import TableBuilder
 
 
@@ -104,6 +104,17 @@ def test_a_partition_value_that_python_does_not_have_is_refused_by_name(tmp_path
     log = DeltaLog.for_table(str(table.folder))
     state = log.snapshot.state
     with pytest.raises(CorruptRow, match=r"'\+12020-02-29' of the column 'day'"):
+        list(log.filter_file_list(state, log.files(), lambda _: True))
+
+
+def test_a_partition_value_that_a_file_lacks_is_refused_by_name(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+    table = TableBuilder(tmp_path / "lacking", schema, partition_by=["day"])
+    table.create()
+    table.commit(table.add([{"id": 1}], path="a.parquet"))
+    log = DeltaLog.for_table(str(table.folder))
+    state = log.snapshot.state
+    with pytest.raises(CorruptLog, match=r"a\.parquet: .* no partition value for the column 'day'"):
         list(log.filter_file_list(state, log.files(), lambda _: True))
 
 
