@@ -107,6 +107,17 @@ def test_a_partition_value_that_python_does_not_have_is_refused_by_name(tmp_path
         list(log.filter_file_list(state, log.files(), lambda _: True))
 
 
+def test_a_partition_value_that_a_file_lacks_is_refused_by_name(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+    table = TableBuilder(tmp_path / "lacking", schema, partition_by=["day"])
+    table.create()
+    table.commit(table.add([{"id": 1}], path="a.parquet"))
+    log = DeltaLog.for_table(str(table.folder))
+    state = log.snapshot.state
+    with pytest.raises(CorruptLog, match=r"a\.parquet: .* no partition value for the column 'day'"):
+        list(log.filter_file_list(state, log.files(), lambda _: True))
+
+
 def test_files_can_be_left_before_the_last_one(table: str) -> None:
     assert len(list(islice(DeltaLog.for_table(table).files(), 1))) == 1
 

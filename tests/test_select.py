@@ -66,6 +66,13 @@ async def test_only_wanted_partitions_are_fetched(rig: Rig, where: str, ids: lis
     assert len(opened) == len(ids)
 
 
+async def test_a_file_without_its_partition_value_is_refused_and_not_passed_over(rig: Rig) -> None:
+    rig.table.commit(rig.table.add([{"id": 9}], partition={"YEAR": "2021", "country": "FR"}))
+    with pytest.raises(TableError, match=r"version 2, part-.*'year', only one for 'YEAR'"):
+        await run_feed(rig.feed(selection=Selection(where=parse_where("year = 2021"))))
+    assert rig.ids == [1, 2]
+
+
 async def test_a_row_that_leaves_the_wanted_partition_is_a_delete(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("country", pa.string())])
     table = TableBuilder(tmp_path / "t", schema, partition_by=["country"])

@@ -161,6 +161,7 @@ def _primitive(
         raise _mismatch(source, target.name, column)
 
     length = char_length(target)
+    nanoseconds = pa.types.is_timestamp(source) and source.unit == "ns"
 
     def convert(array: pa.Array) -> pa.Array:
         try:
@@ -169,13 +170,12 @@ def _primitive(
         except pa.ArrowInvalid as e:
             raise CorruptRow(
                 f"a value of the column {column!r} can't be read as {target.name} ({e})",
-                hint=_NANOSECONDS if source in _NANOSECOND_TYPES else None,
+                hint=_NANOSECONDS if nanoseconds else None,
             ) from None
 
     return convert
 
 
-_NANOSECOND_TYPES = (pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
 _NANOSECONDS = (
     "Delta's timestamps are microseconds and nothing is rounded here: rewrite the file with "
     "timestamps of microseconds (pyarrow: coerce_timestamps='us', allow_truncated_timestamps=True)"

@@ -354,7 +354,7 @@ def test_a_char_column_of_the_null_type_is_null() -> None:
     assert converter(pa.null(), field.type, "none", "c")(pa.nulls(2)).to_pylist() == [None, None]
 
 
-@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
 def test_nanoseconds_are_not_rounded_and_the_remedy_is_named(zone: str | None) -> None:
     array = pa.array([1_000_000_001], pa.timestamp("ns", zone))
     target = "timestamp" if zone else "timestamp_ntz"

@@ -368,6 +368,16 @@ def test_columns_of_the_null_type_are_read_from_a_file_too(selection: RowSelecti
     assert got == kept
 
 
+def test_a_list_of_two_levels_with_structs_of_one_field_is_read_from_a_file() -> None:
+    in_file = pa.schema([("l", pa.list_(pa.field("x", pa.int32())))])
+    table = pa.schema([("l", pa.list_(pa.struct([("x", pa.int32())])))])
+    data = parquet(
+        [{"l": [1, None]}, {"l": None}, {"l": []}], in_file, use_compliant_nested_type=False
+    )
+    found = values(decoded(data, order(state(table)), without(1)), "l")
+    assert found == [[{"x": 1}, {"x": None}], []]
+
+
 @pytest.mark.parametrize("time", [2**62, -(2**62)])
 def test_a_time_that_does_not_fit_is_an_error_of_the_table(time: int) -> None:
     with pytest.raises(TableError):
