@@ -199,9 +199,10 @@ class DeltaLog:
             if file.kind is LogKind.COMMIT and file.version == segment.version:
                 # It may be the newest of all, and its writer still at work on it.
                 lines, _ = await self._whole_lines(file.name, file.version)
-                reconciliation.take(read_actions(file.name, lines()))
             else:
-                reconciliation.take(await self._json_actions(file.name))
+                lines = await self.lines(file.name)
+            steering = read_actions(file.name, lines(), files=False)
+            await anyio.to_thread.run_sync(reconciliation.take, steering)
         for file in segment.checkpoint.files if segment.checkpoint else ():
             reconciliation.take(await self._checkpoints.steering(file.name))
         try:

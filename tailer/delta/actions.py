@@ -416,6 +416,9 @@ _PARSERS: dict[str, Callable[[_Fields], Action]] = {
 }
 
 
+_FILE_KINDS = frozenset({"add", "remove", "cdc"})
+
+
 class _KeyTwice(ValueError):
     """An object of the line names a key twice."""
 
@@ -457,10 +460,11 @@ def action_of(kind: str, values: Any) -> Action | None:
     return None if parser is None or values is None else parser(_Fields(kind, values))
 
 
-def parse_line(line: bytes | str, *, statistics: bool = True) -> Action | None:
+def parse_line(line: bytes | str, *, statistics: bool = True, files: bool = True) -> Action | None:
     """The action on one line of a commit file; None for a blank line or an unknown action.
 
     Without ``statistics`` a file's are passed over: to read them takes as long as all else.
+    Without ``files`` a line with an add, remove or cdc action need only be JSON, and is None.
     Raises :class:`CorruptLog` without a place: the caller knows file and line number. A line with
     two actions is refused, since one of them would be lost.
     """
@@ -473,6 +477,8 @@ def parse_line(line: bytes | str, *, statistics: bool = True) -> Action | None:
         raise CorruptLog(f"the line is not JSON ({e})") from None
     if not isinstance(document, dict):
         raise CorruptLog("the line is not a JSON object")
+    if not files and len(document) == 1 and not _FILE_KINDS.isdisjoint(document):
+        return None
     if not statistics:
         for values in document.values():
             if isinstance(values, dict):

@@ -106,14 +106,17 @@ class Commit:
         return _digest(location(path)) in self.header.paired
 
 
-def read_actions(name: str, lines: Iterable[bytes], *, statistics: bool = True) -> Iterator[Action]:
+def read_actions(
+    name: str, lines: Iterable[bytes], *, statistics: bool = True, files: bool = True
+) -> Iterator[Action]:
     """The actions of one JSON file of the log; an error names the file and the line.
 
-    Without ``statistics``, files come without their record counts and bounds.
+    Without ``statistics``, files come without their record counts and bounds; without ``files``,
+    they don't come at all.
     """
     for number, line in enumerate(lines, start=1):
         try:
-            action = parse_line(line, statistics=statistics)
+            action = parse_line(line, statistics=statistics, files=files)
         except TableError as e:
             e.what = f"line {number}: {e.what}"
             raise e.at(path=name) from None

@@ -53,7 +53,7 @@ def is_anothers(text: bytes, feed: str) -> bool:
     try:
         document: dict[str, Any] = json.loads(text)
         checksum = document.pop("checksum")
-        return checksum == _checksum(document) and document["feed"] != feed
+        return bool(checksum == _checksum(document) and document["feed"] != feed)
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return False
 

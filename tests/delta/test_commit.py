@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tailer.delta.actions import AddFile, Protocol, RemoveFile
+from tailer.delta.actions import AddFile, Metadata, Protocol, RemoveFile
 from tailer.delta.commit import read_actions, read_header
 from tailer.errors import CorruptLog, TableError, UnsupportedTable
 from tests.feeds import commit_of, log_lines, refusal, state
@@ -54,6 +54,18 @@ def test_statistics_are_read_only_where_they_are_asked_for() -> None:
     assert [(a.num_records, a.bounds) for a in without] == [(None, ())] * 2  # type: ignore[union-attr]  # files
     bad = list(log_lines(add("a", stats="{" * 100_000)))
     assert read_header(NAME, bad).adds == 1
+
+
+def test_without_files_the_rest_comes_and_is_as_strict() -> None:
+    actions = [add("a"), METADATA, remove("r"), PROTOCOL, cdc("c")]
+    found = read_actions(NAME, log_lines(*actions), files=False)
+    assert [type(a) for a in found] == [Metadata, Protocol]
+    for bad in (b'{"add": {"path": 1, "path": 2}}', b'{"add": {}', b"5"):
+        with pytest.raises(CorruptLog, match="line 1"):
+            list(read_actions(NAME, [bad], files=False))
+    two = [{**add("a"), **PROTOCOL}]
+    with pytest.raises(CorruptLog, match="two actions"):
+        list(read_actions(NAME, log_lines(*two), files=False))
 
 
 def test_the_actions_of_a_commit_have_no_order() -> None:

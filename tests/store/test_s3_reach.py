@@ -15,7 +15,6 @@ import pytest
 from tailer.errors import ConfigError, TableError, TransientError
 from tailer.store.s3 import S3Store
 from tailer.store.s3_options import S3Options
-from tests.feeds import refusal
 
 pytestmark = pytest.mark.anyio
 
@@ -89,6 +88,6 @@ async def test_an_endpoint_that_does_not_resolve_names_a_remedy() -> None:
     ],
 )
 def test_another_tool_s_option_gets_ours(key: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{key} is not an option .*{hint}"):
+    with pytest.raises(ConfigError, match=rf"^{key} is not an option .*{hint}") as refused:
         S3Options.from_options({key: "hush"})
-    assert "hush" not in refusal(lambda: S3Options.from_options({key: "hush"}), ConfigError)
+    assert "hush" not in str(refused.value)
