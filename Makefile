@@ -14,16 +14,22 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/_columns.c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format golden bench torture wheel clean
+.PHONY: help demo test test-lowest test-highest lint format golden bench torture wheel clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: $(DEMO) ## watch the changes of a real Delta table arrive
 	@$(RUN) tailer.testing.demo $(ARGS)
 
 test: $(DEV) ## run all tests, in two parts side by side (ARGS="-k feed" for some, in one)
 	$(RUN) $(if $(ARGS),pytest $(ARGS),tests)
+
+test-lowest: $(DEV) ## the core of the tests with the lowest versions of what this needs
+	$(RUN) tests.versions lowest $(ARGS)
+
+test-highest: $(DEV) ## the same with the highest ones
+	$(RUN) tests.versions highest $(ARGS)
 
 lint: $(DEV) ## check style, types and spelling
 	$(RUN) ruff check .
@@ -42,7 +48,7 @@ bench: $(DEV) ## measure against peers and bounds (ARGS="start read" for some of
 	$(RUN) tests.benchmarks $(ARGS)
 
 torture: $(DEV) ## the long runs: TAILER_TORTURE_ROUNDS (1000) kills, histories and the like
-	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m slow $(ARGS)
+	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m "slow or random" $(ARGS)
 
 wheel: $(DEV) ## build the wheel into dist/
 	$(RUN) build --wheel

@@ -14,6 +14,7 @@ import anyio.to_thread
 import pyarrow as pa
 
 from tailer.changes import CHANGE_TYPE, ChangeBatch, ChangeFile, Offset, Rows
+from tailer.counting import Place, logged_rows
 from tailer.decode.kept import kept_rows
 from tailer.decode.rows import DecodeOptions, Skip, check_names, decode_file, output_schema
 from tailer.delta.commit import Commit
@@ -23,7 +24,7 @@ from tailer.fetch import FetchAhead
 from tailer.log import DeltaLog
 from tailer.metrics import Observer
 from tailer.options import FeedOptions
-from tailer.policy import Requests, rows_of
+from tailer.policy import Requests
 from tailer.select import Selector
 from tailer.store import ChangeSourced
 
@@ -37,7 +38,8 @@ class Reading:
     """What all versions that one feed reads have in common.
 
     ``decode`` is that of the options, for the columns that are selected and with the observer told
-    of what is read; ``plan`` names the options by which changes are counted.
+    of what is read; ``plan`` names the options by which changes are counted, and ``former`` names
+    them as they were counted before.
     """
 
     log: DeltaLog
@@ -47,6 +49,7 @@ class Reading:
     selector: Selector
     decode: DecodeOptions
     plan: str
+    former: str
 
     @classmethod
     def of(
@@ -58,7 +61,30 @@ class Reading:
         selector = Selector(options.selection, options.decode.writer_timezone)
         columns = options.selection.columns or options.decode.columns
         decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
-        return cls(log, options, requests, observer, selector, decode, options.plan_id())
+        plans = options.plan_id(), options.plan_id(counting=1)
+        return cls(log, options, requests, observer, selector, decode, *plans)
+
+    def is_former(self, first: Offset) -> bool:
+        """Whether the index was counted in the former way, or nobody knows how."""
+        return first.index > 0 and first.plan != self.plan
+
+    def place(self, first: Offset) -> Place:
+        """Where an offset's index lies among the files of its version."""
+        return Place(self.log.store, first, former=self.is_former(first), lost=self.is_lost)
+
+    async def settled(self, first: Offset, files: Iterable[ChangeFile]) -> int:
+        """The index to begin with in the present way of counting."""
+        place = self.place(first)
+        async with (
+            aclosing(in_thread(iter(files))) as planned,
+            aclosing(place.onwards(planned)) as found,
+        ):
+            await anext(found, None)
+        return place.index
+
+    def is_lost(self, file: ChangeFile) -> bool:
+        """Whether a file is recorded as lost."""
+        return (file.version, file.path) in self.requests.lost
 
 
 class VersionReader:
@@ -83,24 +109,27 @@ class VersionReader:
         self, files: Iterable[ChangeFile], first: Offset
     ) -> AsyncGenerator[ChangeBatch, None]:
         """The batches of the version's files, the last one leading to the next version."""
-        skip, at = Skip(first.index), first
+        at: Offset | None = None
         held: ChangeBatch | None = None
         wanted = (file for file in files if self.selector.wants(file))
         store, columns = self.reading.log.store, self.decode.columns
         fetching = FetchAhead(store, self.decode.on_read, whole_rows=columns is None)
+        is_lost, place = self.reading.is_lost, self.reading.place(first)
+        skip = place.skip
 
         def may_start(file: ChangeFile) -> bool:
-            return not skip.remaining and file.kept is None and not self._lost(file)
+            return not skip.remaining and file.kept is None and not is_lost(file)
 
         async with (
             aclosing(in_thread(wanted)) as found,
+            aclosing(place.onwards(found)) as following,
             aclosing(fetching),
-            aclosing(fetching.in_order(found, may_start)) as planned,
+            aclosing(fetching.in_order(following, may_start)) as planned,
         ):
             async for file in planned:
-                passed = self._passed(file, skip)
-                if passed is not None:
-                    at = replace(at, index=at.index + passed)
+                at = at or replace(first, index=place.index)
+                if is_lost(file):
+                    at = replace(at, index=at.index + (logged_rows(file) or 0))
                     continue
                 async with aclosing(self._file(file, skip, fetching)) as decoded:
                     async for rows in decoded:
@@ -116,23 +145,8 @@ class VersionReader:
                 version=first.version,
                 hint="it was saved under another change source, or set wrongly; set it anew",
             )
-        held = held or self._empty(at)
+        held = held or self._empty(at or replace(first, index=place.index))
         yield replace(held, next_offset=held.offset.next_version(held.timestamp_ms))
-
-    def _passed(self, file: ChangeFile, skip: Skip) -> int | None:
-        """How far the index moves for a file that is not opened; None for one that is.
-
-        That is a file whose changes were all delivered before, or one that is recorded as lost.
-        """
-        rows, lost = rows_of(file), self._lost(file)
-        if rows is not None and (lost or 0 < rows <= skip.remaining):
-            delivered = min(rows, skip.remaining)
-            skip.remaining -= delivered
-            return rows - delivered
-        return 0 if lost else None
-
-    def _lost(self, file: ChangeFile) -> bool:
-        return (file.version, file.path) in self.reading.requests.lost
 
     async def _file(
         self, file: ChangeFile, skip: Skip, fetching: FetchAhead
@@ -144,7 +158,7 @@ class VersionReader:
         try:
             fetched = await fetching.take(file)
         except FileGone as e:
-            e.rows = rows_of(file)
+            e.rows = logged_rows(file)
             raise
         with fetched.source:
             decoded = decode_file(fetched.source, file, fetched.selection, self.decode, skip)
@@ -159,7 +173,8 @@ class VersionReader:
             yield replace(rows, batch=self.selector.rows(rows.batch))
 
     def _batch(self, file: ChangeFile | None, rows: Rows, at: Offset) -> ChangeBatch:
-        following = replace(at, index=at.index + rows.batch.num_rows, plan=self.reading.plan)
+        plan = self.reading.plan
+        following = replace(at, index=at.index + rows.batch.num_rows, plan=plan)
         state = self.selector.state(self.state if file is None else file.state)
         if file is not None:
             file = self.selector.file(file)
@@ -167,7 +182,9 @@ class VersionReader:
                 file = replace(file, kept=())
         batch, positions = rows.batch, rows.positions
         stamp = self.timestamp_ms
-        return ChangeBatch(batch, positions, state, file, stamp, at, following, rows.row_ids)
+        return ChangeBatch(
+            batch, positions, state, file, stamp, at, following, rows.row_ids, plan=plan
+        )
 
     def _empty(self, at: Offset) -> ChangeBatch:
         schema = output_schema(self.decode.target or self.state, self.decode.columns)

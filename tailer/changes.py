@@ -26,8 +26,10 @@ from tailer.errors import OffsetError
 __all__ = [
     "CHANGE_TYPE",
     "CHANGE_TYPES",
+    "COMING_KINDS",
     "COMMIT_TIMESTAMP",
     "COMMIT_VERSION",
+    "LEAVING_KINDS",
     "METADATA_FIELDS",
     "ChangeBatch",
     "ChangeFile",
@@ -52,6 +54,9 @@ NoticeKind = Literal[
 ]
 
 CHANGE_TYPES: tuple[ChangeType, ...] = ("insert", "update_preimage", "update_postimage", "delete")
+#: Those of rows that leave, and of rows that come.
+LEAVING_KINDS: tuple[ChangeType, ...] = ("delete", "update_preimage")
+COMING_KINDS: tuple[ChangeType, ...] = ("insert", "update_postimage")
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
 COMMIT_TIMESTAMP = "_commit_timestamp"
@@ -98,10 +103,10 @@ class Offset:
             plan=None,
         )
 
-    def under(self, plan: str) -> Offset:
-        """The offset to go on from under the options of this plan: inside a version whose changes
-        were counted in another way, that is the version's start."""
-        if self.index and self.plan not in (None, plan):
+    def under(self, *plans: str) -> Offset:
+        """The offset to go on from under the options of one of these plans: inside a version whose
+        changes were counted in another way, that is the version's start."""
+        if self.index and self.plan is not None and self.plan not in plans:
             return replace(self, index=0, plan=None)
         return self
 
@@ -218,7 +223,11 @@ class ChangeBatch:
     Where a feed pairs updates (:mod:`tailer.pair`), ``before`` (struct of the data columns) has
     each update's preimage beside its postimage, null in every other row; such a preimage is no row
     of its own then, and ``indices`` (int64) are the rows' places in the version. An image without
-    a partner stays a row of its own.
+    a partner stays a row of its own. So do the two of an update that changes the key; where the
+    writer tells that they belong together, each has the other one in ``partner`` (struct of the
+    data columns, null in every other row).
+
+    ``plan`` says how the changes are counted, in offsets within the version.
     """
 
     rows: pa.RecordBatch
@@ -231,6 +240,8 @@ class ChangeBatch:
     row_ids: pa.Int64Array | None = None
     before: pa.StructArray | None = None
     indices: pa.Int64Array | None = None
+    plan: str | None = None
+    partner: pa.StructArray | None = None
 
     @property
     def version(self) -> int:
@@ -260,7 +271,7 @@ class ChangeBatch:
         def at(row: int) -> Offset:
             # Where images were paired, rows know their own places; else they are counted.
             index = self.row_indices()[row].as_py()
-            return replace(self.offset, index=index, plan=self.next_offset.plan)
+            return replace(self.offset, index=index, plan=self.plan or self.next_offset.plan)
 
         return replace(
             self,

@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
 
 from tailer.errors import ConfigError, TailerError
+from tailer.signals import install
 
 __all__ = ["main", "parser", "run"]
 
@@ -245,15 +244,6 @@ def _choose_memory_pool() -> None:
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
 
 
-def _end_on_signals() -> None:
-    """End with status 0 on a signal that comes while the command is only being loaded: nothing is
-    in hand yet. Once it runs, the command sees to signals itself."""
-    if threading.current_thread() is not threading.main_thread():
-        return  # called by a program, which has its own signals
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit(0))
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     _choose_memory_pool()
@@ -268,8 +258,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command is None:
             parser().print_help(sys.stderr)
             return EXIT_USAGE
-        if arguments.command in ("tail", "run", "share"):
-            _end_on_signals()
         from tailer import commands
 
         return commands.run(arguments)
@@ -281,7 +269,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run() -> None:
-    """The console script."""
+    """The command that the process was started for; ends it with the status."""
+    install()
     try:
         status = main()
         sys.stdout.flush()
@@ -296,6 +285,4 @@ def run() -> None:
         # either case nothing more is to be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = EXIT_REFUSED
-    except KeyboardInterrupt:
-        status = 130
     sys.exit(status)

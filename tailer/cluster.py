@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import sys
 import threading
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +16,7 @@ from tailer.changes import Offset
 from tailer.config import Config
 from tailer.errors import OffsetError
 from tailer.metrics import MetricFamilies
+from tailer.signals import listen, stop_asked
 from tailer.spark.pipeline import PipelineFeed, PipelineOptions, run_pipeline, start_session
 
 __all__ = ["checkpoint_offset", "run_cluster"]
@@ -25,7 +25,7 @@ __all__ = ["checkpoint_offset", "run_cluster"]
 def run_cluster(config: Config, options: PipelineOptions) -> int:
     """Run all feeds as queries; returns the exit status, 1 if a feed has ended with an error.
 
-    SIGINT and SIGTERM end it after the batches in hand.
+    SIGINT, SIGTERM and SIGHUP end it after the batches in hand.
     """
     from prometheus_client import CollectorRegistry
 
@@ -35,12 +35,21 @@ def run_cluster(config: Config, options: PipelineOptions) -> int:
         PipelineFeed(assemble(config, feed, families), feed.store) for feed in config.feeds.values()
     ]
     stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+
+    async def stop() -> None:
+        # Not in a handler, which may interrupt the very thread that holds the event's lock.
+        await stop_asked(on_hangup=True)
+        stopping.set()
+
     spark = start_session(options)
+    listen()  # Spark has a handler of its own for SIGINT, which would break off what runs
     try:
         with start_blocking_portal() as portal, _serving(portal, config, registry, feeds):
-            run_pipeline(spark, portal, feeds, options, stopping)
+            waiting = portal.start_task_soon(stop)
+            try:
+                run_pipeline(spark, portal, feeds, options, stopping)
+            finally:
+                waiting.cancel()
     finally:
         spark.stop()
     failed = [feed for feed in feeds if feed.ended is not None]

@@ -8,7 +8,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ from tailer.offsets.memory import MemoryOffsetStore
 from tailer.options import FeedOptions
 from tailer.output import jsonl_options, open_output, output_kind
 from tailer.pipe import pipe
-from tailer.signals import until_stopped
+from tailer.signals import EXIT_INTERRUPTED, signalled, until_stopped
 from tailer.sink import load_sink
 from tailer.store import open_store
 
@@ -48,10 +48,35 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+#: So much of a value that a writer has chosen is shown on a line.
+_TEXT_MAX = 200
+
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command that the arguments name."""
-    return anyio.run(_COMMANDS[arguments.command], arguments)
+    """Run the command that the arguments name, until a signal ends it."""
+    if arguments.command in _WITH_OWN_END:
+        return anyio.run(_COMMANDS[arguments.command], arguments)
+    return anyio.run(_until_stopped, arguments)
+
+
+async def _until_stopped(arguments: argparse.Namespace) -> int:
+    """Run a command that a signal only breaks off. Raises :class:`TableError` where that leaves
+    its output file unwritten."""
+    status: int | None = None
+
+    async def work() -> None:
+        nonlocal status
+        status = await _COMMANDS[arguments.command](arguments)
+
+    await until_stopped(work)
+    if status is not None:
+        return status
+    if arguments.command == "tail":
+        return 0
+    if getattr(arguments, "output", None) is not None:
+        raise TableError("interrupted; no output file was written", table=arguments.table)
+    print(f"tailer: {arguments.command} was interrupted before its end", file=sys.stderr)
+    return signalled() or EXIT_INTERRUPTED
 
 
 def _on_table(
@@ -150,7 +175,7 @@ async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
         options=_feed_options(arguments, None, bounded=False),
         last=arguments.last,
     )
-    await until_stopped(lambda: run_feed(feed))
+    await run_feed(feed)
     return 0
 
 
@@ -206,14 +231,8 @@ async def _read(arguments: argparse.Namespace, log: DeltaLog) -> int:
     schema = output_schema(end, options.decode.columns)
     changes = read_changes(log, Offset(first), last, options)
     async with open_output(arguments.output, schema, ids=arguments.with_ids) as output:
-        await _to_its_end(pipe(changes, output.write), log)
+        await pipe(changes, output.write)
     return 0
-
-
-async def _to_its_end(work: Coroutine[None, None, None], log: DeltaLog) -> None:
-    """Do it whole. Raises :class:`TableError` if a signal ends it, so that no file is left."""
-    if await until_stopped(lambda: work):
-        raise TableError("interrupted; no output file was written", table=log.store.root)
 
 
 async def _snapshot(arguments: argparse.Namespace, log: DeltaLog) -> int:
@@ -228,7 +247,7 @@ async def _snapshot(arguments: argparse.Namespace, log: DeltaLog) -> int:
         rows = read_changes(log, start, snapshot.version, FeedOptions(decode=decode))
         schema = output_schema(snapshot.state)
         async with open_output(arguments.output, schema, ids=False) as output:
-            await _to_its_end(pipe(rows, output.write), log)
+            await pipe(rows, output.write)
         return 0
     files = size = 0
     records: int | None = 0  # not known, if one of the files has no statistics
@@ -264,12 +283,19 @@ def _describe(
     }
 
 
+def _plain(value: Any) -> str:
+    """A value of a commitInfo, which may be anything, as part of a line on a terminal."""
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
+    cut = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
 async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:
     entries = [entry async for entry in history(log)]
     for entry in entries[::-1][: arguments.limit]:
         moment = dt.datetime.fromtimestamp(entry.timestamp_ms / 1000, dt.UTC)
         when = moment.isoformat(timespec="milliseconds")
-        operation = entry.info.get("operation", "")
+        operation = _plain(entry.info.get("operation"))
         if arguments.json:
             # A commitInfo has a timestamp of its own, the writer's clock: not the commit's.
             fields = {**entry.info, "version": entry.version, "timestamp": when}
@@ -401,3 +427,6 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
     "spark": _spark,
     "shares": _shares,
 }
+
+#: A signal ends these in order, and they do so themselves.
+_WITH_OWN_END = ("run", "share", "spark")

@@ -11,16 +11,16 @@ from tailer.batches import Reading, VersionReader
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.plan import (
     Rewrite,
+    counts_files,
     incomplete_removes,
     plan_changes,
     plan_rewrite,
-    possible_readds,
     source_of,
 )
 from tailer.delta.commit import Commit
-from tailer.delta.snapshot import file_key
 from tailer.derive import derive
 from tailer.errors import DataLoss, FileGone, TableError
+from tailer.live import Moot
 from tailer.pair import pair_updates, paired_batches
 from tailer.policy import is_passed, schema_notice, skip_notice, stop_for_schema
 
@@ -34,7 +34,7 @@ async def commit_items(
     reading: Reading, commit: Commit, start: Offset, *, notices: bool
 ) -> AsyncGenerator[Item, None]:
     """One commit's notice and batches, from an offset in its version on."""
-    first = replace(start, table_id=commit.after.table_id).under(reading.plan)
+    first = replace(start, table_id=commit.after.table_id).under(reading.plan, reading.former)
     if commit.version in reading.requests.skips:
         yield skip_notice(first, commit.timestamp_ms)
         return
@@ -80,30 +80,40 @@ async def _batches(
 ) -> AsyncGenerator[ChangeBatch, None]:
     read = VersionReader(reading, commit, commit.timestamp_ms).batches
     files = await _plan(reading, commit)
+    if reading.is_former(first) and reading.requests.live.known(commit.version):
+        first = replace(first, index=0)  # rows of files were counted that have none in the version
     found = read(files, first)
     if reading.options.paired:
         files, pairing = await pair_updates(reading, commit, files)
+        if pairing and reading.is_former(first):
+            first = replace(first, index=await reading.settled(first, files))
         found = paired_batches(pairing, files, first, read) if pairing else read(files, first)
     async with aclosing(found) as batches:
         async for batch in batches:
             yield batch
 
 
+async def _moot(reading: Reading, commit: Commit) -> Moot:
+    """The commit's file actions that change nothing (:mod:`tailer.live`)."""
+    options, live = reading.options, reading.requests.live
+    wanted = counts_files(commit, options.change_source)
+    folder = options.diff.spill_folder
+    return await live.moot(reading.log, commit, wanted=wanted, spill_folder=folder)
+
+
 async def _plan(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
     """The files whose rows are the commit's changes, in their order."""
+    moot = await _moot(reading, commit)
     if is_passed(commit, reading.options.policies):
         return []
-    log = reading.log
     derived = source_of(commit, reading.options.change_source) == "derived"
-    lacking = incomplete_removes(commit, derived=derived)
-    again = possible_readds(commit) if derived else set()
-    known = await log.find_files(commit.version - 1, lacking | again)
+    lacking = incomplete_removes(commit, moot, derived=derived)
+    known = await reading.log.find_files(commit.version - 1, lacking)
     if derived:
-        live = {file_key(add) for where, add in known.items() if where in again}
-        files = await _derived(reading, commit, plan_rewrite(commit, known, live))
+        files = await _derived(reading, commit, plan_rewrite(commit, known, moot))
     else:
         wants = reading.selector.wants
-        files = (file for file in plan_changes(commit, known) if wants(file))
+        files = (file for file in plan_changes(commit, known, moot) if wants(file))
     if not reading.options.paired:
         return files
     lost = reading.requests.lost

@@ -88,6 +88,7 @@ class Config:
     log_format: str = "console"
     log_level: str = "info"
     measure_s: float = 30.0
+    progress_s: float = 60.0
     lease_s: float = 60.0
     lock_folder: Path | None = None
     s3: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -121,6 +122,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         log_format=daemon["log_format"],
         log_level=daemon["log_level"],
         measure_s=daemon["measure_s"],
+        progress_s=daemon["progress_s"],
         lease_s=daemon["lease_s"],
         lock_folder=path.parent / daemon["lock_folder"] if daemon["lock_folder"] else None,
         s3=s3,

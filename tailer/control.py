@@ -13,12 +13,16 @@ from tailer.assembly import assemble, check_targets, feeds_of_pattern
 from tailer.config import Config, FeedConfig
 from tailer.discovery import is_pattern
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
-from tailer.metrics import MetricFamilies
+from tailer.metrics import FeedMetrics, MetricFamilies
+from tailer.progress import Progress
 from tailer.runner import FeedStatus, Runner
 from tailer.select import parse_where
 from tailer.store.traffic import Traffic
 
 __all__ = ["Supervisor"]
+
+#: How often to look whether progress is to be told now, where it is not.
+_UNTOLD_LOOK_S = 60.0
 
 
 class Supervisor:
@@ -45,6 +49,7 @@ class Supervisor:
         self._tasks: Any = None
         self._failed = anyio.Event()
         self._change = anyio.Lock()
+        self._progress = Progress(logger)
         check_targets(config)
         self._tables = {
             name: self._runner(config, feed)
@@ -73,6 +78,7 @@ class Supervisor:
             await self._discover_all()
             self._tasks.start_soon(self._discovering)
             self._tasks.start_soon(self._measuring)
+            self._tasks.start_soon(self._reporting)
             while not self._over():
                 self._failed = anyio.Event()
                 await self._failed.wait()
@@ -91,6 +97,7 @@ class Supervisor:
         runner = self._runners.pop(name)
         del self._configs[name]
         await runner.end()
+        self._progress.gone(name, runner.feed.metrics)
         self._families.forget(name)
 
     async def _discovering(self) -> None:
@@ -102,18 +109,22 @@ class Supervisor:
             except ConfigError as e:
                 self.refused(e)
 
-    async def _discover_all(self) -> None:
+    async def _discover_all(self) -> list[str]:
+        """Follow the tables that patterns find now; returns the feeds that were started."""
+        started: list[str] = []
         for feed in list(self.config.feeds.values()):
             if is_pattern(feed.table):
                 try:
-                    await self._discover(feed)
+                    started += await self._discover(feed)
                 except ConfigError:
                     raise
                 except TailerError as e:
                     self._logger.warning("feed %s: %s", feed.name, e, extra={"feed": feed.name})
+        return started
 
-    async def _discover(self, feed: FeedConfig) -> None:
+    async def _discover(self, feed: FeedConfig) -> list[str]:
         found = await feeds_of_pattern(self.config, feed)
+        started: list[str] = []
         async with self._change:
             known = {name for name in self._runners if name.startswith(f"{feed.name}/")}
             for name in sorted(known - found.keys()):
@@ -124,11 +135,31 @@ class Supervisor:
                     self._start(name, found[name])
                 except ConfigError as e:  # its folder's name does not fit the sink; others' do
                     self._logger.warning("feed %s: %s", name, e, extra={"feed": name})
+                else:
+                    started.append(name)
+        return started
 
     async def _measuring(self) -> None:
         while True:
             await anyio.sleep(self.config.measure_s)
             await self.measure()
+
+    async def _reporting(self) -> None:
+        last = anyio.current_time()
+        while True:
+            period = self.config.progress_s
+            await anyio.sleep(period or _UNTOLD_LOOK_S)
+            if period:
+                now = anyio.current_time()
+                self._progress.report(self._metrics(), now - last)
+                last = now
+
+    def _metrics(self) -> dict[str, FeedMetrics]:
+        return {name: runner.feed.metrics for name, runner in self._runners.items()}
+
+    def say_end(self, why: str) -> None:
+        """Log what was delivered in all, once, when the process ends."""
+        self._progress.end(self._metrics(), why)
 
     async def measure(self) -> None:
         """Look at what is unread, for every feed that is behind."""
@@ -162,6 +193,11 @@ class Supervisor:
         """The feeds that have failed, and why."""
         return {n: str(r.last_error) for n, r in self._runners.items() if r.failed}
 
+    def misconfigured(self) -> bool:
+        """Whether it is for the configuration alone that feeds have failed."""
+        errors = [runner.error for runner in self._runners.values() if runner.failed]
+        return bool(errors) and all(isinstance(error, ConfigError) for error in errors)
+
     def runner(self, feed: str) -> Runner:
         """One feed. Raises KeyError if there is none of that name."""
         return self._runners[feed]
@@ -186,6 +222,10 @@ class Supervisor:
         """See :meth:`Runner.skip_version`."""
         await self.runner(feed).skip_version(version)
 
+    async def unskip_version(self, feed: str, version: int) -> None:
+        """See :meth:`Runner.unskip_version`."""
+        await self.runner(feed).unskip_version(version)
+
     async def resnapshot(self, feed: str, where: str | None = None) -> None:
         """See :meth:`Runner.resnapshot`. Raises :class:`ConfigError` for a bad ``where``: kept as
         an order, it would stop the feed at every start."""
@@ -204,6 +244,13 @@ class Supervisor:
     def refused(self, error: ConfigError) -> None:
         """Say that a new configuration was not taken."""
         self._logger.error("configuration not taken: %s", error, extra={"event": "reload"})
+
+    async def hangup(self) -> None:
+        """What SIGHUP asks for: :meth:`reload`. One with a mistake leaves all as it is."""
+        try:
+            await self.reload()
+        except ConfigError as e:
+            self.refused(e)
 
     def _as_started(self, config: Config) -> Config:
         """A new configuration, but for what a running process can't change: with another state
@@ -248,16 +295,18 @@ class Supervisor:
                 name for name in self._runners if name.partition("/")[0] in patterns - set(plain)
             ]
             self.config = config
-            for name in [*gone, *changed]:
-                await self._end(name)
+            async with anyio.create_task_group() as ends:  # each finishes its batch in hand
+                for name in [*gone, *changed]:
+                    ends.start_soon(self._end, name)
             started = [name for name in tables if name not in self._runners]
             for name in started:
                 self._start(name, tables[name])
-        await self._discover_all()
+        started += await self._discover_all()
+        ended = {*gone, *changed}
         said = {
-            "started": [name for name in started if name not in changed],
-            "stopped": gone,
-            "restarted": changed,
+            "started": [name for name in started if name not in ended],
+            "stopped": [name for name in gone if name not in started],
+            "restarted": [name for name in started if name in ended],
         }
         self._logger.info("configuration read again: %s", said, extra={"event": "reload", **said})
         return said

@@ -7,7 +7,6 @@ has it read its configuration again.
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,7 +33,7 @@ from tailer.metrics import MetricFamilies
 from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
 from tailer.signals import until_stopped
-from tailer.sink import Looks, Sink
+from tailer.sink import Looks, Sink, delivery_of
 from tailer.store.traffic import StoreMetrics
 
 __all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_log"]
@@ -43,7 +42,7 @@ __all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_l
 async def run_daemon(config: Config) -> int:
     """Run all feeds of a configuration; returns the exit status.
 
-    0 after a signal, 1 if a feed has failed.
+    0 after a signal, 1 if a feed has failed, 2 if all that failed did for their configuration.
     """
     from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
@@ -57,17 +56,13 @@ async def run_daemon(config: Config) -> int:
         config, lambda: load_config(config.path), families, StoreMetrics(registry), logger
     )
 
-    async def work() -> None:
-        async with _serving(config, registry, supervisor), anyio.create_task_group() as tasks:
-            tasks.start_soon(_reloading, supervisor)
-            await supervisor.run()
-            tasks.cancel_scope.cancel()
-
-    stopped = await until_stopped(work)
+    async with _serving(config, registry, supervisor):
+        stopped = await until_stopped(supervisor.run, supervisor.hangup)
     failed = supervisor.failures()
+    supervisor.say_end("asked to" if stopped else "for every feed has failed or come to its end")
     for name, error in failed.items():
         print(f"tailer: feed {name}: {error}", file=sys.stderr)
-    return 0 if stopped and not failed else 1 if failed else 0
+    return (2 if supervisor.misconfigured() else 1) if failed else 0
 
 
 def _keep_place(config: Config) -> None:
@@ -75,16 +70,6 @@ def _keep_place(config: Config) -> None:
         keep_place(config.lock_folder)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: daemon.lock_folder: {e}") from e
-
-
-async def _reloading(supervisor: Supervisor) -> None:
-    """Read the configuration again on SIGHUP; one with a mistake leaves all as it is."""
-    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
-        async for _ in signals:
-            try:
-                await supervisor.reload()
-            except ConfigError as e:
-                supervisor.refused(e)
 
 
 @asynccontextmanager
@@ -152,7 +137,11 @@ async def _check(config: Config, feed: FeedConfig) -> str:
             full = f"{feed.name}/{branch}" if branch else feed.name
             _check_key(config, feed, branch, sink, state.schema.names)
             offsets = offset_store(config, full)
-            saved, owner = await _saved(full, sink, offsets)
+            try:
+                await _check_delivery(full, branch, sink, offsets)
+                saved, owner = await _saved(full, sink, offsets)
+            except ConfigError as e:
+                raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
             offset = saved or await start_offset(log, feed.start)
             origin = f"saved offset{owner}" if saved else feed.start
             to = f"{branch} " if branch else ""
@@ -160,6 +149,12 @@ async def _check(config: Config, feed: FeedConfig) -> str:
     finally:
         await log.store.aclose()
     return f"{log.store.root} (id {state.table_id}) to {feed.sink_type}, {', '.join(places)}"
+
+
+async def _check_delivery(name: str, branch: str, sink: Sink, offsets: OffsetStore) -> None:
+    """Raise what a start would of a sink whose records are not to be as they were."""
+    kept = (await offsets.load_orders()).get("delivery") or {}
+    delivery_of(sink, name, kept.get(branch) if branch else kept, await offsets.load())
 
 
 async def _saved(name: str, sink: Sink, offsets: OffsetStore) -> tuple[Offset | None, str]:

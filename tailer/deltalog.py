@@ -21,18 +21,17 @@ from threading import Lock
 from typing import Any, ClassVar, TypeVar
 
 import anyio
+import anyio.to_thread
 from anyio.from_thread import start_blocking_portal
 
 from tailer import log as async_log
-from tailer.changes import Offset
 from tailer.delta.actions import Action, AddFile, DomainMetadata, Metadata, Protocol
-from tailer.delta.commit import Commit, read_actions
-from tailer.delta.partitions import partition_scalar
+from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.properties import tombstone_retention_ms
 from tailer.delta.schema import StructField
+from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, TableState
-from tailer.errors import ConfigError, CorruptRow, TableError
-from tailer.follow import follow
+from tailer.errors import ConfigError, CorruptRow, DataLoss, TableError
 from tailer.history import (
     HistoryEntry,
     Sums,
@@ -224,19 +223,28 @@ class DeltaLog:
     def get_changes(self, start: int) -> Iterator[tuple[int, list[Action]]]:
         """(version, all its actions) of every commit from ``start`` to the newest, in order.
 
-        Raises :class:`DataLoss` where one of them is missing.
+        They are what the log has, also where a commit gives the table another id, and no snapshot
+        is needed. Raises :class:`DataLoss` where one of them is missing.
         """
 
-        async def commits(log: async_log.DeltaLog) -> AsyncGenerator[Commit, None]:
+        async def commits(
+            log: async_log.DeltaLog,
+        ) -> AsyncGenerator[tuple[int, list[Action]], None]:
             last = await log.latest_version()
-            if start > last:
-                return
-            async with aclosing(follow(log, Offset(start), last)) as found:
-                async for commit in found:
-                    yield commit
+            for version in range(start, last + 1):
+                try:
+                    actions = await log.actions(version)
+                except FileNotFoundError:
+                    raise DataLoss(
+                        f"the commit is missing, though version {last} exists",
+                        table=log.store.root,
+                        version=version,
+                        path=commit_name(version),
+                        hint="the log was cleaned up or a file was lost; start at a newer version",
+                    ) from None
+                yield version, await anyio.to_thread.run_sync(list, actions)
 
-        for commit in self._stream(commits):
-            yield commit.version, list(read_actions(commit.name, commit.lines()))
+        return self._stream(commits)
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """The commits that the log still has, newest first."""
@@ -257,7 +265,10 @@ class DeltaLog:
 
 def _value(file: AddFile, state: TableState, field: StructField, writer_timezone: str) -> Any:
     """One partition value of a file, as Python has it."""
-    text = file.partition_values.get(state.physical_name(field))
+    try:
+        text = partition_text(file.partition_values, state.physical_name(field))
+    except TableError as e:
+        raise e.at(path=file.path) from None
     try:
         return partition_scalar(text, field.type, writer_timezone).as_py()
     except OverflowError:

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, healing
 from tailer.store import LOG_DIR
 
 __all__ = ["discover", "is_pattern"]
@@ -64,7 +64,9 @@ async def _local(folder: str) -> list[str]:
     def scan() -> list[str]:
         try:
             path = Path(folder.removeprefix("file://")).expanduser()
-            return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
+            # A disk that is away has not lost its tables.
+            with healing(f"{folder}: it can't be listed"):
+                return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return []
 

@@ -11,6 +11,7 @@ A message is one sentence: what was found, where, and what to do. Only ``feed.py
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,8 +33,11 @@ __all__ = [
     "UnsupportedTable",
     "cannot_listen",
     "first_error",
+    "healing",
+    "may_heal",
     "meant",
     "no_room",
+    "out_of_reach",
     "spilling",
 ]
 
@@ -172,10 +176,8 @@ class ConfigError(TailerError):
 
 
 #: What keeps an address from being listened on for a while: a process that has the port still, an
-#: interface that is not up yet, a machine at its limits.
-_TAKEN = {
-    errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM,
-}  # fmt: skip
+#: interface that is not up yet.
+_TAKEN = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 def cannot_listen(place: str, address: tuple[str, int], e: OSError) -> TailerError:
@@ -184,7 +186,7 @@ def cannot_listen(place: str, address: tuple[str, int], e: OSError) -> TailerErr
     what = f"{place}: {address[0]}:{address[1]} can't be served ({e.strerror or e})"
     if isinstance(e, socket.gaierror):
         return (TransientError if e.errno == socket.EAI_AGAIN else ConfigError)(what)
-    if e.errno in _TAKEN:
+    if e.errno in _TAKEN or may_heal(e):
         return TransientError(f"{what}; start again when it is free, or name another address")
     return ConfigError(what)
 
@@ -204,6 +206,59 @@ def meant(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+#: What an operating system says of a lack or a fault that may be over at the next try, and what
+#: to do about it.
+_HEALING = {
+    errno.EMFILE: "let this process open more files: LimitNOFILE of its unit, or `ulimit -n`",
+    errno.ENFILE: "let the system open more files: sysctl fs.file-max",
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there",
+    errno.ENOMEM: "give the machine more memory",
+    errno.ENOBUFS: "give the machine more memory",
+    errno.EIO: "look after the disk, or the mount",
+    errno.EREMOTEIO: "look after the disk, or the mount",
+    errno.ESTALE: "look after the mount",
+    errno.ENOTCONN: "look after the mount",
+    errno.EHOSTDOWN: "look after the mount",
+    errno.ETIMEDOUT: "look after the mount, or the network",
+    errno.EINTR: None,
+    errno.EAGAIN: None,
+    errno.EBUSY: None,
+}
+#: What Python raises instead of an OSError with EAGAIN.
+_NO_THREAD = "can't start new thread"
+
+
+def may_heal(e: BaseException) -> bool:
+    """Whether what the operating system refused may be had at another time: a descriptor, a thread,
+    room on a disk, a disk or mount that was away. Every OSError is judged by this."""
+    if isinstance(e, OSError):
+        # The numbers of TLS's own errors are others.
+        return e.errno in _HEALING and type(e).__module__ != "ssl"
+    return isinstance(e, RuntimeError) and str(e).startswith(_NO_THREAD)
+
+
+def out_of_reach(what: str, e: BaseException) -> TransientError:
+    """The error for what :func:`may_heal`: what could not be done, why, and the remedy."""
+    if not isinstance(e, OSError) or e.errno is None:
+        return TransientError(f"{what} ({e}); let this process have more threads: `ulimit -u`")
+    # pyarrow puts the whole story into the message.
+    reason, remedy = os.strerror(e.errno), _HEALING.get(e.errno)
+    return TransientError(f"{what} ({reason})" + (f"; {remedy}" if remedy else ""))
+
+
+@contextmanager
+def healing(what: str) -> Iterator[None]:
+    """Has what :func:`may_heal` raised as a :class:`TransientError`, which says ``what`` could not
+    be done."""
+    try:
+        yield
+    except (OSError, RuntimeError) as e:
+        if not may_heal(e):
+            raise
+        raise out_of_reach(what, e) from e
+
+
 @contextmanager
 def spilling(folder: str | None) -> Iterator[None]:
     """Around the making and writing of temporary files in a folder; None: the system's own.
@@ -213,6 +268,8 @@ def spilling(folder: str | None) -> Iterator[None]:
     try:
         yield
     except OSError as e:
+        if e.errno in (errno.EMFILE, errno.ENFILE):
+            raise out_of_reach("temporary files can't be made", e) from e
         raise no_room(folder, e.strerror or str(e)) from e
 
 

@@ -7,9 +7,9 @@ an initial snapshot is served alone; the others wait and join in when it has cau
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TransientError, first_error
 from tailer.offsets import OffsetStore
-from tailer.sink import Sink, announce, reopen
+from tailer.sink import Sink, announce, delivery_of, reopen
 
 __all__ = ["Branch", "FanOut", "Rejoin"]
 
@@ -82,6 +82,19 @@ class FanOut(OffsetStore):
         stage = min(branch.stage() for branch in self.branches)
         self._active = [branch for branch in self.branches if branch.stage() == stage]
         return min(branch.at for branch in self._active if branch.at is not None)
+
+    def delivery(
+        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    ) -> Mapping[str, Any]:
+        """See :class:`tailer.sink.KnowsDelivery`: that of each sink that tells, by its name."""
+        before = kept or {}
+        found = {
+            branch.name: delivery_of(
+                branch.sink, f"{feed}/{branch.name}", before.get(branch.name), at
+            )
+            for branch in self.branches
+        }
+        return {name: delivery for name, delivery in found.items() if delivery}
 
     async def write(self, batch: ChangeBatch) -> None:
         """Write to every sink what of the batch it does not have; save its offset behind it."""
@@ -195,4 +208,6 @@ def _rest(batch: ChangeBatch, at: Offset | None) -> ChangeBatch | None:
         again = batch.offset.snapshot and at == batch.next_offset
         return batch if again else None
     first = pc.sum(pc.less(batch.row_indices(), at.index)).as_py() or 0
+    if first == batch.num_rows:  # behind its last row there may be preimages, which are no rows
+        return replace(batch.slice(0, 0), offset=at, next_offset=batch.next_offset)
     return batch.slice(first, batch.num_rows)

@@ -13,16 +13,17 @@ After a failure nothing in memory is believed: the feed starts again from its sa
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 
 from tailer.batches import Reading
 from tailer.changes import ChangeBatch, Offset
 from tailer.commits import Item, commit_items, skipped
-from tailer.errors import DataLoss, TailerError, TransientError
+from tailer.errors import DataLoss, TailerError, TransientError, healing
 from tailer.follow import check_there, follow
 from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics, Observer
@@ -31,7 +32,7 @@ from tailer.options import FeedOptions
 from tailer.pipe import pipe
 from tailer.policy import FeedPaused, Requests, after_loss
 from tailer.publish import Publisher
-from tailer.sink import Sink
+from tailer.sink import Sink, delivery_of
 from tailer.snapshotting import Resnapshots, initial_snapshot
 
 __all__ = ["Feed", "read_changes", "read_items", "run_feed"]
@@ -89,7 +90,15 @@ async def run_feed(feed: Feed) -> None:
 
 
 async def _run_once(feed: Feed) -> None:
+    """One attempt. What the operating system refuses for now is raised as a TransientError, also
+    where a library met it and nobody could name the file."""
+    with healing(f"{feed.log.store.root}: the feed can't go on"):
+        await _attempt(feed)
+
+
+async def _attempt(feed: Feed) -> None:
     try:
+        delivery = await _delivery(feed)
         offset = await feed.sink.open(feed.name) or await feed.offsets.load()
         if offset is None:
             # Found once: "latest" is another version after a failure or a restart, and what was
@@ -102,7 +111,10 @@ async def _run_once(feed: Feed) -> None:
             feed.requests.unsaved = False
         feed.metrics.started(offset)
         options = feed.options.for_sink(feed.sink)
-        publisher = Publisher(feed.sink, feed.park, feed.offsets, feed.metrics, feed.requests)
+        how = (feed.sink, feed.park, feed.offsets, feed.metrics, feed.requests)
+        publisher = Publisher(*how, delivery)
+        if feed.requests.delivery and delivery != feed.requests.delivery:
+            await publisher.keep_delivery()  # the options accept it, this once
         items = publisher.paced(
             read_items(feed.log, offset, feed.last, options, feed.metrics, feed.requests),
             options.publish.rows_per_s_max,
@@ -119,6 +131,13 @@ async def _run_once(feed: Feed) -> None:
             finally:
                 if feed.park is not None:
                     await feed.park.aclose()
+
+
+async def _delivery(feed: Feed) -> Mapping[str, Any]:
+    """What the sink's records are like. Raises :class:`ConfigError` if they were of another kind
+    before, unless that is accepted."""
+    kept = feed.requests.delivery
+    return delivery_of(feed.sink, feed.name, kept, await feed.offsets.load() if kept else None)
 
 
 async def read_changes(
@@ -160,7 +179,7 @@ async def read_items(
             await check_there(log, at.version)  # or all its files are missing, for now
             if options.policies.on_data_loss == "fail":
                 raise
-            at = at.under(reading.plan)
+            at = at.under(reading.plan, reading.former)
             notice = await after_loss(log, at, loss, options.policies.on_data_loss, requests)
             observer.lost(notice)
             yield notice
@@ -179,7 +198,9 @@ async def _read(
             async for item in items:
                 yield item
                 at = item.next_offset
-    while at.version in reading.requests.skips:
+    # What is not there yet is skipped when it comes.
+    skips = reading.requests.skips
+    while at.version in skips and at.version <= await reading.log.latest_version():
         notice = await skipped(reading, at)
         yield notice
         at = notice.next_offset

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from contextlib import aclosing
-from itertools import islice
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing, closing
 
 import anyio
 import anyio.to_thread
 
-from tailer.delta.actions import Action, AddFile, Sidecar, parse_line
-from tailer.delta.checkpoint import checkpoint_actions
+from tailer.checkpoints import CheckpointReader, ListedFiles, chunks
+from tailer.delta.actions import Action, AddFile, parse_line
+from tailer.delta.checkpoint import FILES, WITH_STATISTICS, adds_of
 from tailer.delta.checksum import VersionChecksum, parse_checksum
 from tailer.delta.commit import Commit, Lines, read_actions, read_header
-from tailer.delta.last_checkpoint import parse_last_checkpoint
-from tailer.delta.paths import location
+from tailer.delta.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from tailer.delta.segment import (
     LogFile,
     LogKind,
@@ -28,7 +28,7 @@ from tailer.delta.segment import (
     log_file,
     segments,
 )
-from tailer.delta.snapshot import Reconciliation, Snapshot, TableState
+from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
 from tailer.delta.timestamps import commit_timestamp, enablement
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, spilling
 from tailer.store import LOG_DIR, FileStatus, Store, traits_of
@@ -52,6 +52,7 @@ class DeltaLog:
         self.store = store
         self.torn_commit_max_s = torn_commit_max_s
         self._atomic = traits_of(store).atomic
+        self._checkpoints = CheckpointReader(store, self.lines)
 
     def _at(self, error: TableError) -> TableError:
         return error.at(table=self.store.root)
@@ -70,19 +71,19 @@ class DeltaLog:
 
     async def _recent_files(self) -> list[LogFile]:
         """The files from the last known checkpoint on; all of them if that is not to be had."""
-        hint = await self._last_checkpoint_version()
+        hint = await self._last_checkpoint()
         if hint is not None:
-            files = await self.files(f"{hint:020d}")
-            if any(f.version == hint and f.kind is not LogKind.COMMIT for f in files):
+            files = await self.files(f"{hint.version:020d}")
+            if any(f.version == hint.version and f.kind is not LogKind.COMMIT for f in files):
                 return files
         return await self.files()
 
-    async def _last_checkpoint_version(self) -> int | None:
+    async def _last_checkpoint(self) -> LastCheckpoint | None:
         """What ``_last_checkpoint`` says: a hint, and none at all if it can't be trusted."""
         try:
             path = f"{LOG_DIR}/_last_checkpoint"
             data, status = await self.store.read(path, 0, COMMIT_MEMORY_BYTES_MAX)
-            return parse_last_checkpoint(data).version if status.size <= len(data) else None
+            return parse_last_checkpoint(data) if status.size <= len(data) else None
         except (FileNotFoundError, CorruptLog):
             return None
 
@@ -183,10 +184,11 @@ class DeltaLog:
 
     async def has_commit(self, version: int) -> bool:
         """Whether the commit is there: asked for by itself, for a listing may be older."""
-        if version < 0:
-            return False
+        return version >= 0 and await self._is_there(commit_name(version))
+
+    async def _is_there(self, name: str) -> bool:
         try:
-            await self.store.stat(f"{LOG_DIR}/{commit_name(version)}")
+            await self.store.stat(f"{LOG_DIR}/{name}")
         except FileNotFoundError:
             return False
         return True
@@ -201,7 +203,7 @@ class DeltaLog:
             else:
                 reconciliation.take(await self._json_actions(file.name))
         for file in segment.checkpoint.files if segment.checkpoint else ():
-            reconciliation.take([a async for a in self._checkpoint_actions(file.name, files=False)])
+            reconciliation.take(await self._checkpoints.steering(file.name))
         try:
             state = reconciliation.state()
         except TableError as e:
@@ -214,22 +216,88 @@ class DeltaLog:
         self, snapshot: Snapshot, *, statistics: bool = False
     ) -> AsyncGenerator[AddFile, None]:
         """The snapshot's files, streamed: memory grows with the commits after the checkpoint,
-        not with the table. With ``statistics``, their record counts too."""
-        reconciliation = Reconciliation()
-        deltas, checkpoint = snapshot.segment.deltas, snapshot.segment.checkpoint
-        for file in (*reversed(deltas), *(checkpoint.files if checkpoint else ())):
-            try:
-                if file in deltas:
-                    for add in reconciliation.live(await self._json_actions(file.name)):
+        not with the table. With ``statistics``, their record counts too.
+
+        None is given before the checkpoint's list is read to its end. Raises as
+        :meth:`whole_way`.
+        """
+        segment, listed = await self.whole_way(snapshot, WITH_STATISTICS if statistics else FILES)
+        live = Reconciliation().live
+        with closing(listed):
+            for file in reversed(segment.deltas):
+                try:
+                    found = chunks(live(await self._json_actions(file.name)))
+                    async with aclosing(found) as batches:
+                        async for adds in batches:
+                            for add in adds:
+                                yield add
+                except TableError as e:
+                    raise self._at(e).at(version=file.version, path=file.name) from None
+                except FileNotFoundError as e:
+                    raise self._vanished(e) from None
+            listing = listed.items(
+                lambda batch: live(adds_of(batch), remember=False),
+                lambda name, lines: live(read_actions(name, lines()), remember=False),
+            )
+            async with aclosing(listing) as batches:
+                async for adds in batches:
+                    for add in adds:
                         yield add
-                    continue
-                found = self._checkpoint_files(file.name, reconciliation, statistics=statistics)
-                async for add in found:
-                    yield add
+
+    async def whole_way(
+        self, snapshot: Snapshot, fields: Sequence[str]
+    ) -> tuple[LogSegment, ListedFiles]:
+        """A segment by which the snapshot's files can be told, and its checkpoint's list of them,
+        with these fields of each, which the caller closes. The list is empty without a checkpoint.
+
+        It is the snapshot's own segment, unless its checkpoint is damaged, or has another number
+        of files than its writers counted: then another checkpoint or the commits from the first
+        one on tell. Raises :class:`CorruptLog` where no way is left, :class:`TransientError` if
+        the checkpoint has been cleaned up since the snapshot was read.
+        """
+        refused: TableError | None = None
+        async for segment in self._ways(snapshot):
+            checkpoint = segment.checkpoint
+            if checkpoint is None:
+                return segment, ListedFiles()
+            try:
+                counts = await self._counts(checkpoint.version, snapshot.state.table_id)
+                listed = await self._checkpoints.listed_files(checkpoint, fields, counts)
             except TableError as e:
-                raise self._at(e).at(version=file.version, path=file.name) from None
-            except FileNotFoundError as e:
-                raise self._vanished(e) from None
+                e.hint = e.hint or (
+                    "there is no other whole way to this version: restore the file, or start at a "
+                    "newer version"
+                )
+                refused = refused or self._at(e).at(version=checkpoint.version)
+            else:
+                return segment, listed
+        assert refused is not None  # the snapshot's own segment is a way
+        top = snapshot.segment.checkpoint.files[0].name if snapshot.segment.checkpoint else ""
+        if not await self._is_there(top):
+            raise self._vanished(FileNotFoundError(top))
+        raise refused
+
+    async def _ways(self, snapshot: Snapshot) -> AsyncGenerator[LogSegment, None]:
+        """The segments that lead to the snapshot: its own, then those of a new listing."""
+        yield snapshot.segment
+        try:
+            for segment in segments(await self.files(), snapshot.version):
+                if segment.checkpoint != snapshot.segment.checkpoint:
+                    yield segment
+        except DataLoss:
+            return
+
+    async def _counts(self, version: int, table_id: str) -> dict[str, int]:
+        """How many files the version's checkpoint should list, by the names of the files of the
+        log that say so; a hint that can't be trusted says nothing."""
+        counts: dict[str, int] = {}
+        hint = await self._last_checkpoint()
+        if hint is not None and hint.version == version and hint.num_files is not None:
+            counts["_last_checkpoint"] = hint.num_files
+        checksum = await self.checksum(version)
+        if checksum is not None and checksum.metadata.id == table_id:
+            counts[f"{version:020d}.crc"] = checksum.num_files
+        return counts
 
     async def checksum(self, version: int) -> VersionChecksum | None:
         """What a version's checksum file (``.crc``) says; None without one that can be trusted."""
@@ -256,13 +324,16 @@ class DeltaLog:
                 return 0
             return (await self.store.stat(f"{LOG_DIR}/{checkpoint.files[0].name}")).mtime_ms
 
-    async def find_files(self, version: int, locations: set[str]) -> dict[str, AddFile]:
-        """Those of the snapshot's files that lie at one of the locations."""
-        if not locations:
+    async def find_files(
+        self, version: int, keys: AbstractSet[tuple[str, str]]
+    ) -> dict[tuple[str, str], AddFile]:
+        """Those of the snapshot's files that have one of these keys
+        (:func:`tailer.delta.snapshot.file_key`)."""
+        if not keys:
             return {}
         snapshot = await self.snapshot(version)
         async with aclosing(self.live_files(snapshot)) as files:
-            return {where: add async for add in files if (where := location(add.path)) in locations}
+            return {key: add async for add in files if (key := file_key(add)) in keys}
 
     async def lines(self, name: str) -> Lines:
         """The lines of a commit, compaction or JSON checkpoint, as often as they are asked for.
@@ -271,41 +342,9 @@ class DeltaLog:
         """
         return (await self._lines(name))[0]
 
-    async def sidecars(self, name: str) -> list[str]:
-        """The names of a checkpoint's sidecars, in the log's folder; none for most checkpoints."""
-        steering = self._checkpoint_actions(name, files=False)
-        return [_sidecar_name(a) async for a in steering if isinstance(a, Sidecar)]
-
-    async def _checkpoint_files(
-        self, name: str, reconciliation: Reconciliation, *, statistics: bool
-    ) -> AsyncGenerator[AddFile, None]:
-        for part in (name, *await self.sidecars(name)):
-            actions = self._checkpoint_actions(part, files=True, statistics=statistics)
-            async for action in actions:
-                for add in reconciliation.live([action], remember=False):
-                    yield add
-
     async def _json_actions(self, name: str) -> Iterator[Action]:
         lines, _ = await self._lines(name)
         return read_actions(name, lines())
-
-    async def _checkpoint_actions(
-        self, name: str, *, files: bool, statistics: bool = False
-    ) -> AsyncGenerator[Action, None]:
-        if name.endswith(".json"):
-            for action in await self._json_actions(name):
-                if isinstance(action, AddFile) is files:
-                    yield action
-            return
-        try:
-            source = await self.store.open(f"{LOG_DIR}/{name}", None)
-        except FileNotFoundError:
-            raise CorruptLog("the checkpoint's file is missing", path=name) from None
-        with source:
-            actions = checkpoint_actions(name, source, files=files, statistics=statistics)
-            while batch := await anyio.to_thread.run_sync(_take, actions, 4096):
-                for action in batch:
-                    yield action
 
     # Commits
 
@@ -360,6 +399,17 @@ class DeltaLog:
             version, name, timestamp, status.mtime_ms, status.size, header, lines, before, after,
             status.tag,
         )  # fmt: skip
+
+    async def actions(self, version: int) -> Iterator[Action]:
+        """All actions of one version's commit, for whoever asks for no state of the table. Raises
+        FileNotFoundError if it is not there, :class:`CorruptLog` if the protocol forbids it."""
+        name = commit_name(version)
+        lines, _ = await self._whole_lines(name, version)
+        try:
+            await anyio.to_thread.run_sync(lambda: read_header(name, lines()))
+        except TableError as e:
+            raise self._at(e).at(version=version, path=name) from None
+        return read_actions(name, lines())
 
     async def _whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
         """The lines of a commit once its last one is whole and its size has come to rest.
@@ -429,15 +479,6 @@ def _state_after(before: TableState | None, protocol: object, metadata: object) 
     reconciliation = Reconciliation()
     reconciliation.take([a for a in (protocol, metadata) if a is not None])  # type: ignore[misc]  # as in the header
     return reconciliation.state()
-
-
-def _sidecar_name(action: Sidecar) -> str:
-    """A sidecar's name in the log folder. The protocol has them all in ``_sidecars``."""
-    return "_sidecars/" + location(action.path).rsplit("/", 1)[-1]
-
-
-def _take(actions: Iterator[Action], count: int) -> list[Action]:
-    return list(islice(actions, count))
 
 
 def _split(file: io.BufferedIOBase | io.BytesIO | io.BufferedReader, name: str) -> Iterator[bytes]:

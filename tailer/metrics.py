@@ -210,6 +210,11 @@ class FeedMetrics(Observer):
         """The table's newest version is this one."""
         self._newest = version
 
+    @property
+    def newest_known(self) -> int | None:
+        """The table's newest version, as far as reading has learnt it; None if it has not."""
+        return None if self._newest < 0 else self._newest
+
     def noops(self, rows: int) -> None:
         """So many rows were rewritten as updates with equal values, and dropped."""
         if self.families is not None:

@@ -14,7 +14,12 @@ from tailer.policy import Policies
 from tailer.select import Selection
 from tailer.sink import Sink, wants_row_ids
 
-__all__ = ["FeedOptions", "PublishOptions", "RetryOptions"]
+__all__ = ["COUNTING", "FeedOptions", "PublishOptions", "RetryOptions"]
+
+#: How changes are counted within a version. Counting 1 believed statistics, kept the rows of a cdc
+#: file in their writer's order, and counted what leaves or comes of files that were not there to
+#: leave, or were there already.
+COUNTING = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +71,11 @@ class FeedOptions:
         key = self.key or tuple(getattr(sink, "key_columns", ()))
         return replace(options, paired=True, key=key)
 
-    def plan_id(self) -> str:
+    def plan_id(self, counting: int = COUNTING) -> str:
         """Names the options by which the changes of a version are counted: 12 hex digits."""
         where = self.selection.where.text if self.selection.where else None
         passing = [self.policies.ignore_deletes, self.policies.skip_change_commits]
-        text = json.dumps([self.change_source, self.key, where, *passing])
+        named = [self.change_source, self.key, where, *passing]
+        # Counting 1 had no number: offsets that were saved then are known by their ids.
+        text = json.dumps(named if counting == 1 else [counting, *named])
         return blake2b(text.encode(), digest_size=6).hexdigest()

@@ -120,7 +120,25 @@ async def open_output(
             temporary.unlink()
 
 
+def _check_parquet(schema: pa.Schema) -> None:
+    """Raise :class:`ConfigError` for a column that Parquet has no form for."""
+    for field in schema:
+        if _holds_empty_struct(field.type):
+            raise ConfigError(
+                f"the column {field.name!r} has a struct without fields, which Parquet can't hold; "
+                "let --output be .arrow or .jsonl, or choose other columns by --columns"
+            )
+
+
+def _holds_empty_struct(data_type: pa.DataType) -> bool:
+    inside = [data_type.field(i).type for i in range(getattr(data_type, "num_fields", 0))]
+    empty = pa.types.is_struct(data_type) and not inside
+    return empty or any(map(_holds_empty_struct, inside))
+
+
 async def _open(path: Path, kind: str, schema: pa.Schema, *, ids: bool) -> _ColumnarOutput | Sink:
+    if kind == "parquet":
+        _check_parquet(schema)
     if kind != "jsonl":
         return _ColumnarOutput(path, kind, schema, ids=ids)
     options = {**jsonl_options(str(path), ids=ids), "sync": False}

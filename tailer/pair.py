@@ -14,12 +14,12 @@ from anyio.from_thread import BlockingPortal
 
 from tailer.batches import Reading
 from tailer.changes import ChangeBatch, ChangeFile, Offset
+from tailer.counting import logged_rows
 from tailer.decode.pairing import Images, Pairing, find_pairs, from_index, may_have_images
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
 from tailer.errors import FileGone, OffsetError, first_error
 from tailer.fetch import fetch
-from tailer.policy import rows_of
 
 __all__ = ["Read", "pair_updates", "paired_batches"]
 
@@ -47,13 +47,13 @@ async def pair_updates(
                 try:
                     fetched = portal.call(fetch, reading.log.store, file)
                 except FileGone as e:
-                    e.rows = rows_of(file)
+                    e.rows = logged_rows(file)
                     raise
                 return fetched.source, fetched.selection
 
             def lost(file: ChangeFile) -> int | None:
                 known = (file.version, file.path) in reading.requests.lost
-                return (rows_of(file) or 0) if known else None
+                return (logged_rows(file) or 0) if known else None
 
             how = (open_file, reading.decode, selector.rows, lost)
             images = Images(files, commit.after, *how)

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tailer.changes import ChangeFile, Notice, Offset
-from tailer.delta.actions import AddFile, RemoveFile
+from tailer.changes import Notice, Offset
+from tailer.delta.actions import LONG_MAX, AddFile, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.schemadiff import schema_diff
 from tailer.delta.snapshot import TableState
-from tailer.errors import DataLoss, FileGone, SchemaChanged, TailerError
+from tailer.errors import ConfigError, DataLoss, FileGone, SchemaChanged, TailerError
+from tailer.live import LiveFiles
 from tailer.log import DeltaLog
 from tailer.select import Where, parse_where
 
@@ -28,11 +29,13 @@ __all__ = [
     "ResnapshotRequest",
     "after_loss",
     "is_passed",
-    "rows_of",
     "schema_notice",
     "skip_notice",
     "stop_for_schema",
 ]
+
+#: So far ahead of the table's newest version can one be skipped: further is a slip of the pen.
+SKIP_AHEAD_MAX = 1000
 
 OnSchemaChange = Literal["continue", "pause", "fail"]
 OnDataLoss = Literal["fail", "skip", "snapshot"]
@@ -65,7 +68,9 @@ class Requests:
 
     ``paused`` by order, ``accepted`` are versions whose new schema was agreed to, ``skips``
     versions to pass over, ``lost`` the files (version, path) that are gone and were recorded;
-    ``unsaved``: the last offset is not saved yet.
+    ``unsaved``: the last offset is not saved yet; ``live``: the table's files, kept over a retry;
+    ``delivery`` what the sink's records are like, if it leaves that to the feed
+    (:class:`tailer.sink.KnowsDelivery`).
     """
 
     paused: bool = False
@@ -74,6 +79,8 @@ class Requests:
     skips: set[int] = field(default_factory=set)
     resnapshots: list[ResnapshotRequest] = field(default_factory=list)
     lost: set[tuple[int, str]] = field(default_factory=set)
+    live: LiveFiles = field(default_factory=LiveFiles)
+    delivery: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The operator's part of it, to be kept beside the offset; what is empty is left out."""
@@ -88,13 +95,46 @@ class Requests:
         }
         return {name: value for name, value in orders.items() if value}
 
+    def kept(self) -> dict[str, Any]:
+        """All that is kept beside the offset: the operator's part, and what was delivered."""
+        found = self.to_json()
+        return {**found, "delivery": dict(self.delivery)} if self.delivery else found
+
     def recall(self, orders: Mapping[str, Any]) -> None:
         """Take over what was ordered of an earlier owner of the feed, before what was here."""
         self.paused = self.paused or bool(orders.get("paused"))
         self.accepted.update(orders.get("accepted", ()))
         self.skips.update(orders.get("skips", ()))
         wheres = [request.get("where") for request in orders.get("resnapshots", ())]
+        self.delivery = orders.get("delivery") or self.delivery
         self.resnapshots[:0] = [ResnapshotRequest(parse_where(w) if w else None) for w in wheres]
+
+    def check_skip(self, version: int, place: Offset | None, newest: int | None) -> None:
+        """Raise :class:`ConfigError` for a version that can't come any more, or not in a long time:
+        it would be skipped unseen. ``place`` is where the feed is, ``newest`` the table's newest
+        version; None: not known."""
+        why = None
+        if place is not None and (version < place.version or place.snapshot):
+            where = ", in its snapshot" if place.snapshot else ""
+            why = f"the feed is at version {place.version}{where}"
+        elif version > LONG_MAX:
+            why = f"no version is greater than {LONG_MAX}"
+        elif newest is not None and version > newest + SKIP_AHEAD_MAX:
+            why = (
+                f"the table's newest version is {newest}, and a skip reaches at most "
+                f"{SKIP_AHEAD_MAX} versions ahead of it"
+            )
+        if why is not None:
+            raise ConfigError(f"version {version} can't be skipped: {why}")
+
+    def take_back_skip(self, version: int) -> None:
+        """Forget the order to skip a version. Raises :class:`ConfigError` if there is none."""
+        if version not in self.skips:
+            known = ", ".join(map(str, sorted(self.skips))) or "none"
+            raise ConfigError(
+                f"version {version} is not going to be skipped; the versions that are: {known}"
+            )
+        self.skips.discard(version)
 
     def carried_out(self, notice: Notice) -> bool:
         """Whether a notice that was delivered says of an order that it is done; forgets it."""
@@ -169,15 +209,6 @@ def is_passed(commit: Commit, policies: Policies) -> bool:
     if RemoveFile not in kinds:
         return False
     return policies.skip_change_commits or AddFile not in kinds
-
-
-def rows_of(file: ChangeFile) -> int | None:
-    """How many changes a file holds, as far as the log tells without opening it."""
-    if file.rows is not None:
-        return len(file.rows)
-    if file.change_type is None or file.only is not None or file.num_records is None:
-        return None
-    return file.num_records - (file.without.cardinality if file.without else 0)
 
 
 async def after_loss(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from typing import Any
 
 import anyio
 
@@ -25,6 +26,7 @@ class Publisher:
     """Writes what was read, then saves the offset behind it. Calls never overlap.
 
     With ``park``, rows that the sink refuses go there instead, found by halving the batch.
+    ``delivery`` is what the sink says of its records: see :class:`tailer.sink.KnowsDelivery`.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class Publisher:
         offsets: OffsetStore,
         metrics: FeedMetrics,
         requests: Requests,
+        delivery: Mapping[str, Any] | None = None,
     ) -> None:
         self.sink = sink
         self.park = park
         self.offsets = offsets
         self.metrics = metrics
         self.requests = requests
+        self.delivery = delivery or {}
         self._park_open = False
         self._parked_in_a_row = 0
 
@@ -59,15 +63,23 @@ class Publisher:
                 await self._save(item.next_offset)
             self.metrics.announced(item)
             if self.requests.carried_out(item):
-                await self.offsets.save_orders(self.requests.to_json())
+                await self.offsets.save_orders(self.requests.kept())
             return
         if self.park is None:
             await self.sink.write(item)
         else:
             await self._write_or_park(item)
+        if item.num_rows and self.delivery != self.requests.delivery:
+            # From the first records on, and not before: a key that no table has is no delivery.
+            await self.keep_delivery()
         self.metrics.written(time.perf_counter() - started)
         await self._save(item.next_offset)
         self.metrics.delivered(item)
+
+    async def keep_delivery(self) -> None:
+        """Keep beside the offset what the sink's records are like."""
+        self.requests.delivery = self.delivery
+        await self.offsets.save_orders(self.requests.kept())
 
     async def _save(self, offset: Offset) -> None:
         self.requests.unsaved = True

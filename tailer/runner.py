@@ -10,7 +10,7 @@ from typing import Any, Literal
 import anyio
 
 from tailer.changes import Offset
-from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.errors import TailerError, TransientError, healing
 from tailer.feed import Feed, run_feed
 from tailer.metrics import FeedState
 from tailer.offsets import OffsetStore
@@ -24,6 +24,8 @@ __all__ = ["FeedStatus", "Runner"]
 #: How often a standby looks whether it still is one, for its state to be shown.
 _STANDBY_LOOK_S = 0.2
 _RATE_S = 1.0
+#: So many things that hold up a feed are known to be told already.
+_TOLD_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ class Runner:
         self._offsets = _Held(feed.offsets)
         feed.offsets = self._offsets
         feed.metrics.on_retry = self._tell_retry
-        self._told: tuple[str, int] | None = None
+        self._told: set[str] = set()
+        self._told_at = 0
         self._wanted: Literal["run", "pause", "stop", "fail", "end"] = "pause" if paused else "run"
         self._changed = anyio.Event()
         self._resumed = False  # by an order that the kept ones must not undo
@@ -153,6 +156,8 @@ class Runner:
                 with anyio.CancelScope(shield=True):
                     await self._give_up()
                     await self.feed.log.store.aclose()
+            except (TailerError, OSError) as e:  # nobody waits for it, and other feeds go on
+                self.log(logging.WARNING, "ended", f"was not given up in order: {e}")
             finally:
                 self._ended.set()
 
@@ -187,10 +192,13 @@ class Runner:
         self._scope = None
 
     def _tell_retry(self, error: TailerError) -> None:
-        """Log what a feed is held up by, once until it is another thing or the feed has got on."""
-        told = str(error), self.feed.metrics.versions_delivered
-        if told != self._told:
-            self._told = told
+        """Log what a feed is held up by, each thing once until the feed has got on."""
+        told, delivered = str(error), self.feed.metrics.versions_delivered
+        if delivered != self._told_at or len(self._told) >= _TOLD_MAX:
+            self._told_at = delivered
+            self._told.clear()
+        if told not in self._told:
+            self._told.add(told)
             self.log(logging.WARNING, "retrying", f"tries again: {error}", family=error.family)
 
     async def _take(self) -> None:
@@ -199,8 +207,9 @@ class Runner:
         pause = retry.pause_min_s
         while True:
             try:
-                await self._acquire()
-                return await self._recall()
+                with healing("the offset can't be acquired"):
+                    await self._acquire()
+                    return await self._recall()
             except TransientError as e:
                 await self._give_up()
                 self.feed.metrics.retried(e)
@@ -235,10 +244,13 @@ class Runner:
         requests = self.feed.requests
         kept = await self._offsets.load_orders()
         requests.recall(kept)
+        place = await self._place()
+        if place is not None:
+            requests.skips = {v for v in requests.skips if v >= place.version}
         if self._resumed:
             requests.paused = self._resumed = False
-        if requests.to_json() != kept:
-            await self._offsets.save_orders(requests.to_json())
+        if requests.kept() != kept:
+            await self._offsets.save_orders(requests.kept())
 
     async def _rest(self) -> None:
         """Paused it keeps the feed from others; stopped or failed it does not."""
@@ -276,7 +288,7 @@ class Runner:
     # that fails a TransientError says so, and the order lasts as long as the process.
 
     async def _keep(self) -> None:
-        await self._offsets.save_orders(self.feed.requests.to_json())
+        await self._offsets.save_orders(self.feed.requests.kept())
 
     async def pause(self) -> None:
         """Finish the batch in hand and wait; the feed stays this process's own."""
@@ -304,18 +316,30 @@ class Runner:
     async def skip_version(self, version: int) -> None:
         """Pass over a version that is not delivered whole, and go on; its record says so.
 
-        Raises :class:`ConfigError` for one that was delivered.
+        Raises :class:`ConfigError` for one that was delivered, or is far from coming.
         """
-        offset = self.feed.metrics.offset
-        if offset is not None and (version < offset.version or offset.snapshot):
-            raise ConfigError(
-                f"version {version} can't be skipped: the feed is at version {offset.version}"
-                + (", in its snapshot" if offset.snapshot else "")
-            )
+        self.feed.requests.check_skip(version, await self._place(), self.feed.metrics.newest_known)
         self.feed.requests.skips.add(version)
         if self._wanted in ("run", "fail"):
             self._want("run", again=True)
         await self._keep()
+
+    async def unskip_version(self, version: int) -> None:
+        """Deliver a version after all that was to be skipped, while it is not passed.
+
+        Raises :class:`ConfigError` for one that is not to be skipped, or no longer.
+        """
+        self.feed.requests.take_back_skip(version)
+        if self._wanted == "run":  # it may be on its way to the sink as skipped
+            self._want("run", again=True)
+        await self._keep()
+
+    async def _place(self) -> Offset | None:
+        """Where the feed is, also if it has not begun in this process; None if nobody knows."""
+        try:
+            return self.feed.metrics.offset or await self._offsets.load()
+        except TailerError:
+            return None
 
     async def resnapshot(self, where: Where | None = None) -> None:
         """Read the table once more while the changes go on."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, ChangeFile
-from tailer.delta.partitions import partition_scalar
+from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.schema import parse_schema
 from tailer.delta.snapshot import TableState
 from tailer.delta.types import PrimitiveType, StructField
@@ -60,7 +60,14 @@ class _Term:
                 version=file.version,
                 hint=f"its partition columns are: {names}",
             )
-        text = file.partition_values.get(file.state.physical_name(found))
+        try:
+            text = partition_text(
+                file.partition_values,
+                file.state.physical_name(found),
+                absent_is_null=file.change_type is None,
+            )
+        except TableError as e:
+            raise e.at(version=file.version, path=file.path) from None
         value = _key(partition_scalar(text, found.type, zone))
         if self.sign in ("null", "not null"):
             return (value is None) is (self.sign == "null")

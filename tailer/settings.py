@@ -87,6 +87,9 @@ DAEMON: dict[str, Setting] = {
     "measure_s": Setting(
         "number", 30.0, "Seconds between two looks at what is unread: bytes, time to loss.",
     ),
+    "progress_s": Setting(
+        "number", 60.0, "Seconds between two log lines of what was delivered; 0: none.", zero=True,
+    ),
     "lease_s": Setting(
         "number", 60.0, "With the state on S3: a feed stays its owner's so long without a word.",
     ),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "GROUP",
     "Announces",
     "KeepsProgress",
+    "KnowsDelivery",
     "Looks",
     "Prepares",
     "Reopens",
@@ -26,6 +28,7 @@ __all__ = [
     "Sink",
     "SinkFactory",
     "announce",
+    "delivery_of",
     "load_sink",
     "reopen",
     "take_options",
@@ -95,6 +98,28 @@ class KeepsProgress(typing.Protocol):
 
 
 @typing.runtime_checkable
+class KnowsDelivery(typing.Protocol):
+    """A sink whose records others read by rules that a change of its options may break."""
+
+    def delivery(
+        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    ) -> Mapping[str, Any]:
+        """What the records are like under the sink's options, a JSON object that the feed keeps
+        beside its offset; empty where the sink keeps it itself, with the progress.
+
+        ``kept`` is that of the records before, None if there were none, and ``at`` where the feed
+        goes on. Raises :class:`ConfigError` if the two differ and the options do not accept it.
+        """
+
+
+def delivery_of(
+    sink: object, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+) -> Mapping[str, Any]:
+    """What a sink delivers, as it says itself; empty if it does not."""
+    return sink.delivery(feed, kept or None, at) if isinstance(sink, KnowsDelivery) else {}
+
+
+@typing.runtime_checkable
 class Prepares(typing.Protocol):
     """A sink that can begin with a batch before its turn: encode it, say."""
 
@@ -155,9 +180,18 @@ class SinkFactory(typing.Protocol):
         """
 
 
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    """The sinks by type. To look for them takes 10 ms, for all that is installed is gone through,
+    and a configuration may have hundreds."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
 def load_sink(kind: str) -> SinkFactory:
     """The sink of that type. Raises :class:`ConfigError`, listing what there is."""
-    known = {point.name: point for point in entry_points(group=GROUP)}
+    if kind not in _installed():
+        _installed.cache_clear()  # it may have been installed since
+    known = _installed()
     if kind not in known:
         installed = ", ".join(sorted(known)) or "none"
         raise ConfigError(

@@ -22,8 +22,8 @@ import anyio.to_thread
 from tailer.batches import Reading, VersionReader
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.plan import plan_snapshot
-from tailer.delta.actions import AddFile, DeletionVectorDescriptor, RemoveFile
-from tailer.delta.commit import Commit
+from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
+from tailer.delta.commit import Commit, file_digest
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, file_key
 from tailer.errors import FileGone, TableError, spilling
@@ -90,11 +90,12 @@ async def initial_snapshot(
     """
     snapshot = await reading.log.snapshot(start.version)
     timestamp = await _timestamp(reading, snapshot, start.timestamp_floor_ms)
-    first = replace(start, table_id=snapshot.state.table_id).under(reading.plan)
+    first = replace(start, table_id=snapshot.state.table_id)
+    first = first.under(reading.plan, reading.former)
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         yield Notice("snapshot_begin", start.version, timestamp, first, first, details)
-    # Files that were delivered before are passed over by their number of rows, unopened.
+    # Statistics are for files that were delivered before and are gone: nothing else counts them.
     live = reading.log.live_files(snapshot, statistics=first.index > 0)
     adds = await sorted_files(live, reading.options.diff.spill_folder)
     files = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
@@ -167,10 +168,13 @@ class Resnapshot:
         """The stream has delivered a commit."""
         if not commit.header.removes:
             return  # its rows are new, and came as changes
+        moot = self.reading.requests.live.known(commit.version)
         for action in commit.file_actions():
+            if isinstance(action, AddCDCFile) or (moot and file_digest(action) in moot):
+                continue
             if isinstance(action, RemoveFile):
                 self._gone.add(file_key(action))
-            elif isinstance(action, AddFile):
+            else:
                 self._added.append(action)
                 self._gone.discard(file_key(action))
 

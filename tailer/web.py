@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -22,6 +23,8 @@ from tailer.errors import ConfigError, TailerError, TransientError
 __all__ = ["api_routes", "health_routes", "may_read", "serve"]
 
 BODY_BYTES_MAX = 64 * 1024
+#: How long a request may go on when the process ends: that of an open console never ends by itself.
+_SHUTDOWN_S = 1.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -112,16 +115,23 @@ async def _body(request: web.Request) -> dict[str, Any]:
     return document
 
 
+def _version(body: dict[str, Any]) -> int:
+    version = body.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+        raise ConfigError('the body must name the version, as in {"version": 12}')
+    return version
+
+
 def _orders(
     supervisor: Supervisor,
 ) -> dict[str, Callable[[str, dict[str, Any]], Awaitable[None]]]:
     """What can be done with a feed, by the last part of the address."""
 
     async def skip(feed: str, body: dict[str, Any]) -> None:
-        version = body.get("version")
-        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-            raise ConfigError('the body must name the version, as in {"version": 12}')
-        await supervisor.skip_version(feed, version)
+        await supervisor.skip_version(feed, _version(body))
+
+    async def unskip(feed: str, body: dict[str, Any]) -> None:
+        await supervisor.unskip_version(feed, _version(body))
 
     async def resnapshot(feed: str, body: dict[str, Any]) -> None:
         where = body.get("where")
@@ -135,6 +145,7 @@ def _orders(
         "stop": lambda feed, _: supervisor.stop(feed),
         "start": lambda feed, _: supervisor.start(feed),
         "skip": skip,
+        "unskip": unskip,
         "resnapshot": resnapshot,
     }
 
@@ -179,10 +190,11 @@ async def serve(address: tuple[str, int], routes: list[web.RouteDef]) -> AsyncIt
     """Serve these routes while the block runs. Raises OSError if the address can't be bound."""
     app = web.Application(client_max_size=BODY_BYTES_MAX)
     app.add_routes(routes)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
     try:
         await web.TCPSite(runner, *address).start()
         yield
     finally:
-        await runner.cleanup()
+        with anyio.CancelScope(shield=True):
+            await runner.cleanup()

@@ -1,73 +1,120 @@
 """All tests, in two parts side by side: those that start Java, and all others. `make test`.
 
-Each part is a pytest with components of its own. The output of the first comes while it runs, that
-of the second behind it; both are whole. Where a part fails, so does the whole, by its status.
-Options for both are in ``PYTEST_ADDOPTS``; one part alone is ``pytest -m java``, or
-``pytest -m "not java"``.
+First, what they need is fetched and built: see ``prepare.py``. Each part is a pytest with servers
+of its own. What both print comes as they run, line by line, each with its part's name; failures and
+what else a part has to say at its end come in one piece. The last lines are the parts' own last
+ones. Where a part fails, so does the whole, by its status. Options for both are in
+``PYTEST_ADDOPTS``; one part alone is ``pytest -m java``, or ``pytest -m "not java"``.
 """
 
 from __future__ import annotations
 
-import shutil
+import json
+import os
+import re
 import signal
 import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
+import threading
+from dataclasses import dataclass, field
 
 from tests.source import ROOT
 
 PARTS = {"tests with Java": "java", "tests without Java": "not java"}
-PAUSE_S = 0.2
+COLORS = re.compile(r"\x1b\[[0-9;]*m")
+# A process that a part has left behind may hold its output open.
+LAST_WORDS_S = 5.0
+
+
+@dataclass(slots=True)
+class Part:
+    """A part that runs, and what of its output is not shown yet."""
+
+    name: str
+    process: subprocess.Popen[str]
+    lines: int = 0
+    #: What pytest says after the last test: shown as it ends.
+    ending: list[str] = field(default_factory=list)
+    last: str = ""
+
+    def show(self, shown: threading.Lock) -> None:
+        """Show each line as it comes; until the output ends."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            plain = COLORS.sub("", line)
+            self.last = plain.strip("=\n ") or self.last
+            # The first section, "test session starts", is the beginning.
+            if self.ending or (plain.startswith("=====") and self.lines):
+                self.ending.append(line)
+                continue
+            self.lines += 1
+            with shown:
+                print(f"{self.name}: {line}", end="", flush=True)
+
+    def status(self) -> str:
+        """How it ended, as its last line and its status say."""
+        code = self.process.returncode
+        return f"{f'failed with status {code}' if code else 'passed'}: {self.last}"
 
 
 def main() -> None:
-    """Run both parts; the status is that of the first one that failed, or 0."""
-    parts: dict[str, subprocess.Popen[bytes]] = {}
+    """Prepare, then run both parts; the status is that of the first one that failed, or 0."""
+    from tests.prepare import prepare_all
+
+    os.environ["TAILER_TESTS_WITHOUT"] = json.dumps(prepare_all())
+    sys.exit(run_parts())
+
+
+def run_parts() -> int:
+    """Run both parts; returns the status."""
+    parts: list[Part] = []
     _leave_ending_to(parts)
-    with tempfile.TemporaryDirectory() as folder:
-        (first, live), (second, later) = PARTS.items()
-        output = Path(folder, "output")
-        with output.open("wb") as written:
-            parts[first] = subprocess.Popen(_pytest(live), cwd=ROOT)
-            parts[second] = subprocess.Popen(
-                _pytest(later), cwd=ROOT, stdout=written, stderr=subprocess.STDOUT
-            )
-        parts[first].wait()
-        _show(output, parts[second])
-    for name, part in parts.items():
-        print(f"{name}: {f'failed with status {part.returncode}' if part.returncode else 'passed'}")
-    sys.exit(next((abs(part.returncode) for part in parts.values() if part.returncode), 0))
+    parts += [Part(name, _start(expression)) for name, expression in PARTS.items()]
+    shown = threading.Lock()
+    watchers = [threading.Thread(target=_watch, args=(part, shown)) for part in parts]
+    for watcher in watchers:
+        watcher.start()
+    for watcher in watchers:
+        watcher.join()
+    for part in parts:
+        print(f"{part.name}: {part.status()}")
+    codes = (part.process.returncode for part in parts)
+    return next((abs(code) for code in codes if code), 0)
+
+
+def _watch(part: Part, shown: threading.Lock) -> None:
+    reader = threading.Thread(target=part.show, args=(shown,), daemon=True)
+    reader.start()
+    part.process.wait()
+    reader.join(LAST_WORDS_S)
+    if part.ending:
+        with shown:
+            print(f"\n{part.name}:\n{''.join(part.ending)}", flush=True)
+
+
+def _start(expression: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        _pytest(expression),
+        cwd=ROOT, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
 
 
 def _pytest(expression: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-m", expression]
+    color = "yes" if sys.stdout.isatty() else "auto"
+    return [sys.executable, "-m", "pytest", f"--color={color}", "-m", expression]
 
 
-def _leave_ending_to(parts: dict[str, subprocess.Popen[bytes]]) -> None:
+def _leave_ending_to(parts: list[Part]) -> None:
     """A part that is interrupted ends its components and says how far it came. Ctrl-C reaches the
     parts by itself; to a job that is ended its signal is passed on."""
 
     def interrupt(*_: object) -> None:
-        for part in parts.values():
-            part.send_signal(signal.SIGINT)
+        for part in parts:
+            part.process.send_signal(signal.SIGINT)
 
     # Functions, for what is ignored here would be ignored in the parts too.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGTERM, interrupt)
-
-
-def _show(output: Path, part: subprocess.Popen[bytes]) -> None:
-    """Show what a part has written and, until it has ended, what it writes."""
-    with output.open("rb") as written:
-        ended = False
-        while not ended:
-            ended = part.poll() is not None  # looked at first: what comes until then is shown
-            shutil.copyfileobj(written, sys.stdout.buffer)
-            sys.stdout.flush()
-            if not ended:
-                time.sleep(PAUSE_S)
 
 
 if __name__ == "__main__":

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tailer import columns
-from tests.components import java_major, require, start_spark
+from tests.components import Component, java_major, require, start_spark
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 
 if TYPE_CHECKING:
@@ -22,39 +23,89 @@ if TYPE_CHECKING:
     from tests.kafka.brokers import Brokers
     from tests.registry import Registry
 
-# The first test that uses Kafka also waits for its jars, once a machine.
-KAFKA_TIMEOUT_S = 300
-# The first test that uses S3 also waits for its server to be built, once a machine.
-S3_TIMEOUT_S = 600
-# The first test that uses Spark also waits for its jars, once a machine, and for its start.
-SPARK_TIMEOUT_S = 300
+# The first test that uses one of these waits for its start.
+START_TIMEOUT_S = 600
+SERVERS = {"spark", "s3_server", "kafka", "brokers"}
 
+# What a test's fixtures need from `prepare.py`; other tests are marked `needs` themselves.
+NEEDS = {
+    "spark": "delta",
+    "s3_server": "s3",
+    "kafka": "kafka",
+    "brokers": "kafka",
+    "secured": "kafka",
+    "official": "official",
+    "client_python": "official",
+}
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}
 JAVA_FOLDERS = [Path(__file__).parent / "spark", Path(__file__).parent / "kafka"]
+# What a file with other tests of this kind has somewhere in it.
+JAVA_WORD = re.compile(rf"\b({'|'.join(sorted(JAVA))}|java)\b")
 
 # No deadline: the same example is slow once, while something else has the processor.
 settings.register_profile(
-    "user", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "user", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
-    "ci", settings.get_profile("user"), max_examples=100, print_blob=True, derandomize=True
+    "ci", settings.get_profile("user"), max_examples=50, print_blob=True, derandomize=True
 )
-settings.load_profile("ci" if os.environ.get("CI") == "true" else "user")
+settings.register_profile("torture", settings.get_profile("user"), max_examples=500)
+if "TAILER_TORTURE_ROUNDS" in os.environ:
+    settings.load_profile("torture")
+else:
+    settings.load_profile("ci" if os.environ.get("CI") == "true" else "user")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses Spark and other Java, and give it time for its start."""
-    first_use = {"spark": SPARK_TIMEOUT_S, "s3_server": S3_TIMEOUT_S, "kafka": KAFKA_TIMEOUT_S}
+    """Mark what uses Spark and other Java and what is made for it, and give it time for a start."""
     for item in items:
-        used = getattr(item, "fixturenames", ())
+        used = set(getattr(item, "fixturenames", ()))
         if "spark" in used:
             item.add_marker(pytest.mark.spark)
-        if JAVA.intersection(used) or any(map(item.path.is_relative_to, JAVA_FOLDERS)):
+        if JAVA & used or any(map(item.path.is_relative_to, JAVA_FOLDERS)):
             item.add_marker(pytest.mark.java)
-        waits = [seconds for name, seconds in first_use.items() if name in used]
-        if waits and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(max(waits)))
+        if item.get_closest_marker("java") and not _may_start_java(item.path):
+            raise pytest.UsageError(
+                f"{item.nodeid} starts Java, and its file names no such fixture"
+            )
+        for component in {NEEDS[name] for name in used & set(NEEDS)}:
+            item.add_marker(pytest.mark.needs(component))
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.random)
+        if SERVERS & used and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(START_TIMEOUT_S))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A part of a run imports no file that has only tests of the other one: half of the time until
+    its first test."""
+    chosen = config.option.markexpr
+    if chosen == "java" and collection_path.name.startswith("test_"):
+        return None if _may_start_java(collection_path) else True
+    if chosen == "not java" and collection_path in JAVA_FOLDERS:
+        return True
+    return None
+
+
+def _may_start_java(file: Path) -> bool:
+    """Whether a file is in one of the folders, or so much as names what marks a test ``java``."""
+    if any(map(file.is_relative_to, JAVA_FOLDERS)):
+        return True
+    return JAVA_WORD.search(file.read_text(encoding="utf-8")) is not None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Make what the selected tests need, before the first of them: none waits within its time."""
+    if session.config.option.collectonly:
+        return
+    marks = (mark for item in session.items for mark in item.iter_markers("needs"))
+    names = sorted({name for mark in marks for name in mark.args} - set(Component.failed))
+    if names:
+        from tests.prepare import prepare
+
+        terminal: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+        Component.failed.update(prepare(names, terminal.write_line))
 
 
 @pytest.fixture

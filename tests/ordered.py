@@ -75,7 +75,7 @@ class Setting:
         token: str | None = TOKEN,
         host: str | None = None,
     ) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=150)
         try:
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
             headers |= {} if host is None else {"Host": host}
@@ -87,7 +87,7 @@ class Setting:
             connection.close()
 
     def metrics(self) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=150)
         try:
             connection.request("GET", "/metrics")
             return connection.getresponse().read()

@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["Program", "check_tidy", "run_tailer", "started", "whole_lines"]
 
 # A test that would wait longer has failed. No assertion is about time.
-PATIENCE_S = 50.0
+PATIENCE_S = 150.0
 # What asyncio's debug mode says of a step that took long: of the machine, not of the program.
 SLOW_STEP = re.compile(r"(\S+ \S+ WARNING )?Executing <.* took \d+\.\d+ seconds$")
 

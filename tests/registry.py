@@ -1,6 +1,6 @@
 """A real schema registry for tests: Apicurio with Confluent's API, in memory, on a free port.
 
-It comes from Maven, once, into ``.cache`` of the checkout. What a registry behind a gateway asks
+What a registry behind a gateway asks
 for, TLS and credentials, is asked for by :class:`Gateway`, in front of the real one.
 """
 
@@ -13,7 +13,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import sys
 import tarfile
 import tempfile
 import threading
@@ -22,32 +21,32 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
-from tests.components import free_port, java_major, making, require
+from tests.components import CACHE, Component, free_port, no_java, require, run_maven
 
-__all__ = ["REGISTRY_VERSION", "Gateway", "Registry", "make_certificate", "registry_home"]
+__all__ = ["REGISTRY", "REGISTRY_VERSION", "Gateway", "Registry", "make_certificate"]
 
 #: The newest that runs on Java 17.
 REGISTRY_VERSION = "3.0.9"
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{REGISTRY_VERSION}:tar.gz:all"
 PR_SET_PDEATHSIG = 1
+START_S = 200.0
 
 
-def registry_home() -> Path:
-    """The folder with the registry's jars; made on first use."""
-    require("Java 17 or newer", java_major() >= 17)
-    with making("apicurio") as cache:
-        home = cache / f"apicurio-{REGISTRY_VERSION}"
-        if not home.exists():
-            require("Maven", shutil.which("mvn") is not None)
-            with tempfile.TemporaryDirectory(dir=cache) as made:
-                copy = ["dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={made}"]
-                command = ["mvn", "-q", "-B", "-ntp", *copy]
-                subprocess.run(command, check=True, stdout=sys.stderr, timeout=300)
-                [archive] = Path(made).glob("*.tar.gz")
-                with tarfile.open(archive) as packed:
-                    packed.extractall(Path(made, "home"), filter="data")
-                Path(made, "home").rename(home)
-    return home
+def _fetch(home: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=CACHE) as made:
+        run_maven("dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={made}")
+        [archive] = Path(made).glob("*.tar.gz")
+        with tarfile.open(archive) as packed:
+            packed.extractall(home, filter="data")
+
+
+REGISTRY = Component(
+    "registry",
+    "the schema registry, by Maven,",
+    home=lambda: f"schema-registry-{REGISTRY_VERSION}",
+    make=_fetch,
+    missing=no_java,
+)
 
 
 def _die_with_parent() -> None:
@@ -64,7 +63,7 @@ class Registry:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        [jar] = registry_home().rglob("apicurio-registry-app-*-runner.jar")
+        [jar] = REGISTRY.path().rglob("apicurio-registry-app-*-runner.jar")
         environment = {
             **os.environ,
             "QUARKUS_HTTP_HOST": "127.0.0.1",
@@ -86,7 +85,7 @@ class Registry:
                 stderr=subprocess.STDOUT,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - the child only sets a flag
             )
-        give_up = time.monotonic() + 50
+        give_up = time.monotonic() + START_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > give_up:
                 self.__exit__()
@@ -97,7 +96,7 @@ class Registry:
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(30)
+            self._process.wait(START_S)
         self._folder.cleanup()
 
     def _answers(self) -> bool:
@@ -108,7 +107,7 @@ class Registry:
 
     def call(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
         """Status and body of an answer of the Confluent API."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=100)
         try:
             headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
             connection.request(method, "/apis/ccompat/v7" + path, body, headers)

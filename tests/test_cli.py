@@ -119,7 +119,7 @@ def test_tail_ends_quietly_when_its_reader_has_gone(table: TableBuilder) -> None
         process.stdout.readline()
         process.stdout.close()  # as `head -n 1` does
         table.insert([{"id": 4}])
-        assert process.wait(50) == 1
+        assert process.wait(150) == 1
         assert b"Traceback" not in process.stderr.read()
 
 
@@ -195,6 +195,37 @@ def test_the_history_is_newest_first(table: TableBuilder, capsys: Capture) -> No
     ]
     assert main(["history", str(table.folder), "--json"]) == 0
     assert [e["version"] for e in events_of(capsys.readouterr().out)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("operation", "shown"),
+    [
+        ("null", "+0"),
+        ('["a", 1]', '["a", 1]'),
+        ('{"a": null}', '{"a": null}'),
+        ("3.5", "3.5"),
+        ("true", "true"),
+        (r'"\ud800 half"', r"\ud800 half"),
+        (r'"\u001b[31mred\n9 forged"', r"\x1b[31mred\n9 forged"),
+        (f'"{"x" * 500}"', "x" * 200 + "..."),
+    ],
+)
+def test_the_history_shows_whatever_a_writer_has_put_there(
+    table: TableBuilder, capsys: Capture, operation: str, shown: str
+) -> None:
+    others = ", ".join(
+        f'"{name}": {operation}'
+        for name in ("operationParameters", "userMetadata", "engineInfo", "tags", "txnId")
+    )
+    path = table.commit_path(table.commit())
+    path.write_text(f'{{"commitInfo": {{"operation": {operation}, {others}}}}}\n')
+    assert main(["history", str(table.folder), "--limit", "1"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.split(maxsplit=2)[2].startswith(shown)
+    assert main(["history", str(table.folder), "--limit", "1", "--json"]) == 0
+    (entry,) = events_of(capsys.readouterr().out)
+    assert entry["engineInfo"] == json.loads(operation)
+    assert main(["snapshot", str(table.folder), "--version", "3"]) == 0
 
 
 def test_a_commits_time_in_the_history_is_not_its_writers_clock(

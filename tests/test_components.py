@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.components import java_major, require
+from tests.components import free_ports, java_major, require
+from tests.source import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,3 +76,18 @@ def test_spark_writes_delta_and_its_change_feed(spark: SparkSession, tmp_path: P
     found = [(row["id"], row["_change_type"]) for row in changes.collect()]
     assert found == [(1, "insert"), (2, "insert"), (1, "delete")]
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_a_port_is_given_once_on_this_machine() -> None:
+    program = "from tests.components import free_ports; print(*free_ports(200)); input()"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        theirs = {int(port) for port in other.stdout.readline().split()}
+        ours = free_ports(200)
+        other.communicate("\n")
+    assert len(theirs) == 200
+    assert len(set(ours)) == 200
+    assert not theirs & set(ours)

@@ -372,7 +372,7 @@ def test_check_names_what_only_a_later_version_would_meet(
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=150) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as e:
         with e:

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from tailer.delta.actions import AddFile, RemoveFile
+from tailer.delta.actions import AddFile, Metadata, RemoveFile
 from tailer.deltalog import DeltaLog
-from tailer.errors import ConfigError, CorruptRow, TableError
+from tailer.errors import ConfigError, CorruptLog, CorruptRow, DataLoss, TableError
 from tailer.testing.table import TableBuilder
 
 
@@ -118,6 +118,36 @@ def test_changes_are_all_actions_of_each_version_in_order(table: str) -> None:
     assert sum(isinstance(a, AddFile) for a in changes[1]) == 3
     assert sum(isinstance(a, RemoveFile) for a in changes[2]) == 2
     assert list(log.get_changes(3)) == []
+
+
+def test_changes_need_no_snapshot_of_the_version_before(table: str) -> None:
+    log_folder = Path(table, "_delta_log")
+    (log_folder / f"{0:020d}.json").unlink()
+    log = DeltaLog.for_table(table)
+    assert [version for version, _ in log.get_changes(1)] == [1, 2]
+    with pytest.raises(DataLoss, match=r"version 0, 0{20}\.json: the commit is missing"):
+        list(log.get_changes(0))
+
+
+def test_changes_go_on_where_the_table_gets_another_id(tmp_path: Path) -> None:
+    builder = TableBuilder(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    builder.create()
+    metadata = builder.metadata()
+    metadata["metaData"]["id"] = "another"
+    builder.commit(metadata)
+    builder.commit(builder.add([{"id": 1}]))
+    changes = dict(DeltaLog.for_table(str(builder.folder)).get_changes(0))
+    assert list(changes) == [0, 1, 2]
+    assert [a.id for a in changes[1] if isinstance(a, Metadata)] == ["another"]
+
+
+def test_a_commit_that_the_protocol_forbids_is_refused_among_the_changes(tmp_path: Path) -> None:
+    builder = TableBuilder(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    builder.create()
+    add = builder.add([{"id": 1}])
+    builder.commit(add, add)
+    with pytest.raises(CorruptLog, match=r"version 1, .* one file added twice"):
+        list(DeltaLog.for_table(str(builder.folder)).get_changes(1))
 
 
 def test_history_is_newest_first(table: str) -> None:

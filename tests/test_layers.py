@@ -29,7 +29,7 @@ LAYERS = (
     ("control",),
     ("assembly", "runner"),
     ("config", "discovery"),
-    ("history", "logs", "output", "settings", "shares", "signals", "verify"),
+    ("history", "logs", "output", "progress", "settings", "shares", "signals", "verify"),
     ("feed",),
     ("commits",),
     ("fanout", "pair", "publish", "retention", "snapshotting"),
@@ -37,7 +37,9 @@ LAYERS = (
     ("options",),
     ("mapped",),
     ("policy", "derive", "follow"),
+    ("live", "counting"),
     ("log", "fetch", "offsets", "sink", "topic"),
+    ("checkpoints",),
     ("store", "decode", "metrics", "pipe", "select"),
     # A shared table is a store, so the client lies below it; the server stands on the feed's parts.
     ("sharing.client",),

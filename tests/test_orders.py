@@ -25,7 +25,7 @@ def on_s3(setting: Setting, bucket: Bucket) -> None:
     setting.daemon += f"[store.s3]\n{options}"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("state", ["local", "s3"])
 def test_orders_outlive_a_kill(
     setting: Setting, state: str, request: pytest.FixtureRequest
@@ -87,6 +87,54 @@ def test_orders_of_a_feed_with_several_sinks_outlive_a_restart(setting: Setting)
         assert program.stop() == 0
     with setting.program() as program:
         wait_for_state(program, setting, "following")
+        assert program.stop() == 0
+
+
+@pytest.mark.timeout(180)
+def test_a_skip_can_be_taken_back(setting: Setting) -> None:
+    table = setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        wait_for_count(program, setting, 3)
+        for version in (2, 3):
+            assert setting.order("orders", "skip", version=version)[0] == 202
+        assert setting.status("orders")["orders"] == {"skips": [2, 3]}, "they wait for them"
+        assert setting.order("orders", "unskip", version=2)[0] == 202
+        status, answer = setting.order("orders", "unskip", version=2)
+        assert status == 400
+        assert answer["error"].endswith("is not going to be skipped; the versions that are: 3")
+        assert setting.order("orders", "unskip", version="2")[0] == 400
+        assert program.stop() == 0
+    for number in (3, 4, 5):
+        table.insert([{"id": number}])
+    with setting.program() as program:
+        until(program, lambda: setting.ids("orders") == [0, 1, 2, 3, 5])
+        until(program, lambda: setting.status("orders")["orders"] == {})
+        status, answer = setting.order("orders", "unskip", version=3)
+        assert status == 400
+        assert answer["error"].endswith("the versions that are: none")
+        assert program.stop() == 0
+
+
+@pytest.mark.timeout(180)
+def test_a_skip_takes_only_versions_that_can_come(setting: Setting) -> None:
+    setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        wait_for_count(program, setting, 3)
+        until(program, lambda: setting.status("orders")["offset"]["version"] == 2)
+        for version, why in (
+            (1, "the feed is at version 2"),
+            (1_002, "the table's newest version is 1"),
+            (10**30, "no version is greater than"),
+        ):
+            status, answer = setting.order("orders", "skip", version=version)
+            assert status == 400
+            assert f"version {version} can't be skipped: {why}" in answer["error"]
+        assert setting.order("orders", "skip", version=1_001)[0] == 202
+        assert setting.order("orders", "stop")[0] == 202
+        until(program, lambda: setting.status("orders")["state"] == "stopped")
+        assert setting.order("orders", "skip", version=1)[0] == 400
         assert program.stop() == 0
 
 

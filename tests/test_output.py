@@ -157,3 +157,22 @@ def test_a_full_disk_under_standard_output_is_one_sentence(table: TableBuilder) 
             )
         assert done.returncode == 1
         assert re.fullmatch("tailer: standard output: No space left on device.*\n", done.stderr)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "arrow", "parquet"])
+def test_a_struct_of_nothing_but_void_columns_is_read_and_refused_for_parquet_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    in_file = pa.struct([("gone", pa.null())])
+    table = TableBuilder(tmp_path / "voids", pa.schema([("id", pa.int64()), ("s", pa.struct([]))]))
+    table.create()
+    table.schema = pa.schema([("id", pa.int64()), ("s", in_file)])
+    table.insert([{"id": 1, "s": {"gone": None}}, {"id": 2, "s": None}])
+    output = tmp_path / f"out.{kind}"
+    if kind == "parquet":
+        assert read(table, output) == 2
+        assert "'s' has a struct without fields" in capsys.readouterr().err
+        assert read(table, output, "--columns", "id") == 0
+        return
+    assert read(table, output) == 0
+    assert [(row["id"], row["s"]) for row in rows_of(output)] == [(1, {}), (2, None)]

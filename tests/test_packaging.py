@@ -128,7 +128,7 @@ def test_the_core_needs_no_spark(shipped: Distribution) -> None:
 
 def test_the_program_and_the_sinks_are_entry_points(shipped: Distribution) -> None:
     points = {(point.group, point.name): point.value for point in shipped.entry_points}
-    assert points["console_scripts", "tailer"] == "tailer.cli:run"
+    assert points["console_scripts", "tailer"] == "tailer.__main__:run"
     assert points["tailer.sinks", "jsonl"] == "sinks.jsonl:JsonlSink"
     for (group, _), value in points.items():
         assert value.startswith("sinks." if group == "tailer.sinks" else "tailer.")

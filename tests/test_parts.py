@@ -12,12 +12,13 @@ import pytest
 
 from tests.source import ROOT
 
+PATIENCE_S = 100.0
 PROGRAM = """
 import sys
 from tests import __main__ as run
 programs = dict(zip(run.PARTS.values(), sys.argv[1:]))
 run._pytest = lambda expression: [sys.executable, "-uc", programs[expression]]
-run.main()
+sys.exit(run.run_parts())
 """
 WAITS = """
 import pathlib, time
@@ -37,36 +38,87 @@ def started(first: str, second: str) -> subprocess.Popen[str]:
     )
 
 
+def output_of(first: str, second: str) -> tuple[list[str], int]:
+    with started(first, second) as run:
+        lines = run.communicate(timeout=PATIENCE_S)[0].splitlines()
+    return lines, run.returncode
+
+
+def until(path: Path) -> str:
+    return f"while not pathlib.Path({str(path)!r}).exists(): time.sleep(0.01)"
+
+
 @pytest.mark.parametrize(
     ("first", "second", "status"), [(0, 0, 0), (1, 0, 1), (0, 2, 2), (5, 1, 5)]
 )
-def test_both_parts_are_shown_whole_one_behind_the_other(
-    first: int, second: int, status: int
+def test_either_part_can_fail_the_run(first: int, second: int, status: int) -> None:
+    parts = [f"print('=== {code} ==='); raise SystemExit({code})" for code in (first, second)]
+    lines, code = output_of(*parts)
+    said = [f"failed with status {c}: {c}" if c else "passed: 0" for c in (first, second)]
+    assert lines[-2:] == [f"tests with Java: {said[0]}", f"tests without Java: {said[1]}"]
+    assert code == status
+
+
+def test_lines_of_both_are_shown_as_they_come_and_their_endings_in_one_piece(
+    tmp_path: Path,
 ) -> None:
-    slow = f"import sys, time; print('a'); time.sleep(0.3); print('b'); sys.exit({first})"
-    quick = f"import sys; print('c', file=sys.stderr); print('d' * 100_000); sys.exit({second})"
-    with started(slow, quick) as run:
-        lines = run.communicate(timeout=50)[0].splitlines()
-    assert lines[:4] == ["a", "b", "c", "d" * 100_000]
-    said = {name: f"failed with status {name}" if name else "passed" for name in (first, second)}
-    assert lines[4:] == [
-        f"tests with Java: {said[first]}",
-        f"tests without Java: {said[second]}",
-    ]
-    assert run.returncode == status
+    turn = [tmp_path / str(i) for i in range(3)]
+    touch = "import pathlib, time\nnext = lambda path: pathlib.Path(path).touch()\n"
+    ending = "print('====== FAILURES ======', 'b' * 100_000, '== 1 failed in 2.00s ==', sep='\\n')"
+    first = f"""{touch}
+print('=========== test session starts ===========', 'a', sep='\\n', flush=True)
+next({str(turn[0])!r})
+{until(turn[1])}
+{ending}
+next({str(turn[2])!r})
+time.sleep(0.05)
+print('the rest')
+"""
+    second = f"""{touch}
+{until(turn[0])}
+import sys
+print('c', file=sys.stderr)
+next({str(turn[1])!r})
+{until(turn[2])}
+print('d')
+"""
+    lines, _ = output_of(first, second)
+    java, other = "tests with Java: ", "tests without Java: "
+    begun = [f"{java}=========== test session starts ===========", f"{java}a"]
+    assert [line for line in lines if line in begun] == begun
+    assert {f"{other}c", f"{other}d"} <= set(lines)
+    start = lines.index("tests with Java:")
+    whole = ["====== FAILURES ======", "b" * 100_000, "== 1 failed in 2.00s ==", "the rest"]
+    assert lines[start + 1 : start + 5] == whole
+    assert lines[-2:] == [f"{java}passed: the rest", f"{other}passed: d"]
 
 
-def test_a_part_that_takes_longer_is_waited_for() -> None:
-    late = "import time; print('c'); time.sleep(0.5); print('d')"
-    with started("print('a')", late) as run:
-        assert run.communicate(timeout=50)[0].splitlines()[:3] == ["a", "c", "d"]
-    assert run.returncode == 0
+def test_a_part_is_seen_while_the_other_one_runs(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    waits = f"import pathlib, time\n{until(seen)}\nprint('b')"
+    with started(waits, "print('a', flush=True)") as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "tests without Java: a\n"
+        seen.touch()
+        assert "tests with Java: b\n" in run.communicate(timeout=PATIENCE_S)[0]
 
 
 def test_a_part_that_is_killed_fails_the_run() -> None:
-    with started("print('a')", "import os; os.kill(os.getpid(), 9)") as run:
-        assert "tests without Java: failed with status -9" in run.communicate(timeout=50)[0]
-    assert run.returncode == 9
+    lines, status = output_of("print('a')", "import os; os.kill(os.getpid(), 9)")
+    assert lines[-1] == "tests without Java: failed with status -9: "
+    assert status == 9
+
+
+def test_output_that_another_process_holds_open_is_not_waited_for(tmp_path: Path) -> None:
+    ends = tmp_path / "ends"
+    left = f"import pathlib, time\n{until(ends)}"
+    command = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {left!r}])"
+    try:
+        lines, status = output_of(f"{command}; print('a')", "print('b')")
+    finally:
+        ends.touch()
+    assert lines[-2:] == ["tests with Java: passed: a", "tests without Java: passed: b"]
+    assert status == 0
 
 
 def test_both_parts_of_a_run_that_is_ended_tidy_up(tmp_path: Path) -> None:
@@ -77,6 +129,7 @@ def test_both_parts_of_a_run_that_is_ended_tidy_up(tmp_path: Path) -> None:
             assert run.poll() is None
             time.sleep(0.02)
         run.send_signal(signal.SIGTERM)
-        lines = run.communicate(timeout=50)[0].splitlines()
-    assert lines[:2] == ["tidies up", "tidies up"]
+        lines = run.communicate(timeout=PATIENCE_S)[0].splitlines()
+    said = {"tests with Java: tidies up", "tests without Java: tidies up"}
+    assert said <= set(lines)
     assert run.returncode == 2

@@ -50,6 +50,6 @@ async def test_a_sink_begins_with_the_next_batch_while_it_writes_one(tmp_path: P
     rig.table.commit(rig.table.add([{"id": 5}]))
     sink = Preparing(batches=6)  # two of them empty
     feed = replace(rig.feed(), sink=sink)
-    with anyio.fail_after(30):
+    with anyio.fail_after(150):
         await run_feed(feed)
     assert sink.written == len(sink.begun) == 6

@@ -27,12 +27,13 @@ from sinks.encode.avro_values import (
     string_bytes,
     string_parts,
 )
-from sinks.encode.debezium import CONNECTOR, VERSION, Images
+from sinks.encode.debezium import CONNECTOR, VERSION, Images, transaction_id
 from sinks.encode.parts import (
     corrupt_values_named,
     data_columns,
     event_headers,
     key_array,
+    key_change_headers,
     no_records,
     table_name,
     with_tombstones,
@@ -52,6 +53,8 @@ _SOURCE = (
     ("ts_ms", "long"),
     ("snapshot", "string"),
     ("db", "string"),
+    ("ts_us", ["null", "long"]),
+    ("ts_ns", ["null", "long"]),
     ("table", "string"),
     ("table_id", "string"),
     ("commit_version", "long"),
@@ -61,6 +64,8 @@ _SOURCE = (
     ("event_id", "string"),
     ("unpaired", "boolean"),
 )
+#: The commit's time in finer units. A record of an earlier release does not have them.
+_FINER = ("ts_us", "ts_ns")
 _TRANSACTION = (("id", "string"), ("total_order", "long"), ("data_collection_order", "long"))
 
 
@@ -103,20 +108,25 @@ class AvroEncoder:
         images = Images(batch)
         keys = None
         if self.key_columns:
-            columns = key_array(batch, self.key_columns, images.rows)
-            schema = self._record(batch, columns.type, "Key")
-            keys = self._framed("key", schema, record_parts(columns.flatten()), len(columns))[0]
+            keys = self._keys(batch, key_array(batch, self.key_columns, images.rows))
         if self.paired:
             schema, parts = self._envelope(batch, images)
         else:
             schema, parts = self._row(batch)
         values, number = self._framed("value", schema, parts, batch.num_rows)
         headers = (*event_headers(batch), ("_schema_id", str(number).encode()))
+        if self.paired:
+            own = (batch, self.key_columns, keys, images.gone)
+            headers += key_change_headers(*own, lambda columns: self._keys(batch, columns))
         records = Records(keys, values, headers, batch.timestamp_ms)
         if not self.tombstones:
             return records
         deleted = images.gone if self.paired else _deleted(batch)
         return with_tombstones(records, deleted)
+
+    def _keys(self, batch: ChangeBatch, columns: pa.StructArray) -> pa.BinaryArray:
+        schema = self._record(batch, columns.type, "Key")
+        return self._framed("key", schema, record_parts(columns.flatten()), len(columns))[0]
 
     def _namespace(self, batch: ChangeBatch) -> str:
         names = (self.name, table_name(batch, self.table))
@@ -179,6 +189,7 @@ class AvroEncoder:
                 {"name": "transaction", "type": transaction},
                 {"name": "op", "type": "string"},
                 {"name": "ts_ms", "type": "long"},
+                *({"name": n, "type": ["null", "long"], "default": None} for n in _FINER),
             ],
         }
         nothing = pa.scalar(None, row_type)
@@ -189,7 +200,7 @@ class AvroEncoder:
             *self._source(batch, images),
             *_transaction(batch),
             *string_parts(images.op),
-            long_bytes(batch.timestamp_ms),
+            long_bytes(batch.timestamp_ms) + _finer(batch),
         ]
         return schema, parts
 
@@ -199,6 +210,7 @@ class AvroEncoder:
             string_bytes(VERSION) + string_bytes(CONNECTOR) + string_bytes(self.name),
             long_bytes(batch.timestamp_ms),
             string_bytes("true" if batch.offset.snapshot else "false") + string_bytes(""),
+            _finer(batch),
             string_bytes(table_name(batch, self.table)) + string_bytes(batch.state.table_id),
             long_bytes(batch.version),
             string_bytes(batch.file.origin if batch.file else ""),
@@ -209,9 +221,14 @@ class AvroEncoder:
         ]
 
 
+def _finer(batch: ChangeBatch) -> bytes:
+    micros = batch.timestamp_ms * 1000
+    return b"".join(b"\x02" + long_bytes(value) for value in (micros, micros * 1000))
+
+
 def _transaction(batch: ChangeBatch) -> list[Part]:
     order = long_parts(pc.add(batch.row_indices(), pa.scalar(1, pa.int64())))
-    return [string_bytes(f"{batch.state.table_id}:{batch.version}"), *order, *order]
+    return [string_bytes(transaction_id(batch)), *order, *order]
 
 
 def _deleted(batch: ChangeBatch) -> pa.BooleanArray:

@@ -7,6 +7,7 @@ are no strings is an array of structs {key, value}.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -71,9 +72,13 @@ def _named(kind: str, name: str) -> dict[str, Any]:
     return _optional(kind) | {"name": name, "version": 1}
 
 
-def connect_fields(fields: list[pa.Field]) -> list[dict[str, Any]]:
-    """The Connect schemas of a struct's fields, each with its name."""
-    return [connect_schema(field.type) | {"field": field.name} for field in fields]
+def connect_fields(fields: list[pa.Field], required: Collection[str] = ()) -> list[dict[str, Any]]:
+    """The Connect schemas of a struct's fields, each with its name; those that are ``required``
+    are not optional."""
+    return [
+        connect_schema(field.type) | {"optional": field.name not in required, "field": field.name}
+        for field in fields
+    ]
 
 
 def _entry(data_type: pa.MapType) -> pa.StructType:

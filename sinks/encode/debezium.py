@@ -2,7 +2,8 @@
 
 ``op`` is ``c``, ``u``, ``d``, or ``r`` for a row of the initial snapshot. An update has both images
 where the feed paired them; an image that stayed alone is a ``d`` or ``c`` whose ``source.unpaired``
-is true. ``ts_ms`` is the commit's time, never the clock's, so a replay gives the same bytes.
+is true. ``ts_ms``, ``ts_us`` and ``ts_ns`` are the commit's time, never the clock's, so a replay
+gives the same bytes; the log has milliseconds, which the finer two repeat.
 
 With ``schema``, every record carries its Kafka Connect schema, and values are as Connect's JSON
 converter writes them; without, values are JSON as people read it, as in the format ``rows``.
@@ -24,21 +25,29 @@ from sinks.encode.parts import (
     data_columns,
     event_headers,
     key_array,
+    key_change_headers,
     no_records,
+    required_columns,
     table_name,
     with_tombstones,
 )
 from sinks.encode.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
 
-__all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images"]
+__all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images", "transaction_id"]
 
 #: The version of the envelope, as ``source.version``: part of the bytes, so it is not the
 #: program's, which a replay under a newer one would change.
-VERSION = "1"
+VERSION = "2"
 CONNECTOR = "delta"
 
 _NULL = pa.scalar("null")
+
+
+def transaction_id(batch: ChangeBatch) -> str:
+    """The id of the version, or snapshot, that a batch belongs to: as in a topic of commit ends."""
+    snapshot = ":snapshot" if batch.offset.snapshot else ""
+    return f"{batch.state.table_id}:{batch.version}{snapshot}"
 
 
 class Images:
@@ -96,8 +105,15 @@ class DebeziumEncoder:
         table = table_name(batch, self.table)
         with corrupt_values_named(batch):
             payload = self._payload(batch, images, table)
-            keys = self._keys(batch, images, table)
-        records = Records(keys, payload, event_headers(batch), batch.timestamp_ms)
+            keys = self._keys(batch, images.rows, table) if self.key_columns else None
+            headers = event_headers(batch) + key_change_headers(
+                batch,
+                self.key_columns,
+                keys,
+                images.gone,
+                lambda columns: self._encoded_keys(batch, columns, table),
+            )
+        records = Records(keys, payload, headers, batch.timestamp_ms)
         return with_tombstones(records, images.gone) if self.tombstones else records
 
     def _payload(self, batch: ChangeBatch, images: Images, table: str) -> pa.BinaryArray:
@@ -105,7 +121,7 @@ class DebeziumEncoder:
         # Debezium counts from one.
         order = pc.add(batch.row_indices(), pa.scalar(1, pa.int64())).cast(pa.string())
         transaction: dict[str, JsonMember] = {
-            "id": JsonText(json.dumps(f"{batch.state.table_id}:{batch.version}")),
+            "id": JsonText(json.dumps(transaction_id(batch))),
             "total_order": JsonText(order),
             "data_collection_order": JsonText(order),
         }
@@ -116,6 +132,8 @@ class DebeziumEncoder:
             "transaction": JsonObject(transaction),
             "op": images.op,
             "ts_ms": JsonText(str(batch.timestamp_ms)),
+            "ts_us": JsonText(str(batch.timestamp_ms * 1000)),
+            "ts_ns": JsonText(str(batch.timestamp_ms * 1_000_000)),
         }
         if self.schema:
             schema = _envelope_schema(self.name, table, images.rows.type)
@@ -149,6 +167,8 @@ class DebeziumEncoder:
             "ts_ms": batch.timestamp_ms,
             "snapshot": "true" if batch.offset.snapshot else "false",
             "db": "",
+            "ts_us": batch.timestamp_ms * 1000,
+            "ts_ns": batch.timestamp_ms * 1_000_000,
             "table": table,
             "table_id": batch.state.table_id,
             "commit_version": batch.version,
@@ -166,16 +186,16 @@ class DebeziumEncoder:
             members["unpaired"] = JsonText("false")
         return members
 
-    def _keys(self, batch: ChangeBatch, images: Images, table: str) -> pa.BinaryArray | None:
-        if not self.key_columns:
-            return None
-        keys = key_array(batch, self.key_columns, images.rows)
+    def _keys(self, batch: ChangeBatch, rows: pa.StructArray, table: str) -> pa.BinaryArray:
+        return self._encoded_keys(batch, key_array(batch, self.key_columns, rows), table)
+
+    def _encoded_keys(self, batch: ChangeBatch, keys: pa.StructArray, table: str) -> pa.BinaryArray:
         if not self.schema:
             return as_binary(json_values(keys))
         fields = [keys.type.field(i) for i in range(keys.type.num_fields)]
         schema = {
             "type": "struct",
-            "fields": connect_fields(fields),
+            "fields": connect_fields(fields, required=required_columns(batch)),
             "optional": False,
             "name": f"{_prefix(self.name, table)}.Key",
         }
@@ -207,7 +227,9 @@ def _envelope_schema(name: str, table: str, rows: pa.StructType) -> str:
         _field("ts_ms", "int64"),
         {**_field("snapshot", "string", optional=True), "name": "io.debezium.data.Enum",
          "version": 1, "parameters": {"allowed": "true,false"}, "default": "false"},
-        *(_field(n, "string") for n in ("db", "table", "table_id")),
+        _field("db", "string"),
+        *(_field(n, "int64", optional=True) for n in ("ts_us", "ts_ns")),
+        *(_field(n, "string") for n in ("table", "table_id")),
         _field("commit_version", "int64"),
         _field("origin", "string", optional=True),
         _field("index", "int64"),
@@ -231,7 +253,7 @@ def _envelope_schema(name: str, table: str, rows: pa.StructType) -> str:
                 {"type": "struct", "fields": transaction, "optional": True,
                  "name": "event.block", "version": 1, "field": "transaction"},
                 _field("op", "string"),
-                _field("ts_ms", "int64", optional=True),
+                *(_field(n, "int64", optional=True) for n in ("ts_ms", "ts_us", "ts_ns")),
             ],
             "optional": False,
             "name": f"{prefix}.Envelope",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -21,14 +21,18 @@ __all__ = [
     "event_headers",
     "json_keys",
     "key_array",
+    "key_change_headers",
     "no_records",
     "repeated",
+    "required_columns",
     "table_name",
     "with_tombstones",
 ]
 
 #: The headers that tell an event from any other.
 _IDS = ("_event_id", "ce_id")
+#: Debezium's own names.
+_NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 
 def as_binary(text: pa.StringArray) -> pa.BinaryArray:
@@ -74,6 +78,11 @@ def key_array(batch: ChangeBatch, names: tuple[str, ...], rows: pa.StructArray) 
     return pa.StructArray.from_arrays([columns[i] for i in found], fields=fields)
 
 
+def required_columns(batch: ChangeBatch) -> frozenset[str]:
+    """The columns that the table declares as NOT NULL: Arrow's fields are all nullable."""
+    return frozenset(field.name for field in batch.state.schema.fields if not field.nullable)
+
+
 def json_keys(keys: pa.StructArray) -> pa.BinaryArray:
     """Keys as JSON objects of the key columns."""
     return as_binary(json_values(keys))
@@ -95,6 +104,32 @@ def event_headers(batch: ChangeBatch) -> tuple[Header, ...]:
         headers.append(("_row_id", row_ids.cast(pa.string())))
     if batch.offset.snapshot:
         headers.append(("_snapshot", b"true"))
+    return tuple(headers)
+
+
+def key_change_headers(
+    batch: ChangeBatch,
+    names: tuple[str, ...],
+    keys: pa.BinaryArray | None,
+    gone: pa.BooleanArray,
+    encoded: Callable[[pa.StructArray], pa.BinaryArray],
+) -> tuple[Header, ...]:
+    """What Debezium says on the delete and the create that a change of the key becomes: the new
+    key on the one, the old key on the other, as the records' own keys are written.
+
+    ``keys`` are those of the records and ``gone`` tells the deletes; ``encoded`` makes keys of key
+    columns.
+    """
+    if batch.partner is None or keys is None:
+        return ()
+    others = encoded(key_array(batch, names, batch.partner))
+    changed = pc.and_(batch.partner.is_valid(), pc.not_equal(others, keys))
+    nothing = pa.scalar(None, pa.binary())
+    headers = []
+    for name, side in ((_NEW_KEY, gone), (_OLD_KEY, pc.invert(gone))):
+        values = pc.if_else(pc.and_(changed, side), others, nothing)
+        if values.null_count < len(values):
+            headers.append((name, values))
     return tuple(headers)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sinks.kafka import accumulator
+from sinks.kafka import accumulator, topic_admin
 from sinks.kafka.failures import connected, raised_as_failures
 from sinks.kafka.options import KafkaOptions
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import SinkRejected, TailerError, TransientError
 
 __all__ = [
     "Cluster",
@@ -172,25 +172,33 @@ class Cluster:
 
     def create(self, name: str, partitions: int, replication: int, config: dict[str, str]) -> Topic:
         """Make a topic and wait until it can be written; one that somebody else makes meanwhile
-        is taken as it is."""
-        from kafka.errors import TopicAlreadyExistsError
-
-        asked = {
-            "num_partitions": partitions,
-            "replication_factor": replication,
-            "configs": config,
-        }
+        is taken as it is. Raises :class:`ConfigError` where the options ask for the impossible."""
         with raised_as_failures(f"creating the topic {name}"):
-            try:
-                self._admin.create_topics({name: asked}, wait_for_metadata=True)
-            except TopicAlreadyExistsError:
-                self._admin.wait_for_topics([name])
+            asked = topic_admin.NewTopic(name, partitions, replication, config)
+            topic_admin.create(self._admin, asked)
+            self._admin.wait_for_topics([name])
         give_up = time.monotonic() + self._options.request_timeout_ms / 1000
         while (topic := self.topic(name)) is None:  # some brokers know it before others
             if time.monotonic() > give_up:
                 raise TransientError(f"the topic {name} was created and is not there yet")
             time.sleep(_RETRY_S)
         return topic
+
+    def could_create(
+        self, name: str, partitions: int, replication: int, config: dict[str, str]
+    ) -> None:
+        """Ask whether :meth:`create` would succeed; raise what it would."""
+        with raised_as_failures(f"creating the topic {name}"):
+            asked = topic_admin.NewTopic(name, partitions, replication, config)
+            topic_admin.create(self._admin, asked, only_validate=True)
+
+    def transaction_ms_max(self) -> int | None:
+        """How long the brokers let a transaction take; None where we may not know."""
+        try:
+            with raised_as_failures("reading the configuration of a broker"):
+                return topic_admin.transaction_ms_max(self._admin)
+        except TailerError:  # nobody needs to know: the brokers refuse what is too long
+            return None
 
     def ends(self, topic: Topic) -> list[int]:
         """The offset behind the last record of each partition, committed or not."""

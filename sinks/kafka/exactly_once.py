@@ -18,6 +18,7 @@ from typing import Any
 
 from sinks.kafka.ahead import Pieces, slices
 from sinks.kafka.cluster import Topic
+from sinks.kafka.delivery import accepted, delivery_of
 from sinks.kafka.driver import Fenced
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.progress import Progress, read_progress
@@ -25,8 +26,9 @@ from sinks.kafka.publisher import Publisher, single_record
 from sinks.kafka.session import Session
 from sinks.kafka.settlement import Settlement
 from sinks.kafka.transactions import Transactions
+from sinks.kafka.versions import Begun, is_last_batch
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected, TailerError, TransientError
+from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 
 __all__ = ["ExactlyOnce"]
 
@@ -57,15 +59,20 @@ class ExactlyOnce(Session):
         self._settlement = settlement
         self.progress = Progress(feed)
         self._progress_topic = topic_name(options.progress_topic, feed)
+        self._delivery = delivery_of(options, feed)
+        #: Whether it is opened for its offset alone, and will write no records.
+        self.only_settles = False
         self._transactions: Topic | None = None
         self._broken = False
         self._passed: Offset | None = None  # by versions without changes, ahead of progress
+        self._at: Offset | None = None  # where the feed is: progress, and what was passed since
         self._saved_at = 0.0
         self._schema: tuple[object, str] = (None, "")
 
     def open(self) -> Offset | None:
         """See :class:`Session`."""
         self._check_progress_topic()
+        self._check_timeout()
         if self.claimed:
             # Our own last transaction may still be open: it is settled below, not waited for.
             self._check_claims(self._read(stable=True))
@@ -80,7 +87,7 @@ class ExactlyOnce(Session):
             self._settlement.after_fencing(self.cluster, topics, self._progress_topic)
             found = self._read()
             self._check_claims(found)
-            self.progress = (found or Progress(self.feed)).claimed_by(self.owner)
+            self.progress = self._accepted(found or Progress(self.feed)).claimed_by(self.owner)
             if self.options.transaction_topic:
                 markers = topic_name(self.options.transaction_topic, self.feed)
                 self._transactions = self._made(markers, 1, {})
@@ -91,15 +98,18 @@ class ExactlyOnce(Session):
             self._send_progress(self.progress)
             self.driver.commit()
             self.claimed = self.progress.epoch
+        self._at = self.progress.offset
         return self.progress.offset
 
     def look(self) -> Offset | None:
         """See :class:`Session`."""
         self._looking = True
         self._check_progress_topic()
+        self._check_timeout()
         self.driver = self._open_driver(None)
         if self.cluster.topic(self._progress_topic) is not None:
-            self.progress = self._read(stable=True) or self.progress
+            self.progress = self._accepted(self._read(stable=True) or self.progress)
+        self._look_at_others()
         name = self._topic_at_once()
         if name is not None:
             self._new_publisher(self._admitted(name))
@@ -113,6 +123,23 @@ class ExactlyOnce(Session):
                 f"cleanup.policy {topic.cleanup_policy}; it must have one and 'compact', or "
                 "progress is lost"
             )
+
+    def _check_timeout(self) -> None:
+        """What the broker says to a producer whose transactions may take longer than it allows."""
+        allowed = self.cluster.transaction_ms_max()
+        if allowed is not None and self.options.transaction_timeout_ms > allowed:
+            raise ConfigError(
+                f"option 'transaction_timeout_ms' of sink 'kafka' is "
+                f"{self.options.transaction_timeout_ms}, and the brokers at "
+                f"{self.options.bootstrap_servers} allow {allowed}; lower it"
+            )
+
+    def _accepted(self, found: Progress) -> Progress:
+        """The progress, if the options deliver what it says, or are to deliver something else."""
+        if found.delivery is None or self.only_settles:
+            return found
+        accepted(found.delivery, self.options, self.feed, found.offset)
+        return replace(found, delivery=self._delivery)
 
     def _topics(self) -> list[str]:
         """The topics that this feed's transactions may have written to, as far as is known."""
@@ -171,67 +198,108 @@ class ExactlyOnce(Session):
         """See :class:`Session`."""
         with self._dropped_on_error():
             if batch.num_rows:
-                publisher = self._publisher(batch)
-                for part, pieces in self._begun(publisher, batch):
-                    self._transact(publisher, part, pieces)
-                self._passed = None
-                return
-            self._passed = batch.next_offset
-            if time.monotonic() - self._saved_at >= _IDLE_S:
-                self._save_passed()
+                self._write_rows(batch)
+            else:
+                self._passed = batch.next_offset
+                left = not self._begins_or_goes_on(batch.next_offset)
+                if left or time.monotonic() - self._saved_at >= _IDLE_S:
+                    self._save_passed()
+            self._at = batch.next_offset
+
+    def _write_rows(self, batch: ChangeBatch) -> None:
+        publisher = self._publisher(batch)
+        last = is_last_batch(batch, self._at)
+        # Rows of a snapshot that is taken while the stream goes on do not move its offset.
+        stays = batch.offset.snapshot and batch.next_offset == self._at
+        for part, pieces in self._begun(publisher, batch):
+            ends = last and part.next_offset == batch.next_offset
+            then = batch.next_offset if stays else part.next_offset
+            self._transact(publisher, part, pieces, then, ends=ends)
+        self._passed = None
 
     def announce(self, notice: Notice) -> None:
         """See :class:`Session`. What a notice passes over is progress too, at once: it must not
         come again after a restart."""
         assert self.driver is not None
         told, moves = bool(self.options.notice_topic), notice.kind != "heartbeat"
-        if not told and (not moves or notice.next_offset == notice.offset):
-            return
-        with self._dropped_on_error():
-            progress = self.progress
-            if moves:
-                same = notice.next_offset.version == notice.offset.version
-                events = self.progress.events if same else 0
-                progress = replace(self.progress, offset=notice.next_offset, events=events)
-            self.driver.begin()
-            if told:
-                self._send_notice(notice)
-            self._send_progress(progress)
-            self.driver.commit()
-            self.progress, self._saved_at = progress, time.monotonic()
-            if moves:
-                self._passed = None
+        left = moves and not self._begins_or_goes_on(notice.next_offset)
+        if told or left or (moves and notice.next_offset != notice.offset):
+            with self._dropped_on_error():
+                self.driver.begin()
+                if told:
+                    self._send_notice(notice)
+                if moves:
+                    self._passed = notice.next_offset
+                self._save(self._behind_passed())
+        if moves:
+            self._at = notice.next_offset
 
     def _parts(self, batch: ChangeBatch) -> list[ChangeBatch]:
         options = self.options
         return list(slices(batch, options.transaction_rows, options.transaction_bytes))
 
-    def _transact(self, publisher: Publisher, batch: ChangeBatch, pieces: Pieces[Any]) -> None:
+    def _transact(
+        self,
+        publisher: Publisher,
+        batch: ChangeBatch,
+        pieces: Pieces[Any],
+        then: Offset,
+        *,
+        ends: bool,
+    ) -> None:
         """One transaction: the records of a batch, its markers and the progress behind it."""
         assert self.driver is not None
-        first = batch.offset.index == 0
         self.driver.begin()
-        if first and self._transactions is not None:
-            self._send_marker(_marker(batch, "BEGIN"), batch)
-        events = publisher.publish(batch, pieces) + (0 if first else self.progress.events)
-        ends = batch.next_offset.index == 0
-        if ends and self._transactions is not None:
-            self._send_marker(_marker(batch, "END", events, publisher.topic.name), batch)
-        progress = replace(
-            self.progress,
-            offset=batch.next_offset,
-            events=0 if ends else events,
-            schema=self._schema_id(batch),
+        begun = self.progress.begun
+        if begun is not None and not begun.is_at(batch.offset):
+            self._send_marker(begun, "END")
+            begun = None
+        if begun is None:
+            begun = Begun.by(batch, publisher.topic.name)
+            self._send_marker(begun, "BEGIN")
+        events = publisher.publish(batch, pieces)
+        begun = begun.plus(events, batch, publisher.topic.name)
+        if ends:
+            self._send_marker(begun, "END")
+        self._save(
+            replace(
+                self.progress,
+                offset=then,
+                begun=None if ends else begun,
+                schema=self._schema_id(batch),
+                delivery=self._delivery,
+            )
         )
+
+    def _begins_or_goes_on(self, offset: Offset | None) -> bool:
+        """Whether no version that is begun is left where the feed goes on from this offset."""
+        return self.progress.begun is None or self.progress.begun.is_at(offset)
+
+    def _moved_to(self, offset: Offset | None) -> Progress:
+        """Progress at another offset; a version that is left so is ended."""
+        begun = self.progress.begun
+        if begun is not None and not begun.is_at(offset):
+            self._send_marker(begun, "END")
+            begun = None
+        return replace(self.progress, offset=offset, begun=begun)
+
+    def _behind_passed(self) -> Progress:
+        return self.progress if self._passed is None else self._moved_to(self._passed)
+
+    def _send_marker(self, begun: Begun, status: str) -> None:
+        if self._transactions is None:
+            return
+        assert self.driver is not None
+        value = json.dumps(begun.marker(status), separators=(",", ":")).encode()
+        record = single_record(begun.id.encode(), value, begun.timestamp_ms)
+        self.driver.send(self._transactions.name, 0, record)
+
+    def _save(self, progress: Progress) -> None:
+        """Commit the open transaction, with this progress behind all that was sent in it."""
+        assert self.driver is not None
         self._send_progress(progress)
         self.driver.commit()
-        self.progress, self._saved_at = progress, time.monotonic()
-
-    def _send_marker(self, marker: dict[str, Any], batch: ChangeBatch) -> None:
-        assert self.driver is not None and self._transactions is not None  # noqa: PT018
-        value = json.dumps(marker, separators=(",", ":")).encode()
-        record = single_record(marker["id"].encode(), value, batch.timestamp_ms)
-        self.driver.send(self._transactions.name, 0, record)
+        self.progress, self._passed, self._saved_at = progress, None, time.monotonic()
 
     def _send_progress(self, progress: Progress) -> None:
         assert self.driver is not None
@@ -242,11 +310,8 @@ class ExactlyOnce(Session):
     def _save_passed(self) -> None:
         """Write the progress that versions without changes have made."""
         assert self.driver is not None
-        progress = replace(self.progress, offset=self._passed, events=0)
         self.driver.begin()
-        self._send_progress(progress)
-        self.driver.commit()
-        self.progress, self._passed, self._saved_at = progress, None, time.monotonic()
+        self._save(self._moved_to(self._passed))
 
     def set_offset(self, offset: Offset | None) -> None:
         """Overwrite the feed's progress; None: its start decides."""
@@ -295,20 +360,3 @@ class ExactlyOnce(Session):
             with suppress(TailerError):
                 self._save_passed()
         super().close()
-
-
-def _marker(
-    batch: ChangeBatch, status: str, events: int | None = None, topic: str = ""
-) -> dict[str, Any]:
-    """Where a version begins or ends, in the shape of Debezium's transaction metadata."""
-    name = f"{batch.offset.table_id}:{batch.version}"
-    if batch.offset.snapshot:
-        name += ":snapshot"
-    collections = None if events is None else [{"data_collection": topic, "event_count": events}]
-    return {
-        "status": status,
-        "id": name,
-        "ts_ms": batch.timestamp_ms,
-        "event_count": events,
-        "data_collections": collections,
-    }

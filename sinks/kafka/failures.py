@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sinks.kafka.driver import Fenced
 from sinks.kafka.last_words import attentive_client
 from sinks.kafka.options import KafkaOptions
-from tailer.errors import SinkRejected, TailerError, TransientError
+from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 
 __all__ = ["connected", "failure", "raised_as_failures"]
 
@@ -44,10 +44,14 @@ _REFUSED = (
     ("MSG_SIZE_TOO_LARGE", "lower batch_bytes, or raise the topic's max.message.bytes"),
     ("InvalidRecord", "is the topic compacted, and do the records have keys?"),
     ("INVALID_RECORD", "is the topic compacted, and do the records have keys?"),
+    ("PolicyViolation", "the broker's policy forbids it"),
+)
+#: What the options ask for and no cluster, or not this one, can do.
+_MISCONFIGURED = (
     ("InvalidTransactionTimeout", "lower transaction_timeout_ms to the broker's maximum"),
     ("INVALID_TRANSACTION_TIMEOUT", "lower transaction_timeout_ms to the broker's maximum"),
-    ("PolicyViolation", "the broker's policy forbids it"),
     ("InvalidReplicationFactor", "lower replication_factor, or start more brokers"),
+    ("InvalidPartitions", "choose another number of partitions"),
     ("InvalidTopic", "choose another topic"),
     ("InvalidConfig", "correct topic_config"),
 )
@@ -74,6 +78,10 @@ _UNWELCOME = (
 _STRANGE = (("UNEXPECTED_EOF", "check security_protocol: this listener may not speak TLS"),)
 #: How long the client waits before it tries again: never the same twice, and nobody's concern.
 _BACKOFF = re.compile(r" \(backoff [0-9.]+ secs\)")
+#: What a client says of its own requests, and the numbers that errors have in the protocol.
+_INTERNALS = re.compile(r"Request '.*' failed with response '.*'\.?|\[Error \d+\] ?")
+#: What the libraries call errors, and where they met them.
+_NAMES = re.compile(r"(Unexpected error in \w+: *)?\b[A-Z]\w+Error\b:?")
 _FIRST_SPELL_MS = 500
 
 
@@ -88,6 +96,9 @@ def failure(error: BaseException, doing: str) -> TailerError:
     for mark, remedy in (*_REFUSED, *_UNWELCOME):
         if mark in both:
             return SinkRejected(f"Kafka refused {doing}: {_short(name, text)}; {remedy}")
+    for mark, remedy in _MISCONFIGURED:
+        if mark in both:
+            return ConfigError(f"Kafka refused {doing}{_words(text)}; {remedy}")
     return TransientError(f"Kafka failed {doing}: {_short(name, text)}")
 
 
@@ -102,8 +113,14 @@ def _name_and_text(error: BaseException) -> tuple[str, str]:
 def _short(name: str, text: str) -> str:
     if name == "NodeNotReadyError":
         return "no broker is reachable"  # its own text speaks of a node_id
-    text = " ".join(text.split())[:300]
+    text = _INTERNALS.sub("", " ".join(text.split())).strip().removesuffix(":")[:300]
     return text if name in text else f"{name}: {text}" if text else name
+
+
+def _words(text: str) -> str:
+    """What the broker says for people to read, behind a colon; nothing if it says nothing."""
+    said = _NAMES.sub("", _INTERNALS.sub("", " ".join(text.split()))).strip(" :.")[:300]
+    return f": {said}" if said else ""
 
 
 @contextmanager

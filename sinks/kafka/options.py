@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sinks.encode.records import encoder_options
+from sinks.encode.records import FORMATS, encoder_options
 from sinks.encode.registry import located
+from sinks.kafka.option_names import our_names, with_dots
 from sinks.kafka.security import Security
 from tailer.errors import ConfigError
 from tailer.sink import take_options
 
 __all__ = ["COMPRESSIONS", "DELIVERIES", "DRIVERS", "KafkaOptions", "topic_name"]
+
+#: A transaction takes several requests; one that is shorter is ended by Kafka before its commit.
+_TRANSACTION_MS_MIN = 1_000
 
 DELIVERIES = ("exactly-once", "at-least-once")
 DRIVERS = ("kafka-python", "librdkafka")
@@ -38,6 +42,7 @@ _ALLOWED: dict[str, tuple[type, Any]] = {
     "transaction_topic": (str, ""),
     "notice_topic": (str, ""),
     "append_to_existing": (bool, False),
+    "accept_changes": (bool, False),
     "create_topics": (bool, True),
     "partitions": (int, -1),
     "replication_factor": (int, -1),
@@ -73,6 +78,12 @@ _AT_LEAST_ONE = (
 )
 
 
+#: All options, those of the formats too.
+_EVERY = {
+    **{name: None for kind in FORMATS for name in encoder_options(kind)},
+    **_ALLOWED,
+    **Security.ALLOWED,
+}
 _OTHER_TOPICS = ("transaction_topic", "notice_topic", "park_topic")
 
 
@@ -95,6 +106,7 @@ class KafkaOptions:
     transaction_topic: str
     notice_topic: str
     append_to_existing: bool
+    accept_changes: bool
     create_topics: bool
     partitions: int
     replication_factor: int
@@ -125,6 +137,7 @@ class KafkaOptions:
 
         Raises :class:`ConfigError` naming the key that is missing, unknown or wrong.
         """
+        options = our_names(options, _EVERY)
         wanted = options.get("format", _ALLOWED["format"][1])
         if not isinstance(wanted, str):
             raise ConfigError(f"option 'format' of sink 'kafka' is {wanted!r}, not a str")
@@ -132,7 +145,7 @@ class KafkaOptions:
         of_format = {k: v for k, v in encoder_options(wanted).items() if k not in ("name", "topic")}
         taken = take_options("kafka", options, {**of_format, **_ALLOWED, **Security.ALLOWED})
         _check(taken)
-        taken["topic_config"] = {k: _text(v) for k, v in taken["topic_config"].items()}
+        taken["topic_config"] = {k: _text(v) for k, v in with_dots(taken["topic_config"])}
         encoder = {key: taken[key] for key in of_format}
         if "registry" in encoder:
             encoder["registry"] = located(encoder["registry"], folder)
@@ -157,6 +170,9 @@ def _check(taken: dict[str, Any]) -> None:
     for key in ("partitions", "replication_factor"):
         if taken[key] < 1 and taken[key] != -1:
             raise _wrong(key, taken[key], "must be greater than 0, or -1 for the broker's default")
+    if taken["transaction_timeout_ms"] < _TRANSACTION_MS_MIN:
+        what = f"must be at least {_TRANSACTION_MS_MIN}, or Kafka ends transactions under way"
+        raise _wrong("transaction_timeout_ms", taken["transaction_timeout_ms"], what)
     if taken["linger_ms"] < 0:
         raise _wrong("linger_ms", taken["linger_ms"], "must not be negative")
     if taken["delivery_timeout_ms"] < taken["request_timeout_ms"] + taken["linger_ms"]:
@@ -167,11 +183,17 @@ def _check(taken: dict[str, Any]) -> None:
         )
     if taken["on_oversize"] == "park" and not taken["park_topic"]:
         raise ConfigError("sink 'kafka' with on_oversize = 'park' needs the option 'park_topic'")
+    _check_names(taken)
+
+
+def _check_names(taken: dict[str, Any]) -> None:
     for key in ("topic", "transactional_id", "progress_topic", *_OTHER_TOPICS):
         for name in _PLACEHOLDER.findall(taken[key]):
             if name not in _PLACEHOLDERS or (name == "table" and key != "topic"):
                 allowed = "{feed} and {table}" if key == "topic" else "{feed}"
                 raise _wrong(key, taken[key], f"may hold {allowed}, and nothing else in braces")
+        if key != "transactional_id" and taken[key]:
+            topic_name(taken[key], "f", "t")
 
 
 def _wrong(key: str, value: Any, what: str) -> ConfigError:

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import Any
 
 from sinks.kafka.cluster import LastRecord
+from sinks.kafka.versions import Begun
 from tailer.changes import Offset
 from tailer.errors import OffsetError, SinkRejected
 
@@ -28,18 +29,26 @@ class Progress:
     """One progress record.
 
     ``offset`` is the next change to write (None: nothing has been, the feed's start decides);
-    ``events`` how many events of the offset's version are already written; ``epoch`` counts the
-    claims, and ``owner`` made the last one; ``topics`` are those written to, with their ids;
-    ``schema`` is the id of the schema of what was written last.
+    ``begun`` the version that is written in part; ``epoch`` counts the claims, and ``owner`` made
+    the last one; ``topics`` are those written to, with their ids; ``schema`` is the id of the
+    schema of what was written last; ``delivery`` what the records are like
+    (:mod:`sinks.kafka.delivery`), None before the first and empty where an earlier release, which
+    did not keep it, wrote them.
     """
 
     feed: str
     epoch: int = 0
     owner: str = ""
     offset: Offset | None = None
-    events: int = 0
+    begun: Begun | None = None
     schema: str = ""
     topics: dict[str, str] = field(default_factory=dict)
+    delivery: dict[str, Any] | None = None
+
+    @property
+    def events(self) -> int:
+        """How many events of the version that is written in part are there."""
+        return 0 if self.begun is None else self.begun.events
 
     def claimed_by(self, owner: str) -> Progress:
         """The same progress, in the hands of a new owner."""
@@ -56,6 +65,8 @@ class Progress:
             "events": self.events,
             "schema": self.schema,
             "topics": self.topics,
+            "begun": None if self.begun is None else self.begun.to_json(),
+            "delivery": self.delivery,
         }
         return _text({**document, "checksum": _checksum(document)})
 
@@ -72,17 +83,25 @@ class Progress:
             raise ValueError(f"its format is {document.get('format')!r}, and {_FORMAT} is known")
         try:
             offset = document["offset"]
-            return cls(
+            found = cls(
                 feed=document["feed"],
                 epoch=document["epoch"],
                 owner=document["owner"],
                 offset=None if offset is None else Offset.from_json(offset),
-                events=document["events"],
                 schema=document["schema"],
                 topics=document["topics"],
+                delivery=document.get("delivery", None if offset is None else {}),
             )
-        except (KeyError, OffsetError) as e:
+            return replace(found, begun=_begun(document, found))
+        except (KeyError, TypeError, OffsetError) as e:
             raise ValueError(f"a field is missing or wrong: {e}") from e
+
+
+def _begun(document: dict[str, Any], found: Progress) -> Begun | None:
+    events = document["events"]
+    if "begun" in document:
+        return Begun.from_json(document["begun"], events)
+    return Begun.before_it_was_kept(found.offset, events, next(iter(found.topics), ""))
 
 
 def _text(document: dict[str, Any]) -> bytes:

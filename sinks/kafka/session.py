@@ -36,6 +36,10 @@ class Session(ABC):
     def __init__(self, options: KafkaOptions, feed: str) -> None:
         self.options = options
         self.feed = feed
+        for template in (options.transaction_topic, options.notice_topic, options.park_topic):
+            if template:
+                topic_name(template, feed)  # before anything is written
+        self._replicas = options.replication_factor
         self.cluster = Cluster(options)
         self.driver: Driver | None = None
         self._publishers: dict[str, Publisher] = {}
@@ -163,8 +167,16 @@ class Session(ABC):
                 "is false; create it"
             )
         if self._looking:
+            self.cluster.could_create(name, partitions, self._replicas, config)
             return Topic(name, "", 1, self._batch_bytes, "")
-        return self.cluster.create(name, partitions, self.options.replication_factor, config)
+        return self.cluster.create(name, partitions, self._replicas, config)
+
+    def _look_at_others(self) -> None:
+        """At the topics that are made when something is to be written to them."""
+        options = self.options
+        for template in (options.transaction_topic, options.notice_topic, options.park_topic):
+            if template:
+                self._made(topic_name(template, self.feed), 1, {})
 
 
 class AtLeastOnce(Session):
@@ -182,6 +194,7 @@ class AtLeastOnce(Session):
     def look(self) -> Offset | None:
         """See :class:`Session`."""
         self._looking = True
+        self._look_at_others()
         return self.open()
 
     def write(self, batch: ChangeBatch) -> None:

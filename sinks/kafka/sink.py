@@ -13,6 +13,7 @@ from typing import Any
 import anyio.to_thread
 
 from sinks.encode.records import load_encoder
+from sinks.kafka.delivery import accepted, delivery_of
 from sinks.kafka.exactly_once import ExactlyOnce
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.session import AtLeastOnce, Session
@@ -48,6 +49,15 @@ class KafkaSink:
         """See :class:`tailer.sink.Sink`. The offset to resume from, with exactly-once delivery."""
         return await anyio.to_thread.run_sync(self._open, feed)
 
+    def delivery(
+        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    ) -> Mapping[str, Any]:
+        """See :class:`tailer.sink.KnowsDelivery`. With exactly-once delivery Kafka keeps it."""
+        if self.options.exactly_once:
+            return {}
+        accepted(kept, self.options, feed, at)
+        return delivery_of(self.options, feed)
+
     async def look(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Looks`."""
         return await anyio.to_thread.run_sync(self._look, feed)
@@ -67,9 +77,11 @@ class KafkaSink:
             return ExactlyOnce(self.options, feed, self._owner, self._claimed, self._settlement)
         return AtLeastOnce(self.options, feed)
 
-    def _open(self, feed: str) -> Offset | None:
+    def _open(self, feed: str, *, only_settles: bool = False) -> Offset | None:
         self._close()
         self._session = self._new_session(feed)
+        if isinstance(self._session, ExactlyOnce):
+            self._session.only_settles = only_settles
         offset = self._session.open()
         if isinstance(self._session, ExactlyOnce):
             self._claimed = self._session.claimed
@@ -101,7 +113,7 @@ class KafkaSink:
         await anyio.to_thread.run_sync(partial(self._set_offset, feed, offset))
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
-        self._open(feed)
+        self._open(feed, only_settles=True)
         try:
             if isinstance(self._session, ExactlyOnce):
                 self._session.set_offset(offset)

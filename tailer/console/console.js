@@ -24,6 +24,11 @@ const ACTIONS = {
     "Skip a version? Its changes are lost to the sink; the skip is recorded.",
     ["version", "Version", (feed) => feed.offset?.version ?? ""],
   ],
+  unskip: [
+    "Take back skip",
+    "Deliver a version after all that is to be skipped?",
+    ["version", "Version", (feed) => feed.orders?.skips?.[0] ?? ""],
+  ],
   stop: ["Stop", "Stop this feed until it is started again?"],
   start: ["Start", null],
 };
@@ -110,8 +115,10 @@ function show(feed) {
   const error = node.querySelector(".error");
   error.hidden = !feed.last_error;
   error.textContent = feed.last_error ?? "";
-  if (entry.state !== feed.state || entry.controllable !== canControl) {
+  const skips = Boolean(feed.orders?.skips);
+  if (entry.state !== feed.state || entry.skips !== skips || entry.controllable !== canControl) {
     entry.state = feed.state;
+    entry.skips = skips;
     entry.controllable = canControl;
     buttons(node.querySelector(".control"), feed);
   }
@@ -128,7 +135,8 @@ function ordered(orders) {
 }
 
 function buttons(place, feed) {
-  const actions = canControl ? ALLOWED[feed.state] ?? RUNNING : [];
+  const actions = canControl ? [...(ALLOWED[feed.state] ?? RUNNING)] : [];
+  if (canControl && feed.orders?.skips) actions.push("unskip");
   place.setAttribute("aria-label", `Control of ${feed.name}`);
   place.replaceChildren(...actions.map((action) => {
     const button = document.createElement("button");

@@ -8,7 +8,7 @@ applied to whole arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +29,7 @@ from tailer.delta.schema import (
 )
 from tailer.errors import CorruptRow
 
-__all__ = ["Convert", "converter", "find_field"]
+__all__ = ["Convert", "FileFields", "converter", "find_field"]
 
 #: Turns one array as it comes from the file into one of the Delta column's Arrow type.
 Convert = Callable[[pa.Array], pa.Array]
@@ -37,25 +37,39 @@ Convert = Callable[[pa.Array], pa.Array]
 _FIELD_ID = b"PARQUET:field_id"
 
 
+class FileFields:
+    """The fields of one level of a file, to be found by id and by name without a search each."""
+
+    def __init__(self, fields: Iterable[pa.Field]) -> None:
+        self.fields = list(fields)
+        self.by_id: dict[bytes, int] = {}
+        self.by_name: dict[str, int] = {}
+        self.by_folded_name: dict[str, list[int]] = {}
+        for i, field in enumerate(self.fields):
+            number = (field.metadata or {}).get(_FIELD_ID)
+            if number is not None:
+                self.by_id.setdefault(number, i)
+            self.by_name.setdefault(field.name, i)
+            self.by_folded_name.setdefault(field.name.lower(), []).append(i)
+
+
 def find_field(
-    fields: Sequence[pa.Field], wanted: StructField, mapping: str
+    fields: FileFields, wanted: StructField, mapping: str
 ) -> tuple[int, pa.Field] | None:
     """The file's field that holds a Delta column: by id, by physical name, or by name.
 
     None where the file has no such column: its rows are null there.
     """
     if mapping == "id":
-        for i, f in enumerate(fields):
-            if f.metadata and f.metadata.get(_FIELD_ID) == str(wanted.field_id).encode():
-                return i, f
-        return None
-    name = wanted.name if mapping == "none" else wanted.physical_name
-    for i, f in enumerate(fields):
-        if f.name == name:
-            return i, f
-    # Delta's names differ by more than their case, and Spark matches them without regard to it.
-    folded = [(i, f) for i, f in enumerate(fields) if f.name.lower() == name.lower()]
-    return folded[0] if len(folded) == 1 else None
+        at = fields.by_id.get(str(wanted.field_id).encode())
+    else:
+        name = wanted.name if mapping == "none" else wanted.physical_name
+        at = fields.by_name.get(name)
+        if at is None:
+            # Delta's names differ by more than their case, and Spark matches them without it.
+            folded = fields.by_folded_name.get(name.lower(), [])
+            at = folded[0] if len(folded) == 1 else None
+    return None if at is None else (at, fields.fields[at])
 
 
 def converter(
@@ -72,6 +86,8 @@ def converter(
     explains.
     """
     wanted = arrow_type(target)
+    if pa.types.is_null(source):  # what a writer has seen no value of, at any depth
+        return lambda array: pa.nulls(len(array), wanted)
     if calendar is not None and isinstance(target, PrimitiveType):
         return _rebasing(source, target, mapping, column, calendar)
     if source.equals(wanted) and calendar is None and _as_it_is(target, mapping):
@@ -150,12 +166,20 @@ def _primitive(
         try:
             values = array.cast(wanted)
             return values if length is None else pc.utf8_rpad(values, width=length)
-        except pa.ArrowException as e:
+        except pa.ArrowInvalid as e:
             raise CorruptRow(
-                f"a value of the column {column!r} can't be read as {target.name} ({e})"
+                f"a value of the column {column!r} can't be read as {target.name} ({e})",
+                hint=_NANOSECONDS if source in _NANOSECOND_TYPES else None,
             ) from None
 
     return convert
+
+
+_NANOSECOND_TYPES = (pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
+_NANOSECONDS = (
+    "Delta's timestamps are microseconds and nothing is rounded here: rewrite the file with "
+    "timestamps of microseconds (pyarrow: coerce_timestamps='us', allow_truncated_timestamps=True)"
+)
 
 
 _WIDER = {
@@ -164,9 +188,11 @@ _WIDER = {
     pa.int32(): (pa.int64(), pa.float64()),
     pa.float32(): (pa.float64(),),
     # Delta has no unsigned types: a table made of other files has each in the next wider one.
-    pa.uint8(): (pa.int16(), pa.int32(), pa.int64()),
-    pa.uint16(): (pa.int32(), pa.int64()),
-    pa.uint32(): (pa.int64(),),
+    # Some writers declare the type of the same width; then each value is checked.
+    pa.uint8(): (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    pa.uint16(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.uint32(): (pa.int32(), pa.int64()),
+    pa.uint64(): (pa.int64(),),
 }
 
 
@@ -190,9 +216,8 @@ def _readable(source: pa.DataType, wanted: pa.DataType) -> bool:
     )  # fmt: skip
     if types.is_binary(wanted) and types.is_fixed_size_binary(source):
         return True
-    if types.is_string(wanted) or types.is_binary(wanted):
-        return any(holds(source) for holds in text)
-    return bool(types.is_null(source))
+    wants_text = types.is_string(wanted) or types.is_binary(wanted)
+    return wants_text and any(holds(source) for holds in text)
 
 
 def _whole(array: pa.Array) -> pa.Array:
@@ -212,7 +237,7 @@ def _struct(
 ) -> Convert:
     if not pa.types.is_struct(source):
         raise _mismatch(source, "struct", column)
-    file_fields = [source.field(i) for i in range(source.num_fields)]
+    file_fields = FileFields(source.field(i) for i in range(source.num_fields))
     parts: list[tuple[int, Convert] | pa.DataType] = []
     for field in target:
         found = find_field(file_fields, field, mapping)
@@ -230,9 +255,17 @@ def _struct(
             part[1](array.field(part[0])) if isinstance(part, tuple) else pa.nulls(len(array), part)
             for part in parts
         ]
+        if not children:  # an array of structs takes its length from its children
+            return _empty_structs(array)
         return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
 
     return convert
+
+
+def _empty_structs(array: pa.StructArray) -> pa.StructArray:
+    """Structs without fields, null where these are."""
+    validity = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(pa.struct([]), len(array), [validity], array.null_count)
 
 
 def _list(
@@ -244,7 +277,7 @@ def _list(
         return lambda array: same(array.cast(plain))
     if not (pa.types.is_list(source) or pa.types.is_large_list(source)):
         raise _mismatch(source, "array", column)
-    inner = converter(source.value_type, target.element, mapping, f"{column}.element", calendar)
+    inner = _element(source.value_field, target, mapping, f"{column}.element", calendar)
     wanted = arrow_type(target)
 
     def convert(array: pa.Array) -> pa.Array:
@@ -255,6 +288,25 @@ def _list(
         )
 
     return convert
+
+
+def _element(
+    source: pa.Field, target: ArrayType, mapping: str, column: str, calendar: Calendar | None
+) -> Convert:
+    """How to turn a list's elements.
+
+    A list of two levels, as old writers made it, has no group of its own around the element: of
+    structs with one field pyarrow gives that field's values. As in Spark, the table's schema tells.
+    """
+    element, struct = target.element, pa.types.is_struct(source.type)
+    if isinstance(element, StructType) and not (struct and source.name == "element"):
+        own, inside = FileFields([source]), FileFields(source.type if struct else [])
+        if any(find_field(own, f, mapping) for f in element) and not any(
+            find_field(inside, f, mapping) for f in element
+        ):
+            convert = converter(pa.struct([source]), element, mapping, column, calendar)
+            return lambda array: convert(pa.StructArray.from_arrays([array], fields=[source]))
+    return converter(source.type, element, mapping, column, calendar)
 
 
 def _map(

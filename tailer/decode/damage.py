@@ -5,27 +5,59 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tailer.changes import ChangeFile
-from tailer.errors import CorruptLog, TableError, UnsupportedTable
+from tailer.delta.damage import library_reason, shows_damage
+from tailer.errors import (
+    CorruptLog,
+    TailerError,
+    TransientError,
+    UnsupportedTable,
+    may_heal,
+    out_of_reach,
+)
 
 __all__ = ["UNREADABLE", "unreadable"]
 
-#: What pyarrow raises where a file is damaged.
-UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
+#: What pyarrow raises where a file is damaged, or where it can't do what it should.
+UNREADABLE = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    OverflowError,
+    MemoryError,
+    NotImplementedError,
+)
 
 
-def unreadable(file: ChangeFile, e: Exception) -> TableError:
-    """The error for a data file that pyarrow can't read: one of ``UNREADABLE``."""
-    reason = next(iter(str(e).splitlines()), "no reason given")
+def unreadable(file: ChangeFile, e: Exception) -> TailerError:
+    """The error for a data file that pyarrow can't read: one of ``UNREADABLE``.
+
+    Only where the bytes are shown to be wrong, the file is said to be damaged.
+    """
+    if may_heal(e):  # a disk that is away is no damage
+        return out_of_reach(f"version {file.version}, {file.path}: the file can't be read", e)
+    if isinstance(e, OSError) and e.errno is not None:
+        return TransientError(
+            f"version {file.version}, {file.path}: the data file can't be read now "
+            f"({e.strerror or e}); check the disk or the network that it lies on"
+        )
+    reason = library_reason(e)
     if "crypt" in reason:  # as in "encrypted metadata" and "cannot decrypt"
-        return UnsupportedTable(
-            "the data file is encrypted, and Parquet's encryption is not read",
+        what = "the data file is encrypted, and Parquet's encryption is not read"
+        hint = "rewrite it without encryption, or skip this version"
+    elif shows_damage(e):
+        return CorruptLog(
+            f"the data file can't be read {reason}",
             version=file.version,
             path=file.path,
-            hint="rewrite it without encryption, or skip this version",
+            hint="restore it from a backup, or skip this version",
         )
-    return CorruptLog(
-        f"the data file can't be read ({reason})",
-        version=file.version,
-        path=file.path,
-        hint="restore it from a backup, or skip this version",
-    )
+    elif isinstance(e, MemoryError):
+        what = f"the memory of this process does not suffice for the data file {reason}"
+        hint = "give it more memory, or let batch_bytes_max be lower"
+    else:
+        what = f"the library that reads Parquet can't read the data file {reason}"
+        hint = (
+            "the file may well be sound: try another version of pyarrow and report this; if no "
+            "reader can read it, rewrite it, or skip this version"
+        )
+    return UnsupportedTable(what, version=file.version, path=file.path, hint=hint)

@@ -22,7 +22,7 @@ from tailer.decode.options import DiffOptions
 from tailer.decode.share import Share
 from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
 from tailer.decode.vectors import bitmap_of
-from tailer.errors import CorruptLog, TableError, TailerError, no_room, spilling
+from tailer.errors import TableError, TailerError, UnsupportedTable, no_room, spilling
 
 __all__ = ["DiffOptions", "Engine", "Unmatched"]
 
@@ -98,7 +98,11 @@ class Engine:
                     f"the rows can't be compared ({reason})",
                     hint="let diff_memory_bytes_max be greater",
                 ) from e
-            raise CorruptLog(f"the rows can't be compared ({reason})") from e
+            raise UnsupportedTable(
+                f"the rows can't be compared (DuckDB {duckdb.__version__}: {reason})",
+                hint="try another version of DuckDB and report this, or follow the table with its "
+                "change data feed on",
+            ) from e
 
     def _query(self, rows: RowStream, sql: str) -> pa.Table:
         with self._over(rows):

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeFile
+from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeFile, Rows
 from tailer.decode.engine import DiffOptions, Engine
 from tailer.decode.preimages import Numbers, Preimages
 from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
@@ -105,12 +105,15 @@ class Images:
 class Pairing:
     """The pairs of one version, and the preimages that wait. Close it to free what it holds.
 
-    ``paired`` are the places of the preimages that have a partner.
+    ``paired`` are the places of the preimages that have a partner. ``strict``, where a key tells
+    pairs, are the paths of cdc files that are strictly preimage, postimage: two neighbours there
+    without a partner of equal key are an update of the key.
     """
 
     def __init__(self, options: DiffOptions) -> None:
         self.paired = BitMap64()
         self.early = False
+        self.strict: frozenset[str] = frozenset()
         self.stack = ExitStack()
         self._waiting = self.stack.enter_context(
             Preimages(options.memory_bytes_max // 8, options.spill_folder)
@@ -130,6 +133,7 @@ class Pairing:
         first = batch.offset.index
         places = pa.arange(first, first + batch.num_rows)
         partners = self._partners(first + batch.num_rows)
+        batch = replace(batch, partner=self._neighbours(batch, places, partners))
         kept = None
         leaving = positions_within(self.paired, first, first + batch.num_rows)
         if len(leaving):
@@ -141,6 +145,31 @@ class Pairing:
             places = places.filter(alone)
         before = self._before(partners, places, _data_fields(batch.rows.schema))
         return replace(_taken(batch, kept), before=before, indices=places)
+
+    def _neighbours(
+        self, batch: ChangeBatch, places: pa.Int64Array, partners: pa.RecordBatch
+    ) -> pa.StructArray | None:
+        """Beside each image of a strict file that has no partner the other one of its update, if
+        that has none either."""
+        if batch.file is None or batch.file.path not in self.strict:
+            return None
+        count = batch.num_rows
+        taken = positions_within(self.paired, places[0].as_py(), places[0].as_py() + count)
+        alone = pc.invert(
+            pc.or_(
+                pc.is_in(places, value_set=taken),
+                pc.is_in(places, value_set=partners.column("c")),
+            )
+        )
+        even = pc.equal(pc.bit_wise_and(batch.positions, pa.scalar(1, pa.int64())), 0)
+        step = pc.if_else(even, pa.scalar(1, pa.int64()), pa.scalar(-1, pa.int64()))
+        beside = pc.add(pa.arange(0, count), step)
+        there = pc.and_(pc.greater_equal(beside, 0), pc.less(beside, count))
+        beside = pc.if_else(pc.and_(alone, there), beside, pa.scalar(None, pa.int64()))
+        beside = pc.if_else(pc.fill_null(alone.take(beside), False), beside, None)
+        if beside.null_count == count:
+            return None
+        return _data(batch.rows).to_struct_array().take(beside)
 
     def _partners(self, end: int) -> pa.RecordBatch:
         """The pairs whose postimage lies before ``end`` and that were not asked for yet."""
@@ -206,14 +235,16 @@ def find_pairs(
     try:
         if any(file.origin == "row_ids" for file in files) or key:
             engine = pairing.stack.enter_context(Engine(options))
-            engine.find_partners(_images(reading, key))
+            counts: dict[str, _Counts] = {}
+            engine.find_partners(_images(reading, key, counts))
             pairing.set_pairs(engine.partners)
+            pairing.strict = frozenset(path for path, found in counts.items() if found.pairs)
         else:
             runs = _runs(reading)
             pairing.set_pairs(
                 lambda order: _run_pairs(sorted(runs, key=lambda run: run[order == "c"]))
             )
-        if not pairing.paired:
+        if not pairing.paired and not pairing.strict:
             pairing.close()
             return None
         if pairing.early or (before is not None and before.schema != after.schema):
@@ -258,6 +289,7 @@ def _taken(batch: ChangeBatch, kept: pa.Int64Array | None) -> ChangeBatch:
         rows=batch.rows.take(kept),
         positions=batch.positions.take(kept),
         row_ids=None if batch.row_ids is None else batch.row_ids.take(kept),
+        partner=None if batch.partner is None else batch.partner.take(kept),
     )
 
 
@@ -275,8 +307,11 @@ def _data(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(rows.columns[: len(fields)], schema=pa.schema(fields))
 
 
-def _images(reading: Images, key: tuple[str, ...]) -> RowStream:
-    """All images of updates: side, place, then row id (where there are some) and key columns."""
+def _images(reading: Images, key: tuple[str, ...], counts: dict[str, _Counts]) -> RowStream:
+    """All images of updates: side, place, then row id (where there are some) and key columns.
+
+    ``counts`` is filled with what the cdc files hold that are read in their own order.
+    """
     by_id = any(file.origin == "row_ids" for file in reading.files)
     fields = list(output_schema(reading.after, key))[: -len(METADATA_FIELDS)]
     named = [pa.field(f"c{i}", f.type) for i, f in enumerate(fields)]
@@ -290,8 +325,10 @@ def _images(reading: Images, key: tuple[str, ...]) -> RowStream:
     )
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for _, at, rows in reading.rows(options, images_only=True):
+        for file, at, rows in reading.rows(options, images_only=True):
             found = rows.batch
+            if file.change_type is None and file.kinds is None:
+                counts.setdefault(file.path, _Counts()).add(rows)
             values = [canonical_variants(c) for c in found.columns[: len(fields)]]
             if by_id:
                 values.insert(0, rows.row_ids)
@@ -321,14 +358,7 @@ def _runs(reading: Images) -> list[_Run]:
     whole = replace(reading, files=[replace(f, kinds=None) for f in _cdc_files(reading.files)])
     counts: dict[str, _Counts] = {}
     for file, _, rows in whole.rows(options):
-        kinds = rows.batch.column(CHANGE_TYPE)
-        even = pc.equal(pc.bit_wise_and(rows.positions, pa.scalar(1, pa.int64())), 0)
-        expected = pc.if_else(even, pa.scalar(_PRE), pa.scalar(_POST))
-        leaving = pc.or_(pc.equal(kinds, _PRE), pc.equal(kinds, "delete"))
-        count = counts.setdefault(file.path, _Counts())
-        count.strict &= bool(pc.all(pc.equal(kinds, expected)).as_py())
-        count.rows += len(kinds)
-        count.leaving += pc.sum(leaving).as_py() or 0
+        counts.setdefault(file.path, _Counts()).add(rows)
     return _placed(reading.files, counts)
 
 
@@ -339,6 +369,16 @@ class _Counts:
     strict: bool = True
     rows: int = 0
     leaving: int = 0
+
+    def add(self, rows: Rows) -> None:
+        """Count the file's next rows."""
+        kinds = rows.batch.column(CHANGE_TYPE)
+        even = pc.equal(pc.bit_wise_and(rows.positions, pa.scalar(1, pa.int64())), 0)
+        expected = pc.if_else(even, pa.scalar(_PRE), pa.scalar(_POST))
+        leaving = pc.or_(pc.equal(kinds, _PRE), pc.equal(kinds, "delete"))
+        self.strict &= bool(pc.all(pc.equal(kinds, expected)).as_py())
+        self.rows += len(kinds)
+        self.leaving += pc.sum(leaving).as_py() or 0
 
     @property
     def pairs(self) -> int:

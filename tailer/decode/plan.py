@@ -5,12 +5,16 @@
 * A version that has cdc actions is read from them alone, whatever the properties say now.
 * Otherwise the adds and removes with dataChange=true are inserts and deletes; one path removed and
   added with two deletion vectors is the difference of the two, both ways.
+* Changes count against the files of the version before: a remove of a logical file that is not
+  there, and an add of one that is, change nothing. Which those are is given (``moot``, digests of
+  :func:`tailer.delta.commit.file_digest`), for the commit alone does not tell.
 * Rows that leave belong to the schema and partitioning before the commit, rows that come to those
   after it.
 * Order within a version: what leaves before what comes, so that a key that moves is deleted before
-  it is inserted. Within cdc files the writer's own order keeps an update's two images side by side;
-  only where the cdc files of a version lie in several partitions can an update's images be in two
-  files, and then each file is read twice, first for what leaves.
+  it is inserted. Within a cdc file the writer's own order stays where it keeps an update's two
+  images side by side (:mod:`tailer.decode.order`); only where the cdc files of a version lie in
+  several partitions can an update's images be in two files, and then each file is read twice,
+  first for what leaves.
 """
 
 from __future__ import annotations
@@ -18,12 +22,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from tailer.changes import ChangeFile, ChangeType, Origin
+from tailer.changes import COMING_KINDS, LEAVING_KINDS, ChangeFile, ChangeType, Origin
 from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
-from tailer.delta.commit import Commit
-from tailer.delta.features import row_tracking_enabled, supports
+from tailer.delta.commit import Commit, FileAction, file_digest
+from tailer.delta.features import row_tracking_enabled
 from tailer.delta.paths import location
 from tailer.delta.snapshot import TableState, file_key
 from tailer.errors import CorruptLog, TableError
@@ -33,21 +37,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChangeSource",
+    "Completions",
     "Rewrite",
     "changed_files",
+    "counts_files",
     "incomplete_removes",
     "plan_changes",
     "plan_rewrite",
     "plan_snapshot",
-    "possible_readds",
     "row_ids_hold",
     "source_of",
 ]
 
 ChangeSource = Literal["auto", "cdf", "derived"]
 
-_LEAVING: tuple[ChangeType, ...] = ("delete", "update_preimage")
-_COMING: tuple[ChangeType, ...] = ("insert", "update_postimage")
+#: The adds of the version before that removes refer to, by location and deletion vector.
+Completions: TypeAlias = Mapping[tuple[str, str], AddFile]
 
 
 def _work_order(
@@ -96,26 +101,34 @@ def source_of(commit: Commit, source: ChangeSource) -> Literal["cdf", "derived"]
     return source
 
 
+def counts_files(commit: Commit, source: ChangeSource) -> bool:
+    """Whether this version's changes are found by the files that it adds and removes."""
+    header = commit.header
+    return header.data_changes > 0 and (not header.cdcs or source == "derived")
+
+
 def plan_changes(
-    commit: Commit, completions: Mapping[str, AddFile] | None = None
+    commit: Commit,
+    completions: Completions | None = None,
+    moot: AbstractSet[bytes] = frozenset(),
 ) -> Iterator[ChangeFile]:
     """The work orders of one version by the protocol's rules, in the order of its events.
 
-    ``completions`` gives, by location, the adds of snapshot v-1 from which removes take what they
+    ``completions`` gives, by their keys, the adds of snapshot v-1 from which removes take what they
     lack (:func:`incomplete_removes`).
     """
     try:
         if commit.header.cdcs:
             yield from _cdc_files(commit)
         elif commit.header.data_changes:
-            yield from _file_changes(commit, completions or {})
+            yield from _file_changes(commit, completions or {}, moot)
     except TableError as e:
         raise e.at(version=commit.version, path=commit.name) from None
 
 
 def _cdc_files(commit: Commit) -> Iterator[ChangeFile]:
     apart = commit.header.cdc_partitions > 1
-    for kinds in (_LEAVING, _COMING) if apart else (None,):
+    for kinds in (LEAVING_KINDS, COMING_KINDS) if apart else (None,):
         for action in commit.file_actions():
             if isinstance(action, AddCDCFile):
                 yield _work_order(commit, action, commit.after, None, kinds=kinds)
@@ -125,35 +138,38 @@ def _cdc_files(commit: Commit) -> Iterator[ChangeFile]:
 _Pairs = Mapping[str, tuple[DeletionVectorDescriptor | None, DeletionVectorDescriptor | None]]
 
 
-def _pairs(
-    commit: Commit, completions: Mapping[str, AddFile], *, data_changes_only: bool = True
-) -> _Pairs:
+def _effective(commit: Commit, moot: AbstractSet[bytes]) -> Iterator[FileAction]:
+    """The file actions that are not moot."""
+    for action in commit.file_actions():
+        if not moot or isinstance(action, AddCDCFile) or file_digest(action) not in moot:
+            yield action
+
+
+def _pairs(commit: Commit, moot: AbstractSet[bytes], *, data_changes_only: bool = True) -> _Pairs:
     """The files that are removed and added, by location; with dataChange=true, or in any way."""
     if not commit.header.paired:
         return {}
     old: dict[str, DeletionVectorDescriptor | None] = {}
     new: dict[str, DeletionVectorDescriptor | None] = {}
-    for action in commit.file_actions():
+    for action in _effective(commit, moot):
         if isinstance(action, AddCDCFile) or (data_changes_only and not action.data_change):
             continue
-        if not commit.is_paired(action.path):
-            continue
-        if isinstance(action, AddFile):
-            new[location(action.path)] = action.deletion_vector
-        elif commit.before is not None:
-            whole = _completed(action, commit.before, completions)
-            old[location(action.path)] = whole.deletion_vector
+        if commit.is_paired(action.path):
+            side = new if isinstance(action, AddFile) else old
+            side[location(action.path)] = action.deletion_vector
     return {where: (old[where], new[where]) for where in old.keys() & new.keys()}
 
 
-def _file_changes(commit: Commit, completions: Mapping[str, AddFile]) -> Iterator[ChangeFile]:
-    pairs = _pairs(commit, completions)
+def _file_changes(
+    commit: Commit, completions: Completions, moot: AbstractSet[bytes]
+) -> Iterator[ChangeFile]:
+    pairs = _pairs(commit, moot)
     if commit.header.removes:
-        for action in commit.file_actions():
+        for action in _effective(commit, moot):
             if isinstance(action, RemoveFile) and action.data_change:
                 yield from _leaving(commit, action, pairs, completions)
     if commit.header.adds:
-        for action in commit.file_actions():
+        for action in _effective(commit, moot):
             if isinstance(action, AddFile) and action.data_change:
                 yield from _coming(commit, action, pairs)
 
@@ -162,7 +178,7 @@ def _leaving(
     commit: Commit,
     remove: RemoveFile,
     pairs: _Pairs,
-    completions: Mapping[str, AddFile],
+    completions: Completions,
 ) -> Iterator[ChangeFile]:
     if commit.before is None:
         raise CorruptLog("the table's first version removes a file")
@@ -200,13 +216,12 @@ class Rewrite:
 
 def plan_rewrite(
     commit: Commit,
-    completions: Mapping[str, AddFile],
-    live: AbstractSet[tuple[str, str]] = frozenset(),
+    completions: Completions | None = None,
+    moot: AbstractSet[bytes] = frozenset(),
 ) -> Rewrite:
     """The files of a version whose changes are derived; none if it only rearranges.
 
-    ``live`` are the keys of files that were in the table before (:func:`possible_readds`): adding
-    one of them again only renews what the log says of it.
+    The arguments are those of :func:`plan_changes`.
     """
     if commit.header.cdcs and not commit.header.adds + commit.header.removes:
         raise TableError(
@@ -218,33 +233,17 @@ def plan_rewrite(
     if not commit.header.data_changes:
         return Rewrite([], [])
     try:
-        pairs = _pairs(commit, completions, data_changes_only=False)
+        pairs = _pairs(commit, moot, data_changes_only=False)
         leaving: list[ChangeFile] = []
         coming: list[ChangeFile] = []
-        for action in commit.file_actions():
+        for action in _effective(commit, moot):
             if isinstance(action, RemoveFile):
-                leaving += _leaving(commit, action, pairs, completions)
-            elif isinstance(action, AddFile) and file_key(action) not in live:
+                leaving += _leaving(commit, action, pairs, completions or {})
+            elif isinstance(action, AddFile):
                 coming += _coming(commit, action, pairs)
     except TableError as e:
         raise e.at(version=commit.version, path=commit.name) from None
     return Rewrite(leaving, coming)
-
-
-def possible_readds(commit: Commit) -> set[str]:
-    """The locations of adds that may only renew what the log says of a file that is there.
-
-    They have dataChange=false in a commit that changes data elsewhere, and nothing removes them.
-    """
-    if not 0 < commit.header.data_changes < commit.header.adds + commit.header.removes:
-        return set()
-    return {
-        location(action.path)
-        for action in commit.file_actions()
-        if isinstance(action, AddFile)
-        and not action.data_change
-        and not commit.is_paired(action.path)
-    }
 
 
 def row_ids_hold(commit: Commit, rewrite: Rewrite) -> bool:
@@ -283,24 +282,20 @@ def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> l
 
 
 def _lacks(remove: RemoveFile, before: TableState) -> bool:
-    """Whether a remove lacks what its rows can't be read without.
-
-    That is partition values to fill in; or, in a table with deletion vectors, any sign that the
-    writer knew of such things, since the removed file may well have one.
-    """
+    """Whether a remove lacks what its rows can't be read without: partition values to fill in, or
+    what row ids are made from. Its deletion vector is a part of its key, and never lacking."""
     names = {before.physical_name(f) for f in before.partition_fields()}
     if names and not names <= (remove.partition_values or {}).keys():
         return True
-    if row_tracking_enabled(before.protocol, before.metadata) and (
+    return row_tracking_enabled(before.protocol, before.metadata) and (
         remove.base_row_id is None or remove.default_row_commit_version is None
-    ):
-        return True
-    bare = remove.size is None and not remove.extended_file_metadata
-    return bare and remove.deletion_vector is None and supports(before.protocol, "deletionVectors")
+    )
 
 
-def incomplete_removes(commit: Commit, *, derived: bool = False) -> set[str]:
-    """The locations of removes that lack what only the add that they remove can tell.
+def incomplete_removes(
+    commit: Commit, moot: AbstractSet[bytes] = frozenset(), *, derived: bool = False
+) -> set[tuple[str, str]]:
+    """The keys of removes that lack what only the add that they remove can tell.
 
     Empty for a version that is read from its cdc files.
     """
@@ -308,20 +303,18 @@ def incomplete_removes(commit: Commit, *, derived: bool = False) -> set[str]:
     if before is None or not commit.header.removes or (commit.header.cdcs and not derived):
         return set()
     return {
-        location(action.path)
-        for action in commit.file_actions()
+        file_key(action)
+        for action in _effective(commit, moot)
         if isinstance(action, RemoveFile)
         and (derived or action.data_change)
         and _lacks(action, before)
     }
 
 
-def _completed(
-    remove: RemoveFile, before: TableState, completions: Mapping[str, AddFile]
-) -> RemoveFile:
+def _completed(remove: RemoveFile, before: TableState, completions: Completions) -> RemoveFile:
     if not _lacks(remove, before):
         return remove
-    add = completions.get(location(remove.path))
+    add = completions.get(file_key(remove))
     if add is None:
         if not before.partition_fields():
             return remove
@@ -330,7 +323,7 @@ def _completed(
             "version before",
             path=remove.path,
         )
-    names = ("size", "num_records", "deletion_vector", "base_row_id", "default_row_commit_version")
+    names = ("size", "num_records", "base_row_id", "default_row_commit_version")
     lacking = {n: getattr(add, n) for n in names if getattr(remove, n) is None}
     lacking["bounds"] = remove.bounds or add.bounds
     return replace(remove, partition_values=add.partition_values, **lacking)

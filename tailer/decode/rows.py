@@ -6,6 +6,7 @@ given. Row groups stream one after the other; row groups without a wanted row ar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,28 +15,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, METADATA_FIELDS, ChangeFile, Rows
-from tailer.decode.calendar import Calendar, calendar_of
-from tailer.decode.columns import Convert, converter, find_field
+from tailer.changes import (
+    CHANGE_TYPE,
+    CHANGE_TYPES,
+    COMING_KINDS,
+    LEAVING_KINDS,
+    METADATA_FIELDS,
+    ChangeFile,
+    ChangeType,
+    Rows,
+)
+from tailer.decode.calendar import calendar_of
+from tailer.decode.columns import Convert, FileFields, converter, find_field
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.naming import in_file
 from tailer.decode.options import DecodeOptions
+from tailer.decode.order import is_ordered
 from tailer.decode.part import Part
 from tailer.decode.tracking import read_bytes, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
-from tailer.delta.partitions import partition_scalar
+from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.schema import StructField, arrow_schema, arrow_type
 from tailer.delta.snapshot import TableState
 from tailer.delta.views import plain_type, without_views
 from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
 
 __all__ = [
+    "EARLY_KINDS",
     "DecodeOptions",
     "Rows",
     "Skip",
     "check_names",
     "decode_file",
     "given_kinds",
+    "is_reordered",
     "output_schema",
 ]
 
@@ -59,8 +72,14 @@ class Skip:
     remaining: int = 0
 
 
+#: Change types as early writers spelled them.
+EARLY_KINDS = {"update_pre": "update_preimage", "update_post": "update_postimage"}
+
 _SAMPLE_ROWS = 256
 _BUFFER_BYTES = 256 * 1024
+
+#: The kinds of change that one pass over a cdc file gives; None: all of them.
+_Kinds: TypeAlias = tuple[ChangeType, ...] | None
 
 #: A column of the output: a column of the file with its conversion, or a constant (pa.Scalar).
 _Part: TypeAlias = tuple[str, Convert] | Any
@@ -90,6 +109,17 @@ def decode_file(
         with _open(source, file, options) as parquet:
             decoder = _Decoder(parquet, source.size(), file, selection, options)
             yield from decoder.batches(skip, part)
+    except TableError as e:
+        raise e.at(version=file.version, path=file.path) from None
+    except UNREADABLE as e:
+        raise unreadable(file, e) from None
+
+
+def is_reordered(source: pa.NativeFile, file: ChangeFile) -> bool:
+    """Whether a cdc file's rows come in another order than they have in the file."""
+    try:
+        with _open(source, file, DecodeOptions()) as parquet:
+            return not is_ordered(parquet)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
     except UNREADABLE as e:
@@ -150,6 +180,25 @@ def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: in
     return pc.if_else(pc.is_in(positions, value_set=updated), pa.scalar(image), kinds)
 
 
+def _behind(skip: Skip, rows: Rows) -> Iterator[Rows]:
+    """The rows less those that are still to be passed over."""
+    passed = min(skip.remaining, rows.batch.num_rows)
+    skip.remaining -= passed
+    if passed < rows.batch.num_rows:
+        yield rows.slice(passed)
+
+
+class _FileColumns:
+    """What one file has, and its own state's columns by their physical names: looked up once for
+    each column of the output, of which there may be thousands."""
+
+    def __init__(self, parquet: pq.ParquetFile, state: TableState) -> None:
+        self.present = FileFields(f.with_type(plain_type(f.type)) for f in parquet.schema_arrow)
+        self.calendar = calendar_of(parquet.metadata.metadata)
+        self.partitions = {state.physical_name(f): f for f in state.partition_fields()}
+        self.own = {state.physical_name(f).lower() for f in state.schema}
+
+
 class _Decoder:
     """One file's decoding, worked out once and then applied to every batch."""
 
@@ -181,9 +230,9 @@ class _Decoder:
             self.row_id_column = row_id_column(file, parquet.schema_arrow.names)
             if self.row_id_column is not None:
                 self.names.append(self.row_id_column)
-        in_file = parquet.schema_arrow.names
+        counts = Counter(parquet.schema_arrow.names)
         for name in self.names:
-            if in_file.count(name) > 1:
+            if counts[name] > 1:
                 raise CorruptLog(f"the data file has two columns {name!r}")
 
     def _project(self) -> tuple[list[_Part], list[str]]:
@@ -196,48 +245,39 @@ class _Decoder:
             )
         fields = {f.name: f for f in schema}
         wanted = fields if options.columns is None else options.columns
-        present = [f.with_type(plain_type(f.type)) for f in self.parquet.schema_arrow]
-        calendar = calendar_of(self.parquet.metadata.metadata)
-        parts = [
-            self._part(fields[name], mapping, present, calendar)
-            for name in wanted
-            if name in fields
-        ]
+        columns = _FileColumns(self.parquet, state)
+        parts = [self._part(fields[name], mapping, columns) for name in wanted if name in fields]
         return parts, [part[0] for part in parts if isinstance(part, tuple)]
 
-    def _part(
-        self,
-        field: StructField,
-        mapping: str,
-        present: list[pa.Field],
-        calendar: Calendar | None,
-    ) -> _Part:
+    def _part(self, field: StructField, mapping: str, columns: _FileColumns) -> _Part:
         """What makes one data column.
 
         Partition values go by the name that they have in the file's own state, and the log's value
         wins where the file has the column too (IcebergCompat).
         """
-        state, physical = self.file.state, field.name if mapping == "none" else field.physical_name
-        if physical in {state.physical_name(f) for f in state.partition_fields()}:
-            return self._partition_value(field, physical)
-        own = {state.physical_name(f).lower() for f in state.schema}
-        if self.options.own_columns and physical.lower() not in own:
-            return pa.scalar(None, arrow_type(field.type))
-        found = find_field(present, field, mapping)
+        physical = field.name if mapping == "none" else field.physical_name
+        if physical in columns.partitions:
+            return self._partition_value(field, columns.partitions[physical])
+        found = None
+        if not self.options.own_columns or physical.lower() in columns.own:
+            found = find_field(columns.present, field, mapping)
         if found is None:
             return pa.scalar(None, arrow_type(field.type))
         name, source = found[1].name, found[1].type
-        convert = converter(source, field.type, mapping, field.name, calendar)
+        convert = converter(source, field.type, mapping, field.name, columns.calendar)
         return name, convert
 
-    def _partition_value(self, field: StructField, physical: str) -> pa.Scalar:
-        text = self.file.partition_values.get(physical)
+    def _partition_value(self, field: StructField, own: StructField) -> pa.Scalar:
+        """The value of a column that is ``own`` in the file's own state."""
         zone = self.options.writer_timezone
+        text = partition_text(
+            self.file.partition_values,
+            self.file.state.physical_name(own),
+            absent_is_null=self.file.change_type is None,
+        )
         try:
             return partition_scalar(text, field.type, zone)
         except CorruptLog:
-            state = self.file.state
-            own = next(f for f in state.partition_fields() if state.physical_name(f) == physical)
             if own.type == field.type:
                 raise
             partition_scalar(text, own.type, zone)
@@ -249,33 +289,63 @@ class _Decoder:
     def batches(self, skip: Skip, part: Part | None) -> Iterator[Rows]:
         if self.options.on_read is not None:
             self.options.on_read(int(self.parquet.metadata.serialized_size))
-        first, total = 0, int(self.parquet.metadata.num_rows)
+        total = int(self.parquet.metadata.num_rows)
         if part is not None:
             self.selection = part.narrowed(self.selection, total, self.size)
+        passes = self._passes(skip, part, total)
+        kept: list[Rows] | None = []  # what comes, as long as it is little
+        held = 0
+        for kinds, rows in self._pass(skip, part, passes):
+            if kinds is passes[0]:
+                yield from _behind(skip, rows)
+            elif kept is not None:
+                held += int(rows.batch.nbytes)
+                kept.append(rows)
+                if held > self.options.batch_bytes_max:
+                    kept = None
+        for rows in kept or ():
+            yield from _behind(skip, rows)
+        if kept is None:
+            for _, rows in self._pass(skip, part, passes[1:]):
+                yield from _behind(skip, rows)
+
+    def _passes(self, skip: Skip, part: Part | None, total: int) -> tuple[_Kinds, ...]:
+        """The kinds of change in the order in which they are given."""
+        file = self.file
+        if file.change_type is not None or file.kinds is not None:
+            return (file.kinds,)
+        if part is None and self.selection.count(0, total) <= skip.remaining:
+            return (None,)  # none of it is read
+        return (None,) if is_ordered(self.parquet) else (LEAVING_KINDS, COMING_KINDS)
+
+    def _pass(
+        self, skip: Skip, part: Part | None, passes: tuple[_Kinds, ...]
+    ) -> Iterator[tuple[_Kinds, Rows]]:
+        """The rows of each kind, of one batch after the other."""
+        first, total = 0, int(self.parquet.metadata.num_rows)
         for group in range(self.parquet.metadata.num_row_groups):
             rows = self.parquet.metadata.row_group(group).num_rows
             if part is not None and not part.holds(first, rows, max(1, total), self.size):
                 first += rows
                 continue
             wanted = self.selection.count(first, first + rows)
-            if self.file.kinds is None and wanted <= skip.remaining:
+            if passes == (None,) and wanted <= skip.remaining:
                 skip.remaining -= wanted
             else:
-                for found in self._row_group(group, first):
-                    passed = min(skip.remaining, found.batch.num_rows)
-                    skip.remaining -= passed
-                    if passed < found.batch.num_rows:
-                        yield found.slice(passed)
+                yield from self._row_group(group, first, passes)
             first += rows
 
-    def _row_group(self, group: int, first: int) -> Iterator[Rows]:
+    def _row_group(
+        self, group: int, first: int, passes: tuple[_Kinds, ...]
+    ) -> Iterator[tuple[_Kinds, Rows]]:
         """One row group's selected rows; ``first`` is the position of its first row."""
         meta = self.parquet.metadata.row_group(group)
         end = first + meta.num_rows
         row_bytes = self._row_bytes(group)
         size = min(self.options.batch_rows_max, self.options.batch_bytes_max // row_bytes)
         if not self.names:  # nothing but constants: there is no column to take the length from
-            yield from self._constant_rows(first, meta.num_rows, max(1, size))
+            for rows in self._constant_rows(first, meta.num_rows, max(1, size)):
+                yield passes[0], rows
             return
         last: int | None = None
         for batch in self.parquet.iter_batches(
@@ -284,9 +354,11 @@ class _Decoder:
             if self.options.on_read is not None and last is None:
                 self.options.on_read(min(self.size, read_bytes(self.parquet, group, self.names)))
             last = first + batch.num_rows
-            rows = self._select(_usable(batch), first, last)
-            if rows is not None:
-                yield rows
+            usable = _usable(batch)
+            for kinds in passes:
+                found = self._select(usable, first, last, kinds)
+                if found is not None:
+                    yield kinds, found
             first = last
             if not self.selection.count(first, end):
                 return  # what is left of the row group need not be decoded
@@ -307,8 +379,10 @@ class _Decoder:
             batch_size=_SAMPLE_ROWS, row_groups=[group], columns=self.names
         )
         sample = next(batches, None)
-        decoded = 0 if sample is None else int(sample.nbytes) // max(1, int(sample.num_rows))
-        return max(1, encoded, decoded)
+        if sample is None:
+            return max(1, encoded)
+        # Without views: older versions of pyarrow can't tell how large those are.
+        return max(1, encoded, int(_usable(sample).nbytes) // max(1, int(sample.num_rows)))
 
     def _constant_rows(self, first: int, count: int, size: int) -> Iterator[Rows]:
         for at in range(first, first + count, size):
@@ -316,11 +390,11 @@ class _Decoder:
             empty = pa.RecordBatch.from_struct_array(
                 pa.array([{}], pa.struct([])).take(pa.repeat(pa.scalar(0, pa.int32()), last - at))
             )
-            rows = self._select(empty, at, last)
+            rows = self._select(empty, at, last, None)
             if rows is not None:
                 yield rows
 
-    def _select(self, batch: pa.RecordBatch, first: int, last: int) -> Rows | None:
+    def _select(self, batch: pa.RecordBatch, first: int, last: int, wanted: _Kinds) -> Rows | None:
         indices = self.selection.indices(first, last)
         positions = pa.arange(first, last)
         if indices is not None:
@@ -330,8 +404,8 @@ class _Decoder:
             positions = positions.take(indices)
         if self.file.change_type is None:
             kinds = self._kinds(batch)
-            if self.file.kinds is not None:
-                mask = pc.is_in(kinds, value_set=pa.array(self.file.kinds))
+            if wanted is not None:
+                mask = pc.is_in(kinds, value_set=pa.array(wanted))
                 batch, positions, kinds = (
                     batch.filter(mask), positions.filter(mask), kinds.filter(mask)
                 )  # fmt: skip
@@ -349,10 +423,13 @@ class _Decoder:
         coded = batch.column(CHANGE_TYPE)
         if coded.null_count:
             raise CorruptRow("the cdc file has a row of change type None")
-        for kind in coded.dictionary.cast(pa.string()).to_pylist():
+        kinds = []
+        for found in coded.dictionary.cast(pa.string()).to_pylist():
+            kind = EARLY_KINDS.get(found, found)
             if kind not in CHANGE_TYPES:
-                raise CorruptRow(f"the cdc file has a row of change type {kind!r}")
-        return coded.cast(pa.string())
+                raise CorruptRow(f"the cdc file has a row of change type {found!r}")
+            kinds.append(kind)
+        return pa.array(kinds, pa.string()).take(coded.indices)
 
     def _output(self, batch: pa.RecordBatch, kinds: pa.Array, count: int) -> pa.RecordBatch:
         columns = [

@@ -176,14 +176,15 @@ def _without_offsets(column: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 def _as_bytes(data_type: pa.DataType) -> pa.DataType:
     """The type in which the engine gets a column: texts are bytes there, for it neither sorts nor
-    keeps texts that are not UTF-8, and Spark has such ones."""
+    keeps texts that are not UTF-8, and Spark has such ones; and each struct has a field, for some
+    engines take none without."""
     types = pa.types
     if types.is_string(data_type):
         return pa.binary()
     fields = [data_type.field(i) for i in range(getattr(data_type, "num_fields", 0))]
     inner = [f.with_type(_as_bytes(f.type)) for f in fields]
     if types.is_struct(data_type):
-        return pa.struct(inner)
+        return pa.struct(inner or [pa.field("nothing", pa.bool_())])
     if types.is_map(data_type):
         return pa.map_(
             data_type.key_field.with_type(_as_bytes(data_type.key_type)),

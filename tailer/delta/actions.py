@@ -9,6 +9,7 @@ thousand of them, and no more is ever asked for.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -229,19 +230,38 @@ class _Fields:
             raise CorruptLog(f"{name} of the {self.kind} action has half a surrogate pair in it")
         return value
 
+    # A commit can have a hundred thousand files: what is as it should be is known at a glance.
+
     def text(self, name: str) -> str:
+        value = self.values.get(name)
+        if type(value) is str and value.isascii():
+            return value
         return self._get(name, str, required=True)  # type: ignore[no-any-return]  # checked there
 
     def text_or_none(self, name: str) -> str | None:
-        return self._get(name, str, required=False)  # type: ignore[no-any-return]  # checked there
+        return None if self.values.get(name) is None else self.text(name)
 
     def integer(self, name: str) -> int:
+        value = self.values.get(name)
+        if type(value) is int and -LONG_MAX <= value <= LONG_MAX:
+            return value
         return self._get(name, int, required=True)  # type: ignore[no-any-return]  # checked there
 
     def integer_or_none(self, name: str) -> int | None:
-        return self._get(name, int, required=False)  # type: ignore[no-any-return]  # checked there
+        return None if self.values.get(name) is None else self.integer(name)
+
+    def time(self, name: str) -> int:
+        """A time in epoch ms, 0 if there is none. Some writers give it as a float; as in Spark,
+        what is behind the point does not count."""
+        value = self.values.get(name)
+        if isinstance(value, float) and math.isfinite(value) and abs(value) <= LONG_MAX:
+            return int(value)
+        return self.integer_or_none(name) or 0
 
     def flag(self, name: str, *, default: bool | None = None) -> bool:
+        value = self.values.get(name)
+        if value is True or value is False:
+            return value
         value = self._get(name, bool, required=default is None)
         return bool(default) if value is None else bool(value)
 
@@ -264,8 +284,9 @@ class _Fields:
         if isinstance(value, list) and not all(isinstance(pair, tuple) for pair in value):
             raise CorruptLog(f"{name} of the {self.kind} action is not a map")
         pairs = dict(value) if isinstance(value, list) else value
-        if not all(isinstance(k, str) and isinstance(v, str | None) for k, v in pairs.items()):
-            raise CorruptLog(f"{name} of the {self.kind} action is not a map of strings")
+        for key, item in pairs.items():
+            if not (isinstance(key, str) and isinstance(item, str | None)):
+                raise CorruptLog(f"{name} of the {self.kind} action is not a map of strings")
         return pairs
 
 
@@ -288,7 +309,7 @@ def _add(f: _Fields) -> AddFile:
         path=f.text("path"),
         partition_values=f.string_map_or_none("partitionValues") or {},
         size=f.integer("size"),
-        modification_time=f.integer_or_none("modificationTime") or 0,
+        modification_time=f.time("modificationTime"),
         data_change=f.flag("dataChange"),
         num_records=records,
         bounds=bounds,
@@ -369,7 +390,7 @@ def _sidecar(f: _Fields) -> Sidecar:
     return Sidecar(
         path=f.text("path"),
         size_in_bytes=f.integer("sizeInBytes"),
-        modification_time=f.integer_or_none("modificationTime") or 0,
+        modification_time=f.time("modificationTime"),
     )
 
 
@@ -395,15 +416,36 @@ _PARSERS: dict[str, Callable[[_Fields], Action]] = {
 }
 
 
+class _KeyTwice(ValueError):
+    """An object of the line names a key twice."""
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("it names a key twice")
+        raise _KeyTwice("it names a key twice")
     return found
+
+
+def _flat(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    return pairs
 
 
 #: One decoder for all lines: to make it takes longer than to read a line.
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+_LAST_WINS = json.JSONDecoder()
+_PAIRS = json.JSONDecoder(object_pairs_hook=_flat)
+
+
+def _document(text: str) -> Any:
+    """The JSON of a line. A key may come twice within a commitInfo alone, whose shape the protocol
+    leaves open; the last one counts there, as in Spark."""
+    try:
+        return _DECODER.decode(text)
+    except _KeyTwice:
+        if [kind for kind, _ in _PAIRS.decode(text)] != ["commitInfo"]:
+            raise
+        return _LAST_WINS.decode(text)
 
 
 def action_of(kind: str, values: Any) -> Action | None:
@@ -415,9 +457,10 @@ def action_of(kind: str, values: Any) -> Action | None:
     return None if parser is None or values is None else parser(_Fields(kind, values))
 
 
-def parse_line(line: bytes | str) -> Action | None:
+def parse_line(line: bytes | str, *, statistics: bool = True) -> Action | None:
     """The action on one line of a commit file; None for a blank line or an unknown action.
 
+    Without ``statistics`` a file's are passed over: to read them takes as long as all else.
     Raises :class:`CorruptLog` without a place: the caller knows file and line number. A line with
     two actions is refused, since one of them would be lost.
     """
@@ -425,11 +468,15 @@ def parse_line(line: bytes | str) -> Action | None:
         return None
     try:
         text = line if isinstance(line, str) else line.decode()
-        document = _DECODER.decode(text.removeprefix("\ufeff"))
+        document = _document(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as e:
         raise CorruptLog(f"the line is not JSON ({e})") from None
     if not isinstance(document, dict):
         raise CorruptLog("the line is not a JSON object")
+    if not statistics:
+        for values in document.values():
+            if isinstance(values, dict):
+                values.pop("stats", None)
     actions = [
         action
         for kind, values in document.items()

@@ -15,7 +15,7 @@ __all__ = ["CHAR_TYPE_KEY", "char_length", "declared_type"]
 
 CHAR_TYPE_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 
-_CHAR = re.compile(r"char\(\s*(\d{1,9})\s*\)")
+_CHAR = re.compile(r"char\(\s*(\d{1,9})\s*\)", re.ASCII)
 
 
 def char_length(data_type: DataType) -> int | None:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tailer.delta.actions import Action, action_of
+from tailer.delta.damage import library_reason
 from tailer.delta.footer import pruned_footer
 from tailer.delta.views import without_views
-from tailer.errors import CorruptLog, TableError
+from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["checkpoint_actions", "checkpoint_adds"]
+__all__ = [
+    "AS_LOGGED",
+    "FILES",
+    "WITH_STATISTICS",
+    "add_batches",
+    "add_objects",
+    "adds_of",
+    "checkpoint_actions",
+]
 
 _STEERING = ("protocol", "metaData", "txn", "domainMetadata", "sidecar", "checkpointMetadata")
-# Of an add, all but its statistics, tags and parsed partition values: those are most of the bytes.
-_ADD = (
+#: Of an add, all but its statistics, tags and parsed partition values: those are most of the bytes.
+FILES = (
     "path",
     "partitionValues",
     "size",
@@ -29,55 +39,135 @@ _ADD = (
     "baseRowId",
     "defaultRowCommitVersion",
 )
+#: With the statistics.
+WITH_STATISTICS = (*FILES, "stats", "stats_parsed.numRecords")
+#: All that a commit would have.
+AS_LOGGED = (*WITH_STATISTICS, "tags", "clusteringProvider")
 _BATCH_ROWS = 8_192
 _FOOTER_BYTES_MAX = 8 * 1024 * 1024
 
 
-def checkpoint_actions(
-    name: str, source: pa.NativeFile, *, files: bool, statistics: bool = False
-) -> Iterator[Action]:
-    """The actions of one checkpoint or sidecar file: its adds, or everything else.
+def checkpoint_actions(name: str, source: pa.NativeFile) -> Iterator[Action]:
+    """The actions of one checkpoint file but for its files: what steers the reading of the table.
 
-    ``files`` chooses the adds (a snapshot has no use for the tombstones beside them), and
-    ``statistics`` reads their record counts too. Raises :class:`CorruptLog`, naming the file.
+    Raises :class:`CorruptLog`, naming the file.
     """
-    columns = [*_STEERING]
-    if files:
-        columns = [f"add.{field}" for field in _ADD]
-        columns += ["add.stats", "add.stats_parsed.numRecords"] if statistics else []
+    with _named(name), _open(source, _STEERING) as parquet:
+        for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=[*_STEERING]):
+            for field, column in zip(batch.schema, batch.columns, strict=True):
+                yield from _column_actions(field.name, _present_rows(column))
+
+
+def add_batches(
+    name: str, source: pa.NativeFile, fields: Sequence[str], *, required: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The adds of one checkpoint or sidecar file, as batches of one column, ``add``.
+
+    ``fields`` are those of the action that are read. A snapshot has no use for the tombstones
+    beside the adds. A batch is checked as a whole: what :func:`adds_of` makes of it are actions.
+    Raises :class:`CorruptLog`, naming the file; also for a file that has no column of adds, unless
+    they are not ``required`` of it.
+    """
+    columns = [f"add.{field}" for field in fields]
+    with _named(name), _open(source, columns) as parquet:
+        if "add" not in parquet.schema_arrow.names:
+            if required:
+                raise CorruptLog("the checkpoint has no add column, so its files are not known")
+            return
+        for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
+            for column in batch.columns:
+                rows = _present_rows(column)
+                _check_adds(rows)
+                yield pa.RecordBatch.from_arrays([rows], names=["add"])
+
+
+def adds_of(batch: pa.RecordBatch) -> Iterator[Action]:
+    """The adds of a batch as actions."""
+    return _column_actions("add", batch.column(0))
+
+
+def add_objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The adds of a batch as JSON objects, as a commit would have them.
+
+    Where the checkpoint has statistics only as a struct, ``stats`` is their record count.
+    """
+    for values in batch.column(0).to_pylist():
+        yield _json_object(_without_nulls(values))
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Whatever pyarrow says of a file, as an error that names it."""
     try:
-        with _open(source, columns) as parquet:
-            for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
-                yield from _batch_actions(batch)
+        yield
     except TableError as e:
         raise e.at(path=name) from None
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise CorruptLog(
-            f"the checkpoint can't be read ({next(iter(str(e).splitlines()), 'no reason given')})",
-            path=name,
-        ) from None
+        if may_heal(e):  # a disk that is away is no damage
+            raise out_of_reach(f"{name}: the checkpoint can't be read", e) from None
+        raise CorruptLog(f"the checkpoint can't be read {library_reason(e)}", path=name) from None
 
 
-def checkpoint_adds(name: str, source: pa.NativeFile) -> Iterator[dict[str, Any]]:
-    """The adds of one checkpoint or sidecar file as JSON objects, as a commit would have them.
+def _check_adds(rows: pa.Array) -> None:
+    """Raise :class:`CorruptLog` for adds that are no actions."""
+    rows.validate(full=True)  # of texts it is not known yet whether they are Unicode
+    _check_fields("add", rows, _ADD_KINDS, ("path", "size", "dataChange"))
+    at = rows.type.get_field_index("deletionVector") if pa.types.is_struct(rows.type) else -1
+    if at >= 0 and not pa.types.is_null(rows.type.field(at).type):
+        import pyarrow.compute as pc
 
-    With statistics and tags, for whoever hands actions on. Where the checkpoint has statistics
-    only as a struct, ``stats`` is their record count. Raises :class:`CorruptLog`, naming the file.
-    """
-    columns = [f"add.{field}" for field in _ADD]
-    columns += ["add.tags", "add.clusteringProvider", "add.stats", "add.stats_parsed.numRecords"]
-    try:
-        with _open(source, columns) as parquet:
-            for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
-                for column in batch.columns:
-                    plain = without_views(column)
-                    for values in plain.filter(_present(plain)).to_pylist():
-                        yield _json_object(_without_nulls(values))
-    except (pa.ArrowException, OSError, ValueError) as e:
-        raise CorruptLog(
-            f"the checkpoint can't be read ({next(iter(str(e).splitlines()), 'no reason given')})",
-            path=name,
-        ) from None
+        vectors = pc.struct_field(rows, "deletionVector")
+        if not pa.types.is_struct(vectors.type):
+            raise CorruptLog("the deletionVector action is not an object")
+        if vectors.type.get_field_index("storageType") >= 0:
+            known = pc.struct_field(vectors, "storageType").is_valid()
+            vectors = vectors.filter(pc.and_(known, vectors.is_valid()))
+            needed = ("storageType", "pathOrInlineDv", "sizeInBytes", "cardinality")
+            _check_fields("deletionVector", vectors, _VECTOR_KINDS, needed)
+
+
+_TEXT, _INTEGER, _FLAG = (
+    lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
+    pa.types.is_integer,
+    pa.types.is_boolean,
+)
+_ADD_KINDS = {
+    "path": _TEXT,
+    "partitionValues": pa.types.is_map,
+    "size": _INTEGER,
+    "modificationTime": _INTEGER,
+    "dataChange": _FLAG,
+    "baseRowId": _INTEGER,
+    "defaultRowCommitVersion": _INTEGER,
+}
+_VECTOR_KINDS = {
+    "storageType": _TEXT,
+    "pathOrInlineDv": _TEXT,
+    "offset": _INTEGER,
+    "sizeInBytes": _INTEGER,
+    "cardinality": _INTEGER,
+}
+
+
+def _check_fields(
+    action: str,
+    rows: pa.Array,
+    kinds: Mapping[str, Callable[[pa.DataType], bool]],
+    needed: Sequence[str],
+) -> None:
+    if not len(rows):
+        return
+    if not pa.types.is_struct(rows.type):
+        raise CorruptLog(f"the {action} action is not an object")
+    fields = {rows.type.field(i).name: i for i in range(rows.type.num_fields)}
+    columns = rows.flatten()
+    for name in needed:
+        if name not in fields or columns[fields[name]].null_count:
+            raise CorruptLog(f"the {action} action lacks its {name}")
+    for name, at in fields.items():
+        found = columns[at].type
+        if name in kinds and not (pa.types.is_null(found) or kinds[name](found)):
+            raise CorruptLog(f"{name} of the {action} action is a {found}")
 
 
 def _json_object(values: dict[str, Any]) -> dict[str, Any]:
@@ -117,14 +207,16 @@ def _open(source: pa.NativeFile, columns: Sequence[str]) -> pq.ParquetFile:
             raise refusal from None
 
 
-def _batch_actions(batch: pa.RecordBatch) -> Iterator[Action]:
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        plain = without_views(column)
-        present = plain.filter(_present(plain))
-        for values in present.to_pylist():
-            action = action_of(field.name, _without_nulls(values))
-            if action is not None:
-                yield action
+def _column_actions(kind: str, rows: pa.Array) -> Iterator[Action]:
+    for values in rows.to_pylist():
+        action = action_of(kind, _without_nulls(values))
+        if action is not None:
+            yield action
+
+
+def _present_rows(column: pa.Array) -> pa.Array:
+    plain = without_views(column)
+    return plain.filter(_present(plain))
 
 
 def _present(column: pa.Array) -> pa.Array:

@@ -27,10 +27,22 @@ from tailer.delta.actions import (
     parse_line,
 )
 from tailer.delta.paths import location
-from tailer.delta.snapshot import TableState
+from tailer.delta.snapshot import TableState, file_key
 from tailer.errors import CorruptLog, TableError
 
-__all__ = ["Commit", "CommitHeader", "FileAction", "Lines", "read_actions", "read_header"]
+__all__ = [
+    "KEY_BYTES",
+    "Commit",
+    "CommitHeader",
+    "FileAction",
+    "Lines",
+    "file_digest",
+    "read_actions",
+    "read_header",
+]
+
+#: The length of a digest that stands for a logical file.
+KEY_BYTES = 16
 
 #: The lines of one file of the log, anew at each call.
 Lines = Callable[[], Iterable[bytes]]
@@ -43,6 +55,8 @@ class CommitHeader:
 
     ``paired`` holds digests of the locations that are both removed and added, ``file_bytes`` the
     sum of the sizes of the files that the commit's changes lie in (bytes, None counted as 0).
+    ``added`` and ``removed`` are the digests of the logical files (:func:`file_digest`), one behind
+    the other.
     """
 
     protocol: Protocol | None = None
@@ -57,6 +71,8 @@ class CommitHeader:
     file_bytes: int = 0
     cdc_partitions: int = 0
     paired: frozenset[bytes] = frozenset()
+    added: bytes = b""
+    removed: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +106,14 @@ class Commit:
         return _digest(location(path)) in self.header.paired
 
 
-def read_actions(name: str, lines: Iterable[bytes]) -> Iterator[Action]:
-    """The actions of one JSON file of the log; an error names the file and the line."""
+def read_actions(name: str, lines: Iterable[bytes], *, statistics: bool = True) -> Iterator[Action]:
+    """The actions of one JSON file of the log; an error names the file and the line.
+
+    Without ``statistics``, files come without their record counts and bounds.
+    """
     for number, line in enumerate(lines, start=1):
         try:
-            action = parse_line(line)
+            action = parse_line(line, statistics=statistics)
         except TableError as e:
             e.what = f"line {number}: {e.what}"
             raise e.at(path=name) from None
@@ -103,7 +122,12 @@ def read_actions(name: str, lines: Iterable[bytes]) -> Iterator[Action]:
 
 
 def _digest(*parts: str) -> bytes:
-    return blake2b("\x00".join(parts).encode(), digest_size=16).digest()
+    return blake2b("\x00".join(parts).encode(), digest_size=KEY_BYTES).digest()
+
+
+def file_digest(action: AddFile | RemoveFile) -> bytes:
+    """What stands for the logical file of an action (:func:`tailer.delta.snapshot.file_key`)."""
+    return _digest(*file_key(action))
 
 
 class _Scan:
@@ -165,6 +189,8 @@ class _Scan:
         if not self._added_keys.isdisjoint(self._removed_keys):
             raise CorruptLog("the commit adds and removes one file with the same deletion vector")
         self.header.paired = frozenset(self._added & self._removed)
+        self.header.added = b"".join(self._added_keys)
+        self.header.removed = b"".join(self._removed_keys)
         self.header.cdc_partitions = len(self._cdc_partitions)
         return self.header
 
@@ -178,7 +204,7 @@ def read_header(name: str, lines: Iterable[bytes]) -> CommitHeader:
     """
     scan = _Scan()
     try:
-        for action in read_actions(name, lines):
+        for action in read_actions(name, lines, statistics=False):
             scan.take(action)
         return scan.finish()
     except TableError as e:

@@ -21,10 +21,12 @@ __all__ = ["LastCheckpoint", "canonical_json", "parse_last_checkpoint"]
 
 @dataclass(frozen=True, slots=True)
 class LastCheckpoint:
-    """The version of the newest checkpoint, as its writer knew it; ``parts`` if it has several."""
+    """The version of the newest checkpoint, as its writer knew it; ``parts`` if it has several,
+    ``num_files`` if its writer counted the files that it lists."""
 
     version: int
     parts: int | None = None
+    num_files: int | None = None
 
 
 class _Number(str):
@@ -55,10 +57,11 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
                 raise CorruptLog("_last_checkpoint does not fit its checksum (MD5)")
     except (ValueError, RecursionError) as e:
         raise CorruptLog(f"_last_checkpoint can't be read ({e})") from None
-    version, parts = _integer(document.get("version")), _integer(document.get("parts"))
+    names = ("version", "parts", "numOfAddFiles")
+    version, parts, files = (_integer(document.get(name)) for name in names)
     if version is None:
         raise CorruptLog("_last_checkpoint has no version")
-    return LastCheckpoint(version, parts)
+    return LastCheckpoint(version, parts, files)
 
 
 def canonical_json(document: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
+from collections.abc import Mapping
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -18,16 +19,44 @@ from tailer.delta.schema import arrow_type
 from tailer.delta.types import DataType, PrimitiveType
 from tailer.errors import CorruptLog
 
-__all__ = ["partition_scalar"]
+__all__ = ["partition_scalar", "partition_text"]
 
 _INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+#: Numbers as writers spell them. Python would take more: "1_0", and digits of any script.
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_BLANKS = " \t\n\r"
 _TIMESTAMP = re.compile(
     r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
-    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?\s*(Z|[+-]\d{2}:?\d{2})?)?"
+    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?\s*(Z|[+-]\d{2}:?\d{2})?)?",
+    re.ASCII,
 )
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _DAY_US = 86_400_000_000
 _CYCLE_DAYS = 146_097
+
+
+def partition_text(
+    values: Mapping[str, str | None], column: str, *, absent_is_null: bool = False
+) -> str | None:
+    """What the log has for a partition column, which is named as in the files.
+
+    ``absent_is_null`` is for cdc files, where early writers left nulls out. Raises
+    :class:`CorruptLog` where an action has nothing for the column, not even a null: that would
+    make a null of every row ("Add File": a map from partition column to value).
+    """
+    if column in values:
+        return values[column]
+    other = next((name for name in values if name.lower() == column.lower()), None)
+    if absent_is_null and other is None:
+        return None
+    spelled = "" if other is None else f", only one for {other!r}"
+    raise CorruptLog(
+        f"the file's action in the log has no partition value for the column {column!r}{spelled}",
+        hint="its writer must name every partition column as the schema does, also with a null; "
+        "rewrite the file, or skip this version",
+    )
 
 
 def partition_scalar(
@@ -56,9 +85,9 @@ def _value(text: str, name: str, target: pa.DataType, zone: str) -> object:
     if length is not None:
         return text.ljust(length)
     if name in _INTEGERS:
-        return int(text)
+        return int(_spelled(text, _INTEGER))
     if name in ("float", "double"):
-        return float(text)
+        return float(_spelled(text, _NUMBER, _NOT_FINITE))
     if name == "boolean":
         return _boolean(text)
     if name == "date":
@@ -70,10 +99,23 @@ def _value(text: str, name: str, target: pa.DataType, zone: str) -> object:
     if name == "binary":
         return text.encode()
     if pa.types.is_decimal(target):
-        return decimal.Decimal(text).quantize(
-            decimal.Decimal(1).scaleb(-target.scale), context=decimal.Context(prec=76)
-        )
+        return _exact(decimal.Decimal(_spelled(text, _NUMBER)), target.scale)
     raise ValueError("no partition column can be of that type")
+
+
+def _spelled(text: str, *forms: re.Pattern[str]) -> str:
+    """The text without blanks around it, if it has one of these forms."""
+    stripped = text.strip(_BLANKS)
+    if not any(form.fullmatch(stripped) for form in forms):
+        raise ValueError("not a number as the protocol spells it")
+    return stripped
+
+
+def _exact(value: decimal.Decimal, scale: int) -> decimal.Decimal:
+    rounded = value.quantize(decimal.Decimal(1).scaleb(-scale), context=decimal.Context(prec=76))
+    if rounded != value:
+        raise ValueError(f"it has more than {scale} digits behind the point")
+    return rounded
 
 
 def _boolean(text: str) -> bool:
@@ -84,7 +126,7 @@ def _boolean(text: str) -> bool:
 
 
 def _match(text: str) -> re.Match[str]:
-    match = _TIMESTAMP.fullmatch(text.strip())
+    match = _TIMESTAMP.fullmatch(text.strip(_BLANKS))
     if match is None:
         raise ValueError("not year-month-day, with or without hour:minute:second")
     return match

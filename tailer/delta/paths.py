@@ -65,20 +65,29 @@ def location(path: str) -> str:
 
 
 def z85_decode(text: str) -> bytes:
-    """The bytes of a Z85 string. Raises :class:`CorruptLog` if it is not one."""
+    """The bytes of a Z85 string. Raises :class:`CorruptLog` if it is not one.
+
+    The last group may stand for fewer than four bytes, as the z85 crate of Rust writes it: one "#"
+    for each that is missing, then the digits of the rest. No other group can begin with "#", for
+    such a number has more than 32 bits.
+    """
     if len(text) % 5:
         raise CorruptLog(f"a base85 string of {len(text)} characters is cut short")
     out = bytearray()
     for start in range(0, len(text), 5):
+        group, size = text[start : start + 5], 4
+        if group.startswith("#") and start + 5 == len(text):
+            digits = group[:3].lstrip("#") + group[3:]
+            group, size = digits, len(digits) - 1
         value = 0
-        for char in text[start : start + 5]:
+        for char in group:
             digit = _Z85_VALUE.get(char)
             if digit is None:
                 raise CorruptLog(f"{char!r} is not a base85 character")
             value = value * 85 + digit
-        if value > 0xFFFFFFFF:
+        if value >> (8 * size):
             raise CorruptLog("a base85 group is too large")
-        out += value.to_bytes(4, "big")
+        out += value.to_bytes(size, "big")
     return bytes(out)
 
 
@@ -97,7 +106,10 @@ def dv_location(dv: DeletionVectorDescriptor) -> str | None:
             if len(encoded) < 20:
                 raise CorruptLog(f"the deletion vector's name {encoded!r} is too short")
             prefix, name = encoded[:-20], encoded[-20:]
-            file = f"deletion_vector_{uuid.UUID(bytes=z85_decode(name))}.bin"
+            decoded = z85_decode(name)
+            if len(decoded) != 16:
+                raise CorruptLog(f"the deletion vector's name {encoded!r} is no UUID")
+            file = f"deletion_vector_{uuid.UUID(bytes=decoded)}.bin"
             return _plain_location(f"{prefix}/{file}" if prefix else file)
     raise CorruptLog(f"deletion vector storage type {dv.storage_type!r} is not known here")
 

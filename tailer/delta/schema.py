@@ -42,8 +42,8 @@ __all__ = [
 # Nesting beyond this is an attack or an accident: Spark itself gives up long before.
 DEPTH_MAX = 100
 
-_DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)")
-_VARCHAR = re.compile(r"varchar\(\s*\d+\s*\)")
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)", re.ASCII)
+_VARCHAR = re.compile(r"varchar\(\s*\d+\s*\)", re.ASCII)
 
 _ARROW = {
     "string": pa.string(),

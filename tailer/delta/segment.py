@@ -76,15 +76,15 @@ class LogSegment:
 
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _NAMES = (
-    (LogKind.COMMIT, re.compile(r"(\d{20})\.json")),
-    (LogKind.CHECKSUM, re.compile(r"(\d{20})\.crc")),
-    (LogKind.CLASSIC_CHECKPOINT, re.compile(r"(\d{20})\.checkpoint\.parquet")),
-    (LogKind.UUID_CHECKPOINT, re.compile(rf"(\d{{20}})\.checkpoint\.{_UUID}\.(?:json|parquet)")),
+    (LogKind.COMMIT, re.compile(r"([0-9]{20})\.json")),
+    (LogKind.CHECKSUM, re.compile(r"([0-9]{20})\.crc")),
+    (LogKind.CLASSIC_CHECKPOINT, re.compile(r"([0-9]{20})\.checkpoint\.parquet")),
+    (LogKind.UUID_CHECKPOINT, re.compile(rf"([0-9]{{20}})\.checkpoint\.{_UUID}\.(?:json|parquet)")),
     (
         LogKind.MULTI_PART_CHECKPOINT,
-        re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet"),
+        re.compile(r"([0-9]{20})\.checkpoint\.([0-9]{10})\.([0-9]{10})\.parquet"),
     ),
-    (LogKind.COMPACTED, re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")),
+    (LogKind.COMPACTED, re.compile(r"([0-9]{20})\.([0-9]{20})\.compacted\.json")),
 )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeGuard
 
 __all__ = ["Bounds", "file_statistics"]
@@ -54,15 +53,16 @@ def _bounds(stats: Mapping[str, Any]) -> tuple[Bounds, ...]:
     if not isinstance(lows, dict) or not isinstance(highs, dict):
         return ()
     nulls = nulls if isinstance(nulls, dict) else {}
-    both = ((name, low, highs.get(name)) for name, low in lows.items())
-    found = (
-        Bounds(name, low, high, _is_long(nulls.get(name)) and nulls[name] == 0)
-        for name, low, high in both
-        if _is_long(low) and _is_long(high)
-    )
-    return tuple(islice(found, _BOUNDS_MAX))
+    found: list[Bounds] = []
+    for name, low in lows.items():
+        high = highs.get(name)
+        if _is_long(low) and _is_long(high):
+            count = nulls.get(name)
+            found.append(Bounds(name, low, high, _is_long(count) and count == 0))
+            if len(found) == _BOUNDS_MAX:
+                break
+    return tuple(found)
 
 
 def _is_long(value: Any) -> TypeGuard[int]:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole and -_LONG_MAX - 1 <= value <= _LONG_MAX
+    return type(value) is int and -_LONG_MAX - 1 <= value <= _LONG_MAX

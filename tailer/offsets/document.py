@@ -9,14 +9,53 @@ from typing import Any
 
 from tailer.errors import OffsetError
 
-__all__ = ["FORMAT", "damaged", "document_name", "from_bytes", "to_bytes"]
+__all__ = [
+    "FORMAT",
+    "damaged",
+    "document_name",
+    "from_bytes",
+    "is_anothers",
+    "older_name",
+    "to_bytes",
+]
 
 FORMAT = 1
 
 
+#: Of a document's name without its ending: with it, no file system's 255 bytes are exceeded.
+_NAME_BYTES_MAX = 255 - len(".offset.json")
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
 def document_name(feed: str) -> str:
-    """The name of a feed's document, without an ending: no two feeds have the same."""
-    return re.sub(r"[^A-Za-z0-9._-]", lambda m: f"%{ord(m[0]):02X}", feed)
+    """The name of a feed's document, without an ending: no two feeds have the same.
+
+    A name that would be too long ends with a digest of the feed's, behind a ``~`` that no other
+    has.
+    """
+    raw = feed.encode("utf-8", "surrogatepass")
+    name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
+    if len(name) <= _NAME_BYTES_MAX:
+        return name
+    digest = sha256(raw).hexdigest()
+    return f"{name[: _NAME_BYTES_MAX - len(digest) - 1]}~{digest}"
+
+
+def older_name(feed: str) -> str | None:
+    """The name that versions up to 0.1 gave the document, where it is another; two feeds could
+    have the same."""
+    older = re.sub(r"[^A-Za-z0-9._-]", lambda m: f"%{ord(m[0]):02X}", feed)
+    return older if older != document_name(feed) else None
+
+
+def is_anothers(text: bytes, feed: str) -> bool:
+    """Whether a document is whole and another feed's. What is damaged may well be this one's."""
+    try:
+        document: dict[str, Any] = json.loads(text)
+        checksum = document.pop("checksum")
+        return checksum == _checksum(document) and document["feed"] != feed
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return False
 
 
 def to_bytes(document: dict[str, Any]) -> bytes:

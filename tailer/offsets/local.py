@@ -7,9 +7,9 @@ lock file held for the owner's lifetime keeps a second process out.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,38 @@ import anyio.to_thread
 
 from tailer.changes import Offset
 from tailer.durable import make_folder, sync_folder
-from tailer.errors import OffsetError, OffsetHeld, TransientError
+from tailer.errors import (
+    OffsetError,
+    OffsetHeld,
+    TailerError,
+    TransientError,
+    may_heal,
+    out_of_reach,
+)
 from tailer.offsets import OffsetStore
-from tailer.offsets.document import FORMAT, document_name, from_bytes, to_bytes
+from tailer.offsets.document import (
+    FORMAT,
+    document_name,
+    from_bytes,
+    is_anothers,
+    older_name,
+    to_bytes,
+)
 
 __all__ = ["LocalOffsetStore"]
 
 _STANDBY_PAUSE_S = 0.5
+
+
+def _path(folder: Path, name: str) -> Path:
+    """The feed's file: the one that an earlier version made, if it is there."""
+    older = older_name(name)
+    if older is not None:
+        path = folder / f"{older}.offset.json"
+        with suppress(OSError):  # also for a name that is too long
+            if not is_anothers(path.read_bytes(), name):
+                return path
+    return folder / f"{document_name(name)}.offset.json"
 
 
 class LocalOffsetStore(OffsetStore):
@@ -34,7 +59,7 @@ class LocalOffsetStore(OffsetStore):
     """
 
     def __init__(self, folder: Path, name: str, *, standby: bool = False) -> None:
-        self.path = folder / f"{document_name(name)}.offset.json"
+        self.path = _path(folder, name)
         self.name = name
         self._standby = standby
         self._waiting_for: str | None = None
@@ -96,13 +121,11 @@ class LocalOffsetStore(OffsetStore):
             make_folder(path.parent)
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as e:
-            if e.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise TransientError(
-                    f"{path}: the offset's lock can't be made ({e.strerror})"
-                ) from None
             raise self._not_there(e) from None
 
-    def _not_there(self, e: OSError) -> OffsetError:
+    def _not_there(self, e: OSError) -> TailerError:
+        if may_heal(e):
+            return out_of_reach(f"{self.path}: the offset's lock can't be had", e)
         return OffsetError(
             f"the offset of feed {self.name!r} can't be kept there ({e.strerror})",
             path=str(self.path.parent),
@@ -126,6 +149,8 @@ class LocalOffsetStore(OffsetStore):
         except FileNotFoundError:
             return None
         except OSError as e:
+            if may_heal(e):
+                raise out_of_reach(f"{self.path}: the offset can't be read", e) from None
             raise OffsetError(
                 f"the offset of feed {self.name!r} can't be read ({e.strerror})",
                 path=str(self.path),

@@ -24,7 +24,15 @@ import anyio
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, OffsetHeld, TableError, TransientError
 from tailer.offsets import LEASE_S, OffsetStore
-from tailer.offsets.document import FORMAT, damaged, document_name, from_bytes, to_bytes
+from tailer.offsets.document import (
+    FORMAT,
+    damaged,
+    document_name,
+    from_bytes,
+    is_anothers,
+    older_name,
+    to_bytes,
+)
 from tailer.offsets.owner import describe, is_dead, this_process
 from tailer.store.s3 import SharedClients
 from tailer.store.s3_client import Call, S3Client
@@ -58,6 +66,10 @@ class _Seen:
         return 0 if self.document is None else int(self.document["epoch"])
 
 
+#: S3 has no longer keys.
+_KEY_BYTES_MAX = 1024
+
+
 class S3OffsetStore(OffsetStore):
     """The offset of a feed in an object below ``address``, which is ``s3://bucket/prefix``.
 
@@ -81,7 +93,10 @@ class S3OffsetStore(OffsetStore):
         if lease_s <= 0:
             raise ConfigError(f"the lease is {lease_s} s, and must be longer than 0")
         self._bucket, prefix = place
-        self._key = "/".join([*filter(None, [prefix]), f"{document_name(feed)}.offset.json"])
+        folder = f"{prefix}/" if prefix else ""
+        self._key = f"{folder}{document_name(feed)}.offset.json"
+        older = older_name(feed)
+        self._older_key = None if older is None else f"{folder}{older}.offset.json"
         self._options = (
             options if isinstance(options, S3Options) else S3Options.from_options(options)
         )
@@ -325,6 +340,9 @@ class S3OffsetStore(OffsetStore):
 
     async def _get(self) -> _Seen:
         async with self._connected() as client:
+            if self._older_key is not None:
+                await self._prefer(client, self._older_key)
+                self._older_key = None
             call = Call("get", "GET", self._bucket, self._key)
             answer = await client.request(call, self._traffic)
         now = _now()
@@ -337,6 +355,15 @@ class S3OffsetStore(OffsetStore):
         except OffsetError as e:
             document = {"epoch": 0, "damaged": e.what.partition(": ")[2]}
         return _Seen(document, answer.headers.get("etag"), _age_s(answer), now)
+
+    async def _prefer(self, client: S3Client, key: str) -> None:
+        """Use the object that an earlier version made, if it is there."""
+        if len(key.encode("utf-8", "surrogatepass")) > _KEY_BYTES_MAX:
+            return
+        call = Call("get", "GET", self._bucket, key)
+        answer = await client.request(call, self._traffic)
+        if answer.status == 200 and not is_anothers(answer.body, self._feed):
+            self._key = key
 
     async def _put(self, document: dict[str, Any], etag: str | None) -> str | None:
         """Write the object if it is the one with this ETag (None: if there is none).

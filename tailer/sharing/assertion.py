@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, healing
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -59,7 +59,9 @@ def _signature(key_file: Path, algorithm: str, data: bytes) -> bytes:
             "install delta-tailer[sharing]"
         ) from None
     try:
-        key = load_pem_private_key(key_file.read_bytes(), password=None)
+        with healing(f"the private key {key_file} can't be read"):
+            content = key_file.read_bytes()
+        key = load_pem_private_key(content, password=None)
     except OSError as e:
         raise ConfigError(f"the private key {key_file} can't be read ({e.strerror})") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):

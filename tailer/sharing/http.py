@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING
 
-from tailer.errors import ConfigError, TableError, TransientError
+from tailer.errors import ConfigError, TableError, TransientError, healing
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -51,7 +51,8 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
     Raises :class:`ConfigError` for a bundle that can't be read.
     """
     try:
-        return ssl.create_default_context(cafile=ca_bundle)
+        with healing(f"the CA bundle {ca_bundle} can't be read"):
+            return ssl.create_default_context(cafile=ca_bundle)
     except (OSError, ssl.SSLError) as e:
         raise ConfigError(f"the CA bundle {ca_bundle} can't be read ({e})") from None
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, healing
 from tailer.sharing.assertion import ALGORITHMS
 
 __all__ = [
@@ -119,7 +119,8 @@ def parse_address(address: str) -> tuple[str, str, str, str]:
 def load_profile(file: str, *, allow_http: bool = False) -> Profile:
     """The profile in a file. Raises :class:`ConfigError` for the first thing wrong with it."""
     try:
-        text = Path(file).expanduser().read_text(encoding="utf-8")
+        with healing(f"the profile {file} can't be read"):
+            text = Path(file).expanduser().read_text(encoding="utf-8")
     except OSError as e:
         raise ConfigError(f"the profile {file} can't be read ({e.strerror})") from e
     except UnicodeDecodeError:

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import InputPartition
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.commits import Item
 from tailer.feed import read_items
+from tailer.live import LiveFiles
 from tailer.log import DeltaLog
 from tailer.metrics import Observer
 from tailer.options import FeedOptions
@@ -45,7 +46,7 @@ __all__ = ["SCHEMA", "BatchSource", "BatchStreamReader", "feed_option", "items"]
 #: A batch without its rows or a notice, pickled; and the rows with what goes with each of them.
 SCHEMA = pa.schema([("head", pa.binary()), ("rows", pa.binary())])
 
-_BESIDES = ("positions", "row_ids", "before", "indices")
+_BESIDES = ("positions", "row_ids", "before", "indices", "partner")
 
 
 def feed_option(options: FeedOptions) -> str:
@@ -104,7 +105,8 @@ class BatchStreamReader(LimitedStreamReader):
 def _joined(share: Sequence[Order]) -> VersionOrder:
     """A share's versions, which follow each other, as one."""
     versions = [order for order in share if isinstance(order, VersionOrder)]
-    return replace(versions[0], last=versions[-1].last)
+    moot = {version: keys for order in versions for version, keys in order.moot.items()}
+    return replace(versions[0], last=versions[-1].last, moot=moot)
 
 
 def _rows(partition: TaskPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -126,7 +128,8 @@ def _read(
 
     async def read() -> None:
         try:
-            found = read_items(log, order.start, order.last, feed, Observer(), Requests())
+            requests = Requests(live=LiveFiles(order.moot))
+            found = read_items(log, order.start, order.last, feed, Observer(), requests)
             async with aclosing(found):
                 async for item in found:
                     await anyio.to_thread.run_sync(ready.put, item, abandon_on_cancel=True)
@@ -149,7 +152,7 @@ def _row(item: Item) -> pa.RecordBatch:
         file = item.file and replace(item.file, rows=None, updated=None, kept=kept)
         rows, positions = item.rows.slice(0, 0), item.positions.slice(0, 0)
         bare = replace(item, rows=rows, positions=positions, file=file)
-        bare = replace(bare, row_ids=None, before=None, indices=None)
+        bare = replace(bare, row_ids=None, before=None, indices=None, partner=None)
         columns = [_single(pickle.dumps(bare)), _single(_packed(item))]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tailer.changes import ChangeFile, Offset
 from tailer.decode.part import Part
@@ -19,6 +19,7 @@ from tailer.decode.plan import Rewrite, row_ids_hold
 from tailer.decode.proofs import Numbers, independent
 from tailer.decode.share import Share, engine_version
 from tailer.delta.commit import Commit, CommitHeader
+from tailer.live import Moot
 
 __all__ = [
     "FileOrder",
@@ -101,7 +102,8 @@ class VersionOrder:
     """Whole versions, from ``start`` on up to version ``last``, for the pipeline's sinks.
 
     The task reads them as the daemon does. ``cost`` is about how many bytes that takes, in
-    ``files`` files.
+    ``files`` files. ``moot`` are the file actions by version that change nothing, which the driver
+    has found (:mod:`tailer.live`).
     """
 
     start: Offset
@@ -110,6 +112,7 @@ class VersionOrder:
     files: int
     skip: int = 0
     take: int | None = None
+    moot: Mapping[int, Moot] = field(default_factory=dict, hash=False)
 
 
 Order = FileOrder | RewriteOrder | VersionOrder

@@ -1,34 +1,39 @@
 """The driver's side: from offsets to versions, files and orders. It reads the log, and no rows.
 
-The exception is a version that is too large for one batch and whose files do not say in the log
-how many changes they have: then the files' footers and deletion vectors are asked.
+The exception is a version that is too large for one batch: then the files' footers are asked how
+many changes they have, for what the log says of that is a hint.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
 from tailer.changes import ChangeFile, Offset
 from tailer.decode.naming import Removal
 from tailer.decode.plan import (
+    counts_files,
     incomplete_removes,
     plan_changes,
     plan_rewrite,
     plan_snapshot,
-    possible_readds,
     source_of,
 )
 from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.schema import arrow_schema
-from tailer.delta.snapshot import TableState, file_key
+from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, TableError, UnsupportedTable
 from tailer.follow import FollowOptions, follow
+from tailer.live import LiveFiles
 from tailer.log import DeltaLog
 from tailer.mapped import KnownRemovals
+from tailer.options import COUNTING, FeedOptions
+from tailer.policy import Policies
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder, fan_out, rewrite_order
 
@@ -36,6 +41,8 @@ __all__ = ["Budget", "Planned", "Planner"]
 
 #: A batch of more versions than that, most of which have no files, is planned twice instead.
 _KEPT_MAX = 10_000
+#: So many files are asked at a time for their changes.
+_COUNTED_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,10 @@ class Planner:
     def __init__(self, log: DeltaLog, options: SourceOptions) -> None:
         self.log = log
         self.options = options
+        self._live = LiveFiles()
+        self._plans = tuple(_plan_id(options, counting) for counting in (COUNTING, 1))
+        #: Of the version that was cut last, and whether it is a snapshot, the files' changes.
+        self._counted: tuple[tuple[int, bool], list[int]] = ((-1, False), [])
         self._removals: KnownRemovals | None = None
         self._advanced: tuple[Offset, Offset, list[Planned]] | None = None
 
@@ -102,6 +113,8 @@ class Planner:
 
         The first one's offset is ``start`` itself. ``files=False`` leaves their files aside.
         """
+        if not self.options.paired:
+            start = start.under(*self._plans)
         if start.snapshot:
             planned = await self._snapshot(start, files=files)
             yield planned
@@ -150,22 +163,28 @@ class Planner:
 
     async def _commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
         planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms))
-        if not files or (not self.options.paired and self._passed_over(commit)):
+        if not files:
             return planned
+        source = self.options.change_source
+        moot = await self._live.moot(self.log, commit, wanted=counts_files(commit, source))
         if self.options.paired:
             header = commit.header
             count = header.cdcs or header.adds + header.removes
-            order = VersionOrder(at, at.version, header.file_bytes, count)
+            told = {commit.version: moot} if moot else {}
+            order = VersionOrder(at, at.version, header.file_bytes, count, moot=told)
             return replace(planned, rewrite=order)
-        derived = source_of(commit, self.options.change_source) == "derived"
-        lacking = incomplete_removes(commit, derived=derived)
-        again = possible_readds(commit) if derived else set()
-        known = await self.log.find_files(commit.version - 1, lacking | again)
-        if not derived:
-            planned.files.extend(f for f in plan_changes(commit, known) if self._wanted(f.path))
+        if moot and self._is_former(at):  # rows were counted that the version does not have
+            planned = replace(planned, offset=replace(at, index=0))
+        if self._passed_over(commit):
             return planned
-        live = {file_key(add) for where, add in known.items() if where in again}
-        rewrite = plan_rewrite(commit, known, live)
+        derived = source_of(commit, source) == "derived"
+        lacking = incomplete_removes(commit, moot, derived=derived)
+        known = await self.log.find_files(commit.version - 1, lacking)
+        if not derived:
+            found = plan_changes(commit, known, moot)
+            planned.files.extend(f for f in found if self._wanted(f.path))
+            return planned
+        rewrite = plan_rewrite(commit, known, moot)
         if rewrite.needs_diff:
             if self.options.exclude is not None:
                 self._check_exclusion(rewrite.leaving + rewrite.coming, commit)
@@ -272,22 +291,61 @@ class Planner:
 
     async def _part(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
         """The offset between two files of a version up to which it goes into the batch."""
-        from tailer.spark.counting import count_changes  # which may have to open files
-
-        passed, index = 0, planned.offset.index
-        for file in planned.files:
-            changes = await count_changes(self.log.store, file)
-            passed += changes
-            if passed <= planned.offset.index:
-                continue  # read before
-            left = budget.rows
-            over = left is not None and budget.taken and passed - index > left
-            if over or not budget.admits(1, file.size or 0):
-                return replace(planned.offset, index=index), False
-            budget.take(1, file.size or 0)
-            budget.rows = None if left is None else max(0, left - (passed - index))
-            index = passed
+        passed = 0
+        first = index = await self._first(planned)
+        async with aclosing(self._changes(planned)) as counted:
+            async for file, changes in counted:
+                passed += changes
+                if passed <= first:
+                    continue  # read before
+                left = budget.rows
+                over = left is not None and budget.taken and passed - index > left
+                if over or not budget.admits(1, file.size or 0):
+                    return replace(planned.offset, index=index, plan=self._plans[0]), False
+                budget.take(1, file.size or 0)
+                budget.rows = None if left is None else max(0, left - (passed - index))
+                index = passed
         return planned.next_offset, True
+
+    async def _changes(self, planned: Planned) -> AsyncGenerator[tuple[ChangeFile, int], None]:
+        """A version's files and how many changes each has; those are kept for the next batch."""
+        from tailer.counting import known_changes  # which opens files
+
+        place = planned.version, planned.offset.snapshot
+        if self._counted[0] != place:
+            self._counted = place, []
+        known = self._counted[1]
+        for at, file in enumerate(planned.files):
+            if at == len(known):
+                several = planned.files[at : at + _COUNTED_AT_ONCE]
+                work = (known_changes(self.log.store, one) for one in several)
+                for found in await asyncio.gather(*work, return_exceptions=True):
+                    if isinstance(found, BaseException):
+                        if at == len(known):
+                            raise found
+                        break
+                    known.append(found)
+            yield file, known[at]
+
+    def _is_former(self, offset: Offset) -> bool:
+        """Whether the index was counted in the former way, or nobody knows how."""
+        return offset.index > 0 and offset.plan != self._plans[0]
+
+    async def _first(self, planned: Planned) -> int:
+        """The index of a version's first change that is to be read."""
+        offset = planned.offset
+        if not self._is_former(offset):
+            return offset.index
+        from tailer.counting import Place
+
+        async def files() -> AsyncGenerator[ChangeFile, None]:
+            for file in planned.files:
+                yield file
+
+        place = Place(self.log.store, offset, former=True)
+        async with aclosing(files()) as given, aclosing(place.onwards(given)) as found:
+            await anext(found, None)
+        return place.index
 
     async def orders(
         self, start: Offset, end: Offset, *, ordered: bool = False, same_table: bool = True
@@ -344,17 +402,27 @@ class Planner:
             for file in planned.files:
                 yield FileOrder(file)
             return
-        from tailer.spark.counting import count_changes
+        passed, skip = 0, await self._first(planned)
+        async with aclosing(self._changes(planned)) as counted:
+            async for file, changes in counted:
+                first, end = max(skip - passed, 0), changes
+                if until is not None:
+                    end = min(changes, until - passed)
+                if first < end:
+                    yield FileOrder(file, first, end - first)
+                passed += changes
 
-        passed = 0
-        for file in planned.files:
-            changes = await count_changes(self.log.store, file)
-            first, end = max(skip - passed, 0), changes
-            if until is not None:
-                end = min(changes, until - passed)
-            if first < end:
-                yield FileOrder(file, first, end - first)
-            passed += changes
+
+def _plan_id(options: SourceOptions, counting: int) -> str:
+    """Names what the changes within a version are counted by, as a daemon's feed does."""
+    passing = Policies(
+        ignore_deletes=options.ignore_deletes, skip_change_commits=options.skip_change_commits
+    )
+    feed = FeedOptions(change_source=options.change_source, key=options.key, policies=passing)
+    plan = feed.plan_id(counting)
+    if options.exclude is None:
+        return plan
+    return blake2b(f"{plan} {options.exclude}".encode(), digest_size=6).hexdigest()
 
 
 def _is_within(planned: Planned, end: Offset) -> bool:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tailer.delta.paths import location as decode_location
 from tailer.delta.paths import split_scheme
-from tailer.errors import TableError, TransientError
+from tailer.errors import TableError, TransientError, may_heal, out_of_reach
 from tailer.store import FileStatus
 from tailer.store.folders import FolderWatch
 
@@ -102,6 +102,8 @@ class LocalStore:
                 "permission denied", table=self.root, path=location,
                 hint="give this user the right to read it",
             )  # fmt: skip
+        if may_heal(e):
+            return out_of_reach(f"{self.root}, {location}: it can't be read", e)
         return TransientError(f"{self.root}, {location}: {e.strerror or e}")
 
     async def stat(self, location: str) -> FileStatus:

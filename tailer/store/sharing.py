@@ -42,8 +42,8 @@ _LISTED_MAX = 5_000_000
 
 #: A checkpoint needs some id in its name, and here there is one for each version.
 _CHECKPOINT = "checkpoint.00000000-0000-0000-0000-000000000000.json"
-_COMMIT_NAME = re.compile(r"(\d{20})\.json")
-_CHECKPOINT_NAME = re.compile(rf"(\d{{20}})\.{re.escape(_CHECKPOINT)}")
+_COMMIT_NAME = re.compile(r"([0-9]{20})\.json")
+_CHECKPOINT_NAME = re.compile(rf"([0-9]{{20}})\.{re.escape(_CHECKPOINT)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class SharingStore:
         """See :class:`tailer.store.Store`."""
         if folder.strip("/") != LOG_DIR:
             return
-        digits = re.match(r"\d{1,20}", start_after)
+        digits = re.match(r"[0-9]{1,20}", start_after)
         async with self._lock:
             newest = await self._known_newest()
             first = int(digits[0]) if digits else await self._known_oldest()

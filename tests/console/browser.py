@@ -41,7 +41,7 @@ class Page:
         number = next(self._numbers)
         await self._socket.send_json({"id": number, "method": method, "params": params})
         while True:
-            answer = json.loads((await self._socket.receive(timeout=30)).data)
+            answer = json.loads((await self._socket.receive(timeout=150)).data)
             if answer.get("method") == "Runtime.exceptionThrown":
                 self.complaints.append(str(answer["params"]["exceptionDetails"]))
             if answer.get("method") == "Log.entryAdded":
@@ -121,8 +121,8 @@ def _browser() -> Iterator[int]:
 
 
 def _debugging_port(file: Path) -> int:
-    for _ in range(600):
+    for _ in range(3000):
         if file.exists() and (text := file.read_text()).strip():
             return int(text.splitlines()[0])
         time.sleep(0.05)
-    raise AssertionError("the browser did not start within 30 seconds")
+    raise AssertionError("the browser did not start within 150 seconds")

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.decode.columns import converter, find_field
+from tailer.decode.columns import FileFields, converter, find_field
 from tailer.decode.naming import translated
 from tailer.delta.schema import VARIANT, DataType, StructField, StructType, arrow_type, parse_schema
 from tailer.errors import CorruptRow
@@ -41,7 +41,7 @@ def with_id(name: str, number: int, data_type: pa.DataType | None = None) -> pa.
     return pa.field(name, data_type or pa.int64(), metadata=metadata)
 
 
-FILE_FIELDS = [with_id("a", 1), with_id("col-b", 2), with_id("C", 3)]
+FILE_FIELDS = FileFields([with_id("a", 1), with_id("col-b", 2), with_id("C", 3)])
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_a_column_is_found_by_name_physical_name_or_id(
 def test_the_exact_name_wins_over_one_in_another_case() -> None:
     fields = [pa.field("ID", pa.int64()), pa.field("id", pa.int64()), pa.field("Id", pa.int64())]
     wanted = StructField("id", delta("long").type)
-    found = find_field(fields, wanted, "none")
+    found = find_field(FileFields(fields), wanted, "none")
     assert found is not None
     assert found[0] == 1
-    assert find_field([fields[0], fields[2]], wanted, "none") is None, "two are none"
+    assert find_field(FileFields([fields[0], fields[2]]), wanted, "none") is None, "two are none"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,11 @@ def test_every_widening_of_the_protocol_is_read(
         ([255, None], pa.uint8(), "short"),
         ([65_535], pa.uint16(), "integer"),
         ([2**32 - 1], pa.uint32(), "long"),
+        ([127, None], pa.uint8(), "byte"),
+        ([32_767], pa.uint16(), "short"),
+        ([2**31 - 1], pa.uint32(), "integer"),
+        ([2**63 - 1], pa.uint64(), "long"),
+        ([[2**31 - 1, None]], pa.list_(pa.uint32()), {"type": "array", "elementType": "integer"}),
         ([2**64 - 1], pa.uint64(), "decimal(20,0)"),
         ([[1, None], None], pa.list_(pa.uint8(), 2), {"type": "array", "elementType": "short"}),
     ],
@@ -186,6 +191,10 @@ def test_a_type_that_no_widening_explains_is_refused_by_column(
     ("values", "source", "target"),
     [
         ([300], pa.int32(), "byte"),
+        ([128], pa.uint8(), "byte"),
+        ([2**15], pa.uint16(), "short"),
+        ([2**31], pa.uint32(), "integer"),
+        ([2**63], pa.uint64(), "long"),
         ([Decimal("123.45")], pa.decimal128(5, 2), "decimal(4,2)"),
         ([Decimal("1.23")], pa.decimal128(5, 2), "decimal(5,1)"),
         ([b"\xff"], pa.binary(), "string"),
@@ -289,7 +298,7 @@ def test_a_schema_without_mapping_finds_its_columns_as_they_were_mapped(mapping:
     in_file = [
         with_id("col-l", 4, pa.list_(file)), with_id("col-m", 3, pa.map_(pa.string(), file))
     ]  # fmt: skip
-    places = [find_field(in_file, f, mapping) for f in found]
+    places = [find_field(FileFields(in_file), f, mapping) for f in found]
     assert [place and place[0] for place in places] == [1, 0, None]
     array = pa.array([[{"col-x": 1, "new": 2}]], in_file[0].type)
     rows = converter(array.type, found.fields[1].type, mapping, "l")(array)
@@ -303,9 +312,79 @@ def test_a_nested_mismatch_is_named_by_its_path() -> None:
     assert "'c.element.x'" in refusal(lambda: converter(source, target, "none", "c"), CorruptRow)
 
 
-def test_an_empty_struct_keeps_its_nulls() -> None:
-    array = pa.array([{"gone": 1}, None], pa.struct([("gone", pa.int64())]))
-    assert converted(array, {"type": "struct", "fields": []}).to_pylist() == [{}, None]
+@pytest.mark.parametrize("gone", [pa.int64(), pa.null()])
+@pytest.mark.parametrize(
+    "rows", [[{"gone": None}, None], [{"gone": None}] * 3, [None] * 11, [None, {"gone": None}] * 5]
+)
+def test_a_struct_of_nothing_but_dropped_columns_keeps_its_rows_and_nulls(
+    rows: list[Any], gone: pa.DataType
+) -> None:
+    expected: list[Any] = [None if row is None else {} for row in rows]
+    void = {"type": "struct", "fields": [{"name": "gone", "type": "void"}]}
+    for start in (0, 1):
+        array = pa.array(rows, pa.struct([("gone", gone)])).slice(start)
+        assert converted(array, void).to_pylist() == expected[start:]
+    lists = converted(pa.array([rows], pa.list_(array.type)), delta_of(void, "array"))
+    assert lists.to_pylist() == [expected]
+
+
+ANY_TYPE = [
+    "string", "binary", "timestamp", "timestamp_ntz", "date", "decimal(10,2)", "long", "boolean",
+    "variant", {"type": "array", "elementType": "string", "containsNull": True},
+    {"type": "map", "keyType": "string", "valueType": "decimal(38,0)"},
+    {"type": "struct", "fields": [{"name": "x", "type": "variant"}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ANY_TYPE, ids=str)
+@pytest.mark.parametrize("shape", ["", "array", "map", "struct"])
+def test_a_column_of_the_null_type_is_null_in_any_type_and_at_any_depth(
+    target: Any, shape: str
+) -> None:
+    if not shape:
+        assert converted(pa.nulls(3), target).to_pylist() == [None] * 3
+        return
+    rows = nested([None, None, None], shape)
+    array = pa.array(rows, arrow_of(pa.null(), shape))
+    assert converted(array, delta_of(target, shape)).to_pylist() == rows
+
+
+def test_a_char_column_of_the_null_type_is_null() -> None:
+    field = delta("string", __CHAR_VARCHAR_TYPE_STRING="char(3)")
+    assert converter(pa.null(), field.type, "none", "c")(pa.nulls(2)).to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_nanoseconds_are_not_rounded_and_the_remedy_is_named(zone: str | None) -> None:
+    array = pa.array([1_000_000_001], pa.timestamp("ns", zone))
+    target = "timestamp" if zone else "timestamp_ntz"
+    message = refusal(lambda: converted(array, target), CorruptRow)
+    assert "'c'" in message
+    assert "rewrite the file with timestamps of microseconds" in message
+
+
+def one_field(name: str, data_type: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": [{"name": name, "type": data_type}]}
+
+
+@pytest.mark.parametrize(
+    ("source", "element", "rows", "expected"),
+    [
+        # The repeated group is the element itself, and pyarrow takes it for the list's own.
+        (pa.field("x", pa.int32()), one_field("x", "long"),
+         [[1, None], None, []], [[{"x": 1}, {"x": None}], None, []]),
+        (pa.field("x", pa.struct([("y", pa.int64())])), one_field("x", one_field("y", "long")),
+         [[{"y": 1}, None]], [[{"x": {"y": 1}}, {"x": None}]]),
+        # A list of three levels whose struct has a field that is named as its element.
+        (pa.field("element", pa.struct([("element", pa.int64())])), one_field("element", "long"),
+         [[{"element": 1}, None]], [[{"element": 1}, None]]),
+    ],
+)  # fmt: skip
+def test_a_list_of_two_levels_is_told_from_one_of_three_by_the_schema(
+    source: pa.Field, element: Any, rows: list[Any], expected: list[Any]
+) -> None:
+    array = pa.array(rows, pa.list_(source))
+    assert converted(array, delta_of(element, "array")).to_pylist() == expected
 
 
 def test_a_variants_parts_come_in_one_order() -> None:

@@ -52,6 +52,25 @@ def integer_of_hash(hashed: int) -> int:
     return hashed - _WORD if hashed >= _WORD // 2 else hashed
 
 
+NOTHING = pa.struct([])
+
+
+@pytest.mark.parametrize(
+    ("data_type", "whole", "null"),
+    [
+        (NOTHING, {}, None),
+        (pa.list_(NOTHING), [{}], [None]),
+        (pa.struct([("s", NOTHING)]), {"s": {}}, {"s": None}),
+        (pa.map_(pa.string(), NOTHING), [("a", {})], [("a", None)]),
+    ],
+)
+def test_structs_without_fields_are_compared_by_being_there(
+    data_type: pa.DataType, whole: Any, null: Any
+) -> None:
+    assert unmatched(data_type, [whole, null, whole], [null, whole]) == ([0], [])
+    assert unmatched(data_type, [whole], [null, null]) == ([0], [0, 1])
+
+
 def test_the_integer_with_the_hash_of_null_is_not_null() -> None:
     alike = integer_of_hash(engine_hash("NULL::BIGINT"))
     assert engine_hash(f"({alike})::BIGINT") == engine_hash("NULL::BIGINT")

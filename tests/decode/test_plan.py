@@ -10,14 +10,13 @@ import pytest
 
 from tailer.changes import ChangeFile
 from tailer.decode.plan import incomplete_removes, plan_changes, plan_snapshot, source_of
-from tailer.delta.actions import AddFile, Protocol
+from tailer.delta.actions import AddFile
 from tailer.errors import CorruptLog, DataLoss, TableError, UnsupportedTable
 from tailer.testing.table import TableBuilder
 from tests.feeds import ID, commit_of, events, metadata, offset_of, refusal, state, without_ids
 
 Change = tuple[str, Any]
 PARTED = pa.schema([("id", pa.int64()), ("p", pa.string())])
-VECTORS = Protocol(3, 7, frozenset({"deletionVectors"}), frozenset({"deletionVectors"}))
 
 
 def rows(*ids: int) -> list[dict[str, Any]]:
@@ -240,28 +239,22 @@ def test_a_bare_remove_takes_its_partition_values_from_the_add_that_it_removes(
 ) -> None:
     table = parted(tmp_path, **lacking)
     bare = commit_of(remove("f", **lacking), before=state(PARTED, "p"))
-    assert incomplete_removes(bare) == {"f"}
+    assert incomplete_removes(bare) == {("f", "")}
     assert [(e["_change_type"], e["id"], e["p"]) for e in events(table, 2)] == [
         ("delete", 1, "x"),
         ("delete", 2, "x"),
     ]
 
 
-def test_a_bare_remove_takes_its_vector_from_the_add_that_it_removes(tmp_path: Path) -> None:
-    table = TableBuilder(tmp_path, ID, cdf=True)
-    features = ["deletionVectors", "changeDataFeed"]
-    table.create(table.protocol(3, 7, readerFeatures=["deletionVectors"], writerFeatures=features))
-    first = table.add(rows(1, 2, 3))
-    table.commit({"add": {**first["add"], "deletionVector": table.vector([0])}})
-    version = table.commit({"remove": {"path": first["add"]["path"], "dataChange": True}})
-    assert changes(table, version) == [("delete", 2), ("delete", 3)]
-
-
-def test_a_bare_remove_of_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_bare_remove_of_a_file_that_is_not_there_removes_no_row(tmp_path: Path) -> None:
     table = parted(tmp_path)
     version = table.commit({"remove": {"path": "unknown.parquet", "dataChange": True}})
-    message = refusal(lambda: events(table, version), CorruptLog)
-    assert "unknown.parquet" in message
+    assert events(table, version) == []
+
+
+def test_a_bare_remove_that_nothing_completes_is_refused_by_name() -> None:
+    bare = commit_of(remove("f"), before=state(PARTED, "p"))
+    message = refusal(lambda: list(plan_changes(bare)), CorruptLog)
     assert "partition values" in message
 
 
@@ -269,9 +262,8 @@ def test_a_full_remove_needs_no_look_at_the_version_before() -> None:
     full = remove("f", partitionValues={"p": "x"})
     assert incomplete_removes(commit_of(full, before=state(PARTED, "p"))) == set()
     bare = {"remove": {"path": "f%20g", "dataChange": True}}
-    assert incomplete_removes(commit_of(bare)) == set(), "nothing to fill in, and no vectors"
-    assert incomplete_removes(commit_of(bare, before=state(protocol=VECTORS))) == {"f g"}
-    assert incomplete_removes(commit_of(bare, before=state(PARTED, "p"))) == {"f g"}
+    assert incomplete_removes(commit_of(bare)) == set(), "nothing to fill in"
+    assert incomplete_removes(commit_of(bare, before=state(PARTED, "p"))) == {("f g", "")}
 
 
 def test_a_remove_that_changes_no_data_or_stands_beside_cdc_needs_no_completion() -> None:

@@ -157,8 +157,27 @@ def test_partition_values_come_from_the_log_and_win_over_the_file() -> None:
     assert [rows.batch.schema.names[:3] for rows in found] == [["id", "s", "p"]]
 
 
-def test_a_partition_value_that_the_log_lacks_is_null() -> None:
-    assert values(decoded(numbers(2), order(state(WIDE, "p"))), "p") == [None, None]
+@pytest.mark.parametrize("given", [{}, {"P": "7"}, {"q": "7"}])
+def test_a_partition_value_that_the_log_lacks_is_no_null_but_refused(given: dict[str, str]) -> None:
+    file = order(state(WIDE, "p"), partition_values=given)
+    message = refusal(lambda: decoded(numbers(2), file), CorruptLog)
+    assert "version 5, a.parquet" in message
+    assert "no partition value for the column 'p'" in message
+    assert ("'P'" in message) == ("P" in given)
+    found = decoded(numbers(2), file, columns=("id",))
+    assert values(found) == [0, 1], "what is not asked for is not missed"
+    known = order(state(WIDE, "p"), partition_values={"p": None})
+    assert values(decoded(numbers(2), known), "p") == [None, None]
+
+
+def test_early_writers_left_nulls_out_of_the_partition_values_of_cdc_files() -> None:
+    columns = pa.schema([*KINDS, ("p", pa.int32())])
+    data = parquet([{"id": 1, "_change_type": "insert"}], KINDS)
+    partitioned = state(pa.schema([columns.field("id"), columns.field("p")]), "p")
+    file = order(partitioned, change_type=None, origin="cdf")
+    assert values(decoded(data, file), "p") == [None]
+    cased = order(partitioned, change_type=None, origin="cdf", partition_values={"P": "7"})
+    assert "'P'" in refusal(lambda: decoded(data, cased), CorruptLog)
 
 
 def test_a_partition_timestamp_is_read_in_the_zone_that_is_set() -> None:
@@ -252,7 +271,15 @@ def test_some_kinds_of_a_cdc_file_can_be_read_alone(skip: int) -> None:
     assert values(found) == positions(found) == [1, 3, 4][skip:]
 
 
-@pytest.mark.parametrize("kind", ["upsert", "", None, "INSERT"])
+def test_the_images_of_early_writers_are_read_as_what_they_are() -> None:
+    data, file = cdc("update_pre", "update_post", "insert", "update_pre", "update_postimage")
+    expected = [IMAGES[0], IMAGES[1], "insert", IMAGES[0], IMAGES[1]]
+    assert values(decoded(data, file), "_change_type") == expected
+    some, file = cdc("update_pre", "update_post", kinds=("update_postimage",))
+    assert values(decoded(some, file)) == [1]
+
+
+@pytest.mark.parametrize("kind", ["upsert", "", None, "INSERT", "update"])
 def test_an_unknown_kind_of_change_is_refused(kind: str | None) -> None:
     message = refusal(lambda: decoded(*cdc("insert", kind)), CorruptRow)
     assert repr(kind) in message
@@ -313,6 +340,34 @@ def test_a_damaged_data_file_is_refused_or_read_and_never_crashes() -> None:
     assert refused > 0
 
 
+NULLS = pa.schema([
+    ("id", pa.int64()), ("s", pa.null()), ("l", pa.list_(pa.null())), ("n", pa.struct([
+        ("a", pa.null()), ("b", pa.int64())])), ("m", pa.map_(pa.string(), pa.null())),
+    ("v", pa.struct([("gone", pa.null())])),
+])  # fmt: skip
+TYPED = pa.schema([
+    ("id", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.timestamp("us", "UTC"))),
+    ("n", pa.struct([("a", pa.decimal128(10, 2)), ("b", pa.int64())])),
+    ("m", pa.map_(pa.string(), pa.binary())), ("v", pa.struct([])),
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("selection", [ALL_ROWS, only(1, 2), without(1)])
+def test_columns_of_the_null_type_are_read_from_a_file_too(selection: RowSelection) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "s": None, "l": [None, None], "n": {"a": None, "b": 2}, "m": [("k", None)],
+         "v": {"gone": None}},
+        {"id": 2, "s": None, "l": [], "n": None, "m": [], "v": None},
+        {"id": 3, "s": None, "l": None, "n": {"a": None, "b": None}, "m": None, "v": {}},
+    ]  # fmt: skip
+    found = decoded(parquet(rows, NULLS), order(state(TYPED)), selection)
+    expected = [dict(row, v=row["v"] and {}) for row in rows]
+    expected[0]["v"] = expected[2]["v"] = {}
+    kept = [expected[at] for at in positions(found)]
+    got = [row for rows in found for row in rows.batch.select(TYPED.names).to_pylist()]
+    assert got == kept
+
+
 @pytest.mark.parametrize("time", [2**62, -(2**62)])
 def test_a_time_that_does_not_fit_is_an_error_of_the_table(time: int) -> None:
     with pytest.raises(TableError):
@@ -323,13 +378,31 @@ VIEWS = pa.schema(
     [("id", pa.int64()), ("s", pa.string_view()), ("l", pa.list_view(pa.string_view()))]
 )
 LISTS = pa.schema([("id", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.string()))])
+VIEWS_IN_LISTS = pa.schema([*VIEWS.remove(2), ("l", pa.list_(pa.string_view()))])
+
+
+def of_views(rows: list[dict[str, Any]]) -> bytes:
+    try:
+        return parquet(rows, VIEWS)
+    except pa.ArrowNotImplementedError:  # older versions of pyarrow write no list_view
+        return parquet(rows, VIEWS_IN_LISTS)
+
+
 LONG = "a text that is too long to be kept within its view"
+
+
+def test_rows_of_views_are_measured_too() -> None:
+    """More rows than the sample has by which the size of batches is chosen."""
+    rows = [{"id": i, "s": f"{i} {LONG}", "l": [str(i)] * 3} for i in range(600)]
+    found = decoded(of_views(rows), order(state(LISTS)), batch_bytes_max=20_000)
+    assert values(found, "s") == [row["s"] for row in rows]
+    assert 3 <= len(found) < 12
 
 
 @pytest.mark.parametrize("selection", [ALL_ROWS, only(1, 3), without(0, 2)])
 def test_views_are_read_as_what_they_show(selection: RowSelection) -> None:
     rows = [{"id": i, "s": f"{i} {LONG}", "l": [str(i)] * i} for i in range(4)]
-    found = decoded(parquet(rows, VIEWS), order(state(LISTS)), selection)
+    found = decoded(of_views(rows), order(state(LISTS)), selection)
     assert values(found, "s") == [rows[i]["s"] for i in positions(found)]
     assert values(found, "l") == [rows[i]["l"] for i in positions(found)]
     assert positions(found)[-1] == 3

@@ -55,6 +55,10 @@ def test_the_published_inline_vector_has_its_rows() -> None:
     assert inline(GOOD, 44, 6) == ROWS
 
 
+def test_an_inline_vector_that_a_kernel_based_writer_padded_is_read() -> None:
+    assert inline("^Bg9^0rr910000000000iXQKl0rr91000005c8Xg##093", 34, 1) == [3]
+
+
 def test_the_protocol_texts_own_example_in_the_older_big_endian_layout_is_read_too() -> None:
     assert inline(BIG_ENDIAN, 40, 6) == ROWS
 

@@ -128,7 +128,13 @@ def test_two_actions_on_one_line_are_refused_as_one_would_be_lost() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ['{"txn": {}, "txn": {}}', '{"add": {"path": "a", "path": "b"}}', '{"x": [{"a": 1, "a": 1}]}'],
+    [
+        '{"txn": {}, "txn": {}}',
+        '{"add": {"path": "a", "path": "b"}}',
+        '{"x": [{"a": 1, "a": 1}]}',
+        '{"commitInfo": {}, "commitInfo": {}}',
+        '{"commitInfo": {"a": 1}, "add": {"a": 1, "a": 1}}',
+    ],
 )
 def test_a_key_that_is_there_twice_is_refused_as_one_would_be_lost(line: str) -> None:
     assert "names a key twice" in refusal(lambda: parse_line(line), CorruptLog)
@@ -174,6 +180,34 @@ def test_a_missing_required_field_is_named(field: str, *, present: bool) -> None
 )
 def test_a_field_of_the_wrong_kind_is_named(fields: dict[str, Any], named: str) -> None:
     assert named in refusal(lambda: parsed(add={**ADD, **fields}), CorruptLog)
+
+
+def test_the_last_of_two_equal_keys_in_a_commit_info_counts() -> None:
+    line = '{"commitInfo": {"inCommitTimestamp": 1, "x": {"a": 1, "a": 2}, "inCommitTimestamp": 5}}'
+    info = parse_line(line)
+    assert isinstance(info, CommitInfo)
+    assert info.in_commit_timestamp == 5
+    assert info.fields["x"] == {"a": 2}
+
+
+def timed(spelled: str) -> str:
+    return (
+        f'{{"add": {{"path": "a", "size": 1, "dataChange": true, "modificationTime": {spelled}}}}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("spelled", "expected"), [("1.7e12", 1_700_000_000_000), ("12.75", 12), ("-1.5", -1)]
+)
+def test_a_modification_time_may_be_a_float(spelled: str, expected: int) -> None:
+    add = parse_line(timed(spelled))
+    assert isinstance(add, AddFile)
+    assert add.modification_time == expected
+
+
+@pytest.mark.parametrize("spelled", ["1e400", "-1e300", "NaN", '"1"'])
+def test_a_modification_time_that_is_no_time_is_refused(spelled: str) -> None:
+    assert "modificationTime" in refusal(lambda: parse_line(timed(spelled)), CorruptLog)
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**400])

@@ -19,7 +19,13 @@ from tailer.delta.actions import (
     SetTransaction,
     Sidecar,
 )
-from tailer.delta.checkpoint import checkpoint_actions
+from tailer.delta.checkpoint import (
+    FILES,
+    WITH_STATISTICS,
+    add_batches,
+    adds_of,
+    checkpoint_actions,
+)
 from tailer.errors import CorruptLog, TableError
 from tailer.testing.table import TableBuilder
 from tests.feeds import ID, refusal
@@ -48,7 +54,10 @@ def parquet(columns: dict[str, pa.Array], **options: Any) -> bytes:
 
 def actions(data: bytes, *, files: bool, statistics: bool = False) -> list[Action]:
     source = pa.BufferReader(data)
-    return list(checkpoint_actions(NAME, source, files=files, statistics=statistics))
+    if not files:
+        return list(checkpoint_actions(NAME, source))
+    batches = add_batches(NAME, source, WITH_STATISTICS if statistics else FILES)
+    return [action for batch in batches for action in adds_of(batch)]
 
 
 def adds(rows: Sequence[Any], *more: tuple[str, pa.DataType]) -> bytes:
@@ -110,7 +119,38 @@ def test_a_sidecars_manifest_is_read() -> None:
         }
     )
     assert set(actions(data, files=False)) == {CheckpointMetadata(2), Sidecar("s.parquet", 9, 1)}
-    assert actions(data, files=True) == []
+    with pytest.raises(CorruptLog, match=f"{NAME}: the checkpoint has no add column"):
+        actions(data, files=True)
+    assert not list(add_batches(NAME, pa.BufferReader(data), FILES, required=False))
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"size": None}, "lacks its size"),
+        ({"dataChange": None}, "lacks its dataChange"),
+        ({"deletionVector": {**VECTOR, "cardinality": None}}, "deletionVector action lacks its"),
+    ],
+    ids=str,
+)
+def test_an_add_that_lacks_something_is_refused_before_any_is_given(
+    changed: dict[str, Any], what: str
+) -> None:
+    data = adds([ADD, {**ADD, **changed}], ("deletionVector", DV))
+    batches = add_batches(NAME, pa.BufferReader(data), FILES)
+    with pytest.raises(CorruptLog, match=what):
+        next(batches)
+
+
+def test_a_path_that_is_not_unicode_is_refused_before_any_is_given() -> None:
+    path = pa.array([b"good", b"\xff"]).view(pa.string())
+    others = [pa.array([value] * 2, kind) for value, kind in zip(
+        [ADD[name] for name, _ in ADD_FIELDS[1:]], [kind for _, kind in ADD_FIELDS[1:]], strict=True
+    )]  # fmt: skip
+    rows = pa.StructArray.from_arrays([path, *others], [name for name, _ in ADD_FIELDS])
+    batches = add_batches(NAME, pa.BufferReader(parquet({"add": rows})), FILES)
+    with pytest.raises(CorruptLog, match="can't be read"):
+        next(batches)
 
 
 def test_a_struct_of_nulls_is_no_action() -> None:

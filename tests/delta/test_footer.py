@@ -12,7 +12,7 @@ import pytest
 
 from tailer.delta import footer
 from tailer.delta.actions import AddFile, Protocol
-from tailer.delta.checkpoint import checkpoint_actions
+from tailer.delta.checkpoint import WITH_STATISTICS, add_batches, adds_of, checkpoint_actions
 from tailer.delta.footer import pruned_footer
 from tailer.errors import CorruptLog
 from tests.feeds import refusal
@@ -99,18 +99,19 @@ def test_a_checkpoint_that_pyarrow_refuses_is_read_without_what_is_odd(case: str
     data = changed(*REFUSED[case])
     with pytest.raises((OSError, pa.ArrowException)):
         pq.ParquetFile(pa.BufferReader(data))
-    adds = list(checkpoint_actions(NAME, pa.BufferReader(data), files=True, statistics=True))
+    batches = add_batches(NAME, pa.BufferReader(data), WITH_STATISTICS)
+    adds = [add for batch in batches for add in adds_of(batch)]
     assert [
         (a.path, a.partition_values, a.num_records) for a in adds if isinstance(a, AddFile)
     ] == [(f"file {i}", {"p": str(i)}, i) for i in range(20)]
-    others = list(checkpoint_actions(NAME, pa.BufferReader(data), files=False))
+    others = list(checkpoint_actions(NAME, pa.BufferReader(data)))
     assert others == [Protocol(1, 2)]
 
 
 def test_a_column_that_is_wanted_and_refused_is_named_as_before() -> None:
     data = changed(b"size", annotated(0))
     message = refusal(
-        lambda: list(checkpoint_actions(NAME, pa.BufferReader(data), files=True)), CorruptLog
+        lambda: list(add_batches(NAME, pa.BufferReader(data), WITH_STATISTICS)), CorruptLog
     )
     assert "UTF8 can only annotate BYTE_ARRAY" in message
 

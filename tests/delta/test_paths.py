@@ -111,6 +111,25 @@ def test_z85_is_the_variant_of_the_rfc() -> None:
     assert z85_decode("") == b""
 
 
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("###00", b"\0"), ("###30", b"\xff"), ("##093", b"\x03\0"), ("##960", b"\xff\xff"),
+        ("#rcuQ", b"\xfe_\xd5"), ("Hello##093", b"\x86\x4f\xd2\x6f\x03\0"),
+    ],
+)  # fmt: skip
+def test_a_last_group_of_fewer_bytes_is_read_as_the_z85_crate_pads_it(
+    text: str, data: bytes
+) -> None:
+    assert z85_decode(text) == data
+
+
+@pytest.mark.parametrize("text", ["####0", "###31", "##961", "##093Hello", "###0 "])
+def test_a_padded_group_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(CorruptLog, match="base85"):
+        z85_decode(text)
+
+
 @pytest.mark.parametrize("text", ["Hell", "Hello!#", "Hell ", "#####", "Hell\n", "Héllo"])
 def test_what_is_not_z85_is_refused(text: str) -> None:
     with pytest.raises(CorruptLog, match="base85"):

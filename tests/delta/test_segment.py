@@ -85,6 +85,9 @@ def test_each_file_is_known_by_its_name(name: str, kind: LogKind, version: int, 
         "00000000000000000006.00000000000000000004.compacted.json",
         "00000000000000000006.00000000000000000006.compacted.json",
         "99999999999999999999.json",
+        "\u0660" * 20 + ".json",
+        "\uff10" * 19 + "7.crc",
+        "0000000000000000000\u0967.checkpoint.parquet",
     ],
 )
 def test_other_names_are_no_files_of_the_log(name: str) -> None:

@@ -26,7 +26,7 @@ RARE = {"tailer_errors_total", "tailer_data_loss_total", "up"}
 
 
 def fetched(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  # of our own making
+    with urllib.request.urlopen(url, timeout=100) as answer:  # noqa: S310  # of our own making
         return str(answer.read().decode())
 
 
@@ -45,7 +45,7 @@ class Prometheus:
 
     def until(self, query: str) -> Any:
         """Wait until a query has a result."""
-        for _ in range(300):
+        for _ in range(1500):
             try:
                 if found := self.get("query", query=query)["result"]:
                     return found

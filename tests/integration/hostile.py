@@ -267,7 +267,7 @@ async def read_all(table: Path, mode: str, *, checked: bool = False) -> str:
 async def verdict(case: Case, table: Path, mode: str, expected: str) -> str:
     """What came of reading the damaged table."""
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(150):
             found = await read_all(table, mode, checked=case.covered)
     except TableError as e:
         named = e.version is not None or e.path is not None

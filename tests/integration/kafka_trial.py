@@ -33,7 +33,7 @@ from tests.kafka.topics import Event, Reader, create_topic, read_topic
 
 __all__ = ["PARTITIONS", "TOPIC", "Daemon", "Trial", "check", "running", "survives", "wait_for"]
 
-PATIENCE_S = 90.0
+PATIENCE_S = 200.0
 PARTITIONS = 3
 TOPIC = "orders"
 

@@ -33,9 +33,9 @@ from tests.integration.test_kill import Writer
 from tests.kafka.broker import Broker
 from tests.kafka.topics import create_topic, read_topic
 
-ROUNDS = max(4, int(os.environ.get("TAILER_TORTURE_ROUNDS", "80")) // 10)
+ROUNDS = max(4, int(os.environ.get("TAILER_TORTURE_ROUNDS", "40")) // 10)
 DRIVER = os.environ.get("TAILER_TORTURE_DRIVER")
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.needs("kafka")]
 CASES = ["keyed, kafka-python", "without keys, librdkafka"]
 
 
@@ -71,7 +71,7 @@ def test_each_event_comes_exactly_once(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
 def test_a_zombie_writes_nothing_that_is_seen(driver: str, tmp_path: Path) -> None:
     with Broker() as broker:

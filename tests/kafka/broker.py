@@ -1,6 +1,6 @@
 """A real Kafka broker for tests: one KRaft node on free ports, started in about two seconds.
 
-The jars come from Maven, once, into ``.cache`` of the checkout; so do a formatted data folder,
+The jars come from Maven, once a checkout; with them are kept a formatted data folder,
 copied for each broker, and a class archive that halves its start. A broker dies with the process
 that started it, also if that is killed.
 """
@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -21,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.components import free_ports, java_major, making, require
+from tests.components import Component, free_ports, java_major, no_java, run_maven
 
-__all__ = ["KAFKA_VERSION", "Broker", "kafka_home", "kafka_uuid"]
+__all__ = ["KAFKA", "KAFKA_VERSION", "Broker", "kafka_uuid"]
 
 #: The newest that resolves whole from Maven Central, and that kafka-python says it supports.
 KAFKA_VERSION = "4.3.1"
@@ -51,35 +50,15 @@ LOGGING = """Configuration:
 """
 STARTED = b"Kafka Server started"
 PR_SET_PDEATHSIG = 1
-
-
-def kafka_home() -> Path:
-    """The folder with Kafka's jars, template and class archive; made on first use."""
-    require("Java 17 or newer", java_major() >= 17)
-    with making("kafka") as cache:
-        home = cache / f"kafka-{KAFKA_VERSION}-java{java_major()}"
-        if not (home / "ready").exists():
-            require("Maven", shutil.which("mvn") is not None)
-            shutil.rmtree(home, ignore_errors=True)
-            _make_home(home)
-    return home
+START_S = 200.0
 
 
 def _make_home(home: Path) -> None:
-    home.mkdir()
+    """The folder with Kafka's jars, template and class archive."""
     (home / "pom.xml").write_text(POM)
     (home / "log4j2.yaml").write_text(LOGGING)
-    subprocess.run(
-        [
-            *("mvn", "-q", "-B", "-ntp", "-f", str(home / "pom.xml")),
-            "dependency:copy-dependencies",
-            "-DincludeScope=runtime",
-            f"-DoutputDirectory={home / 'lib'}",
-        ],
-        check=True,
-        stdout=sys.stderr,
-        timeout=300,
-    )
+    jars = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+    run_maven("-f", str(home / "pom.xml"), *jars, f"-DoutputDirectory={home / 'lib'}")
     # The template was formatted and never used; the archive holds what a broker has loaded.
     first = Broker(home=home, jvm=[f"-XX:ArchiveClassesAtExit={home / 'broker.jsa'}"])
     try:
@@ -89,7 +68,15 @@ def _make_home(home: Path) -> None:
         first.stop()
     finally:
         first.close()
-    (home / "ready").touch()
+
+
+KAFKA = Component(
+    "kafka",
+    "Kafka's broker, by Maven,",
+    home=lambda: f"kafka-broker-{KAFKA_VERSION}-java{java_major()}",
+    make=_make_home,
+    missing=no_java,
+)
 
 
 def kafka_uuid() -> str:
@@ -122,7 +109,7 @@ class Broker:
         node: int = 1,
         cluster_id: str | None = None,
     ) -> None:
-        self.home = home or kafka_home()
+        self.home = home or KAFKA.path()
         self.folder = Path(tempfile.mkdtemp(prefix="kafka-"))
         self.settings = dict(settings or {})
         self.listeners = dict(listeners or {"PLAINTEXT": "PLAINTEXT"})
@@ -179,7 +166,7 @@ class Broker:
     def wait_until_it_serves(self) -> None:
         """Wait for what :meth:`launch` has started."""
         assert self.process is not None
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + START_S
         while STARTED not in self.log.read_bytes():
             if self.process.poll() is not None or time.monotonic() > give_up:
                 self.kill()
@@ -199,7 +186,7 @@ class Broker:
         else:
             command = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id]
             command += ["-c", str(properties), *self.format_arguments]
-            subprocess.run(self._java(*command), check=True, capture_output=True, timeout=60)
+            subprocess.run(self._java(*command), check=True, capture_output=True, timeout=START_S)
         self._formatted = True
 
     def kill(self) -> None:
@@ -218,7 +205,7 @@ class Broker:
     def _end(self, number: signal.Signals) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
-            self.process.wait(30)
+            self.process.wait(START_S)
 
     def _java(self, *arguments: str) -> list[str]:
         java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"

@@ -27,7 +27,7 @@ REPLICATED = {
     "controller.quorum.election.timeout.ms": "500",
     "controller.quorum.fetch.timeout.ms": "1000",
 }
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 
 
 class Brokers:
@@ -111,7 +111,7 @@ def _out_of_sync(broker: Broker) -> list[tuple[str | None, int]]:
     client = admin(broker.bootstrap)  # a new one: it knows no other broker that it could ask
     return [
         (topic.topic, number)
-        for topic in client.list_topics(timeout=10).topics.values()
+        for topic in client.list_topics(timeout=100).topics.values()
         for number, partition in topic.partitions.items()
         if len(partition.isrs) < len(partition.replicas) or partition.leader < 0
     ]

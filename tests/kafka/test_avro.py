@@ -19,6 +19,8 @@ from tests.kafka.deliveries import deliver, history_table, snapshot_rows
 from tests.kafka.sinks import fresh, made
 from tests.registry import Registry
 
+pytestmark = pytest.mark.needs("registry")
+
 
 def read(registry: Registry, schemas: dict[int, Any], data: bytes) -> dict[str, Any]:
     """A key or value, with the schema that its id names."""

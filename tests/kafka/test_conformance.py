@@ -38,7 +38,7 @@ class KafkaConformance(SinkConformance):
     @pytest.fixture
     def read_events(self, kafka: Broker, topic: str) -> ReadEvents:
         def read() -> Sequence[Event]:
-            if topic not in admin(kafka.bootstrap).list_topics(timeout=10).topics:
+            if topic not in admin(kafka.bootstrap).list_topics(timeout=100).topics:
                 return []
             return [
                 Event(

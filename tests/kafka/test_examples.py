@@ -31,7 +31,7 @@ def run(name: str, *arguments: str, **environment: str) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=900,
         env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -52,6 +52,19 @@ def test_kafka_python_prints_every_change(kafka: Broker, tmp_path: Path) -> None
     assert "2 update_postimage {'id': 1, 'v': 'b', 'n': None}" in lines
     assert "2 delete {'id': 4, 'v': 'a', 'n': None}" in lines
     assert "1 insert {'id': 3, 'v': 'a', 'n': Decimal('1.500')}" in lines
+
+
+def test_the_snippet_shows_the_events_when_it_is_pasted(kafka: Broker, tmp_path: Path) -> None:
+    _, topic = delivered(kafka, tmp_path, "rows")
+    text = (ROOT / "docs" / "kafka.md").read_text()
+    snippet = text.partition("```python\n")[2].partition("```")[0]
+    program = snippet.replace("127.0.0.1:9092", kafka.bootstrap).replace("lake.orders", topic)
+    file = tmp_path / "snippet.py"
+    file.write_text(program)
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, check=True)
+    there = list(read_topic(kafka.bootstrap, topic))
+    assert len(there) > 13, "all changes, and a tombstone"
+    assert len(done.stdout.splitlines()) == len(there), done.stdout
 
 
 def test_confluent_prints_what_became_of_each_row(kafka: Broker, tmp_path: Path) -> None:

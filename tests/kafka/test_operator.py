@@ -18,7 +18,7 @@ from tests.kafka.topics import create_topic, events
 from tests.programs import run_tailer, started
 from tests.registry import Registry
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 def orders(folder: Path) -> TableBuilder:
@@ -102,6 +102,7 @@ def test_a_key_column_with_a_new_name(kafka: Broker, tmp_path: Path) -> None:
     assert versions == {1, 2}, "what came before is there"
 
 
+@pytest.mark.needs("registry")
 def test_a_registry_that_refuses(kafka: Broker, registry: Registry, tmp_path: Path) -> None:
     orders(tmp_path)
     topic = fresh()

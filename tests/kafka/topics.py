@@ -30,7 +30,7 @@ __all__ = [
     "topic_config",
 ]
 
-PATIENCE_S = 40.0
+PATIENCE_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     client = admin(bootstrap)
     client.delete_topics([topic])[topic].result(20)
     give_up = time.monotonic() + PATIENCE_S
-    while topic in client.list_topics(timeout=10).topics:
+    while topic in client.list_topics(timeout=100).topics:
         assert time.monotonic() < give_up
         time.sleep(0.05)
 

@@ -23,7 +23,7 @@ from tailer.log import DeltaLog
 from tailer.metrics import FeedMetrics
 from tailer.offsets import open_offset_store
 from tailer.options import FeedOptions, RetryOptions
-from tailer.signals import until_stopped
+from tailer.signals import install, until_stopped
 from tailer.sink import load_sink
 from tailer.store import open_store
 
@@ -64,4 +64,5 @@ async def main(*arguments: str) -> int:
 
 
 if __name__ == "__main__":
+    install()
     sys.exit(anyio.run(main, *sys.argv[1:]))

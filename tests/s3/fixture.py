@@ -1,4 +1,4 @@
-"""A real S3 server for the tests: versitygw over a folder, built once for each of its sources."""
+"""A real S3 server for the tests: versitygw over a folder, built by Go."""
 
 from __future__ import annotations
 
@@ -14,9 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.components import free_port, making, require
+from tests.components import Component, free_port, run_maker
 
-__all__ = ["ACCESS", "ACCOUNT", "REGION", "SECRET", "Bucket", "S3Server", "run_server"]
+__all__ = [
+    "ACCESS",
+    "ACCOUNT",
+    "REGION",
+    "S3_SERVER",
+    "SECRET",
+    "Bucket",
+    "S3Server",
+    "run_server",
+]
 
 ACCESS, SECRET, REGION = "test-access", "test-secret", "eu-central-1"
 #: The account in the environment of whoever is to find it there.
@@ -26,7 +35,8 @@ ACCOUNT = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 _SOURCES = Path(__file__).parent / "server"
-_START_S = 20.0
+_PROGRAM = "s3server"
+_START_S = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +85,31 @@ class Bucket:
         return f"s3://{self.name}/{key}"
 
 
-def _built() -> Path:
-    """The server's program: built by Go once, then kept in the checkout's cache."""
+def _home() -> str:
     sources = b"".join((_SOURCES / n).read_bytes() for n in ("main.go", "go.mod", "go.sum"))
-    with making("s3server") as cache:
-        program = cache / f"s3server-{hashlib.sha256(sources).hexdigest()[:16]}"
-        if not program.exists():
-            go = shutil.which("go")
-            require("Go, which builds the S3 server,", go is not None)
-            fresh = program.with_suffix(".new")
-            subprocess.run(
-                [str(go), "build", "-trimpath", "-ldflags=-s -w", "-o", str(fresh), "."],
-                cwd=_SOURCES, check=True, env={**os.environ, "CGO_ENABLED": "0"},
-            )  # fmt: skip
-            fresh.replace(program)
-    return program
+    return f"s3-server-{hashlib.sha256(sources).hexdigest()[:16]}"
+
+
+def _build(home: Path) -> None:
+    command: list[str | Path] = [
+        "go",
+        "build",
+        "-trimpath",
+        "-ldflags=-s -w",
+        "-o",
+        home / _PROGRAM,
+        ".",
+    ]
+    run_maker(command, cwd=_SOURCES, env={**os.environ, "CGO_ENABLED": "0"})
+
+
+S3_SERVER = Component(
+    "s3",
+    "the S3 server",
+    home=_home,
+    make=_build,
+    missing=lambda: "" if shutil.which("go") else "Go",
+)
 
 
 @contextmanager
@@ -100,7 +120,7 @@ def run_server(
     port = port or free_port()
     settings = {"S3_ACCESS": account[0], "S3_SECRET": account[1], "S3_REGION": REGION}
     with subprocess.Popen(
-        [str(_built()), f"127.0.0.1:{port}", str(folder)],
+        [str(S3_SERVER.path() / _PROGRAM), f"127.0.0.1:{port}", str(folder)],
         env={**os.environ, **settings}, stdout=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         try:

@@ -293,7 +293,7 @@ def run_front(bucket: Bucket, tls: ssl.SSLContext | None = None) -> Iterator[Fro
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
-        assert started.wait(20)
+        assert started.wait(150)
         yield front
     finally:
         loop.call_soon_threadsafe(ending.set)

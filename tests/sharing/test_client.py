@@ -219,6 +219,11 @@ async def test_every_question_about_a_table_says_what_we_can_read(
         await lines_of(client)
         async with client.metadata(TABLE), client.changes(TABLE, starting_version=0):
             pass
+    assert {request.path.rpartition("/")[2] for request in server.requests} == {
+        "metadata",
+        "query",
+        "changes",
+    }
     for request in server.requests:
         assert request.capabilities.startswith("responseformat=delta,parquet;readerfeatures=")
         # The metadata has two lines always.

@@ -133,7 +133,7 @@ def written(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole_lines(file)]
 
 
-@pytest.mark.timeout(180)  # it is started four times
+@pytest.mark.timeout(600)  # it is started four times
 def test_a_daemon_that_is_killed_goes_on_where_it_was(
     server: ReferenceServer, tmp_path: Path
 ) -> None:

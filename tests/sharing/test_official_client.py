@@ -16,8 +16,7 @@ import pytest
 from tailer.changes import Offset
 from tailer.log import DeltaLog
 from tailer.store.local import LocalStore
-from tests.components import require
-from tests.sharing.official import VERSION, call_official, official_python
+from tests.sharing.official import call_official, official_python
 from tests.sharing.reference_server import ReferenceServer, serving
 from tests.sharing.shared import NAME, golden_table, orders, read_store
 
@@ -27,10 +26,7 @@ CHANGES = "load_table_changes_as_pandas"
 
 @pytest.fixture(scope="session")
 def official() -> Path:
-    python = official_python()
-    require(f"the official client, delta-sharing {VERSION}", python is not None)
-    assert python is not None
-    return python
+    return official_python()
 
 
 def comparable(rows: list[dict[str, Any]]) -> list[str]:
@@ -65,7 +61,7 @@ def newest(table: Path) -> int:
     return anyio.run(DeltaLog(LocalStore(str(table))).latest_version)
 
 
-@pytest.mark.timeout(600)  # the first of a checkout waits for its installation
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("name", "formats"),
     [

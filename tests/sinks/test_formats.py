@@ -127,7 +127,12 @@ def test_debezium_has_before_and_after() -> None:
     assert images == [(None, first, "c"), (second, None, "d"), (third, last, "u")]
     assert [event["source"]["index"] for event in found] == [3, 4, 6]
     assert [event["source"]["unpaired"] for event in found] == [False] * 3
-    assert {event["ts_ms"] for event in found} == {1_767_225_600_000}
+    moment = 1_767_225_600_000
+    for event in found:
+        for place in (event, event["source"]):
+            assert [place[n] for n in ("ts_ms", "ts_us", "ts_ns")] == [
+                moment, moment * 1000, moment * 1_000_000,
+            ]  # fmt: skip
 
 
 def test_debezium_says_which_images_are_alone() -> None:
@@ -140,6 +145,8 @@ def test_rows_of_the_snapshot_are_reads() -> None:
     found = texts(encoder("debezium").encode(all_types(snapshot=True)))
     assert [event["op"] for event in found] == ["r"] * 4
     assert [event["source"]["snapshot"] for event in found] == ["true"] * 4
+    # As the topic of commit ends calls it.
+    assert {e["transaction"]["id"].partition(":")[2] for e in found} == {"7:snapshot"}
 
 
 def connect_value(schema: dict[str, Any], value: Any) -> Any:
@@ -207,6 +214,17 @@ def test_a_debezium_payload_fits_its_own_schema() -> None:
     ]
 
 
+def test_key_fields_are_optional_only_where_the_table_says_so() -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+    batch = change_batch(schema, [{"id": 1, "name": None}])
+    records = encoder("debezium_schema", key=["id", "name"]).encode(batch)
+    assert records.keys is not None
+    (key,) = map(json.loads, records.keys.to_pylist())
+    fields = {field["field"]: field["optional"] for field in key["schema"]["fields"]}
+    assert fields == {"id": False, "name": True}
+    assert connect_value(key["schema"], key["payload"]) == {"id": 1, "name": None}
+
+
 def read_avro(registry: MemoryRegistry, value: bytes) -> Any:
     """A value in the wire format, read by another library with the schema that its id names."""
     assert value[0] == 0
@@ -252,9 +270,8 @@ def test_avro_envelopes_are_read_back_by_another_library() -> None:
     for event, (before, after), other in zip(found, expected, json_form, strict=True):
         assert same(event["before"], before) if before else event["before"] is None
         assert same(event["after"], after) if after else event["after"] is None
-        assert {k: event[k] for k in ("source", "transaction", "op", "ts_ms")} == {
-            k: other[k] for k in ("source", "transaction", "op", "ts_ms")
-        }
+        same_in_both = ("source", "transaction", "op", "ts_ms", "ts_us", "ts_ns")
+        assert {k: event[k] for k in same_in_both} == {k: other[k] for k in same_in_both}
 
 
 @pytest.mark.parametrize(

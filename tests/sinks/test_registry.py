@@ -19,7 +19,7 @@ from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.testing.batches import change_batch
 from tests.registry import Gateway, Registry, make_certificate
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.needs("registry")]
 
 LONG = '{"type":"record","name":"V","fields":[{"name":"a","type":"long"}]}'
 TEXT = '{"type":"record","name":"V","fields":[{"name":"a","type":"string"}]}'

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster", "can_pin", "cluster_session"]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 ROOT = Path(__file__).resolve().parents[2]
 # These processes are many and live shortly, on one machine: no time for collectors and compilers.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

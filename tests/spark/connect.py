@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.components import delta_package, free_port
+from tests.components import delta_jars, free_port
 from tests.source import ROOT
 
 __all__ = ["connect_server"]
@@ -37,7 +37,7 @@ def connect_server(python: Path, folder: Path) -> Iterator[str]:
     port = free_port()
     settings = {
         **SETTINGS,
-        "spark.jars.packages": delta_package(),
+        "spark.jars": delta_jars(),
         "spark.connect.grpc.binding.port": str(port),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }

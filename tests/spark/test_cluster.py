@@ -26,6 +26,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.components import delta_jars
 from tests.spark.cluster import ROOT, Cluster
 from tests.spark.cluster_program import QUERIES
 
@@ -158,11 +159,9 @@ def kill_executor(driver: Driver, pause_s: float) -> psutil.Process:
     return victim
 
 
-def delta_jars(spark: SparkSession) -> str:
-    """Delta's own jars, as the session has got them; Spark brings the others."""
-    jars = spark.sparkContext.getConf().get("spark.jars", "").split(",")
-    paths = [jar.removeprefix("file:").replace("///", "/") for jar in jars]
-    return ":".join(path for path in paths if any(name in path for name in DELTA))
+def own_jars() -> str:
+    """Delta's own jars; Spark brings the others."""
+    return ":".join(jar for jar in delta_jars().split(",") if any(name in jar for name in DELTA))
 
 
 def rows(frame: DataFrame) -> Counter[tuple[Any, ...]]:
@@ -179,9 +178,9 @@ def check(spark: SparkSession, folder: Path, orders: Orders) -> None:
 
 
 @pytest.fixture
-def driver(spark: SparkSession, tmp_path: Path) -> Iterator[Driver]:
+def driver(tmp_path: Path) -> Iterator[Driver]:
     with Cluster(tmp_path / "cluster") as cluster:
-        yield Driver(cluster, tmp_path, delta_jars(spark))
+        yield Driver(cluster, tmp_path, own_jars())
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from tailer.policy import Requests
 from tailer.spark.envelope import BatchSource, feed_option, items
 from tests.feeds import table_log
 from tests.golden.test_golden import GoldenCase, golden
+from tests.test_pair import POST, PRE, cdf_table, image
 
 __all__ = ["golden"]  # a fixture
 
@@ -102,3 +103,11 @@ def test_a_feed_from_a_snapshot_goes_on_behind_it(golden: GoldenCase) -> None:
     found = by_spark(table, paired=False, files=1, start=Offset(3, snapshot=True))
     assert events(found) == events(wanted)
     assert [str(b.next_offset) for b in found] == [str(b.next_offset) for b in wanted]
+
+
+def test_an_update_of_the_key_has_both_its_images(tmp_path: Path) -> None:
+    table = cdf_table(tmp_path)
+    table.commit(table.cdc([image(PRE, 1, "a"), image(POST, 2, "b")]))
+    both = by_feed(table.folder, paired=True), by_spark(table.folder, paired=True, files=1)
+    partners = [[b.partner.to_pylist() for b in one if b.partner is not None] for one in both]
+    assert partners[0] == partners[1] == [[{"id": 2, "v": "b"}, {"id": 1, "v": "a"}]]

@@ -24,7 +24,7 @@ from tests.spark.test_stream import SCHEMA, rows
 
 __all__ = ["golden"]  # a fixture
 
-SPARK_S = 280.0
+SPARK_S = 500.0
 CONFS = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.memory=1g")
 
 FEED = """

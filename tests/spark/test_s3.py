@@ -25,7 +25,7 @@ from tests.s3.fixture import REGION, Bucket, run_server
 from tests.s3.tables import upload
 from tests.spark.cluster import ROOT, Cluster
 
-PATIENCE_S = 250.0
+PATIENCE_S = 500.0
 # Secrets as AWS has them, that nothing else would look like.
 ENVIRONMENT = ("AKIAENVIRONMENT", "hush/environment/wJalrXUtnFEMI7MDENG")
 OPTIONS = ("AKIAOPTIONS", "hush/options/bPxRfiCYEXAMPLEKEY")
@@ -147,7 +147,8 @@ def read_by_tailer(accounts: Accounts, name: str, output: Path) -> pa.Table:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
+@pytest.mark.needs("s3")
 def test_executors_read_s3_with_either_account_and_tell_neither_secret(
     accounts: Accounts, tmp_path: Path
 ) -> None:

@@ -58,7 +58,7 @@ def ids(stream: LimitedStreamReader, start: dict[str, Any], end: dict[str, Any])
 
 def test_planning_loads_nothing_that_only_executors_need(table: TableBuilder) -> None:
     planned = [sys.executable, "-c", PLAN, str(table.folder)]
-    done = subprocess.run(planned, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(planned, capture_output=True, text=True, check=True, timeout=500)
     loaded = done.stdout.split()
     assert "tailer.decode.plan" in loaded
     heavy = {"duckdb", "aiobotocore", "aiohttp", "pandas", "pyarrow.compute", "pyarrow.parquet"}

@@ -2,7 +2,8 @@
 
 The work is that of the protocol's change feed ("Add CDC File"): a version with cdc actions is read
 from them alone, any other from its adds and removes with dataChange=true. Which rows of a file
-changed is the client's to find out, from the deletion vectors that travel with the actions.
+changed is the client's to find out, from the deletion vectors that travel with the actions. Adds of
+files that are there and removes of files that are not change nothing, and are left out.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import Any
 
 import anyio.to_thread
 
-from tailer.decode.plan import incomplete_removes, source_of
-from tailer.delta.actions import AddFile
-from tailer.delta.commit import Commit
-from tailer.delta.paths import location
+from tailer.decode.plan import Completions, counts_files, incomplete_removes, source_of
+from tailer.delta.actions import AddFile, RemoveFile, action_of
+from tailer.delta.commit import Commit, file_digest
+from tailer.delta.snapshot import file_key
 from tailer.errors import TailerError
 from tailer.history import version_at_or_after, version_at_or_before
+from tailer.live import LiveFiles, Moot
 from tailer.sharing.model import Capabilities, EndOfStream, ndjson_line
 from tailer.sharing.server.lines import LineWriter, choose_format
 from tailer.sharing.server.query import (
@@ -146,13 +148,15 @@ class _Walk:
     ) -> AsyncGenerator[bytes, None]:
         commit = opening
         try:
-            while True:
-                async with aclosing(self._version(commit, writer, asked)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-                if commit.version >= self.last:
-                    break
-                commit = await self._commit(commit.version + 1, commit.after, commit.timestamp_ms)
+            with self.table.following(self.first) as live:
+                while True:
+                    async with aclosing(self._version(commit, live, writer, asked)) as chunks:
+                        async for chunk in chunks:
+                            yield chunk
+                    if commit.version >= self.last:
+                        break
+                    then = commit.after, commit.timestamp_ms
+                    commit = await self._commit(commit.version + 1, *then)
         except (TailerError, Refusal) as e:
             # Where the client knows the action, it learns why; else the stream breaks off.
             if asked.end_of_stream and commit is not opening:
@@ -163,7 +167,7 @@ class _Walk:
             yield ndjson_line(EndOfStream(None, None, links.expires_ms).to_json())
 
     async def _version(
-        self, commit: Commit, writer: LineWriter, asked: Capabilities
+        self, commit: Commit, live: LiveFiles, writer: LineWriter, asked: Capabilities
     ) -> AsyncGenerator[bytes, None]:
         # A feature may have come and gone within the range.
         if choose_format(asked, commit.after) != writer.form and writer.form == "parquet":
@@ -171,20 +175,22 @@ class _Walk:
         changed = commit.header.metadata is not None or commit.header.protocol is not None
         if self.historical and changed and commit.version > self.first:
             yield writer.metadata(commit.after, commit.version, None)
-        completions = await self._completions(commit)
-        lines = self._lines(commit, completions, writer)
+        wanted = counts_files(commit, "cdf" if self.feed else "derived")
+        moot = await live.moot(self.table.log, commit, wanted=wanted)
+        completions = await self._completions(commit, moot)
+        lines = self._lines(commit, completions, moot, writer)
         while chunk := await anyio.to_thread.run_sync(partial(_join, lines)):
             yield chunk
 
-    async def _completions(self, commit: Commit) -> dict[str, AddFile]:
+    async def _completions(self, commit: Commit, moot: Moot) -> Completions:
         """The adds from which removes take what they lack."""
         if self.feed and commit.header.cdcs:
             return {}
-        wanted = incomplete_removes(commit)
+        wanted = incomplete_removes(commit, moot)
         return await self.table.log.find_files(commit.version - 1, wanted) if wanted else {}
 
     def _lines(
-        self, commit: Commit, completions: dict[str, AddFile], writer: LineWriter
+        self, commit: Commit, completions: Completions, moot: Moot, writer: LineWriter
     ) -> Iterator[bytes]:
         by_cdc = self.feed and commit.header.cdcs > 0
         # Readers that take the lines as they come see what leaves before what comes.
@@ -193,6 +199,8 @@ class _Walk:
                 continue
             for kind, values in raw_actions(commit.name, commit.lines):
                 if kind != wanted or (kind != "cdc" and not values.get("dataChange", True)):
+                    continue
+                if moot and kind != "cdc" and _digest(kind, values) in moot:
                     continue
                 action = values
                 if kind == "remove":
@@ -206,20 +214,20 @@ def _join(lines: Iterator[bytes]) -> bytes:
     return b"".join(islice(lines, _BATCH))
 
 
-def _completed(remove: dict[str, Any], completions: dict[str, AddFile]) -> dict[str, Any]:
+def _digest(kind: str, values: dict[str, Any]) -> bytes:
+    """What stands for the logical file of an add or remove, given as the log has it."""
+    action = action_of(kind, values)
+    assert isinstance(action, AddFile | RemoveFile)
+    return file_digest(action)
+
+
+def _completed(remove: dict[str, Any], completions: Completions) -> dict[str, Any]:
     """A remove with what only the add that it removes can tell (:mod:`tailer.decode.plan`)."""
-    add = completions.get(location(remove["path"]))
+    action = action_of("remove", remove) if completions else None
+    add = completions.get(file_key(action)) if isinstance(action, RemoveFile) else None
     if add is None:
         return remove
     found: dict[str, Any] = {"partitionValues": add.partition_values, "size": add.size}
-    if add.deletion_vector is not None:
-        dv = add.deletion_vector
-        found["deletionVector"] = {
-            "storageType": dv.storage_type,
-            "pathOrInlineDv": dv.path_or_inline_dv,
-            "sizeInBytes": dv.size_in_bytes,
-            "cardinality": dv.cardinality,
-        } | ({} if dv.offset is None else {"offset": dv.offset})
     if add.base_row_id is not None:
         found["baseRowId"] = add.base_row_id
         found["defaultRowCommitVersion"] = add.default_row_commit_version

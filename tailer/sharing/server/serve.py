@@ -7,7 +7,6 @@ import datetime as dt
 import json
 import logging
 import re
-import signal
 import ssl
 import sys
 import time
@@ -75,36 +74,38 @@ async def run_server(config: ShareConfig) -> int:
             await web.TCPSite(runner, host, port, ssl_context=context).start()
         except OSError as e:
             raise cannot_listen(f"{config.path}: share.address", (host, port), e) from e
-        await until_stopped(partial(_reloading, server, context))
+        _logger().info("sharing %s at %s", _counted(config), config.public_url)
+        await until_stopped(anyio.sleep_forever, partial(_reload, server, context))
     finally:
         await runner.cleanup()
         await server.aclose()
     return 0
 
 
-async def _reloading(server: ShareServer, context: ssl.SSLContext | None) -> None:
-    """Read the configuration again on SIGHUP; one with a mistake leaves all as it is."""
-    logger = logging.getLogger("tailer.share")
-    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
-        logger.info("sharing %s at %s", _counted(server.config), server.config.public_url)
-        async for _ in signals:
-            old = server.config
-            try:
-                new = await anyio.to_thread.run_sync(load_share_config, old.path)
-                _tls_context(new)  # a certificate that can't be used, and nothing is touched
-            except ConfigError as e:
-                logger.log(logging.ERROR, "configuration not taken: %s", e)
-                continue
-            if context is not None and new.tls is not None:
-                context.load_cert_chain(*new.tls)
-            for key in ("address", "public_url", "state", "audit", "key"):
-                if getattr(new, key) != getattr(old, key):
-                    name = {"key": "signing_key"}.get(key, key)
-                    logger.warning("share.%s has changed; that needs a restart", name)
-            if (context is None) != (new.tls is None):
-                logger.warning("share.tls_cert came or went; that needs a restart")
-            await server.reconfigure(new)
-            logger.info("configuration read again: sharing %s", _counted(new))
+async def _reload(server: ShareServer, context: ssl.SSLContext | None) -> None:
+    """Read the configuration again; one with a mistake leaves all as it is."""
+    logger = _logger()
+    old = server.config
+    try:
+        new = await anyio.to_thread.run_sync(load_share_config, old.path)
+        _tls_context(new)  # a certificate that can't be used, and nothing is touched
+    except ConfigError as e:
+        logger.log(logging.ERROR, "configuration not taken: %s", e)
+        return
+    if context is not None and new.tls is not None:
+        context.load_cert_chain(*new.tls)
+    for key in ("address", "public_url", "state", "audit", "key"):
+        if getattr(new, key) != getattr(old, key):
+            name = {"key": "signing_key"}.get(key, key)
+            logger.warning("share.%s has changed; that needs a restart", name)
+    if (context is None) != (new.tls is None):
+        logger.warning("share.tls_cert came or went; that needs a restart")
+    await server.reconfigure(new)
+    logger.info("configuration read again: sharing %s", _counted(new))
+
+
+def _logger() -> logging.Logger:
+    return logging.getLogger("tailer.share")
 
 
 def _counted(config: ShareConfig) -> str:

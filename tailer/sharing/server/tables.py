@@ -6,22 +6,23 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import aclosing
-from itertools import islice
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
+from tailer.checkpoints import chunks
 from tailer.delta.actions import action_of
-from tailer.delta.checkpoint import checkpoint_adds
+from tailer.delta.checkpoint import AS_LOGGED, add_objects
 from tailer.delta.checksum import VersionChecksum
 from tailer.delta.commit import Lines
 from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import Reconciliation, Snapshot
 from tailer.delta.timestamps import enablement
 from tailer.errors import CorruptLog, TableError
+from tailer.live import LiveFiles
 from tailer.log import DeltaLog
 from tailer.sharing.server.grants import TableConfig
 from tailer.store import LOG_DIR, Store, open_store
@@ -30,6 +31,8 @@ __all__ = ["SharedTable", "Tables", "missing_commit", "raw_actions"]
 
 #: So many snapshots of a table are kept: the newest, and what time travel asks for.
 _SNAPSHOTS_KEPT = 8
+#: So many sets of live files, each at the version where a client's last range has ended.
+_LIVE_KEPT = 2
 _BATCH = 512
 
 FileAction = tuple[str, dict[str, Any]]
@@ -61,6 +64,7 @@ class SharedTable:
         self.log = DeltaLog(store, torn_commit_max_s=0.5)
         self._snapshots: OrderedDict[int, tuple[object, Snapshot]] = OrderedDict()
         self._reading = anyio.Lock()
+        self._live: list[LiveFiles] = []
 
     async def latest_version(self) -> int:
         """The newest version, by one listing."""
@@ -82,6 +86,18 @@ class SharedTable:
                     self._snapshots.popitem(last=False)
                 return snapshot
             return kept[1]
+
+    @contextmanager
+    def following(self, version: int) -> Generator[LiveFiles]:
+        """The table's files, for one walk over the commits from that version on. Who asks for the
+        versions that follow an earlier range goes on with what was read for that one."""
+        fit = next((f for f in self._live if f.version in (version - 1, version)), None)
+        if fit is not None:
+            self._live.remove(fit)
+        live = fit or LiveFiles()
+        yield live
+        if live.version is not None:
+            self._live = [*self._live, live][-_LIVE_KEPT:]
 
     async def _identity(self, version: int) -> object:
         """What differs if another table took this one's place; None where the commit is gone."""
@@ -120,55 +136,29 @@ class SharedTable:
     async def live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
         """The snapshot's adds as the log has them, in batches, as they are found: memory grows
         with the commits after the checkpoint, not with the table."""
-        reconciliation = Reconciliation()
-        for file in reversed(snapshot.segment.deltas):
-            raw = raw_actions(file.name, await self.log.lines(file.name))
-            async with aclosing(_batches(_live(raw, reconciliation, remember=True))) as found:
-                async for batch in found:
+        segment, listed = await self.log.whole_way(snapshot, AS_LOGGED)
+        live = partial(_live, Reconciliation())
+        with closing(listed):
+            for file in reversed(segment.deltas):
+                raw = raw_actions(file.name, await self.log.lines(file.name))
+                async for batch in chunks(live(raw, remember=True), _BATCH):
                     yield batch
-        checkpoint = snapshot.segment.checkpoint
-        for file in checkpoint.files if checkpoint else ():
-            for name in (file.name, *await self.log.sidecars(file.name)):
-                async with aclosing(self._checkpoint(name, reconciliation)) as found:
-                    async for batch in found:
-                        yield batch
-
-    async def _checkpoint(
-        self, name: str, reconciliation: Reconciliation
-    ) -> AsyncGenerator[list[dict[str, Any]], None]:
-        if name.endswith(".json"):
-            raw = raw_actions(name, await self.log.lines(name))
-            async with aclosing(_batches(_live(raw, reconciliation, remember=False))) as found:
-                async for batch in found:
-                    yield batch
-            return
-        try:
-            source = await self.store.open(f"{LOG_DIR}/{name}", None)
-        except FileNotFoundError:
-            raise CorruptLog("the checkpoint's file is missing", path=name) from None
-        with source:
-            adds = (("add", values) for values in checkpoint_adds(name, source))
-            async with aclosing(_batches(_live(adds, reconciliation, remember=False))) as found:
-                async for batch in found:
-                    yield batch
+            listing = listed.items(
+                lambda batch: live((("add", add) for add in add_objects(batch)), remember=False),
+                lambda name, lines: live(raw_actions(name, lines), remember=False),
+            )
+            async for batch in listing:
+                yield batch
 
 
 def _live(
-    actions: Iterator[FileAction], reconciliation: Reconciliation, *, remember: bool
+    reconciliation: Reconciliation, actions: Iterator[FileAction], *, remember: bool
 ) -> Iterator[dict[str, Any]]:
     for kind, values in actions:
         # Whether a file is live is told by its path and vector; its statistics cost most to read.
         action = action_of(kind, {k: v for k, v in values.items() if k != "stats"})
         if action is not None and any(reconciliation.live([action], remember=remember)):
             yield values
-
-
-async def _batches(
-    actions: Iterator[dict[str, Any]],
-) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """The actions in batches, each parsed in a worker thread."""
-    while batch := await anyio.to_thread.run_sync(lambda: list(islice(actions, _BATCH))):
-        yield batch
 
 
 class Tables:

@@ -311,7 +311,7 @@ def test_a_wrong_token_is_compared_as_a_good_one_is(
 def test_no_secret_is_in_what_the_server_says_of_itself(server: Served) -> None:
     url = str(server.query("s.x.t").lines[2]["file"]["url"])
     server.get(url)
-    secrets = [server.bearer.split("_")[2], url.rpartition("=")[2]]
+    secrets = [server.bearer.split("_", 2)[2], url.rpartition("=")[2]]
     # Also where a client puts a token at a wrong place.
     for where in (f"/shares?access_token={quote(server.bearer)}", f"/nowhere?x={server.bearer}"):
         server.get(where, headers={"Authorization": f"Basic {server.bearer}"})

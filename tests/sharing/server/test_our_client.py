@@ -32,7 +32,7 @@ def read(*arguments: str, folder: Path) -> pa.Table | str:
     return rows
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_changes_and_snapshots_are_sparks(goldens: Served, tmp_path: Path) -> None:
     complaints: list[str] = []
     compared = 0

@@ -1,0 +1,91 @@
+"""What a feed's records are like: kept with its progress, so that a change of it shows.
+
+Readers of a topic count on one topic, one format and one key. Where the options say another one
+than the records before had, the feed stops and says what that means, unless ``accept_changes`` is
+set; the new one is then kept, so that the option can be taken out again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from sinks.kafka.options import KafkaOptions
+from tailer.changes import Offset
+from tailer.errors import ConfigError
+
+__all__ = ["Delivery", "accepted", "delivery_of"]
+
+#: The options that tell what records are like, by name; an option that is not set has its default.
+Delivery = dict[str, Any]
+
+#: Options of a format that leave the records as they are, or that the sink fills in.
+_BESIDE = ("name", "topic", "registry", "record_bytes_max", "table")
+
+#: What a change of an option means to readers; of any other: :data:`_OTHERS`.
+_MEANING = {
+    "topic": "the new topic gets only what comes from now on, and the old one nothing more",
+    "format": "readers of the topic find records of both formats in it",
+    "key": (
+        "records of one row have other keys than before, may be in another partition out of order, "
+        "and compaction keeps the old ones"
+    ),
+    "tombstones": "compaction removes deleted rows from now on, or keeps them from now on",
+}
+_OTHERS = "records are of another form than those before"
+
+
+def delivery_of(options: KafkaOptions, feed: str) -> Delivery:
+    """What the records of a feed are like under these options."""
+    # {table} may be the name in the table's metadata, whose change is none of the configuration.
+    table = options.encoder.get("table") or "{table}"
+    topic = options.topic.replace("{feed}", feed).replace("{table}", table)
+    of_format = {k: v for k, v in options.encoder.items() if k not in _BESIDE}
+    return {"topic": topic, "format": options.format, **of_format}
+
+
+def accepted(
+    before: Mapping[str, Any] | None, options: KafkaOptions, feed: str, at: Offset | None
+) -> bool:
+    """Whether the options say another delivery than ``before``, and it is accepted.
+
+    Raises :class:`ConfigError`, naming what has changed and what it means, where it is not.
+    """
+    now = delivery_of(options, feed)
+    changes = {} if before is None else _changes(before, now)
+    if not changes:
+        return False
+    told = " and ".join(
+        f"{name} from {_shown(a)} to {_shown(b)}" for name, (a, b) in changes.items()
+    )
+    meaning = "; ".join(dict.fromkeys(_MEANING.get(name, _OTHERS) for name in changes))
+    where = "" if at is None else f" at version {at.version}, where feed {feed!r} goes on"
+    if not options.accept_changes:
+        raise ConfigError(
+            f"the sink's options change {told}{where}: {meaning}; change them back, give the feed "
+            "another name to write the table anew, or set accept_changes = true for one start"
+        )
+    logging.getLogger("tailer.kafka").warning(
+        "feed %s: accepted: the sink's options change %s%s; take accept_changes out after this "
+        "start",
+        feed,
+        told,
+        where,
+    )
+    return True
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The options that differ. Those of a format say nothing beside another one."""
+    if before.get("format") != now["format"]:
+        names = [name for name in ("topic", "format", "key") if name in before and name in now]
+    else:
+        # One that an earlier or a later release does not know makes no difference.
+        names = [name for name in now if name in before]
+    return {n: (before[n], now[n]) for n in names if before[n] != now[n]}
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,50 @@
+"""An administrator's requests, by kafka-python's client, with the broker's own words of refusal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["NewTopic", "create", "transaction_ms_max"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic that is to be made; -1 is the broker's default."""
+
+    name: str
+    partitions: int = -1
+    replication: int = -1
+    config: dict[str, str] = field(default_factory=dict)
+
+
+def create(admin: Any, topic: NewTopic, *, only_validate: bool = False) -> None:
+    """Make a topic, or only ask whether it could be made; one that is there already is taken.
+
+    Raises the client's error with what the broker says to it, which the client itself leaves out.
+    """
+    from kafka.errors import NoError, TopicAlreadyExistsError, for_code
+
+    asked = {
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication,
+        "configs": topic.config,
+    }
+    answers = admin.create_topics(
+        {topic.name: asked}, validate_only=only_validate, raise_errors=False
+    )
+    answer = answers["topics"][0]
+    error = for_code(answer["error_code"])
+    if error not in (NoError, TopicAlreadyExistsError):
+        raise error(answer.get("error_message") or "the broker does not say why")
+
+
+def transaction_ms_max(admin: Any) -> int | None:
+    """The brokers' ``transaction.max.timeout.ms``; None if the broker does not tell."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    node = admin.describe_cluster()["brokers"][0]["broker_id"]
+    asked = ConfigResource(ConfigResourceType.BROKER, str(node), None)
+    answer = admin.describe_configs([asked], config_filter="all")
+    found = answer.get("broker", {}).get(str(node), {}).get("transaction.max.timeout.ms")
+    return None if found is None else int(found["value"])

@@ -1,0 +1,39 @@
+"""Which errors of pyarrow show that the bytes of a Parquet file are wrong, and which are its own.
+
+A library that can't read a file proves nothing about the file: it may be too old for it, or have
+a bound or a fault of its own. So only messages that name broken bytes count as damage.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+
+__all__ = ["library_reason", "shows_damage"]
+
+#: What pyarrow says of bytes that can't be right, in all versions that are supported.
+_BROKEN_BYTES = re.compile(
+    r"corrupt|damaged|malformed|truncated|magic bytes|unexpected end|no more data"
+    r"|couldn't deserialize thrift(?!.*exceeded)|decompress|gzipcodec failed|brotli|lz4"
+    r"|crc checksum|page header|flatbuffers message|continuation token|dictionary bounds"
+    r"|spanned by list offsets|child array|smaller than the size|file size is|invalid byte_array"
+    r"|do not match num_values|expected to read|must be before data page|too small for levels"
+    r"|histogram size mismatch|columnmetadata type|invalid column metadata|invalid utf"
+    r"|invalid base64|invalid number of indices|reading schema message|output buffer size",
+    re.IGNORECASE,
+)
+
+
+def shows_damage(e: Exception) -> bool:
+    """Whether this error, raised while a file was read, shows that its bytes are wrong."""
+    if isinstance(e, UnicodeDecodeError):  # a name of the footer
+        return True
+    of_bytes = isinstance(e, pa.ArrowInvalid | OSError)
+    return of_bytes and _BROKEN_BYTES.search(str(e)) is not None
+
+
+def library_reason(e: Exception) -> str:
+    """The first line of what the library said, in brackets; with its name, if it is to blame."""
+    reason = next(iter(str(e).splitlines()), "no reason given")
+    return f"({reason})" if shows_damage(e) else f"(pyarrow {pa.__version__}: {reason})"

@@ -1,0 +1,96 @@
+"""What the tests need and pip does not bring with this project is fetched and built here, before
+the first test: a test's time is its own.
+
+    python -m tests.prepare [NAME ...]
+
+`make test` prepares all of it, and any other pytest what the tests that it has selected are marked
+to need. What is there already is left as it is. What can't be had is skipped by name; where
+``CI=true`` the run fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from tests.components import DELTA, Component, NotMade
+from tests.kafka.broker import KAFKA
+from tests.registry import REGISTRY
+from tests.s3.fixture import S3_SERVER
+from tests.sharing.official import OFFICIAL_CLIENT
+from tests.spark.others import OTHERS
+
+__all__ = ["COMPONENTS", "prepare", "prepare_all"]
+
+EVERY_RUN = (S3_SERVER, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT)
+COMPONENTS = {component.name: component for component in (*EVERY_RUN, *OTHERS.values())}
+
+# How often it is said what is still being made.
+BEAT_S = 30.0
+
+
+def prepare(names: Iterable[str], say: Callable[[str], None]) -> dict[str, str]:
+    """Make what is not there, all at once; returns what could not be made, and why."""
+    begun = time.monotonic()
+    failed: dict[str, str] = {}
+    wanted = [COMPONENTS[name] for name in names]
+    with ThreadPoolExecutor(max_workers=len(wanted) or 1) as pool:
+        running = {pool.submit(component.prepare): component for component in wanted}
+        while running:
+            ended, _ = wait(running, BEAT_S, FIRST_COMPLETED)
+            for made in ended:
+                component = running.pop(made)
+                why = _outcome(made, component, begun, say)
+                if why:
+                    failed[component.name] = why
+            if running and not ended:
+                titles = "; ".join(c.title.rstrip(",") for c in running.values())
+                say(f"preparing, {time.monotonic() - begun:.0f} s: {titles}")
+    return failed
+
+
+def _outcome(
+    made: Future[bool], component: Component, begun: float, say: Callable[[str], None]
+) -> str:
+    title, took = component.title.rstrip(","), f"{time.monotonic() - begun:.0f} s"
+    try:
+        if made.result():
+            say(f"prepared after {took}: {title}")
+    except (NotMade, OSError, RuntimeError, subprocess.SubprocessError) as e:
+        why = f"{e}" if isinstance(e, NotMade) else f"{type(e).__name__}: {e}"[:500]
+        say(f"can't be prepared: {title}: {why}")
+        return why
+    return ""
+
+
+def prepare_all(names: Iterable[str] = ()) -> dict[str, str]:
+    """Prepare these, or what `make test` needs, and `make torture` more; where ``CI=true`` the
+    process ends if anything is missing."""
+    every = COMPONENTS.values() if "TAILER_TORTURE_ROUNDS" in os.environ else EVERY_RUN
+    failed = prepare(list(names) or [component.name for component in every], _print)
+    if failed and os.environ.get("CI") == "true":
+        sys.exit(f"not prepared: {', '.join(failed)}; with CI=true no test is skipped")
+    return failed
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+def main() -> None:
+    """Prepare what is named, or all; the status is 1 where something is missing."""
+    parser = argparse.ArgumentParser(prog="python -m tests.prepare")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPONENTS)}")
+    names = parser.parse_args().names
+    if unknown := set(names) - set(COMPONENTS):
+        parser.error(f"no such component: {', '.join(sorted(unknown))}")
+    sys.exit(1 if prepare_all(names) else 0)
+
+
+if __name__ == "__main__":
+    main()
