@@ -9,7 +9,6 @@ remove.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import os
@@ -20,19 +19,13 @@ from io import FileIO
 from pathlib import Path
 
 from tailer.durable import make_folder, sync_folder
-from tailer.errors import SinkRejected, TransientError, out_of_reach
+from tailer.errors import SinkRejected, TransientError, may_heal, out_of_reach
 
 __all__ = ["LineFile"]
 
 _TAIL_BYTES = 64 * 1024
 #: How often in a row a file may be moved away while one batch is written.
 _MOVES_MAX = 5
-#: What keeps a file from being opened until somebody acts. All else may heal: a full disk has room
-#: again, a server of files comes back, other files are closed.
-_REFUSED = {
-    errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENODEV, errno.ENOTDIR,
-    errno.ENXIO, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP,
-}  # fmt: skip
 
 
 class LineFile:
@@ -58,10 +51,9 @@ class LineFile:
             try:
                 self._file = self._opened()
             except OSError as e:
-                if e.errno in _REFUSED:
-                    refusal = f"{self.path} can't be opened ({e.strerror}); check it"
-                    raise SinkRejected(refusal) from e
-                raise out_of_reach(f"{self.path} can't be opened", e) from e
+                if may_heal(e):
+                    raise out_of_reach(f"{self.path} can't be opened", e) from e
+                raise SinkRejected(f"{self.path} can't be opened ({e.strerror}); check it") from e
             self._open = True
 
     def append(self, lines: memoryview) -> None:

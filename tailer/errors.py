@@ -176,10 +176,8 @@ class ConfigError(TailerError):
 
 
 #: What keeps an address from being listened on for a while: a process that has the port still, an
-#: interface that is not up yet, a machine at its limits.
-_TAKEN = {
-    errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM,
-}  # fmt: skip
+#: interface that is not up yet.
+_TAKEN = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 def cannot_listen(place: str, address: tuple[str, int], e: OSError) -> TailerError:
@@ -188,7 +186,7 @@ def cannot_listen(place: str, address: tuple[str, int], e: OSError) -> TailerErr
     what = f"{place}: {address[0]}:{address[1]} can't be served ({e.strerror or e})"
     if isinstance(e, socket.gaierror):
         return (TransientError if e.errno == socket.EAI_AGAIN else ConfigError)(what)
-    if e.errno in _TAKEN:
+    if e.errno in _TAKEN or may_heal(e):
         return TransientError(f"{what}; start again when it is free, or name another address")
     return ConfigError(what)
 

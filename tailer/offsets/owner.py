@@ -16,7 +16,6 @@ where it hides other users' processes (``hidepid``, ``ProtectProc``), those that
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import socket
@@ -24,18 +23,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tailer.errors import ConfigError, TransientError
+from tailer.errors import ConfigError, may_heal, out_of_reach
 
 __all__ = ["describe", "is_dead", "keep_place", "this_process"]
 
 _PROC = Path("/proc")
 #: This process, told from all others that ever have the same place.
 _RUN = uuid.uuid4().hex
-#: What keeps a folder from being used until somebody acts; a full disk, say, has room again.
-_REFUSED = {
-    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
-    errno.ENOTDIR, errno.EPERM, errno.EROFS,
-}  # fmt: skip
 
 
 class _Place:
@@ -48,10 +42,12 @@ class _Place:
                 folder / "tailer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
         except OSError as e:
-            what = f"{folder} can't be used ({e.strerror})"
-            if e.errno not in _REFUSED:
-                raise TransientError(f"{what}; start again when it can") from e
-            raise ConfigError(f"{what}; it must be a folder that this user may write to") from e
+            if may_heal(e):
+                raise out_of_reach(f"{folder} can't be used", e) from e
+            raise ConfigError(
+                f"{folder} can't be used ({e.strerror}); it must be a folder that this user may "
+                "write to"
+            ) from e
         self._name: str | None = None
 
     def name(self) -> str | None:
