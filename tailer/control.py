@@ -241,7 +241,7 @@ class Supervisor:
                 raise TableError(f"where can't be checked now ({e}); give the order again") from e
         await runner.resnapshot(parsed)
 
-    def refused(self, error: ConfigError) -> None:
+    def refused(self, error: TailerError) -> None:
         """Say that a new configuration was not taken."""
         self._logger.error("configuration not taken: %s", error, extra={"event": "reload"})
 
@@ -249,7 +249,7 @@ class Supervisor:
         """What SIGHUP asks for: :meth:`reload`. One with a mistake leaves all as it is."""
         try:
             await self.reload()
-        except ConfigError as e:
+        except TailerError as e:
             self.refused(e)
 
     def _as_started(self, config: Config) -> Config:
