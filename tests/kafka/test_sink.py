@@ -215,15 +215,6 @@ async def test_a_missing_topic_is_named_where_none_may_be_made(kafka: Broker) ->
     assert f"there is no topic {topic} at {kafka.bootstrap}, and create_topics is false" in sentence
 
 
-async def test_settings_that_the_broker_refuses_are_named(kafka: Broker) -> None:
-    sink = made(kafka.bootstrap, fresh(), topic_config={"retention.ms": "soon"})
-    assert "InvalidConfig" in await refused(sink, SinkRejected)
-    sink = made(kafka.bootstrap, fresh(), replication_factor=3)
-    assert "lower replication_factor" in await refused(sink, SinkRejected)
-    sink = made(kafka.bootstrap, fresh(), transaction_timeout_ms=10**9)
-    assert "lower transaction_timeout_ms" in await refused(sink, ConfigError)
-
-
 @DELIVERIES
 async def test_an_unknown_key_column_is_named_and_the_offset_stays(
     kafka: Broker, delivery: str
