@@ -271,7 +271,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command in ("tail", "run", "share"):
             _end_on_signals()
         from tailer import commands
+        from tailer.spill import sweep
 
+        sweep()
         return commands.run(arguments)
     except TailerError as e:
         if arguments.debug:
