@@ -21,7 +21,7 @@ from tailer.changes import Offset
 from tailer.decode.rows import DecodeOptions, output_schema
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import TableState
-from tailer.errors import ConfigError, TableError, TailerError
+from tailer.errors import ConfigError, TableError, TailerError, printable
 from tailer.feed import Feed, read_changes, run_feed
 from tailer.follow import FollowOptions
 from tailer.history import (
@@ -269,7 +269,7 @@ async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:
     for entry in entries[::-1][: arguments.limit]:
         moment = dt.datetime.fromtimestamp(entry.timestamp_ms / 1000, dt.UTC)
         when = moment.isoformat(timespec="milliseconds")
-        operation = entry.info.get("operation", "")
+        operation = printable(str(entry.info.get("operation") or ""), 200)
         if arguments.json:
             # A commitInfo has a timestamp of its own, the writer's clock: not the commit's.
             fields = {**entry.info, "version": entry.version, "timestamp": when}
