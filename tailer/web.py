@@ -18,10 +18,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from tailer.control import Supervisor
 from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.serving import Bounds, read_body, serve_application
 
 __all__ = ["api_routes", "health_routes", "may_read", "serve"]
 
-BODY_BYTES_MAX = 64 * 1024
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -61,8 +61,9 @@ def may_read(request: web.Request, token: str) -> bool:
     """
     if token:
         # A header may hold any bytes; what is not UTF-8 is no reason for a failure.
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(given, f"Bearer {token}".encode())
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        told = given.encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(told, token.encode()) and scheme.lower() == "bearer"
     return _is_loopback(request.remote) and _is_loopback(request.url.host)
 
 
@@ -102,7 +103,7 @@ def _guarded(handler: Handler, token: str, *, changes: bool) -> Handler:
 
 async def _body(request: web.Request) -> dict[str, Any]:
     """The request's JSON object; an empty one where there is no body."""
-    body = await request.read()
+    body = await read_body(request)
     try:
         document = json.loads(body) if body.strip() else {}
     except (ValueError, RecursionError):
@@ -175,14 +176,12 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
 
 
 @asynccontextmanager
-async def serve(address: tuple[str, int], routes: list[web.RouteDef]) -> AsyncIterator[None]:
+async def serve(
+    address: tuple[str, int], routes: list[web.RouteDef], bounds: Bounds | None = None
+) -> AsyncIterator[None]:
     """Serve these routes while the block runs. Raises OSError if the address can't be bound."""
-    app = web.Application(client_max_size=BODY_BYTES_MAX)
+    held = bounds or Bounds()
+    app = web.Application(client_max_size=held.body_bytes)
     app.add_routes(routes)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, *address).start()
+    async with serve_application(app, address, lambda: held):
         yield
-    finally:
-        await runner.cleanup()

@@ -29,7 +29,7 @@ LAYERS = (
     ("control",),
     ("assembly", "runner"),
     ("config", "discovery"),
-    ("history", "logs", "output", "settings", "shares", "signals", "verify"),
+    ("history", "logs", "output", "serving", "settings", "shares", "signals", "verify"),
     ("feed",),
     ("commits",),
     ("fanout", "pair", "publish", "retention", "snapshotting"),
@@ -48,7 +48,7 @@ LAYERS = (
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),
     ("delta",),
-    ("columns", "errors"),
+    ("columns", "errors", "spill"),
     ("_columns",),  # compiled
 )
 RANKS = {name: -row for row, names in enumerate(LAYERS) for name in names}
