@@ -35,8 +35,8 @@ __all__ = ["Bounds", "network_of", "read_body", "send_chunk", "serve_application
 #: A request's line and headers together, and how many lines they are.
 _HEAD_BYTES_MAX = 32 * 1024
 _HEAD_LINES_MAX = 500
-#: The lines of a whole request. Behind a body in chunks there may be headers, too.
-_LINES_MAX = 2000
+#: The lines of a request whose body comes in chunks: there may be headers behind it, too.
+_CHUNKED_LINES_MAX = 2000
 #: Beyond the largest body: what the chunks' own lines and requests sent ahead may have.
 _AHEAD_BYTES_MAX = 64 * 1024
 #: Requests that may lie behind the one that is being answered.
@@ -90,6 +90,7 @@ class _Watch:
         self.transport: asyncio.Transport | None = None
         self.refused = False
         self._answering = 0
+        self._chunked = self._left_over = False
         self._new = False  # nothing has come since the last answer
         self._in_head = True
         self._received = self._lines = 0
@@ -106,18 +107,26 @@ class _Watch:
         """When the request must be whole, by the loop's clock."""
         return self.since + self._house.bounds().stall_s
 
-    def begin(self) -> None:
-        """A request has its handler now."""
+    def begin(self, *, chunked: bool) -> None:
+        """A request has its handler now; ``chunked``: its body comes in chunks."""
         self._answering += 1
         self._in_head = self._new = False
-        self._received = self._lines = self._unsent = 0
+        self._chunked = chunked
+        self._unsent = 0
+        if self._left_over:  # what came was of the request before
+            self._left_over = False
+            self._received = self._lines = 0
+        if self._too_much():
+            self.drop()
 
     def end(self, *, whole: bool) -> None:
         """The handler is done; ``whole``: the request's body has come to its end."""
         self._answering -= 1
         self.since = self._house.now()
         self._in_head = self._new = whole
+        self._left_over = not whole
         if whole:
+            self._chunked = False
             self._received = self._lines = 0
             self._last = b""
 
@@ -139,11 +148,14 @@ class _Watch:
             self._in_head = place < 0
         self._received += len(data)
         self._lines += data.count(b"\n")
-        most = _HEAD_BYTES_MAX + 2 * self._house.bounds().body_bytes + _AHEAD_BYTES_MAX
-        if self._received > most or self._lines > _LINES_MAX:
+        if self._too_much():
             self.drop()
             return False
         return True
+
+    def _too_much(self) -> bool:
+        most = _HEAD_BYTES_MAX + 2 * self._house.bounds().body_bytes + _AHEAD_BYTES_MAX
+        return self._received > most or (self._chunked and self._lines > _CHUNKED_LINES_MAX)
 
     def check(self, now: float) -> None:
         """Close the connection if it has been without a whole request for too long."""
@@ -412,7 +424,7 @@ def _admission(bounds: Callable[[], Bounds]) -> Any:
     @web.middleware
     async def admitted(request: web.Request, handler: _Handler) -> web.StreamResponse:
         watch = _watch_of(request)
-        watch.begin()
+        watch.begin(chunked="chunked" in request.headers.get("Transfer-Encoding", "").lower())
         try:
             packed = request.headers.get("Content-Encoding", "").strip().lower()
             if packed not in ("", "identity"):
