@@ -166,7 +166,7 @@ async def test_headers_behind_a_body_and_requests_ahead_of_answers_are_bounded(l
 
 async def test_a_body_that_is_taken_comes_as_it_was_sent() -> None:
     async with serving(stall_s=5.0) as client:
-        for size in (0, 1, 40_000, 65_536):
+        for size in (0, 1, 40_000, 65_535):
             body = b"\n\r\n" + b"x" * (size - 3) if size > 3 else b"x" * size
             head = f"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n".encode()
             answer = await client.ask(head + b"Connection: close\r\n\r\n" + body)
