@@ -175,13 +175,22 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     ]
 
 
+@web.middleware
+async def _refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Bodies that are refused before a handler sees them, as JSON, too."""
+    try:
+        return await handler(request)
+    except (web.HTTPRequestEntityTooLarge, web.HTTPUnsupportedMediaType) as e:
+        return _error(e.status, e.reason)
+
+
 @asynccontextmanager
 async def serve(
     address: tuple[str, int], routes: list[web.RouteDef], bounds: Bounds | None = None
 ) -> AsyncIterator[None]:
     """Serve these routes while the block runs. Raises OSError if the address can't be bound."""
     held = bounds or Bounds()
-    app = web.Application(client_max_size=held.body_bytes)
+    app = web.Application(client_max_size=held.body_bytes, middlewares=[_refusing])
     app.add_routes(routes)
     async with serve_application(app, address, lambda: held):
         yield
