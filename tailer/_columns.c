@@ -26,7 +26,10 @@
 enum { CONSTANT, RAW, TEXT, QUOTED, SIZED, OPTIONAL, HEADERS };
 
 static const char NONE[] = "null";
-enum { NONE_SIZE = 4 };
+enum { NONE_SIZE = 4, VARINT_MAX = 10 };
+
+/* So many rows have numbers of 64 bits in memory that can be addressed. */
+#define ROWS_MAX (PY_SSIZE_T_MAX / (Py_ssize_t)sizeof(int64_t) - 1)
 
 /* An array's value i lies in data from ends[i] to ends[i + 1], as Arrow has it. */
 typedef struct {
@@ -71,13 +74,18 @@ static void release(Parts *all)
     all->count = 0;
 }
 
-/* Whether the rows 0 to rows - 1 of an array lie within its buffers, in order. */
+static int aligned(const void *numbers, size_t size) { return (uintptr_t)numbers % size == 0; }
+
+/* Whether the rows 0 to rows - 1 of an array lie within its buffers, in order. What is compared is what
+ * a buffer holds, by division: a product or a sum of the caller's numbers may be too large. */
 static int sound(const Part *part, Py_ssize_t rows)
 {
-    Py_ssize_t last = part->start + rows;
-    if (part->start < 0 || part->ends_view.len < (last + 1) * (Py_ssize_t)sizeof(int32_t)) return 0;
-    if (part->validity && part->validity_view.len < (last + 7) / 8) return 0;
     const int32_t *ends = part->ends;
+    Py_ssize_t values = part->ends_view.len / (Py_ssize_t)sizeof(int32_t) - 1;
+    if (!aligned(ends, sizeof(int32_t))) return 0;
+    if (part->start < 0 || part->start > values || rows > values - part->start) return 0;
+    Py_ssize_t last = part->start + rows;
+    if (part->validity && part->validity_view.len < last / 8 + (last % 8 != 0)) return 0;
     if (ends[part->start] < 0 || ends[last] > part->data_view.len) return 0;
     for (Py_ssize_t i = part->start; i < last; i++)
         if (ends[i] > ends[i + 1]) return 0;
@@ -116,6 +124,10 @@ static int read_parts(PyObject *list, Py_ssize_t rows, Parts *all)
         PyErr_SetString(PyExc_ValueError, "a negative number of rows");
         return -1;
     }
+    if (rows > ROWS_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "too many rows");
+        return -1;
+    }
     all->parts = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Part));
     if (!all->parts) {
         PyErr_NoMemory();
@@ -135,6 +147,10 @@ static int read_parts(PyObject *list, Py_ssize_t rows, Parts *all)
             part->kind = HEADERS;
             part->always = PyLong_AsSsize_t(item);
             failed = part->always == -1 && PyErr_Occurred();
+            if (!failed && (part->always < 0 || part->always > INT32_MAX)) {
+                PyErr_SetString(PyExc_ValueError, "no such number of headers");
+                failed = 1;
+            }
         } else {
             failed = read_array(part, item, rows);
         }
@@ -178,7 +194,7 @@ static inline char *put_varint(char *out, int64_t number)
 
 static inline char *put(char *out, const char *from, Py_ssize_t size)
 {
-    memcpy(out, from, (size_t)size);
+    if (size) memcpy(out, from, (size_t)size); /* from nothing, no byte may be copied either */
     return out + size;
 }
 
@@ -240,7 +256,7 @@ static char *put_row(char *out, const Parts *all, Py_ssize_t row)
         if (part->kind == OPTIONAL) out = put(out, part->constant, part->constant_size);
         if (part->kind >= SIZED) out = put_varint(out, own);
         if (part->kind == QUOTED) *out++ = '"';
-        out = put(out, part->data + ends[0], own);
+        if (own) out = put(out, part->data + ends[0], own);
         if (part->kind == QUOTED) *out++ = '"';
     }
     return out;
@@ -298,9 +314,13 @@ static PyObject *records(PyObject *self, PyObject *arguments)
         return NULL;
     if (view_of(selected, &view)) return NULL;
     const int64_t *places = view.buf;
+    if (!aligned(places, sizeof(int64_t))) {
+        PyErr_SetString(PyExc_ValueError, "the places are not aligned");
+        goto end;
+    }
     chosen = places ? view.len / (Py_ssize_t)sizeof(int64_t) : rows;
     if (read_parts(list, rows, &all)) goto end;
-    if (first < 0 || first > chosen || before < 0) {
+    if (first < 0 || first > chosen || before < 0 || before > INT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "no such record");
         goto end;
     }
@@ -311,7 +331,7 @@ static PyObject *records(PyObject *self, PyObject *arguments)
         PyErr_NoMemory();
         goto end;
     }
-    int bad = 0;
+    int bad = 0, large = 0;
     Py_BEGIN_ALLOW_THREADS
     for (; number < most; number++) {
         Py_ssize_t row = places ? (Py_ssize_t)places[first + number] : first + number;
@@ -320,6 +340,10 @@ static PyObject *records(PyObject *self, PyObject *arguments)
             break;
         }
         int64_t size = 2 + varint_size(number) + row_size(&all, row);
+        if (size > PY_SSIZE_T_MAX - VARINT_MAX - before - total) {
+            large = 1;
+            break;
+        }
         Py_ssize_t with = total + varint_size(size) + (Py_ssize_t)size;
         if (number && with > room) break;
         sizes[number] = size;
@@ -328,6 +352,8 @@ static PyObject *records(PyObject *self, PyObject *arguments)
     Py_END_ALLOW_THREADS
     if (bad)
         PyErr_SetString(PyExc_IndexError, "a place beyond the rows");
+    else if (large && !number)
+        PyErr_SetString(PyExc_OverflowError, "the record is too large");
     else
         body = PyByteArray_FromStringAndSize(NULL, before + total);
     if (body) {

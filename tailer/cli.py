@@ -259,7 +259,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser().print_help(sys.stderr)
             return EXIT_USAGE
         from tailer import commands
+        from tailer.spill import sweep
 
+        sweep()
         return commands.run(arguments)
     except TailerError as e:
         if arguments.debug:

@@ -21,7 +21,7 @@ from tailer.changes import Offset
 from tailer.decode.rows import DecodeOptions, output_schema
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import TableState
-from tailer.errors import ConfigError, TableError, TailerError
+from tailer.errors import ConfigError, TableError, TailerError, printable
 from tailer.feed import Feed, read_changes, run_feed
 from tailer.follow import FollowOptions
 from tailer.history import (
@@ -286,8 +286,7 @@ def _describe(
 def _plain(value: Any) -> str:
     """A value of a commitInfo, which may be anything, as part of a line on a terminal."""
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
-    cut = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+    return printable(text, _TEXT_MAX)
 
 
 async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:

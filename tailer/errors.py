@@ -38,17 +38,39 @@ __all__ = [
     "meant",
     "no_room",
     "out_of_reach",
+    "printable",
     "spilling",
 ]
 
 
+#: A sentence is a hundred characters or two. Names in it may be anybody's, of any length.
+_CHARACTERS_MAX = 4000
+
+
+def printable(text: str, most: int = _CHARACTERS_MAX) -> str:
+    """A text for a terminal or a line of a log, whoever made the names in it.
+
+    What a terminal obeys or does not show is escaped: control characters, line separators, marks
+    that change the direction of writing. A text longer than ``most`` loses its middle.
+    """
+    if len(text) > most:
+        head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
+        text = f"{head}[... {len(text) - len(head) - len(tail)} characters ...]{tail}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class TailerError(Exception):
-    """Root of all errors that this project raises on purpose.
+    """Root of all errors that this project raises on purpose. ``str()`` is fit for a terminal.
 
     ``family`` is the label under which the error is counted in ``tailer_errors_total``.
     """
 
     family = "internal"
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class TransientError(TailerError):
@@ -105,7 +127,7 @@ class TableError(TailerError):
         if self.path:
             where.append(self.path)
         sentence = ", ".join(where) + ": " + self.what if where else self.what
-        return f"{sentence}; {self.hint}" if self.hint else sentence
+        return printable(f"{sentence}; {self.hint}" if self.hint else sentence)
 
 
 class UnsupportedTable(TableError):

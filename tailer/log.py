@@ -31,6 +31,7 @@ from tailer.delta.segment import (
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
 from tailer.delta.timestamps import commit_timestamp, enablement
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, spilling
+from tailer.spill import ReadAgain
 from tailer.store import LOG_DIR, FileStatus, Store, traits_of
 
 __all__ = ["DeltaLog", "versions_of"]
@@ -359,7 +360,7 @@ class DeltaLog:
         if status.size <= len(data):
             return lambda: _split(io.BytesIO(data), name), status
         with spilling(None):
-            spool = tempfile.NamedTemporaryFile(prefix="tailer-commit-")  # noqa: SIM115  # closed when the commit is forgotten
+            spool = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the commit is forgotten
         at = 0
         while True:
             with spilling(None):
@@ -374,7 +375,7 @@ class DeltaLog:
             spool.flush()
 
         def lines() -> Iterator[bytes]:
-            with open(spool.name, "rb") as f:  # noqa: PTH123  # the closure keeps the file alive
+            with io.BufferedReader(ReadAgain(spool)) as f:
                 yield from _split(f, name)
 
         return lines, status

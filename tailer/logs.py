@@ -6,10 +6,28 @@ import datetime as dt
 import json
 import logging
 import sys
+from typing import Any
 
-__all__ = ["set_up_logs"]
+from tailer.errors import printable
+
+__all__ = ["ConsoleFormatter", "set_up_logs"]
 
 _LOGGER = "tailer"
+
+
+class ConsoleFormatter(logging.Formatter):
+    """Lines for people. A name in a message can neither end its line nor steer the terminal."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
+        """The line itself."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's own name
+        """The traceback, set in: none of its lines looks like one of the log."""
+        return "\n".join(f"  {printable(line)}" for line in super().formatException(ei).split("\n"))
 
 
 class _JsonFormatter(logging.Formatter):
@@ -28,17 +46,17 @@ class _JsonFormatter(logging.Formatter):
         line |= {k: v for k, v in record.__dict__.items() if k not in self._OWN}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        if text.isprintable():
+            return text
+        # JSON has escapes of its own, so that readers get the very names back.
+        return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def set_up_logs(kind: str, level: str) -> logging.Logger:
     """The daemon's logger: ``kind`` console or json, from ``level`` on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        _JsonFormatter()
-        if kind == "json"
-        else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    )
+    handler.setFormatter(_JsonFormatter() if kind == "json" else ConsoleFormatter())
     logger = logging.getLogger(_LOGGER)
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, printable
 from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.http import Refused
 from tailer.sharing.model import Table
@@ -35,7 +35,7 @@ async def list_shares(arguments: argparse.Namespace) -> int:
                         found = True
                         print(_line(arguments, table))
                 if not found and not arguments.json:
-                    print(f"{arguments.profile}#{name} has no tables")
+                    print(printable(f"{arguments.profile}#{name} has no tables"))
     finally:
         await client.aclose()
     return 0
@@ -80,4 +80,6 @@ async def _tables(
 
 def _line(arguments: argparse.Namespace, table: Table) -> str:
     address = f"{arguments.profile}#{table}"
-    return json.dumps({"table": address, **table.to_json()}) if arguments.json else address
+    if arguments.json:
+        return json.dumps({"table": address, **table.to_json()})
+    return printable(address)

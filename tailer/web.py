@@ -13,18 +13,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from tailer.control import Supervisor
 from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.serving import Bounds, read_body, serve_application
 
 __all__ = ["api_routes", "health_routes", "may_read", "serve"]
 
-BODY_BYTES_MAX = 64 * 1024
 #: How long a request may go on when the process ends: that of an open console never ends by itself.
 _SHUTDOWN_S = 1.0
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -64,8 +64,9 @@ def may_read(request: web.Request, token: str) -> bool:
     """
     if token:
         # A header may hold any bytes; what is not UTF-8 is no reason for a failure.
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(given, f"Bearer {token}".encode())
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        told = given.encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(told, token.encode()) and scheme.lower() == "bearer"
     return _is_loopback(request.remote) and _is_loopback(request.url.host)
 
 
@@ -105,7 +106,7 @@ def _guarded(handler: Handler, token: str, *, changes: bool) -> Handler:
 
 async def _body(request: web.Request) -> dict[str, Any]:
     """The request's JSON object; an empty one where there is no body."""
-    body = await request.read()
+    body = await read_body(request)
     try:
         document = json.loads(body) if body.strip() else {}
     except (ValueError, RecursionError):
@@ -185,16 +186,22 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     ]
 
 
-@asynccontextmanager
-async def serve(address: tuple[str, int], routes: list[web.RouteDef]) -> AsyncIterator[None]:
-    """Serve these routes while the block runs. Raises OSError if the address can't be bound."""
-    app = web.Application(client_max_size=BODY_BYTES_MAX)
-    app.add_routes(routes)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
-    await runner.setup()
+@web.middleware
+async def _refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Bodies that are refused before a handler sees them, as JSON, too."""
     try:
-        await web.TCPSite(runner, *address).start()
+        return await handler(request)
+    except (web.HTTPRequestEntityTooLarge, web.HTTPUnsupportedMediaType) as e:
+        return _error(e.status, e.reason)
+
+
+@asynccontextmanager
+async def serve(
+    address: tuple[str, int], routes: list[web.RouteDef], bounds: Bounds | None = None
+) -> AsyncIterator[None]:
+    """Serve these routes while the block runs. Raises OSError if the address can't be bound."""
+    held = bounds or Bounds()
+    app = web.Application(client_max_size=held.body_bytes, middlewares=[_refusing])
+    app.add_routes(routes)
+    async with serve_application(app, address, lambda: held, shutdown_s=_SHUTDOWN_S):
         yield
-    finally:
-        with anyio.CancelScope(shield=True):
-            await runner.cleanup()

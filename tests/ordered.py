@@ -74,10 +74,11 @@ class Setting:
         body: Any = None,
         token: str | None = TOKEN,
         host: str | None = None,
+        scheme: str = "Bearer",
     ) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=150)
         try:
-            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            headers = {} if token is None else {"Authorization": f"{scheme} {token}"}
             headers |= {} if host is None else {"Host": host}
             text = body if isinstance(body, str | bytes | None) else json.dumps(body)
             connection.request(method, path, text, headers)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +16,7 @@ import pytest
 
 from tailer.columns import RAW, SIZED, array_part, loaded
 from tests.components import require
+from tests.source import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +40,14 @@ def ints(*numbers: int) -> pa.Buffer:
         ((RAW, ints(-1, 3), b"abc", None, 0, None), 1),
         ((RAW, ints(*range(10)), b"abcdefghi", b"\xff", 0, None), 9),
         ((RAW, ints(0, 3), b"abc", None, -1, None), 1),
+        # Numbers whose products and sums are too large for the machine.
+        ((RAW, ints(0, 3), b"abc", None, 2**62 - 1, None), 1),
+        ((RAW, ints(0, 3), b"abc", None, 2**63 - 1, None), 1),
+        ((RAW, ints(0, 3), b"abc", None, 2**63 - 2, None), 2),
+        ((RAW, ints(0, 3), b"abc", None, 0, None), 2**60 - 2),
+        ((RAW, ints(0, 3), b"abc", None, 2**63 - 2**59, None), 2**59),
+        ((RAW, None, b"abc", None, 0, None), 0),
+        ((RAW, memoryview(b"x" + bytes(8))[1:], b"abc", None, 0, None), 1),
         ((0, ints(0, 3), b"abc", None, 0, None), 1),
         ((9, ints(0, 3), b"abc", None, 0, None), 1),
     ],
@@ -68,3 +84,48 @@ def test_more_than_two_gigabytes_are_refused(native: Any) -> None:
     text = b"x" * 2**20
     with pytest.raises(OverflowError, match="2 GiB"):
         native.join([text] * 4, 600)
+
+
+@pytest.mark.parametrize("rows", [2**60, 2**61 - 1, 2**62 - 1, 2**63 - 1])
+def test_more_rows_than_can_be_numbered_are_refused(native: Any, rows: int) -> None:
+    with pytest.raises(OverflowError, match="too many rows"):
+        native.join([b""], rows)
+    with pytest.raises(OverflowError, match="too many rows"):
+        native.records([b""], rows, None, 0, 1, 10, 61)
+    for always in (-1, 2**31, 2**63 - 1):
+        with pytest.raises(ValueError, match="no such number of headers"):
+            native.join([always], 1)
+    with pytest.raises(ValueError, match="no such record"):
+        native.records([b"a"], 1, None, 0, 1, 10, 2**63 - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sanitizers are preloaded")
+def test_nothing_that_is_given_is_read_or_added_up_beyond_its_bounds(tmp_path: Path) -> None:
+    """Under the address and undefined-behaviour sanitizers."""
+    compiler = shutil.which("gcc")
+    require("gcc", compiler is not None)
+    assert compiler is not None
+    libraries = [
+        subprocess.check_output([compiler, f"-print-file-name=lib{name}.so"], text=True).strip()
+        for name in ("asan", "ubsan")
+    ]
+    require("gcc's sanitizers", all(os.path.isabs(library) for library in libraries))  # noqa: PTH117  # gcc's answer
+    built = tmp_path / "watched.so"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-g", "-O1", "-fsanitize=address,undefined",
+         "-fno-sanitize-recover=undefined", "-DPy_LIMITED_API=0x030b0000",
+         "-I", sysconfig.get_path("include"), str(ROOT / "tailer" / "_columns.c"), "-o", built],
+        check=True, timeout=60,
+    )  # fmt: skip
+    rounds, seed = 20 * int(os.environ.get("TAILER_TORTURE_ROUNDS", "500")), random.randrange(2**32)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "columns_fuzz.py"), built, str(rounds), str(seed)],
+        env={
+            **os.environ, "LD_PRELOAD": ":".join(libraries), "PYTHONMALLOC": "malloc",
+            # The interpreter keeps what it has made; and no memory is an error like others.
+            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "done\n", f"seed {seed}: {done.stderr[-4000:]}"

@@ -60,6 +60,9 @@ def test_control_needs_the_token(setting: Setting) -> None:
         assert setting.ask("POST", "/api/v1/feeds/orders/skip", "[" * 60_000)[0] == 400
         assert setting.ask("POST", "/api/v1/feeds/orders/skip", " " * 70_000)[0] == 413
         assert setting.ask("GET", "/api/v1/feeds", token="\xff")[0] == 401
+        for scheme in ("bearer", "BEARER", "bEaReR"):
+            assert setting.ask("GET", "/api/v1/feeds", scheme=scheme)[0] == 200
+        assert setting.ask("GET", "/api/v1/feeds", scheme="Basic")[0] == 401
         assert setting.order("orders", "skip", version=-1)[0] == 400
         status, answer = setting.order("orders", "skip", version=1)
         assert status == 400

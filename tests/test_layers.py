@@ -30,6 +30,7 @@ LAYERS = (
     ("assembly", "runner"),
     ("config", "discovery"),
     ("history", "logs", "output", "progress", "settings", "shares", "signals", "verify"),
+    ("serving",),
     ("feed",),
     ("commits",),
     ("fanout", "pair", "publish", "retention", "snapshotting"),
@@ -50,7 +51,7 @@ LAYERS = (
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),
     ("delta",),
-    ("columns", "durable", "errors"),
+    ("columns", "durable", "errors", "spill"),
     ("_columns",),  # compiled
 )
 RANKS = {name: -row for row, names in enumerate(LAYERS) for name in names}

@@ -13,12 +13,15 @@ from importlib.resources import files
 from aiohttp import web
 
 from tailer.control import Supervisor
+from tailer.serving import send_chunk
 from tailer.web import may_read
 
 __all__ = ["console_routes"]
 
 #: Between two looks at the feeds, in seconds.
 _PERIOD_S = 1.0
+#: A page that takes no events for so long is cut off.
+_STALL_S = 60.0
 _TYPES = {"index.html": "text/html", "console.js": "text/javascript", "console.css": "text/css"}
 _HEADERS = {
     # Nothing is loaded from elsewhere, nor the page into another one.
@@ -60,7 +63,7 @@ def console_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
                     "token_wanted": bool(token),
                     "feeds": [feed.to_json() for feed in supervisor.status()],
                 }
-                await stream.write(f"data: {json.dumps(status)}\n\n".encode())
+                await send_chunk(stream, f"data: {json.dumps(status)}\n\n".encode(), _STALL_S)
                 await asyncio.sleep(_PERIOD_S)
         except ConnectionError:  # the page was closed
             return stream

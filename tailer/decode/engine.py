@@ -8,7 +8,6 @@ table ever enters a query.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from tailer.decode.share import Share
 from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
 from tailer.decode.vectors import bitmap_of
 from tailer.errors import TableError, TailerError, UnsupportedTable, no_room, spilling
+from tailer.spill import SpillFolder
 
 __all__ = ["DiffOptions", "Engine", "Unmatched"]
 
@@ -49,12 +49,12 @@ class Engine:
 
         self._folder = options.spill_folder
         with spilling(self._folder):
-            self._spill = tempfile.TemporaryDirectory(prefix="tailer-diff-", dir=self._folder)
+            self._spill = SpillFolder("tailer-diff-", self._folder)
         self._connection: Any = duckdb.connect(
             config={
                 "threads": options.threads,
                 "memory_limit": f"{options.memory_bytes_max // 1_000_000}MB",
-                "temp_directory": self._spill.name,
+                "temp_directory": str(self._spill.folder),
                 "preserve_insertion_order": False,
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
@@ -66,7 +66,7 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
-        self._spill.cleanup()
+        self._spill.close()
 
     @contextmanager
     def _over(self, rows: RowStream) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import spilling
+from tailer.spill import SpillFolder
 
 __all__ = ["Numbers", "Preimages"]
 
@@ -36,7 +36,7 @@ class Preimages:
     folder: str | None = None
     held_bytes: int = 0
     _held: list[_Held] = field(default_factory=list)
-    _spill: Any = None
+    _spill: SpillFolder | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -44,7 +44,7 @@ class Preimages:
     def __exit__(self, *_: object) -> None:
         self._held.clear()
         if self._spill is not None:
-            self._spill.cleanup()
+            self._spill.close()
 
     def add(self, places: pa.Int64Array, rows: pa.RecordBatch) -> None:
         """Keep rows of these places."""
@@ -58,8 +58,8 @@ class Preimages:
         assert isinstance(held.rows, pa.RecordBatch)
         with spilling(self.folder):
             if self._spill is None:
-                self._spill = tempfile.TemporaryDirectory(prefix="tailer-pairs-", dir=self.folder)
-            path = Path(self._spill.name, f"{held.places[0].as_py()}.arrow")
+                self._spill = SpillFolder("tailer-pairs-", self.folder)
+            path = Path(self._spill.folder, f"{held.places[0].as_py()}.arrow")
             with pa.OSFile(str(path), "wb") as out, pa.ipc.new_file(out, held.rows.schema) as ipc:
                 ipc.write_batch(held.rows)
         self.held_bytes -= int(held.rows.nbytes)

@@ -21,13 +21,13 @@ from tailer.sharing.answers import Line, SharedFile, read_line
 from tailer.sharing.auth import Authorization
 from tailer.sharing.http import (
     Refused,
+    Sessions,
     at_most,
     heals,
     natural,
     network_errors,
     retry_after_s,
     split_lines,
-    tls_context,
 )
 from tailer.sharing.model import (
     CAPABILITIES_HEADER,
@@ -45,7 +45,7 @@ from tailer.sharing.model import (
 from tailer.sharing.profile import Profile
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession
+    from aiohttp import ClientResponse
 
 __all__ = [
     "Answer",
@@ -191,34 +191,15 @@ class SharingClient:
         self.options = options or ClientOptions()
         self.clock = clock
         self._authorization = Authorization(profile, clock)
-        self._session: ClientSession | None = None
+        self.sessions = Sessions(profile.endpoint, self.options.ca_bundle, self.options.timeout_s)
         self._capabilities = self.options.capabilities()
 
     def __repr__(self) -> str:
         return f"SharingClient({self.profile.endpoint!r})"
 
-    def session(self) -> ClientSession:
-        """The HTTP session, without any credentials of its own: files are read through it too."""
-        if self._session is None:
-            from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
-
-            from tailer import __version__
-
-            timeout = ClientTimeout(total=None, sock_connect=30.0, sock_read=self.options.timeout_s)
-            self._session = ClientSession(
-                connector=TCPConnector(ssl=tls_context(self.options.ca_bundle)),
-                cookie_jar=DummyCookieJar(),
-                timeout=timeout,
-                headers={"User-Agent": f"delta-tailer/{__version__}"},
-                auto_decompress=True,
-            )
-        return self._session
-
     async def aclose(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self.sessions.aclose()
 
     # Lists
 
@@ -422,7 +403,7 @@ class SharingClient:
 
         query = "&".join(f"{k}={quote(v, safe='')}" for k, v in (params or {}).items())
         url = URL(self.profile.endpoint + path + (f"?{query}" if query else ""), encoded=True)
-        session = self.session()
+        session = self.sessions.api()
         headers = {"Accept": "application/x-ndjson, application/json"}
         if said is not None:
             headers[CAPABILITIES_HEADER] = said.format()

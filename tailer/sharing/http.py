@@ -5,21 +5,28 @@ from __future__ import annotations
 import datetime as dt
 import email.utils
 import json
+import socket
 import ssl
-from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from tailer.errors import ConfigError, TableError, TransientError, healing
+from tailer.sharing.profile import is_here, leads_here
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse
+    from aiohttp import ClientResponse, ClientSession, TCPConnector
 
 __all__ = [
+    "LeadsHere",
     "Refused",
+    "Sessions",
+    "Whereabouts",
     "at_most",
+    "guarded_connector",
     "heals",
     "natural",
     "network_errors",
+    "noting_connector",
     "retry_after_s",
     "split_lines",
     "timestamp_text",
@@ -57,6 +64,116 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
         raise ConfigError(f"the CA bundle {ca_bundle} can't be read ({e})") from None
 
 
+class LeadsHere(OSError):
+    """A connection to this machine, which the address's giver may not have us make."""
+
+    def __init__(self) -> None:
+        super().__init__("it leads to this machine or its link")
+
+
+class Whereabouts:
+    """Whether a profile's endpoint is on this machine: by its address, or as its name resolves.
+
+    What it names may then be here too. A name that has once led elsewhere is not believed again
+    when it leads here: its owner is a stranger.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._literal = leads_here(endpoint)
+        self._resolved: bool | None = None
+
+    @property
+    def here(self) -> bool:
+        """Whether it is."""
+        return self._literal or bool(self._resolved)
+
+    def seen(self, addresses: Iterable[str]) -> None:
+        """Take note of what the endpoint's name resolves to."""
+        found = all(is_here(address) for address in addresses)
+        self._resolved = found and self._resolved is not False
+
+
+def noting_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPConnector:
+    """Connections to the endpoint of a profile, which may be anywhere."""
+    from aiohttp import DefaultResolver, TCPConnector
+
+    class Noting(DefaultResolver):  # type: ignore[misc,valid-type]  # one of two classes
+        async def resolve(self, *arguments: Any, **more: Any) -> Any:
+            found = await super().resolve(*arguments, **more)
+            whereabouts.seen(entry["host"] for entry in found)
+            return found
+
+    return TCPConnector(ssl=context, resolver=Noting())
+
+
+def guarded_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPConnector:
+    """Connections to where a server's answers point. None is made to this machine, unless the
+    server itself is here.
+
+    It is the address of each connection that is checked, as it is made: names resolve to other
+    addresses from one moment to the next.
+    """
+    from aiohttp import TCPConnector
+
+    def checked(info: Any) -> socket.socket:
+        family, kind, protocol, _, address = info
+        try:
+            here = is_here(address[0])
+        except ValueError:
+            here = True  # not numeric: it would be resolved once more, behind our back
+        if here and not whereabouts.here:
+            raise LeadsHere
+        return socket.socket(family, kind, protocol)
+
+    return TCPConnector(ssl=context, socket_factory=checked)
+
+
+class Sessions:
+    """The HTTP sessions of one profile. Neither has credentials of its own."""
+
+    def __init__(self, endpoint: str, ca_bundle: str | None, timeout_s: float) -> None:
+        self.whereabouts = Whereabouts(endpoint)
+        self._ca_bundle = ca_bundle
+        self._timeout_s = timeout_s
+        self._api: ClientSession | None = None
+        self._files: ClientSession | None = None
+
+    def api(self) -> ClientSession:
+        """For the profile's own endpoints."""
+        if self._api is None:
+            self._api = self._new(noting_connector)
+        return self._api
+
+    def files(self) -> ClientSession:
+        """For the URLs in the server's answers."""
+        if self._files is None:
+            self._files = self._new(guarded_connector)
+        return self._files
+
+    def _new(
+        self, connector: Callable[[ssl.SSLContext, Whereabouts], TCPConnector]
+    ) -> ClientSession:
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar
+
+        from tailer import __version__
+
+        return ClientSession(
+            connector=connector(tls_context(self._ca_bundle), self.whereabouts),
+            cookie_jar=DummyCookieJar(),
+            timeout=ClientTimeout(total=None, sock_connect=30.0, sock_read=self._timeout_s),
+            headers={"User-Agent": f"delta-tailer/{__version__}"},
+            auto_decompress=True,
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        sessions = self._api, self._files
+        self._api = self._files = None
+        for session in sessions:
+            if session is not None:
+                await session.close()
+
+
 class network_errors:  # noqa: N801  # reads as a statement: with network_errors(...)
     """Has what goes wrong on the network raised as :class:`TransientError`.
 
@@ -70,8 +187,20 @@ class network_errors:  # noqa: N801  # reads as a statement: with network_errors
         pass
 
     def __exit__(self, kind: object, e: BaseException | None, trace: object) -> None:
-        from aiohttp import ClientConnectorCertificateError, ClientError, ClientSSLError
+        from aiohttp import (
+            ClientConnectorCertificateError,
+            ClientConnectorError,
+            ClientError,
+            ClientSSLError,
+            InvalidURL,
+        )
 
+        if isinstance(e, ClientConnectorError) and isinstance(e.os_error, LeadsHere):
+            raise TableError(
+                f"{self.what}: a URL leads to this machine or its link, which is not followed"
+            ) from None
+        if isinstance(e, InvalidURL):
+            raise TableError(f"{self.what}: a URL has an address that is none") from None
         if isinstance(e, ClientConnectorCertificateError | ClientSSLError):
             raise TableError(
                 f"{self.what}: the sharing server's certificate can't be verified ({e})",

@@ -12,6 +12,7 @@ import datetime as dt
 import ipaddress
 import json
 import socket
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,12 +30,29 @@ __all__ = [
     "PrivateKey",
     "Profile",
     "check_url",
+    "is_here",
     "is_shared",
     "leads_here",
     "load_profile",
     "parse_address",
     "parse_profile",
 ]
+
+
+#: Beside loopback and link-local addresses: "this network", and where clouds keep the metadata of
+#: their machines (AWS and Google by IPv6, Alibaba, Oracle, Azure).
+_HERE = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "0.0.0.0/8", "fd00:ec2::254/128", "fd20:ce::254/128", "100.100.100.200/32",
+        "192.0.0.192/32", "168.63.129.16/32",
+    )
+)  # fmt: skip
+#: IPv6 addresses whose last four bytes are an IPv4 address: compatible, mapped, translated, NAT64.
+_TRANSLATED = tuple(
+    ipaddress.IPv6Network(text)
+    for text in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,30 +277,51 @@ def check_url(url: str, source: str, *, allow_http: bool) -> str:
 
 def leads_here(url: str) -> bool:
     """Whether a URL names this machine, or what only its own link reaches, such as a cloud's
-    metadata: by its literal address or by ``localhost``."""
+    metadata: by its literal address or by ``localhost``. Other names are held to the same rule when
+    a connection is made (:func:`tailer.sharing.http.guarded_connector`)."""
     try:
         host = (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:
         return False
+    # Resolvers take digits in circles and dots of other scripts for what they look like.
+    host = unicodedata.normalize("NFKC", host).replace("\u3002", ".").rstrip(".")
     if host == "localhost" or host.endswith(".localhost"):
         return True
-    address = _address(host)
-    return address is not None and (
-        address.is_loopback or address.is_link_local or address.is_unspecified
+    try:
+        return is_here(host)
+    except ValueError:
+        try:
+            # What only old resolvers take: 127.1, 0x7f000001.
+            return is_here(socket.inet_ntoa(socket.inet_aton(host)))
+        except (OSError, ValueError):
+            return False
+
+
+def is_here(address: str) -> bool:
+    """Whether a numeric address is of this machine or its link, or has a cloud's metadata.
+
+    Raises ValueError for what is no numeric address.
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address) and not found.is_loopback:
+        inner = _embedded(found)
+        if inner is not None and is_here(str(inner)):
+            return True
+    return (
+        found.is_loopback
+        or found.is_link_local
+        or found.is_unspecified
+        or any(found in network for network in _HERE)
     )
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """A literal address, also one of those that only old resolvers take (127.1, 0x7f000001)."""
-    try:
-        found = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        try:
-            found = ipaddress.ip_address(socket.inet_aton(host))
-        except (OSError, ValueError):
-            return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return mapped or found
+def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that an IPv6 address stands for, if it is of a kind that does."""
+    if any(address in network for network in _TRANSLATED):
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    if address.teredo is not None:
+        return address.teredo[1]
+    return address.sixtofour
 
 
 def _is_loopback(host: str) -> bool:

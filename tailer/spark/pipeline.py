@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from tailer.options import FeedOptions
 from tailer.publish import Publisher
 from tailer.spark.envelope import BatchSource, feed_option, items
 from tailer.spark.options import STORE_PREFIX
+from tailer.spill import SpillFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +110,7 @@ class _Run:
         self._offset: Offset | None = None
         self._writing = threading.Lock()
         self._ending = False
-        self._checkpoint = tempfile.TemporaryDirectory(prefix="tailer-spark-")
+        self._checkpoint = SpillFolder("tailer-spark-")
 
     def start(self) -> None:
         """Open the sink, find the place, start the query."""
@@ -131,7 +131,7 @@ class _Run:
         writer = (
             reader.load(feed.log.store.root)
             .writeStream.queryName(f"tailer-{feed.name}")
-            .option("checkpointLocation", self._checkpoint.name)
+            .option("checkpointLocation", str(self._checkpoint.folder))
             .foreachBatch(self._write)
         )
         if self.options.available_now:
@@ -200,7 +200,7 @@ class _Run:
                 self.portal.call(self.feed.sink.aclose)
                 if self.feed.park is not None:
                     self.portal.call(self.feed.park.aclose)
-        self._checkpoint.cleanup()
+        self._checkpoint.close()
 
 
 def _told(error: Exception) -> TailerError:

@@ -17,7 +17,14 @@ from urllib.parse import urljoin, urlsplit
 import pyarrow as pa
 
 from tailer.errors import CorruptLog, TableError, TransientError
-from tailer.sharing.http import at_most, heals, natural, network_errors, retry_after_s
+from tailer.sharing.http import (
+    Whereabouts,
+    at_most,
+    heals,
+    natural,
+    network_errors,
+    retry_after_s,
+)
 from tailer.sharing.profile import check_url, leads_here
 from tailer.store.ranged import RangedReader
 
@@ -80,11 +87,12 @@ class _Range:
 
 
 class HttpsFiles:
-    """Reads files through a session that has no credentials of its own.
+    """Reads files through a session that has no credentials of its own, and that checks where each
+    connection leads.
 
-    ``allow_http`` lets URLs be plain HTTP. ``local``: the sharing server is on this machine, and
-    its URLs may lead here, by plain HTTP too; those of others may not. ``clock`` gives epoch
-    seconds, ``root`` the table's address for messages.
+    ``allow_http`` lets URLs be plain HTTP. ``whereabouts`` are the sharing server's: the URLs of
+    one on this machine may lead here, by plain HTTP too; those of others may not. ``clock`` gives
+    epoch seconds, ``root`` the table's address for messages.
     """
 
     def __init__(
@@ -94,15 +102,15 @@ class HttpsFiles:
         clock: Callable[[], float],
         *,
         root: str,
+        whereabouts: Whereabouts,
         allow_http: bool = False,
-        local: bool = False,
     ) -> None:
         self._session = session
         self._links = links
         self._clock = clock
         self._root = root
         self._allow_http = allow_http
-        self._local = local
+        self._whereabouts = whereabouts
 
     async def read(self, location: str, offset: int, length: int | None) -> tuple[bytes, int, str]:
         """(bytes, size of the whole file, its tag); less than ``length`` only at its end."""
@@ -183,7 +191,7 @@ class HttpsFiles:
 
     def _checked(self, url: str) -> str:
         what = f"a file of {self._root}"
-        if not self._local and leads_here(url):
+        if not self._whereabouts.here and leads_here(url):
             raise TableError(
                 f"{what} has a URL that leads to this machine or its link, which is not followed"
             )

@@ -27,10 +27,10 @@ from tailer.errors import ConfigError, TableError, meant, spilling
 from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.http import Refused, timestamp_text
 from tailer.sharing.model import Table
-from tailer.sharing.profile import leads_here, load_profile, parse_address
+from tailer.sharing.profile import load_profile, parse_address
+from tailer.spill import SpillFolder
 from tailer.store import LOG_DIR, FileStatus, StoreTraits
 from tailer.store.https import HttpsFiles, Link
-from tailer.store.scratch import Scratch
 from tailer.store.sharing_links import LinkTable
 from tailer.store.sharing_log import ChangeRequests, SharedLog, Spooled
 
@@ -143,11 +143,11 @@ class SharingStore:
             ),
         )
         self._files = HttpsFiles(
-            self._client.session, self, clock, root=self._root, allow_http=options.allow_http,
-            local=leads_here(profile.endpoint),
+            self._client.sessions.files, self, clock, root=self._root,
+            allow_http=options.allow_http, whereabouts=self._client.sessions.whereabouts,
         )  # fmt: skip
         self._lock = anyio.Lock()
-        self._opened: tuple[Scratch, LinkTable, SharedLog] | None = None
+        self._opened: tuple[SpillFolder, LinkTable, SharedLog] | None = None
         self._newest: int | None = None
         self._oldest: int | None = None
         self._poll_at = 0.0
@@ -161,10 +161,10 @@ class SharingStore:
     def _log(self) -> SharedLog:
         return self._open()[2]
 
-    def _open(self) -> tuple[Scratch, LinkTable, SharedLog]:
+    def _open(self) -> tuple[SpillFolder, LinkTable, SharedLog]:
         if self._opened is None:
             with spilling(None):
-                scratch = Scratch("tailer-share-")
+                scratch = SpillFolder("tailer-share-")
             links = LinkTable(scratch.folder / "links.db")
             options = self._options
             log = SharedLog(

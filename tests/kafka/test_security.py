@@ -174,7 +174,7 @@ async def test_a_token_may_be_given(secured: Broker) -> None:
     topic = fresh()
     async with opened(secured.address("SASL"), topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
-    assert [event.row["id"] for event in events(secured.bootstrap, topic)] == [1]
+    assert [row["id"] for row in events(secured.bootstrap, topic)] == [1]
 
 
 WRONG: list[tuple[str, str, dict[str, str], type[TailerError], str]] = [

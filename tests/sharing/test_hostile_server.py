@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -18,64 +17,18 @@ from tailer.errors import ConfigError, TableError, TailerError, TransientError
 from tailer.log import DeltaLog
 from tailer.sharing.answers import MetadataLine, read_line
 from tailer.sharing.auth import Authorization
-from tailer.sharing.client import ClientOptions, Query, SharingClient
+from tailer.sharing.client import Query, SharingClient
 from tailer.sharing.http import natural, retry_after_s
 from tailer.sharing.model import Table
 from tailer.sharing.profile import leads_here, load_profile, parse_profile
-from tailer.store.https import HttpsFiles, Link
 from tailer.store.sharing_state import Timeline
+from tests.sharing.lying import Reply, asking, files_at, lying, saying
 from tests.sharing.reference_server import serving
 from tests.sharing.shared import NAME, orders, shared_store
 
 pytestmark = pytest.mark.anyio
 TABLE = Table("table", "schema", "share")
 PROTOCOL = b'{"protocol":{"minReaderVersion":1}}\n'
-Reply = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
-
-
-@asynccontextmanager
-async def lying(reply: Reply) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A server that answers each request as `reply` has it: its URL and the requests' heads."""
-    seen: list[bytes] = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            seen.append(await reader.readuntil(b"\r\n\r\n"))
-            await reply(seen[-1], writer)
-            await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    try:
-        host, port = server.sockets[0].getsockname()[:2]
-        yield f"http://{host}:{port}", seen
-    finally:
-        server.close()
-        await server.wait_closed()
-
-
-def saying(body: bytes, *headers: str, status: str = "200 OK", length: int | None = None) -> Reply:
-    """The same answer to every request."""
-    size = len(body) if length is None else length
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {size}", "Connection: close", *headers]
-
-    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-
-    return reply
-
-
-@asynccontextmanager
-async def asking(url: str, **options: Any) -> AsyncIterator[SharingClient]:
-    text = {"shareCredentialsVersion": 1, "endpoint": url, "bearerToken": "s3cret"}
-    client = SharingClient(parse_profile(json.dumps(text)), lambda: 0.0, ClientOptions(**options))
-    try:
-        yield client
-    finally:
-        await client.aclose()
 
 
 async def lines_of(client: SharingClient) -> int:
@@ -292,27 +245,6 @@ async def test_a_files_id_is_a_name_and_no_path(tmp_path: Path, name: str) -> No
 # Files
 
 
-class _OneLink:
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    async def link(self, _: str) -> Link:
-        return Link(self.url)
-
-    async def renewed(self, _: str, old: Link) -> Link:
-        return Link(self.url, issued=old.issued + 1)
-
-
-@asynccontextmanager
-async def files_at(
-    url: str, *, local: bool = True, http: bool = False
-) -> AsyncIterator[HttpsFiles]:
-    async with asking("http://127.0.0.1:1") as client:
-        yield HttpsFiles(
-            client.session, _OneLink(url), lambda: 0.0, root="t", local=local, allow_http=http
-        )
-
-
 @pytest.mark.parametrize(
     "url",
     ["http://127.0.0.1:9/f", "https://127.0.0.1:9/f", "https://localhost/f", "https://[::1]/f",
@@ -413,7 +345,7 @@ async def test_a_token_that_comes_in_pieces_is_taken_and_a_redirect_is_not() -> 
 
     async def header(client: SharingClient, url: str) -> str:
         profile = parse_profile(json.dumps({**oauth, "tokenEndpoint": url}))
-        return await Authorization(profile, lambda: 0.0).header(client.session())
+        return await Authorization(profile, lambda: 0.0).header(client.sessions.api())
 
     async with asking("http://127.0.0.1:1") as client:
         async with lying(pieces) as (url, _):

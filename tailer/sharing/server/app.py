@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import json
 import logging
@@ -20,6 +19,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from tailer.delta.actions import LONG_MAX
 from tailer.errors import TailerError
+from tailer.serving import Bounds, read_body, send_chunk
 from tailer.sharing.model import (
     CAPABILITIES_HEADER,
     JSON_TYPE,
@@ -28,11 +28,12 @@ from tailer.sharing.model import (
     Capabilities,
     Page,
 )
+from tailer.sharing.server.audit import Audit
 from tailer.sharing.server.changes import ChangesRange, changes_answer, stream_answer
 from tailer.sharing.server.config import ShareConfig
-from tailer.sharing.server.downloads import send_chunk, send_file
+from tailer.sharing.server.downloads import send_file
 from tailer.sharing.server.grants import TableConfig
-from tailer.sharing.server.guard import Audit, RateLimits, ShareMetrics
+from tailer.sharing.server.guard import RateLimits, ShareMetrics
 from tailer.sharing.server.openapi import openapi
 from tailer.sharing.server.pages import Pager, max_results
 from tailer.sharing.server.query import (
@@ -109,7 +110,7 @@ class ShareServer:
         self.tables = Tables()
         self.pager = Pager(self.signer)
         self.limits = RateLimits(config.limits, ticks)
-        self.audit = Audit(config.audit, clock)
+        self.audit = Audit(config.audit, clock, ticks)
         self._logger = logging.getLogger("tailer.share")
 
     async def reconfigure(self, config: ShareConfig) -> None:
@@ -126,6 +127,11 @@ class ShareServer:
         self.limits.limits = config.limits
         await self.tables.keep(config.catalog.tables())
 
+    def bounds(self) -> Bounds:
+        """What clients may hold before anybody knows who they are."""
+        limits = self.config.limits
+        return Bounds(limits.stall_s, limits.connections, _BODY_BYTES_MAX)
+
     async def aclose(self) -> None:
         """Close tables and files."""
         await self.tables.aclose()
@@ -134,7 +140,6 @@ class ShareServer:
     def application(self) -> web.Application:
         """The routes, below the prefix of the public URL."""
         app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._unrouted])
-        app.on_response_prepare.append(_sign)
         share = "/shares/{share}"
         schema = share + "/schemas/{schema}"
         table = schema + "/tables/{table}"
@@ -219,7 +224,9 @@ class ShareServer:
             if told.status >= 500:
                 self._logger.warning("%s: %s", request.endpoint, e)
             return self._refused(request, told)
-        except (web.HTTPException, ConnectionError):
+        except web.HTTPException as e:  # of the body
+            return self._refused(request, Refusal(e.status, "MALFORMED_REQUEST", e.reason))
+        except ConnectionError:
             raise
         except Exception:
             # A mistake of ours: the recipient learns no more than that.
@@ -253,7 +260,7 @@ class ShareServer:
         self.metrics.seconds.labels(request.endpoint).observe(seconds)
         table = ".".join(name for name in request.names if name)
         facts = {k: v for k, v in request.facts.items() if k != "streaming"}
-        self.audit.write(
+        self.audit.request(
             recipient=request.recipient.name or None,
             token=request.recipient.token_id or None,
             remote=request.http.remote,
@@ -327,7 +334,7 @@ class ShareServer:
             elsewhere = presigned(where) if presigned else None
             return elsewhere or self.signer.url(FileClaim(key, where, who, expires_ms))
 
-        return Links(self.signer, who, expires_ms, url)
+        return Links(self.signer, who, now * 1000, expires_ms, url)
 
     async def _version(self, request: _Request) -> web.StreamResponse:
         table = self._table(request)
@@ -344,7 +351,7 @@ class ShareServer:
 
     async def _query(self, request: _Request) -> web.StreamResponse:
         table = self._table(request)
-        body = QueryBody.parse(await _json_body(request.http, self.config.limits.stall_s))
+        body = QueryBody.parse(await _json_body(request.http))
         links = await self._links(request, table)
         ask = stream_answer if body.starting_version is not None else query_answer
         return await self._stream(request, await ask(table, body, request.capabilities, links))
@@ -409,7 +416,7 @@ class ShareServer:
             claim = self.signer.open_url(
                 http.match_info["claim"],
                 http.match_info["name"],
-                http.query.get("X-Amz-Signature", ""),
+                http.rel_url.raw_query_string,
                 self.clock() * 1000,
             )
         except Forged as e:
@@ -438,11 +445,6 @@ class ShareServer:
         return web.json_response(openapi(self.config.public_url))
 
 
-async def _sign(_: web.Request, response: web.StreamResponse) -> None:
-    """Say who we are, and not what we are made of."""
-    response.headers["Server"] = "delta-tailer"
-
-
 def _error(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Response:
     headers = dict(headers or {})
     if refusal.retry_after_s is not None:
@@ -452,17 +454,9 @@ def _error(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Respo
     return web.json_response(refusal.body.to_json(), status=refusal.status, headers=headers)
 
 
-async def _json_body(http: web.Request, stall_s: float) -> Any:
+async def _json_body(http: web.Request) -> Any:
     """The body as JSON; none at all is ``{}``."""
-    try:
-        async with asyncio.timeout(stall_s):
-            data = await http.read()
-    except TimeoutError:
-        raise Refusal(408, "MALFORMED_REQUEST", "the body did not come") from None
-    except web.HTTPRequestEntityTooLarge:
-        raise Refusal(413, "MALFORMED_REQUEST", "the body is too large") from None
-    except web.RequestPayloadError:
-        raise Refusal(400, "MALFORMED_REQUEST", "the body can't be decoded") from None
+    data = await read_body(http)
     if not data.strip():
         return {}
     try:

@@ -29,8 +29,8 @@ class Limits:
     """What one recipient may ask of the server.
 
     ``requests_per_s`` on average, ``burst`` at once, ``concurrent`` under way, and ``downloads`` of
-    files besides. A client that sends or takes no byte for ``stall_s`` seconds is cut off.
-    ``page_size`` bounds a page of a list.
+    files besides. A client that takes no byte, or is without a whole request, for ``stall_s``
+    seconds is cut off. ``page_size`` bounds a page of a list. ``connections`` counts all clients.
     """
 
     requests_per_s: float = 50.0
@@ -39,6 +39,7 @@ class Limits:
     downloads: int = 256
     stall_s: float = 60.0
     page_size: int = 500
+    connections: int = 500
 
 
 _USUAL = Limits()
@@ -61,6 +62,7 @@ SHARE: dict[str, Setting] = {
     "downloads": Setting("whole", _USUAL.downloads, "Files of one recipient under way."),
     "stall_s": Setting("number", _USUAL.stall_s, "When a client that stands still is cut off."),
     "page_size": Setting("whole", _USUAL.page_size, "The most items of a list's page."),
+    "connections": Setting("whole", _USUAL.connections, "Of all clients together, at once."),
 }  # fmt: skip
 TABLE: dict[str, Setting] = {
     "location": Setting("text", None, "A path or `s3://bucket/key`."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import anyio.to_thread
 from aiohttp import web
 
 from tailer.errors import TableError
+from tailer.serving import send_chunk
 from tailer.sharing.server.query import may_be_read
 from tailer.sharing.server.refusals import Refusal, not_found
 from tailer.sharing.server.tables import SharedTable
@@ -18,7 +18,7 @@ from tailer.sharing.server.tables import SharedTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["byte_range", "send_chunk", "send_file"]
+__all__ = ["byte_range", "send_file"]
 
 _CHUNK_BYTES = 1024 * 1024
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
@@ -108,13 +108,3 @@ async def _send(
         await send_chunk(response, chunk, stall_s)
         at += len(chunk)
     return at - start
-
-
-async def send_chunk(response: web.StreamResponse, chunk: bytes, stall_s: float) -> None:
-    """Send some bytes. A client that takes none of them for so long is cut off: it holds a file,
-    a connection and its place among the requests under way."""
-    try:
-        async with asyncio.timeout(stall_s):
-            await response.write(chunk)
-    except TimeoutError:
-        raise ConnectionResetError("the client takes no bytes") from None

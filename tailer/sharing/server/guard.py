@@ -1,29 +1,24 @@
-"""Who may ask how often, and the record of who asked what.
+"""Who may ask how often, and what the server counts.
 
 Nothing here waits: a request is let in or refused at once.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
-import json
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tailer.errors import ConfigError
+from tailer.serving import network_of
 from tailer.sharing.server.config import Limits
 from tailer.sharing.server.refusals import Refusal
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["Audit", "RateLimits", "ShareMetrics"]
+__all__ = ["RateLimits", "ShareMetrics"]
 
 #: So many networks are remembered; a forgotten one starts with a full bucket.
 _STRANGERS_KEPT = 10_000
@@ -70,7 +65,7 @@ class RateLimits:
     def guess(self, address: str | None) -> None:
         """Count a bad token or signature. Raises a :class:`Refusal` (429) where there are too many
         of one network."""
-        name, now = _network(address), self._clock()
+        name, now = network_of(address), self._clock()
         party = self._strangers.setdefault(name, _Party(self.limits.burst, now))
         self._strangers.move_to_end(name)
         while len(self._strangers) > _STRANGERS_KEPT:
@@ -98,63 +93,8 @@ class RateLimits:
         party.tokens -= 1
 
 
-def _network(address: str | None) -> str:
-    """What guesses are counted by: of IPv6 the /64, for that is what one subscriber has."""
-    try:
-        found = ipaddress.ip_address((address or "").partition("%")[0])
-    except ValueError:
-        return address or ""
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
-
-
 def _too_many(what: str, wait_s: float) -> Refusal:
     return Refusal(429, "RESOURCE_EXHAUSTED", f"{what}; try again later", wait_s)
-
-
-class Audit:
-    """One JSON line for each request: who, what, status and bytes; never a token or signature.
-
-    ``wall`` gives epoch seconds. Raises :class:`ConfigError` for a file that can't be opened. What
-    a full disk does not take goes to the server's log instead: no request is without a record.
-    """
-
-    def __init__(self, path: Path, wall: Callable[[], float]) -> None:
-        self._wall = wall
-        self._path = path
-        self._whole = True  # else the file ends within a line
-        self._logger = logging.getLogger("tailer.share")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Unbuffered: what the disk did not take must not come again later.
-            self._file = path.open("ab", buffering=0)
-        except OSError as e:
-            raise ConfigError(f"{path}: the audit log can't be written ({e.strerror})") from e
-
-    def write(self, **facts: Any) -> None:
-        """One line; facts that are None are left out."""
-        moment = dt.datetime.fromtimestamp(self._wall(), dt.UTC)
-        line = {"time": moment.isoformat(timespec="milliseconds")}
-        line |= {key: value for key, value in facts.items() if value is not None}
-        text = json.dumps(line).encode()
-        try:
-            left = memoryview(text + b"\n" if self._whole else b"\n" + text + b"\n")
-            while left:
-                left = left[self._file.write(left) :]
-            self._whole = True
-        except OSError as e:
-            self._whole = False
-            self._logger.error(  # noqa: TRY400  # no bug of ours
-                "%s: the audit log can't be written (%s): %s",
-                self._path, e.strerror, text.decode(),
-            )  # fmt: skip
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 class ShareMetrics:

@@ -40,18 +40,21 @@ __all__ = [
 ]
 
 _INT32_MAX = 2**31 - 1
+_REFRESHED_MS_MAX = 7 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
     """How one request's recipient gets at a table's files, all until the same time.
 
-    ``url`` makes the URL of a location. One time for a whole answer keeps the URL of a file the
-    same wherever it occurs: a reader pairs an add with a remove by it.
+    ``now_ms`` and ``expires_ms`` in epoch ms. ``url`` makes the URL of a location. One time for a
+    whole answer keeps the URL of a file the same wherever it occurs: a reader pairs an add with a
+    remove by it.
     """
 
     signer: Signer
     recipient: str
+    now_ms: int
     expires_ms: int
     url: Callable[[str], str]
 
@@ -224,10 +227,11 @@ async def query_answer(
     """The files of a snapshot ("Read Data from a Table", without startingVersion)."""
     found = await _travelled(table, body.version, body.timestamp)
     travels = found is not None
+    first_ms = links.now_ms
     if found is not None:
         version = found
     elif body.refresh_token is not None:
-        version = _refreshed(table, body.refresh_token, links)
+        version, first_ms = _refreshed(table, body.refresh_token, links)
     else:
         version = await table.latest_version()
     snapshot = await table.snapshot(version)
@@ -239,20 +243,35 @@ async def query_answer(
     head += writer.metadata(state, version, await table.sums(version))
     refresh = None
     if body.include_refresh_token:
-        refresh = links.signer.token("refresh", [*table.config.key, links.recipient, version])
+        refresh = _refresh_token(table, version, first_ms, links)
     files = _files(table, snapshot, body, writer, timestamp_ms)
     return Answer(version, form, asked.end_of_stream, head, _end(asked, links, files, refresh))
 
 
-def _refreshed(table: SharedTable, token: str, links: Links) -> int:
-    """The version that a refresh token asks for again."""
+def _refresh_token(table: SharedTable, version: int, first_ms: int, links: Links) -> str:
+    """A token for the same version's files, good for as long again as their URLs are.
+
+    With each use comes another one, but the first of them lets no version be read for longer than a
+    week: a reader is done by then, and old versions need the table's history to be shared.
+    """
+    until_ms = 2 * links.expires_ms - links.now_ms
+    until_ms = min(until_ms, first_ms + _REFRESHED_MS_MAX)
+    return links.signer.token(
+        "refresh", [*table.config.key, links.recipient, version, first_ms, until_ms]
+    )
+
+
+def _refreshed(table: SharedTable, token: str, links: Links) -> tuple[int, int]:
+    """(version, time of the first answer) that a refresh token asks for again."""
     try:
-        *key, recipient, version = links.signer.open_token("refresh", token)
-    except Forged:
+        *key, recipient, version, first_ms, until_ms = links.signer.open_token("refresh", token)
+    except (Forged, ValueError):
         raise invalid("the refreshToken is not one of this server's") from None
     if tuple(key) != table.config.key or recipient != links.recipient:
         raise invalid("the refreshToken belongs to another table")
-    return int(version)
+    if links.now_ms >= until_ms:
+        raise invalid("the refreshToken has expired; ask for the table without it")
+    return int(version), int(first_ms)
 
 
 async def _files(

@@ -10,6 +10,7 @@ import re
 import ssl
 import sys
 import time
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ import anyio
 import anyio.to_thread
 
 from tailer.errors import ConfigError, cannot_listen
+from tailer.logs import ConsoleFormatter
+from tailer.sharing.server.audit import SUMMED_S
 from tailer.sharing.server.config import ShareConfig, load_share_config
 from tailer.sharing.server.recipients import RecipientStore
 from tailer.sharing.server.signing import signing_key
@@ -47,44 +50,44 @@ async def share(arguments: argparse.Namespace) -> int:
 
 async def run_server(config: ShareConfig) -> int:
     """Serve until SIGINT or SIGTERM, reading the configuration again on SIGHUP; returns 0."""
-    from aiohttp import web
-
+    from tailer.serving import serve_application
     from tailer.sharing.server.app import ShareServer
 
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    # Our own mistakes are logged where they are caught; what is left is HTTP that is none, and
-    # anyone can send that.
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(ConsoleFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     server = ShareServer(config, signing_key(config.key, config.state))
-    runner = web.AppRunner(
-        server.application(),
-        access_log=None,
-        handler_cancellation=True,
-        shutdown_timeout=5.0,
-        # Also for a request that never comes to its end: it would hold a connection for an hour.
-        keepalive_timeout=config.limits.stall_s,
-    )
-    await runner.setup()
     host, port = config.address
     try:
         context = _tls_context(config)
-        try:
-            await web.TCPSite(runner, host, port, ssl_context=context).start()
-        except OSError as e:
-            raise cannot_listen(f"{config.path}: share.address", (host, port), e) from e
-        _logger().info("sharing %s at %s", _counted(config), config.public_url)
-        await until_stopped(anyio.sleep_forever, partial(_reload, server, context))
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(
+                    serve_application(
+                        server.application(), config.address, server.bounds,
+                        tls=context, cancels=True,
+                    )
+                )  # fmt: skip
+            except OSError as e:
+                raise cannot_listen(f"{config.path}: share.address", (host, port), e) from e
+            _logger().info("sharing %s at %s", _counted(config), config.public_url)
+            await until_stopped(partial(_summing_up, server), partial(_reload, server, context))
     finally:
-        await runner.cleanup()
         await server.aclose()
     return 0
 
 
+async def _summing_up(server: ShareServer) -> None:
+    while True:
+        await anyio.sleep(SUMMED_S)
+        server.audit.sum_up()
+
+
 async def _reload(server: ShareServer, context: ssl.SSLContext | None) -> None:
-    """Read the configuration again; one with a mistake leaves all as it is."""
+    """Reopen the audit log and read the configuration again; one with a mistake leaves all as it
+    is."""
     logger = _logger()
+    server.audit.reopen()
     old = server.config
     try:
         new = await anyio.to_thread.run_sync(load_share_config, old.path)

@@ -111,18 +111,25 @@ class Signer:
         body = _encode(self._encoder.encode(values).encode())
         name = quote(claim.location.rsplit("/", 1)[-1], safe="")
         mac = self._mac("file", f"{body}/{name}").hex()
-        expires = f"X-Amz-Expires={claim.expires_ms // 1000}"
-        return f"{self._base}/files/{body}/{name}?{expires}&{SIGNATURE_KEY}={mac}"
+        return f"{self._base}/files/{body}/{name}?{_query(claim, mac)}"
 
-    def open_url(self, body: str, name: str, signature: str, now_ms: float) -> FileClaim:
-        """What a URL entitles to. ``name`` as in the URL, decoded.
+    def open_url(self, body: str, name: str, query: str, now_ms: float) -> FileClaim:
+        """What a URL entitles to. ``name`` as in the URL, decoded; ``query`` as it stands there.
 
-        Raises :class:`Forged` if any part of it was changed, or its time is over.
+        Raises :class:`Forged` if any part of it was changed or added, or its time is over.
         """
         expected = self._mac("file", f"{body}/{quote(name, safe='')}").hex()
+        signature = query.rpartition("=")[2]
         if not hmac.compare_digest(signature.encode(errors="surrogatepass"), expected.encode()):
             raise Forged("the URL's signature is not good")
         share, schema, table, location, recipient, expires_ms = json.loads(_decode(body))
+        claim = FileClaim((share, schema, table), location, recipient, expires_ms)
+        if query != _query(claim, expected):
+            raise Forged("the URL's parameters are not those that were given out")
         if now_ms >= expires_ms:
             raise Forged("the URL has expired; ask for the files again")
-        return FileClaim((share, schema, table), location, recipient, expires_ms)
+        return claim
+
+
+def _query(claim: FileClaim, mac: str) -> str:
+    return f"X-Amz-Expires={claim.expires_ms // 1000}&{SIGNATURE_KEY}={mac}"

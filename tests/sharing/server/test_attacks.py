@@ -171,6 +171,18 @@ def test_a_url_with_anything_changed_gives_nothing(server: Served) -> None:
         assert reply.status in (403, 404)
         assert b"PAR1" not in reply.body
         assert reply.code in ("PERMISSION_DENIED", "RESOURCE_DOES_NOT_EXIST")
+    expires = query["X-Amz-Expires"]
+    for text in (
+        f"{parts.query}&x=1", f"{parts.query}&", f"x=1&{parts.query}",
+        f"X-Amz-Signature={signature}&X-Amz-Expires={expires}", f"X-Amz-Signature={signature}",
+        f"X-Amz-Expires={int(expires) + 9999}&X-Amz-Signature={signature}",
+        f"X-Amz-Expires=0{expires}&X-Amz-Signature={signature}",
+        f"X-Amz-Expires={expires}&X-Amz-Signature={signature.upper()}",
+        f"X-Amz-Expires={expires}&X-Amz-Expires={expires}&X-Amz-Signature={signature}",
+        f"X-Amz-Expires={expires}&X%2DAmz-Signature={signature}",
+    ):  # fmt: skip
+        reply = server.get(parts._replace(query=text).geturl())
+        assert (reply.status, reply.code) == (403, "PERMISSION_DENIED"), text
     assert server.get(url).status == 200
 
 

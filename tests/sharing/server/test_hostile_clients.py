@@ -92,7 +92,8 @@ def test_a_token_that_is_no_text_is_a_wrong_token(server: Served, authorization:
 )
 def test_http_that_is_none_is_refused(server: Served, request_of: Any) -> None:
     reply = raw(server, request_of(head(server)))
-    assert reply.split(b" ")[1] == b"400"
+    assert reply.split(b" ")[1] in (b"400", b"431")
+    assert b"aiohttp" not in reply
     assert server.bearer.encode() not in reply
 
 
@@ -104,15 +105,18 @@ def test_a_request_that_never_comes_to_its_end_is_not_waited_for(server: Served)
     for number, client in enumerate(slow):
         with client, suppress(ConnectionError):
             client.sendall(request[number * 3 :][:1])  # a byte now and then does not help
-            assert client.recv(4096) == b""
+            assert client.recv(4096).split(b"\r\n")[0] in (b"", b"HTTP/1.1 408 Request Timeout")
     assert server.get("/shares").status == 200
 
 
 @pytest.mark.parametrize(
     ("body", "headers", "status"),
     [
-        (gzip.compress(b" " * 100_000_000), {"Content-Encoding": "gzip"}, 413),
-        (b"{}", {"Content-Encoding": "gzip"}, 400),
+        (gzip.compress(b" " * 100_000_000), {"Content-Encoding": "gzip"}, 415),
+        (b"{}", {"Content-Encoding": "gzip"}, 415),
+        (b"{}", {"Content-Encoding": "identity"}, 200),
+        (b" " * 1_100_000, {}, 413),
+        (b"{}" + b"\r\n\r\n" * 3_000, {}, 200),
         (b'{"refreshToken": "\\ud800.AAAA"}', {}, 400),
         (b'{"refreshToken": "."}', {}, 400),
         (b'{"timestamp": "\\ud800"}', {}, 400),

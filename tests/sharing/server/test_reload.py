@@ -77,6 +77,23 @@ def test_shares_and_tables_come_and_go(server: Served, folder: Path) -> None:
     assert server.query("s.x.t").lines[2]["file"]["stats"].startswith('{"numRecords": 5')
 
 
+def test_the_audit_log_is_rotated(server: Served) -> None:
+    current = server.state / "audit.jsonl"
+    server.query("s.x.t")
+    moved = current.rename(current.with_suffix(".1"))
+    before = moved.read_bytes()
+    server.query("s.x.t")
+    assert not current.exists()
+    assert moved.read_bytes().startswith(before)
+    reload(server, server.config.read_text())
+    assert server.get("/shares").status == 200
+    kept = moved.read_bytes()
+    assert server.get("/shares/s").status == 200
+    assert "get-share" in [line["endpoint"] for line in server.audit()]
+    assert moved.read_bytes() == kept
+    assert kept.endswith(b"\n")
+
+
 def test_a_revoked_grant_ends_at_once_and_the_urls_with_it(server: Served) -> None:
     bob = json.loads(token(server.config, "bob"))["bearerToken"]
     url = server.query("s.x.t").lines[2]["file"]["url"]

@@ -1,4 +1,4 @@
-"""Scratch folders: they go with their process, however it ends."""
+"""Folders for a while: they go with their process, however it ends."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tailer.store.scratch import Scratch
+from tailer.spill import SpillFolder
 
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from tailer.store.scratch import Scratch
-scratch = Scratch("some-", Path(sys.argv[1]))
+from tailer.spill import SpillFolder
+scratch = SpillFolder("some-", Path(sys.argv[1]))
 (scratch.folder / "file").write_text("kept")
 print(scratch.folder, flush=True)
 time.sleep(60)
@@ -21,7 +21,7 @@ time.sleep(60)
 
 
 def test_a_closed_folder_is_gone_and_another_one_is_not(tmp_path: Path) -> None:
-    first, second = Scratch("some-", tmp_path), Scratch("some-", tmp_path)
+    first, second = SpillFolder("some-", tmp_path), SpillFolder("some-", tmp_path)
     (first.folder / "file").write_text("x")
     first.close()
     first.close()
@@ -47,7 +47,7 @@ def test_the_folder_of_a_killed_process_is_swept_by_the_next_and_a_live_one_is_k
             killed.wait()
             assert left.exists()
             (tmp_path / "some-folder-of-mine").mkdir()
-            own = Scratch("some-", tmp_path)
+            own = SpillFolder("some-", tmp_path)
             assert not left.exists()
             assert (held / "file").read_text() == "kept"
             assert (tmp_path / "some-folder-of-mine").exists()

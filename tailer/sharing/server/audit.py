@@ -1,0 +1,122 @@
+"""The record of who asked what: a line for each request, and a bound on those of strangers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from tailer.errors import ConfigError
+
+__all__ = ["SUMMED_S", "Audit"]
+
+#: Of requests without a good token or signature, so many have a line of their own at once, and one
+#: more each so many seconds. The others are counted.
+_STRANGERS_BURST = 200
+_STRANGERS_EVERY_S = 10.0
+#: How often the counts are written.
+SUMMED_S = 60.0
+#: What a stranger's text may have in a line.
+_CHARACTERS_MAX = 200
+
+
+class Audit:
+    """One JSON line for each request: who, what, status and bytes; never a token or signature.
+
+    Strangers can't fill the disk: beyond a rate, their requests are summed up in one line a minute
+    for each endpoint and status, with their number as ``requests``. ``wall`` gives epoch seconds,
+    ``ticks`` seconds that never go back. Raises :class:`ConfigError` for a file that can't be
+    opened. What a full disk does not take goes to the server's log instead: no request is without a
+    record.
+    """
+
+    def __init__(self, path: Path, wall: Callable[[], float], ticks: Callable[[], float]) -> None:
+        self._wall = wall
+        self._ticks = ticks
+        self._path = path
+        self._whole = True  # else the file ends within a line
+        self._logger = logging.getLogger("tailer.share")
+        self._left = float(_STRANGERS_BURST)
+        self._at = self._summed_at = ticks()
+        self._unwritten: Counter[tuple[str, int]] = Counter()
+        try:
+            self._file = self._opened()
+        except OSError as e:
+            raise ConfigError(f"{path}: the audit log can't be written ({e.strerror})") from e
+
+    def _opened(self) -> FileIO:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: what the disk did not take must not come again later.
+        return self._path.open("ab", buffering=0)
+
+    def reopen(self) -> None:
+        """Go on in the file of that name, which is another one where the old one was moved away."""
+        try:
+            file = self._opened()
+        except OSError as e:
+            self._logger.error(  # noqa: TRY400  # no bug of ours
+                "%s: the audit log can't be opened again (%s), and goes on in the old file",
+                self._path, e.strerror,
+            )  # fmt: skip
+            return
+        self._file.close()
+        self._file, self._whole = file, True
+
+    def request(self, *, endpoint: str, status: int, recipient: str | None, **facts: Any) -> None:
+        """Record a request. Facts that are None are left out."""
+        self.sum_up(SUMMED_S)
+        if recipient is None:
+            if not self._may_write():
+                self._unwritten[endpoint, status] += 1
+                return
+            facts = {
+                key: value[:_CHARACTERS_MAX] if isinstance(value, str) else value
+                for key, value in facts.items()
+            }
+        self._write(recipient=recipient, endpoint=endpoint, status=status, **facts)
+
+    def sum_up(self, after_s: float = 0.0) -> None:
+        """Write how many requests have no line yet, if the last time was ``after_s`` ago."""
+        now = self._ticks()
+        if now - self._summed_at < after_s:
+            return
+        self._summed_at = now
+        counts, self._unwritten = self._unwritten, Counter()
+        for (endpoint, status), number in counts.items():
+            self._write(endpoint=endpoint, status=status, requests=number)
+
+    def _may_write(self) -> bool:
+        now = self._ticks()
+        self._left = min(_STRANGERS_BURST, self._left + (now - self._at) / _STRANGERS_EVERY_S)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def _write(self, **facts: Any) -> None:
+        moment = dt.datetime.fromtimestamp(self._wall(), dt.UTC)
+        line = {"time": moment.isoformat(timespec="milliseconds")}
+        line |= {key: value for key, value in facts.items() if value is not None}
+        text = json.dumps(line).encode()
+        try:
+            left = memoryview(text + b"\n" if self._whole else b"\n" + text + b"\n")
+            while left:
+                left = left[self._file.write(left) :]
+            self._whole = True
+        except OSError as e:
+            self._whole = False
+            self._logger.error(  # noqa: TRY400  # no bug of ours
+                "%s: the audit log can't be written (%s): %s",
+                self._path, e.strerror, text.decode(),
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Close the file."""
+        self.sum_up()
+        self._file.close()
