@@ -29,6 +29,7 @@ __all__ = [
     "COMING_KINDS",
     "COMMIT_TIMESTAMP",
     "COMMIT_VERSION",
+    "COUNTING",
     "LEAVING_KINDS",
     "METADATA_FIELDS",
     "ChangeBatch",
@@ -40,6 +41,7 @@ __all__ = [
     "Origin",
     "Rows",
     "is_arrow_variant",
+    "plan_id",
     "variant_json",
 ]
 
@@ -68,9 +70,21 @@ METADATA_FIELDS = (
     pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")),
 )
 
+#: How changes are counted within a version. Counting 1 believed statistics, kept the rows of a cdc
+#: file in their writer's order, and counted rows of files that were not there to leave, or were
+#: there already.
+COUNTING = 2
+
 #: The last letter of an event id, so that one row's two images have different ids.
 _LETTERS = pa.array(["i", "b", "a", "d"])
 _KINDS = pa.array(CHANGE_TYPES)
+
+
+def plan_id(*named: Any, counting: int = COUNTING) -> str:
+    """Names the options by which the changes within a version are counted: 12 hex digits."""
+    # Counting 1 had no number: offsets that were saved then are known by their ids.
+    text = json.dumps(named if counting == 1 else [counting, *named])
+    return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, order=True)

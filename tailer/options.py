@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 
+from tailer.changes import COUNTING, plan_id
 from tailer.decode.engine import DiffOptions
 from tailer.decode.plan import ChangeSource
 from tailer.decode.rows import DecodeOptions
@@ -14,12 +13,7 @@ from tailer.policy import Policies
 from tailer.select import Selection
 from tailer.sink import Sink, wants_row_ids
 
-__all__ = ["COUNTING", "FeedOptions", "PublishOptions", "RetryOptions"]
-
-#: How changes are counted within a version. Counting 1 believed statistics, kept the rows of a cdc
-#: file in their writer's order, and counted what leaves or comes of files that were not there to
-#: leave, or were there already.
-COUNTING = 2
+__all__ = ["FeedOptions", "PublishOptions", "RetryOptions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +66,7 @@ class FeedOptions:
         return replace(options, paired=True, key=key)
 
     def plan_id(self, counting: int = COUNTING) -> str:
-        """Names the options by which the changes of a version are counted: 12 hex digits."""
+        """Names the options by which the changes of a version are counted."""
         where = self.selection.where.text if self.selection.where else None
-        passing = [self.policies.ignore_deletes, self.policies.skip_change_commits]
-        named = [self.change_source, self.key, where, *passing]
-        # Counting 1 had no number: offsets that were saved then are known by their ids.
-        text = json.dumps(named if counting == 1 else [counting, *named])
-        return blake2b(text.encode(), digest_size=6).hexdigest()
+        passing = (self.policies.ignore_deletes, self.policies.skip_change_commits)
+        return plan_id(self.change_source, self.key, where, *passing, counting=counting)

@@ -65,7 +65,7 @@ def test_a_resume_counts_what_the_files_have(
         start = Offset(version, index, snapshot=snapshot, plan=PLAN)
         assert ids(table, start) == whole[index:]
     beyond = Offset(version, TOTAL + 1, snapshot=snapshot, plan=PLAN)
-    assert f"has {TOTAL}" in refusal(lambda: ids(table, beyond), OffsetError)  # type: ignore[arg-type]
+    assert f"has {TOTAL}" in refusal(lambda: ids(table, beyond), OffsetError)
 
 
 @pytest.mark.parametrize("source", ["cdf", "derived"])
@@ -161,7 +161,8 @@ def plan_of(table: TableBuilder, start: Offset, *, files: int = 1) -> list[list[
 
 
 def rows_in(table: TableBuilder, order: FileOrder) -> list[int]:
-    column = pq.read_table(table.folder / order.file.path).column("id").to_pylist()
+    file = table.folder / order.file.path
+    column: list[int] = pq.read_table(file).column("id").to_pylist()
     end = None if order.take is None else order.skip + order.take
     return column[order.skip : end]
 

@@ -11,9 +11,8 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 
-from tailer.changes import ChangeFile, Offset
+from tailer.changes import COUNTING, ChangeFile, Offset, plan_id
 from tailer.decode.naming import Removal
 from tailer.decode.plan import (
     counts_files,
@@ -32,8 +31,6 @@ from tailer.follow import FollowOptions, follow
 from tailer.live import LiveFiles
 from tailer.log import DeltaLog
 from tailer.mapped import KnownRemovals
-from tailer.options import COUNTING, FeedOptions
-from tailer.policy import Policies
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder, fan_out, rewrite_order
 
@@ -415,14 +412,10 @@ class Planner:
 
 def _plan_id(options: SourceOptions, counting: int) -> str:
     """Names what the changes within a version are counted by, as a daemon's feed does."""
-    passing = Policies(
-        ignore_deletes=options.ignore_deletes, skip_change_commits=options.skip_change_commits
-    )
-    feed = FeedOptions(change_source=options.change_source, key=options.key, policies=passing)
-    plan = feed.plan_id(counting)
-    if options.exclude is None:
-        return plan
-    return blake2b(f"{plan} {options.exclude}".encode(), digest_size=6).hexdigest()
+    named = (options.change_source, options.key, None)
+    passing = (options.ignore_deletes, options.skip_change_commits)
+    excluded = [] if options.exclude is None else [options.exclude]
+    return plan_id(*named, *passing, *excluded, counting=counting)
 
 
 def _is_within(planned: Planned, end: Offset) -> bool:

@@ -162,8 +162,8 @@ def rows_that_leave_have_the_new_schema(patch: Patch) -> None:
 
 
 def cdc_files_are_read_beside_the_others(patch: Patch) -> None:
-    def both(commit: Commit, known: Any, moot: Any) -> Iterator[ChangeFile]:
-        files = plan._file_changes(commit, known, moot)
+    def both(commit: Commit, *known: Any) -> Iterator[ChangeFile]:
+        files = plan._file_changes(commit, *known)
         return chain(plan._cdc_files(commit), files) if commit.header.cdcs else files
 
     patch.setattr("tailer.commits.plan_changes", both)
