@@ -22,7 +22,8 @@ from tailer.delta.commit import Commit
 from tailer.delta.segment import LogKind, commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, OffsetError, TableError, TableReplaced, TransientError
-from tailer.log import COMMIT_MEMORY_BYTES_MAX, DeltaLog, versions_of
+from tailer.json_files import MEMORY_BYTES_MAX
+from tailer.log import DeltaLog, versions_of
 from tailer.store import LOG_DIR, ReadsAhead, Watch, rest_mark, traits_of
 from tailer.store.ahead import Budget
 
@@ -113,7 +114,7 @@ class _Coming:
     ) -> None:
         self.since = anyio.current_time()
         self._commit, self._unchanged, self._then = commit, unchanged, then
-        self._budget, self._taken = budget, COMMIT_MEMORY_BYTES_MAX
+        self._budget, self._taken = budget, MEMORY_BYTES_MAX
         self._task = asyncio.create_task(self._come())
 
     async def _come(self) -> tuple[Commit, bool]:
@@ -246,9 +247,7 @@ class _Follower:
         version = before.version + 1
         if self._budget is None or len(self._coming) >= _COMMITS_AHEAD_MAX:
             return
-        if (self._last is None or version <= self._last) and self._budget.take(
-            COMMIT_MEMORY_BYTES_MAX
-        ):
+        if (self._last is None or version <= self._last) and self._budget.take(MEMORY_BYTES_MAX):
             commit = partial(self.log.commit, version, before.after, before.timestamp_ms)
             unchanged = partial(self._unchanged, before)
             self._coming.append(_Coming(commit, unchanged, self._start_ahead, self._budget))

@@ -5,8 +5,6 @@ How it is followed as it grows is in :mod:`tailer.follow`.
 
 from __future__ import annotations
 
-import io
-import tempfile
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, closing
@@ -15,7 +13,7 @@ import anyio
 import anyio.to_thread
 
 from tailer.checkpoints import CheckpointReader, ListedFiles, chunks
-from tailer.delta.actions import Action, AddFile, parse_line
+from tailer.delta.actions import Action, AddFile
 from tailer.delta.checkpoint import FILES, WITH_STATISTICS, adds_of
 from tailer.delta.checksum import VersionChecksum, parse_checksum
 from tailer.delta.commit import Commit, Lines, read_actions, read_header
@@ -30,17 +28,11 @@ from tailer.delta.segment import (
 )
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
 from tailer.delta.timestamps import commit_timestamp, enablement
-from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, spilling
-from tailer.spill import ReadAgain
-from tailer.store import LOG_DIR, FileStatus, Store, traits_of
+from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
+from tailer.json_files import MEMORY_BYTES_MAX, JsonFiles
+from tailer.store import LOG_DIR, Store
 
 __all__ = ["DeltaLog", "versions_of"]
-
-#: A commit up to this size is kept in memory while it is worked on; a larger one on disk.
-COMMIT_MEMORY_BYTES_MAX = 16 * 1024 * 1024
-#: No line of the log is longer than this; one action is a few kilobytes at most.
-LINE_BYTES_MAX = 64 * 1024 * 1024
-READ_CHUNK_BYTES = 8 * 1024 * 1024
 
 
 class DeltaLog:
@@ -52,7 +44,7 @@ class DeltaLog:
     def __init__(self, store: Store, *, torn_commit_max_s: float = 10.0) -> None:
         self.store = store
         self.torn_commit_max_s = torn_commit_max_s
-        self._atomic = traits_of(store).atomic
+        self._json = JsonFiles(store, torn_commit_max_s)
         self._checkpoints = CheckpointReader(store, self.lines)
 
     def _at(self, error: TableError) -> TableError:
@@ -83,7 +75,7 @@ class DeltaLog:
         """What ``_last_checkpoint`` says: a hint, and none at all if it can't be trusted."""
         try:
             path = f"{LOG_DIR}/_last_checkpoint"
-            data, status = await self.store.read(path, 0, COMMIT_MEMORY_BYTES_MAX)
+            data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
             return parse_last_checkpoint(data) if status.size <= len(data) else None
         except (FileNotFoundError, CorruptLog):
             return None
@@ -199,7 +191,7 @@ class DeltaLog:
         for file in reversed(segment.deltas):
             if file.kind is LogKind.COMMIT and file.version == segment.version:
                 # It may be the newest of all, and its writer still at work on it.
-                lines, _ = await self._whole_lines(file.name, file.version)
+                lines, _ = await self._json.whole_lines(file.name, file.version)
             else:
                 lines = await self.lines(file.name)
             steering = read_actions(file.name, lines(), files=False)
@@ -305,7 +297,7 @@ class DeltaLog:
         """What a version's checksum file (``.crc``) says; None without one that can be trusted."""
         try:
             path = f"{LOG_DIR}/{version:020d}.crc"
-            data, status = await self.store.read(path, 0, COMMIT_MEMORY_BYTES_MAX)
+            data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
             return parse_checksum(data) if status.size <= len(data) else None
         except (FileNotFoundError, CorruptLog):
             return None
@@ -342,49 +334,19 @@ class DeltaLog:
 
         For whoever hands actions on as they are. Raises FileNotFoundError.
         """
-        return (await self._lines(name))[0]
+        return (await self._json.lines(name))[0]
 
     async def _json_actions(self, name: str) -> Iterator[Action]:
-        lines, _ = await self._lines(name)
+        lines, _ = await self._json.lines(name)
         return read_actions(name, lines())
 
     # Commits
-
-    async def _lines(self, name: str) -> tuple[Lines, FileStatus]:
-        """The lines of a JSON file of the log, as often as they are asked for.
-
-        A large one is kept in a temporary file, not in memory. Raises FileNotFoundError.
-        """
-        path = f"{LOG_DIR}/{name}"
-        data, status = await self.store.read(path, 0, COMMIT_MEMORY_BYTES_MAX)
-        if status.size <= len(data):
-            return lambda: _split(io.BytesIO(data), name), status
-        with spilling(None):
-            spool = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the commit is forgotten
-        at = 0
-        while True:
-            with spilling(None):
-                await anyio.to_thread.run_sync(spool.write, data)
-            at += len(data)
-            if at >= status.size or not data:
-                break
-            data, again = await self.store.read(path, at, READ_CHUNK_BYTES)
-            if self._atomic and again.tag != status.tag:
-                raise TransientError(f"{self.store.root}, {path} was replaced while it was read")
-        with spilling(None):
-            spool.flush()
-
-        def lines() -> Iterator[bytes]:
-            with io.BufferedReader(ReadAgain(spool)) as f:
-                yield from _split(f, name)
-
-        return lines, status
 
     async def commit(self, version: int, before: TableState | None, floor_ms: int | None) -> Commit:
         """One version's commit. ``floor_ms`` is the timestamp of the version before (None if not
         known). Raises FileNotFoundError if it is not there (yet)."""
         name = commit_name(version)
-        lines, status = await self._whole_lines(name, version)
+        lines, status = await self._json.whole_lines(name, version)
         try:
             header = await anyio.to_thread.run_sync(lambda: read_header(name, lines()))
             after = _state_after(before, header.protocol, header.metadata)
@@ -406,38 +368,12 @@ class DeltaLog:
         """All actions of one version's commit, for whoever asks for no state of the table. Raises
         FileNotFoundError if it is not there, :class:`CorruptLog` if the protocol forbids it."""
         name = commit_name(version)
-        lines, _ = await self._whole_lines(name, version)
+        lines, _ = await self._json.whole_lines(name, version)
         try:
             await anyio.to_thread.run_sync(lambda: read_header(name, lines()))
         except TableError as e:
             raise self._at(e).at(version=version, path=name) from None
         return read_actions(name, lines())
-
-    async def _whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
-        """The lines of a commit once its last one is whole and its size has come to rest.
-
-        A writer without atomic rename may be in the middle of it. (A tear exactly at a line's end
-        can't be seen.)
-        """
-        waited = 0.0
-        lines, status = await self._lines(name)
-        while True:
-            if (
-                self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size
-            ) and await anyio.to_thread.run_sync(_ends_whole, lines):
-                return lines, status
-            if waited >= self.torn_commit_max_s:
-                raise CorruptLog(
-                    f"the commit is half-written, and was not finished for {waited:.0f} s",
-                    table=self.store.root,
-                    version=version,
-                    path=name,
-                    hint="its writer does not write atomically and has died; repair or remove it",
-                )
-            pause = min(0.05 + waited, 1.0)
-            await anyio.sleep(pause)
-            waited += pause
-            lines, status = await self._lines(name)
 
     async def state_before(self, version: int) -> TableState | None:
         """The state at ``version - 1``; None for version 0.
@@ -453,7 +389,7 @@ class DeltaLog:
             try:
                 at = await self.snapshot(version)
                 name = commit_name(version)
-                lines, _ = await self._lines(name)
+                lines, _ = await self._json.lines(name)
                 header = read_header(name, lines())
             except (TableError, FileNotFoundError):
                 raise loss from None
@@ -481,24 +417,3 @@ def _state_after(before: TableState | None, protocol: object, metadata: object) 
     reconciliation = Reconciliation()
     reconciliation.take([a for a in (protocol, metadata) if a is not None])  # type: ignore[misc]  # as in the header
     return reconciliation.state()
-
-
-def _split(file: io.BufferedIOBase | io.BytesIO | io.BufferedReader, name: str) -> Iterator[bytes]:
-    while line := file.readline(LINE_BYTES_MAX + 1):
-        if len(line) > LINE_BYTES_MAX:
-            raise CorruptLog(f"a line is longer than {LINE_BYTES_MAX} bytes", path=name)
-        yield line
-
-
-def _ends_whole(lines: Lines) -> bool:
-    """Whether the last line is a whole one: ended by a newline, or JSON that can be read."""
-    last = b""
-    for line in lines():
-        last = line
-    if last.endswith(b"\n"):
-        return True
-    try:
-        parse_line(last)
-    except TableError:
-        return False
-    return bool(last.strip())

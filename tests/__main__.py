@@ -93,9 +93,12 @@ def _watch(part: Part, shown: threading.Lock) -> None:
 
 
 def _start(expression: str) -> subprocess.Popen[str]:
+    # Each of hundreds of programs would be compiled again.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.Popen(
         _pytest(expression),
-        cwd=ROOT, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        cwd=ROOT, env=environment, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
 

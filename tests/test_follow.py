@@ -26,7 +26,8 @@ from tailer.errors import (
     TransientError,
 )
 from tailer.follow import FollowOptions, _Coming, follow
-from tailer.log import COMMIT_MEMORY_BYTES_MAX, DeltaLog
+from tailer.json_files import MEMORY_BYTES_MAX
+from tailer.log import DeltaLog
 from tailer.store.ahead import Budget
 from tailer.store.local import LocalStore
 from tailer.testing.faulty import FaultyStore, Script
@@ -315,7 +316,7 @@ async def test_a_commit_that_arrives_in_the_turn_in_which_it_is_asked_for(
         await asks.wait()
         assert await coming.get() == (commit, True)
 
-    budget = Budget(COMMIT_MEMORY_BYTES_MAX)
+    budget = Budget(MEMORY_BYTES_MAX)
     coming = come(arriving, told.append, budget)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asking, coming)
@@ -335,7 +336,7 @@ def come(
     async def unchanged() -> bool:
         return True
 
-    assert budget.take(COMMIT_MEMORY_BYTES_MAX)
+    assert budget.take(MEMORY_BYTES_MAX)
     return _Coming(commit, unchanged, then, budget)
 
 
@@ -343,7 +344,7 @@ async def test_a_commit_that_is_not_there_takes_nothing_of_the_budget() -> None:
     async def missing() -> Commit:
         raise FileNotFoundError
 
-    budget = Budget(COMMIT_MEMORY_BYTES_MAX)
+    budget = Budget(MEMORY_BYTES_MAX)
     coming = come(missing, lambda _: None, budget)
     await anyio.wait_all_tasks_blocked()
     assert budget.taken == 0, "before anybody asks for it"
@@ -359,7 +360,7 @@ async def test_a_commit_that_is_let_go_takes_nothing_of_the_budget(*, begun: boo
         await anyio.sleep_forever()
         raise AssertionError
 
-    budget = Budget(COMMIT_MEMORY_BYTES_MAX)
+    budget = Budget(MEMORY_BYTES_MAX)
     coming = come(never, lambda _: None, budget)
     if begun:
         await anyio.wait_all_tasks_blocked()

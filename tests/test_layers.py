@@ -40,7 +40,7 @@ LAYERS = (
     ("policy", "derive", "follow"),
     ("live", "counting"),
     ("log", "fetch", "offsets", "sink", "topic"),
-    ("checkpoints",),
+    ("checkpoints", "json_files"),
     ("store", "decode", "metrics", "pipe", "select"),
     # A shared table is a store, so the client lies below it; the server stands on the feed's parts.
     ("sharing.client",),

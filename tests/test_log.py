@@ -9,7 +9,7 @@ import anyio
 import pyarrow as pa
 import pytest
 
-import tailer.log
+import tailer.json_files
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, UnsupportedTable
 from tailer.log import DeltaLog
@@ -338,8 +338,8 @@ async def test_a_large_commit_is_read_from_disk_as_from_memory(
     log = log_of(table)
     state = (await log.snapshot(1)).state
     in_memory = await log.commit(2, state, None)
-    monkeypatch.setattr(tailer.log, "COMMIT_MEMORY_BYTES_MAX", 1000)
-    monkeypatch.setattr(tailer.log, "READ_CHUNK_BYTES", 777)
+    monkeypatch.setattr(tailer.json_files, "MEMORY_BYTES_MAX", 1000)
+    monkeypatch.setattr(tailer.json_files, "READ_CHUNK_BYTES", 777)
     on_disk = await log.commit(2, state, None)
     assert on_disk.header == in_memory.header
     for _ in range(2):
@@ -350,7 +350,7 @@ async def test_a_line_without_an_end_is_refused(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(table, 1)
-    monkeypatch.setattr(tailer.log, "LINE_BYTES_MAX", 50)
+    monkeypatch.setattr(tailer.json_files, "LINE_BYTES_MAX", 50)
     with pytest.raises(CorruptLog, match="longer than 50 bytes"):
         await log_of(table).commit(1, None, None)
 

@@ -3,8 +3,8 @@
     python -m tests.benchmarks.bench_share [--rounds 3]
 
 prints the time to the first line (of the server's first answer, too), files per second, and how far
-the server's memory grew beyond what it had after its start, by 1 and by 4 clients at once. Ends with 1 where the first line took
-more than its bound, or memory grew with the number of files.
+the server's memory grew beyond what it had after its start, by 1 and by 4 clients at once. Ends
+with 1 where the first line took more than its bound, or memory grew with the number of files.
 """
 
 from __future__ import annotations
