@@ -22,9 +22,10 @@ import anyio.to_thread
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.encode.json import text_of
-from sinks.encode.records import Encoder, encoder_options, load_encoder
-from sinks.encode.rows import row_objects
+from sinks.formats.json import text_of
+from sinks.formats.load import encoder_options, load_encoder
+from sinks.formats.records import Encoder
+from sinks.formats.rows import row_objects
 from sinks.line_file import LineFile
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
@@ -62,7 +63,7 @@ def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
 class JsonlSink:
     """Writes to ``path``, or to standard output where that is "-".
 
-    ``format`` and its ``options`` are of :func:`sinks.encode.records.load_encoder`; ``ids``,
+    ``format`` and its ``options`` are of :func:`sinks.formats.load.load_encoder`; ``ids``,
     ``origin`` and ``row_ids`` are for the format ``rows``.
     """
 
@@ -87,7 +88,7 @@ class JsonlSink:
         self.format = format
         self.options = dict(options or {})
         encoder = load_encoder(format, self.options)
-        #: What the feed pairs updates by: see :class:`sinks.encode.records.Encoder`.
+        #: What the feed pairs updates by: see :class:`sinks.formats.records.Encoder`.
         self.paired, self.key_columns = encoder.paired, encoder.key_columns
         self._encoder = encoder
         self._target: LineFile | _StandardOutput | None = None

@@ -18,8 +18,8 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
-from tailer.durable import make_folder, sync_folder
 from tailer.errors import SinkRejected, TransientError, may_heal, out_of_reach
+from tailer.files.durable import make_folder, sync_folder
 
 __all__ = ["LineFile"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailer.signals import install
+from tailer.process.signals import install
 
 __all__ = ["run"]
 
@@ -10,7 +10,7 @@ __all__ = ["run"]
 def run() -> None:
     """The console script. Signals are received before anything else is loaded, which takes time."""
     install()
-    from tailer.cli import run as run_command
+    from tailer.cli.main import run as run_command
 
     run_command()
 

@@ -234,11 +234,11 @@ class ChangeBatch:
     ("Row Tracking"), if they were asked for; None where the version has none, or where it is read
     from cdc files, which do not tell them.
 
-    Where a feed pairs updates (:mod:`tailer.pair`), ``before`` (struct of the data columns) has
-    each update's preimage beside its postimage, null in every other row; such a preimage is no row
-    of its own then, and ``indices`` (int64) are the rows' places in the version. An image without
-    a partner stays a row of its own. So do the two of an update that changes the key; where the
-    writer tells that they belong together, each has the other one in ``partner`` (struct of the
+    Where a feed pairs updates (:mod:`tailer.feed.pairing`), ``before`` (struct of the data columns)
+    has each update's preimage beside its postimage, null in every other row; such a preimage is no
+    row of its own then, and ``indices`` (int64) are the rows' places in the version. An image
+    without a partner stays a row of its own. So do the two of an update that changes the key; where
+    the writer tells that they belong together, each has the other one in ``partner`` (struct of the
     data columns, null in every other row).
 
     ``plan`` says how the changes are counted, in offsets within the version.

@@ -24,7 +24,6 @@ import anyio
 import anyio.to_thread
 from anyio.from_thread import start_blocking_portal
 
-from tailer import log as async_log
 from tailer.delta.actions import Action, AddFile, DomainMetadata, Metadata, Protocol
 from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.properties import tombstone_retention_ms
@@ -32,7 +31,8 @@ from tailer.delta.schema import StructField
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import ConfigError, CorruptRow, DataLoss, TableError
-from tailer.history import (
+from tailer.log import table as async_log
+from tailer.log.history import (
     HistoryEntry,
     Sums,
     checksum_errors,

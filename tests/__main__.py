@@ -18,7 +18,7 @@ import sys
 import threading
 from dataclasses import dataclass, field
 
-from tests.source import ROOT
+from tests.support.source import ROOT
 
 PARTS = {"tests with Java": "java", "tests without Java": "not java"}
 COLORS = re.compile(r"\x1b\[[0-9;]*m")

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tailer import columns
-from tests.components import Component, java_major, require, start_spark
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
+from tests.support.components import Component, java_major, require, start_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.kafka.broker import Broker
     from tests.kafka.brokers import Brokers
-    from tests.registry import Registry
+    from tests.support.registry import Registry
 
 # The first test that uses one of these waits for its start.
 START_TIMEOUT_S = 600
@@ -155,7 +155,7 @@ def brokers() -> Iterator[Brokers]:
 @pytest.fixture(scope="session")
 def registry() -> Iterator[Registry]:
     """One real schema registry for all tests; each uses subjects of its own."""
-    from tests.registry import Registry
+    from tests.support.registry import Registry
 
     with Registry() as running:
         yield running

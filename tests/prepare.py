@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from tests.components import DELTA, Component, NotMade
 from tests.kafka.broker import KAFKA
-from tests.registry import REGISTRY
 from tests.s3.fixture import S3_SERVER
 from tests.sharing.official import OFFICIAL_CLIENT
 from tests.spark.others import OTHERS
+from tests.support.components import DELTA, Component, NotMade
+from tests.support.registry import REGISTRY
 
 __all__ = ["COMPONENTS", "prepare", "prepare_all"]
 

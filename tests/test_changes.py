@@ -12,7 +12,7 @@ import pytest
 
 from tailer.changes import CHANGE_TYPES, METADATA_FIELDS, ChangeBatch, ChangeFile, Offset
 from tailer.errors import OffsetError
-from tests.feeds import refusal, state
+from tests.support.feeds import refusal, state
 
 FULL = Offset(5, 7, snapshot=True, table_id="t", timestamp_floor_ms=123)
 FILE = ChangeFile(

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.columns import RAW, SIZED, array_part, loaded
-from tests.components import require
-from tests.source import ROOT
+from tests.support.components import require
+from tests.support.source import ROOT
 
 
 @pytest.fixture(scope="module")

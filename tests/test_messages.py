@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from tailer.errors import ConfigError, SinkRejected, TableError, TransientError, printable
-from tailer.logs import set_up_logs
+from tailer.process.logs import set_up_logs
 from tailer.testing.table import TableBuilder
-from tests.programs import run_tailer
+from tests.support.programs import run_tailer
 
 #: Ends a line, clears a screen, sets a title (by a C1 control), turns the writing round, hides.
 EVIL = (
@@ -79,7 +79,7 @@ def test_the_folders_of_killed_processes_are_swept_at_the_start(tmp_path: Path) 
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     left = (
-        "import os; from tailer.spill import SpillFolder\n"
+        "import os; from tailer.files.spill import SpillFolder\n"
         "made = SpillFolder('tailer-diff-'); (made.folder / 'file').write_bytes(b'x')\n"
         "os.kill(os.getpid(), 9)"
     )

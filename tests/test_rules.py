@@ -13,11 +13,11 @@ import pytest
 from tailer.changes import Offset
 from tailer.decode.plan import ChangeSource
 from tailer.delta.statistics import file_statistics
-from tailer.feed import read_changes
-from tailer.options import FeedOptions
+from tailer.feed.options import FeedOptions
+from tailer.feed.read import read_changes
 from tailer.testing.table import Action, TableBuilder
-from tests.feeds import batches, events, table_log
-from tests.source import ROOT
+from tests.support.feeds import batches, events, table_log
+from tests.support.source import ROOT
 
 _ROW = re.compile(r"\| (\d+) \| .* \| (.*) \|")
 _TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")

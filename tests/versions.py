@@ -19,8 +19,8 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.components import Component, NotMade, python_tag, run_maker
-from tests.source import ROOT
+from tests.support.components import Component, NotMade, python_tag, run_maker
+from tests.support.source import ROOT
 
 __all__ = ["CORE", "RESOLUTIONS", "environment"]
 
@@ -39,16 +39,16 @@ CORE = (
     "tests/golden",
     "tests/kafka/test_sink.py",
     "tests/offsets",
-    "tests/sharing/server/test_our_client.py",
-    "tests/sharing/server/test_rest.py",
+    "tests/share_server/test_our_client.py",
+    "tests/share_server/test_rest.py",
     "tests/sharing/test_client.py",
     "tests/sharing/test_private_key.py",
     "tests/sinks",
     "tests/store/test_local.py",
     "tests/store/test_s3.py",
-    "tests/test_daemon.py",
-    "tests/test_feed.py",
-    "tests/test_metrics.py",
+    "tests/daemon/test_daemon.py",
+    "tests/feed/test_feed.py",
+    "tests/daemon/test_metrics.py",
 )
 BUILT_FROM = ("pyproject.toml", "hatch_build.py", "tailer/_columns.c")
 

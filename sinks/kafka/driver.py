@@ -1,4 +1,4 @@
-"""What the sink asks of a Kafka client library, and the choice between the two that there are.
+"""What the sink asks of a Kafka client library.
 
 A driver blocks, so all of it runs in a worker thread; calls never overlap. Errors come out as
 :class:`TransientError` or :class:`SinkRejected`. After any of them nothing is known about the
@@ -11,18 +11,9 @@ import typing
 
 import pyarrow as pa
 
-from sinks.encode.records import Records
-from sinks.kafka.options import KafkaOptions
-from tailer.errors import TransientError
+from sinks.formats.records import Records
 
-__all__ = ["Driver", "Fenced", "open_driver"]
-
-
-class Fenced(TransientError):
-    """Another producer has the same transactional id, or the transaction took too long.
-
-    Which of the two it was, the progress topic tells.
-    """
+__all__ = ["Driver"]
 
 
 class Driver(typing.Protocol):
@@ -51,18 +42,3 @@ class Driver(typing.Protocol):
 
     def close(self) -> None:
         """Let go of everything at once; what was not flushed or committed is given up."""
-
-
-def open_driver(options: KafkaOptions, transactional_id: str | None) -> Driver:
-    """A connected driver of the kind that the options name; with no id, one without transactions.
-
-    Raises :class:`TransientError` where no broker answers, :class:`SinkRejected` where one refuses
-    the client, :class:`ConfigError` where the library is not installed.
-    """
-    if options.driver == "librdkafka":
-        from sinks.kafka.librdkafka import LibrdkafkaDriver
-
-        return LibrdkafkaDriver(options, transactional_id)
-    from sinks.kafka.kafka_python import KafkaPythonDriver
-
-    return KafkaPythonDriver(options, transactional_id)

@@ -19,7 +19,7 @@ from typing import Any
 from sinks.kafka.ahead import Pieces, slices
 from sinks.kafka.cluster import Topic
 from sinks.kafka.delivery import accepted, delivery_of
-from sinks.kafka.driver import Fenced
+from sinks.kafka.failures import Fenced
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.progress import Progress, read_progress
 from sinks.kafka.publisher import Publisher, single_record

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sinks.kafka.driver import Fenced
 from sinks.kafka.last_words import attentive_client
 from sinks.kafka.options import KafkaOptions
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 
-__all__ = ["connected", "failure", "raised_as_failures"]
+__all__ = ["Fenced", "connected", "failure", "raised_as_failures"]
 
 T = TypeVar("T")
 
@@ -83,6 +82,13 @@ _INTERNALS = re.compile(r"Request '.*' failed with response '.*'\.?|\[Error \d+\
 #: What the libraries call errors, and where they met them.
 _NAMES = re.compile(r"(Unexpected error in \w+: *)?\b[A-Z]\w+Error\b:?")
 _FIRST_SPELL_MS = 500
+
+
+class Fenced(TransientError):
+    """Another producer has the same transactional id, or the transaction took too long.
+
+    Which of the two it was, the progress topic tells.
+    """
 
 
 def failure(error: BaseException, doing: str) -> TailerError:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sinks.encode.records import Records
+from sinks.formats.records import Records
 from sinks.kafka import accumulator
 from sinks.kafka.cluster import client_settings
 from sinks.kafka.failures import connected, raised_as_failures

@@ -14,9 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from sinks.encode.records import Records
-from sinks.kafka.driver import Fenced
-from sinks.kafka.failures import raised_as_failures
+from sinks.formats.records import Records
+from sinks.kafka.failures import Fenced, raised_as_failures
 from sinks.kafka.options import KafkaOptions
 from tailer.errors import ConfigError, SinkRejected, TransientError
 

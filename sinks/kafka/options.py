@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sinks.encode.records import FORMATS, encoder_options
-from sinks.encode.registry import located
+from sinks.formats.load import FORMATS, encoder_options
+from sinks.formats.registry import located
 from sinks.kafka.option_names import our_names, with_dots
 from sinks.kafka.security import Security
 from tailer.errors import ConfigError

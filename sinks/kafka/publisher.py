@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.encode.records import Encoder, Records
+from sinks.formats.records import Encoder, Records
 from sinks.kafka.ahead import Pieces, slices
 from sinks.kafka.cluster import Topic
 from sinks.kafka.driver import Driver

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.encode.records import Records
+from sinks.formats.records import Records
 from tailer import columns
 from tailer.columns import OPTIONAL, SIZED, array_part
 

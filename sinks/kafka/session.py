@@ -14,10 +14,11 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from sinks.encode.records import Encoder, load_encoder
+from sinks.formats.load import load_encoder
+from sinks.formats.records import Encoder
 from sinks.kafka.ahead import Ahead, Pieces
 from sinks.kafka.cluster import Cluster, Topic
-from sinks.kafka.driver import Driver, open_driver
+from sinks.kafka.driver import Driver
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.publisher import Publisher, single_record
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -137,7 +138,7 @@ class Session(ABC):
         if topic is not None:
             self._batch_bytes = min(self._batch_bytes, topic.max_message_bytes)
         options = replace(self.options, batch_bytes=self._batch_bytes)
-        return open_driver(options, transactional_id)
+        return _opened_driver(options, transactional_id)
 
     def _encoder(self, topic: str) -> Encoder:
         own = {**self.options.encoder, "name": self.feed, "topic": topic}
@@ -211,3 +212,18 @@ class AtLeastOnce(Session):
         if self.options.notice_topic and self.driver is not None:
             self._send_notice(notice)
             self.driver.flush()
+
+
+def _opened_driver(options: KafkaOptions, transactional_id: str | None) -> Driver:
+    """A connected driver of the kind that the options name; with no id, one without transactions.
+
+    Raises :class:`TransientError` where no broker answers, :class:`SinkRejected` where one refuses
+    the client, :class:`ConfigError` where the library is not installed.
+    """
+    if options.driver == "librdkafka":
+        from sinks.kafka.librdkafka import LibrdkafkaDriver
+
+        return LibrdkafkaDriver(options, transactional_id)
+    from sinks.kafka.kafka_python import KafkaPythonDriver
+
+    return KafkaPythonDriver(options, transactional_id)

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from sinks.encode.records import load_encoder
+from sinks.formats.load import load_encoder
 from sinks.kafka.delivery import accepted, delivery_of
 from sinks.kafka.exactly_once import ExactlyOnce
 from sinks.kafka.options import KafkaOptions, topic_name
@@ -31,7 +31,7 @@ class KafkaSink:
         self.options = options
         encoder = load_encoder(options.format, options.encoder)
         #: Whether the feed is to pair updates, and by which columns: see
-        #: :class:`sinks.encode.records.Encoder`.
+        #: :class:`sinks.formats.records.Encoder`.
         self.paired = encoder.paired
         self.key_columns = encoder.key_columns
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"

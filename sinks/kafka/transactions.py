@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
-from sinks.encode.records import Records
+from sinks.formats.records import Records
 from sinks.kafka.cluster import Cluster, Place
 from sinks.kafka.driver import Driver
 from sinks.kafka.settlement import Settlement

@@ -22,7 +22,7 @@ from tailer.decode.share import Share
 from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
 from tailer.decode.vectors import bitmap_of
 from tailer.errors import TableError, TailerError, UnsupportedTable, no_room, spilling
-from tailer.spill import SpillFolder
+from tailer.files.spill import SpillFolder
 
 __all__ = ["DiffOptions", "Engine", "Unmatched"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import spilling
-from tailer.spill import SpillFolder
+from tailer.files.spill import SpillFolder
 
 __all__ = ["Numbers", "Preimages"]
 

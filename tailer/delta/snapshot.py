@@ -114,7 +114,7 @@ def _all_fields(data_type: DataType) -> Iterator[StructField]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A version's state without its files, which :mod:`tailer.log` streams on demand.
+    """A version's state without its files, which :mod:`tailer.log.table` streams on demand.
 
     ``segment`` is what the snapshot was read from; ``transactions`` maps application id to its
     last transaction, ``domains`` domain name to its metadata.

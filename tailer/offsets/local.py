@@ -17,7 +17,6 @@ import anyio
 import anyio.to_thread
 
 from tailer.changes import Offset
-from tailer.durable import make_folder, sync_folder
 from tailer.errors import (
     OffsetError,
     OffsetHeld,
@@ -26,6 +25,7 @@ from tailer.errors import (
     may_heal,
     out_of_reach,
 )
+from tailer.files.durable import make_folder, sync_folder
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import (
     FORMAT,

@@ -34,10 +34,10 @@ from tailer.offsets.document import (
     to_bytes,
 )
 from tailer.offsets.owner import describe, is_dead, this_process
-from tailer.store.s3 import SharedClients
-from tailer.store.s3_client import Call, S3Client
-from tailer.store.s3_errors import Answer, refusal
-from tailer.store.s3_options import S3Options, parse_s3_address
+from tailer.store.s3.client import Call, S3Client
+from tailer.store.s3.errors import Answer, refusal
+from tailer.store.s3.options import S3Options, parse_s3_address
+from tailer.store.s3.store import SharedClients
 from tailer.store.traffic import Traffic
 
 __all__ = ["S3OffsetStore"]

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from tailer.changes import Offset
 from tailer.decode.naming import Removal
 from tailer.delta.snapshot import TableState
-from tailer.log import DeltaLog
+from tailer.log.table import DeltaLog
 from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, pack

@@ -22,13 +22,13 @@ from anyio.from_thread import BlockingPortal
 from pyspark.sql.datasource import InputPartition
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.commits import Item
-from tailer.feed import read_items
-from tailer.live import LiveFiles
-from tailer.log import DeltaLog
-from tailer.metrics import Observer
-from tailer.options import FeedOptions
-from tailer.policy import Requests
+from tailer.feed.commit import Item
+from tailer.feed.metrics import Observer
+from tailer.feed.options import FeedOptions
+from tailer.feed.policy import Requests
+from tailer.feed.read import read_items
+from tailer.log.live import LiveFiles
+from tailer.log.table import DeltaLog
 from tailer.spark.driver import TaskPartition
 from tailer.spark.failing import one_sentence
 from tailer.spark.limited import LimitedStreamReader

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from tailer.metrics import FeedMetrics
+from tailer.feed.metrics import FeedMetrics
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -16,7 +16,7 @@ import anyio
 
 from tailer.changes import METADATA_FIELDS
 from tailer.errors import ConfigError, SinkRejected
-from tailer.log import DeltaLog
+from tailer.log.table import DeltaLog
 from tailer.store import open_store
 
 if TYPE_CHECKING:

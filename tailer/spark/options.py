@@ -20,7 +20,7 @@ from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.decode.plan import ChangeSource
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, OffsetError
-from tailer.history import check_start, parse_timestamp
+from tailer.log.history import check_start, parse_timestamp
 
 __all__ = ["STORE_PREFIX", "SchemaChange", "SourceOptions", "source_options"]
 

@@ -19,7 +19,7 @@ from tailer.decode.plan import Rewrite, row_ids_hold
 from tailer.decode.proofs import Numbers, independent
 from tailer.decode.share import Share, engine_version
 from tailer.delta.commit import Commit, CommitHeader
-from tailer.live import Moot
+from tailer.log.live import Moot
 
 __all__ = [
     "FileOrder",
@@ -103,7 +103,7 @@ class VersionOrder:
 
     The task reads them as the daemon does. ``cost`` is about how many bytes that takes, in
     ``files`` files. ``moot`` are the file actions by version that change nothing, which the driver
-    has found (:mod:`tailer.live`).
+    has found (:mod:`tailer.log.live`).
     """
 
     start: Offset

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.commits import Item
 from tailer.errors import SinkRejected, TailerError, TransientError
-from tailer.feed import Feed
-from tailer.options import FeedOptions
-from tailer.publish import Publisher
+from tailer.feed.commit import Item
+from tailer.feed.options import FeedOptions
+from tailer.feed.publish import Publisher
+from tailer.feed.run import Feed
+from tailer.files.spill import SpillFolder
 from tailer.spark.envelope import BatchSource, feed_option, items
 from tailer.spark.options import STORE_PREFIX
-from tailer.spill import SpillFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

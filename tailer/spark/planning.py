@@ -27,10 +27,10 @@ from tailer.delta.commit import Commit
 from tailer.delta.schema import arrow_schema
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, TableError, UnsupportedTable
-from tailer.follow import FollowOptions, follow
-from tailer.live import LiveFiles
-from tailer.log import DeltaLog
-from tailer.mapped import KnownRemovals
+from tailer.log.follow import FollowOptions, follow
+from tailer.log.live import LiveFiles
+from tailer.log.mapping_removals import KnownRemovals
+from tailer.log.table import DeltaLog
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder, fan_out, rewrite_order
 
@@ -306,7 +306,7 @@ class Planner:
 
     async def _changes(self, planned: Planned) -> AsyncGenerator[tuple[ChangeFile, int], None]:
         """A version's files and how many changes each has; those are kept for the next batch."""
-        from tailer.counting import known_changes  # which opens files
+        from tailer.feed.counting import known_changes  # which opens files
 
         place = planned.version, planned.offset.snapshot
         if self._counted[0] != place:
@@ -333,7 +333,7 @@ class Planner:
         offset = planned.offset
         if not self._is_former(offset):
             return offset.index
-        from tailer.counting import Place
+        from tailer.feed.counting import Place
 
         async def files() -> AsyncGenerator[ChangeFile, None]:
             for file in planned.files:

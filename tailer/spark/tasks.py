@@ -17,9 +17,9 @@ from tailer.decode.kept import kept_rows
 from tailer.decode.part import Part
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.share import engine_version
-from tailer.derive import derive
 from tailer.errors import ConfigError, TableError
-from tailer.fetch import fetch
+from tailer.feed.derive import derive
+from tailer.feed.fetch import fetch
 from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder

@@ -164,8 +164,8 @@ def open_store(
     """The store of a table's address: a path, ``file:``, ``s3://bucket/key`` or a shared table's
     ``profile.share#share.schema.table``.
 
-    ``options`` are the store's own (those of :class:`tailer.store.s3_options.S3Options` or of
-    :class:`tailer.store.sharing.SharingOptions`), and ``traffic`` is told of its requests. Raises
+    ``options`` are the store's own: those of :class:`tailer.store.s3.options.S3Options` or of
+    :class:`tailer.store.shared.store.SharingOptions`. ``traffic`` counts its requests. Raises
     :class:`ConfigError` for an address that no store serves, or an option that its store does not
     have.
     """
@@ -173,7 +173,7 @@ def open_store(
         from tailer.sharing.profile import is_shared
 
         if is_shared(table):
-            from tailer.store.sharing import SharingOptions, SharingStore
+            from tailer.store.shared.store import SharingOptions, SharingStore
 
             return SharingStore(table, SharingOptions.parse(options or {}))
     scheme, separator, _ = table.partition("://")
@@ -184,7 +184,7 @@ def open_store(
             raise ConfigError(f"{table!r} is a local table, and takes no option {min(options)!r}")
         return LocalStore(table)
     if scheme.lower() in ("s3", "s3a", "s3n"):
-        from tailer.store.s3 import S3Store
+        from tailer.store.s3.store import S3Store
 
         return S3Store(table, options or {}, traffic)
     raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.source import ROOT
+from tests.support.source import ROOT
 
 #: All that measure against a peer or a bound. Each is a module of its own and has its own options.
 NAMES = (

@@ -27,9 +27,9 @@ import psutil
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed import Feed, run_feed
-from tailer.log import DeltaLog
-from tailer.metrics import FeedMetrics
+from tailer.feed.metrics import FeedMetrics
+from tailer.feed.run import Feed, run_feed
+from tailer.log.table import DeltaLog
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder

@@ -51,7 +51,7 @@ def rewritten_table(origin: str) -> Path:
     folder = bench_folder() / f"rewrite-{origin}"
     done = folder / "done"
     if not done.exists():
-        from tests.components import start_spark
+        from tests.support.components import start_spark
 
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

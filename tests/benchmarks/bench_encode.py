@@ -25,7 +25,7 @@ import fastavro
 import orjson
 import pyarrow as pa
 
-from sinks.encode.records import load_encoder
+from sinks.formats.load import load_encoder
 from tailer.changes import METADATA_FIELDS, ChangeBatch
 from tailer.testing.batches import change_batch
 

@@ -39,8 +39,8 @@ def open_table(table: Path) -> str:
     """What following from the newest version on has to know."""
     import anyio
 
-    from tailer.history import start_offset
-    from tailer.log import DeltaLog
+    from tailer.log.history import start_offset
+    from tailer.log.table import DeltaLog
     from tailer.store import open_store
 
     async def work() -> str:
@@ -59,7 +59,7 @@ def iterate(table: Path) -> str:
 
     import anyio
 
-    from tailer.log import DeltaLog
+    from tailer.log.table import DeltaLog
     from tailer.store import open_store
 
     async def work() -> str:

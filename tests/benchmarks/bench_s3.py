@@ -34,7 +34,7 @@ import psutil
 import pyarrow as pa
 
 from tailer.changes import Offset
-from tailer.store.s3 import S3Store
+from tailer.store.s3.store import S3Store
 from tailer.testing.table import TableBuilder
 from tests.benchmarks.bench_daemon import daemon
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from tests.benchmarks import big_log
-from tests.sharing.server.serving import Served, served
+from tests.share_server.serving import Served, served
 
 FILES = 100_000
 FIRST_LINE_S_MAX = 0.1

@@ -33,7 +33,7 @@ from tests.benchmarks.measure import environment
 from tests.benchmarks.python_sources import EmptySource, ReadySource, keep
 from tests.benchmarks.spark_home import compiled_spark_home
 from tests.benchmarks.tables import STARTING_VERSION, BenchTable, bench_folder, bench_table
-from tests.components import start_spark
+from tests.support.components import start_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

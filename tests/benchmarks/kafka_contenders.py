@@ -61,11 +61,11 @@ def ours(driver: str, delivery: str) -> Contender:
 
         from sinks.kafka.sink import KafkaSink
         from tailer.changes import Offset
-        from tailer.feed import Feed, run_feed
-        from tailer.log import DeltaLog
-        from tailer.metrics import FeedMetrics, MetricFamilies
+        from tailer.feed.metrics import FeedMetrics, MetricFamilies
+        from tailer.feed.options import FeedOptions
+        from tailer.feed.run import Feed, run_feed
+        from tailer.log.table import DeltaLog
         from tailer.offsets.memory import MemoryOffsetStore
-        from tailer.options import FeedOptions
         from tailer.store.local import LocalStore
 
         options = {"bootstrap_servers": bootstrap, "topic": topic, "driver": driver}
@@ -171,7 +171,7 @@ def spark(producer: dict[str, str]) -> Contender:
         import tempfile
 
         from tests.benchmarks.spark_kafka import kafka_jars
-        from tests.components import start_spark
+        from tests.support.components import start_spark
 
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {kafka_jars()} pyspark-shell"
         session = start_spark(Path(tempfile.mkdtemp()))

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.components import require
-from tests.source import ROOT
+from tests.support.components import require
+from tests.support.source import ROOT
 
 __all__ = ["kafka_jars"]
 

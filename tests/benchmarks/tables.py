@@ -102,7 +102,7 @@ def bench_table(name: str) -> BenchTable:
     folder = bench_folder() / name
     recipe = folder / "recipe.json"
     if not _is_current(recipe):
-        from tests.components import start_spark
+        from tests.support.components import start_spark
 
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

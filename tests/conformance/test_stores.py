@@ -10,7 +10,7 @@ import pytest
 
 from tailer.store import Store
 from tailer.store.local import LocalStore
-from tailer.store.s3 import S3Store
+from tailer.store.s3.store import S3Store
 from tailer.testing.conformance import StoreConformance
 from tailer.testing.conformance.store import Put
 from tests.s3.fixture import Bucket

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from tailer.testing.table import TableBuilder
-from tests.components import free_port, require
 from tests.console.browser import Page, browser_program, open_page
-from tests.programs import started
+from tests.support.components import free_port, require
+from tests.support.programs import started
 
 pytestmark = pytest.mark.anyio
 TOKEN = "correct horse"

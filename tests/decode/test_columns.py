@@ -15,7 +15,7 @@ from tailer.decode.columns import FileFields, converter, find_field
 from tailer.decode.naming import translated
 from tailer.delta.schema import VARIANT, DataType, StructField, StructType, arrow_type, parse_schema
 from tailer.errors import CorruptRow
-from tests.feeds import refusal
+from tests.support.feeds import refusal
 
 
 def delta(data_type: Any, **metadata: Any) -> StructField:

@@ -13,7 +13,7 @@ from tailer.decode.damage import unreadable
 from tailer.delta.damage import shows_damage
 from tailer.errors import CorruptLog, TableError, TransientError, UnsupportedTable
 from tests.decode.test_rows import decoded, order, parquet
-from tests.feeds import refusal
+from tests.support.feeds import refusal
 
 
 class PlainKeys(pe.KmsClient):  # type: ignore[misc]  # pyarrow has no types

@@ -14,11 +14,11 @@ from tailer.changes import Offset
 from tailer.decode import idsets
 from tailer.decode.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
-from tailer.feed import read_changes
-from tailer.options import FeedOptions
+from tailer.feed.options import FeedOptions
+from tailer.feed.read import read_changes
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
-from tests.feeds import table_log
+from tests.support.feeds import table_log
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("v", pa.float64()), ("s", pa.string()), ("l", pa.list_(pa.int32()))]

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tailer.changes import CHANGE_TYPES, LEAVING_KINDS, Offset
 from tailer.decode import order
 from tailer.decode.order import is_ordered
-from tailer.options import FeedOptions
+from tailer.feed.options import FeedOptions
 from tailer.testing.table import TableBuilder
-from tests.feeds import ID, events
+from tests.support.feeds import ID, events
 
 LETTERS = {
     "i": "insert",

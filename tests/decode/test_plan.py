@@ -13,7 +13,16 @@ from tailer.decode.plan import incomplete_removes, plan_changes, plan_snapshot, 
 from tailer.delta.actions import AddFile
 from tailer.errors import CorruptLog, DataLoss, TableError, UnsupportedTable
 from tailer.testing.table import TableBuilder
-from tests.feeds import ID, commit_of, events, metadata, offset_of, refusal, state, without_ids
+from tests.support.feeds import (
+    ID,
+    commit_of,
+    events,
+    metadata,
+    offset_of,
+    refusal,
+    state,
+    without_ids,
+)
 
 Change = tuple[str, Any]
 PARTED = pa.schema([("id", pa.int64()), ("p", pa.string())])

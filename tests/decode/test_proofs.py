@@ -13,11 +13,11 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.decode.engine import Engine, Unmatched
-from tailer.feed import read_changes
-from tailer.metrics import Observer
-from tailer.options import FeedOptions
+from tailer.feed.metrics import Observer
+from tailer.feed.options import FeedOptions
+from tailer.feed.read import read_changes
 from tailer.testing.table import Action, TableBuilder
-from tests.feeds import events, table_log
+from tests.support.feeds import events, table_log
 
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string()), ("p", pa.string())])
 

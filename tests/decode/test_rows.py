@@ -26,7 +26,7 @@ from tailer.decode.vectors import ALL_ROWS, RowSelection
 from tailer.delta import footer
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, CorruptRow, TableError
-from tests.feeds import ID, refusal, state
+from tests.support.feeds import ID, refusal, state
 
 WIDE = pa.schema([("id", pa.int64()), ("s", pa.string()), ("p", pa.int32())])
 KINDS = pa.schema([*ID, ("_change_type", pa.string())])

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.encode.json import json_values
+from sinks.formats.json import json_values
 from sinks.jsonl import batch_lines
 from tailer.decode.columns import converter
 from tailer.decode.variant import canonical_variants, unshredded
@@ -24,8 +24,8 @@ from tailer.delta.schema import VARIANT, arrow_type, is_arrow_variant, parse_sch
 from tailer.delta.variant import variant_json
 from tailer.errors import CorruptRow
 from tailer.testing.table import TableBuilder
-from tests.feeds import batches, refusal
-from tests.variants import Style, as_json, encoded, node, parsed
+from tests.support.feeds import batches, refusal
+from tests.support.variants import Style, as_json, encoded, node, parsed
 
 EMPTY = b"\x01\x00\x00"
 NULL = b"\x00"

@@ -20,7 +20,7 @@ from tailer.decode.vectors import (
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.errors import CorruptLog, TableError
 from tailer.testing.table import deletion_vector_bytes, z85_encode
-from tests.feeds import refusal
+from tests.support.feeds import refusal
 
 ROWS = [3, 4, 7, 11, 18, 29]
 GOOD = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"

@@ -9,11 +9,11 @@ from types import FrameType
 import pyarrow as pa
 import pytest
 
-from sinks.encode.json import json_lines
+from sinks.formats.json import json_lines
 from tailer.decode.columns import FileFields, find_field
 from tailer.delta.schema import PrimitiveType, StructField
 from tests.decode.test_rows import decoded, order, parquet
-from tests.feeds import state
+from tests.support.feeds import state
 
 
 def calls(work: Callable[[], object]) -> int:

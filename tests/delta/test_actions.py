@@ -24,7 +24,7 @@ from tailer.delta.actions import (
     parse_line,
 )
 from tailer.errors import CorruptLog
-from tests.feeds import refusal
+from tests.support.feeds import refusal
 
 ADD = {
     "path": "a.parquet",

@@ -28,7 +28,7 @@ from tailer.delta.checkpoint import (
 )
 from tailer.errors import CorruptLog, TableError
 from tailer.testing.table import TableBuilder
-from tests.feeds import ID, refusal
+from tests.support.feeds import ID, refusal
 
 NAME = "00000000000000000002.checkpoint.parquet"
 VECTOR = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 2,

@@ -9,7 +9,7 @@ import pytest
 
 from tailer.delta.checksum import VersionChecksum, parse_checksum
 from tailer.errors import CorruptLog
-from tests.feeds import metadata, refusal
+from tests.support.feeds import metadata, refusal
 
 METADATA = {
     "id": "an-id", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [],

@@ -15,7 +15,7 @@ import pytest
 from tailer.delta.actions import AddFile, Metadata, Protocol, RemoveFile
 from tailer.delta.commit import read_actions, read_header
 from tailer.errors import CorruptLog, TableError, UnsupportedTable
-from tests.feeds import commit_of, log_lines, refusal, state
+from tests.support.feeds import commit_of, log_lines, refusal, state
 
 NAME = "00000000000000000001.json"
 PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
@@ -229,7 +229,7 @@ def test_actions_stream_and_are_not_gathered_first() -> None:
 MEASURE = """
 import sys
 from tailer.decode.plan import incomplete_removes, plan_changes
-from tests.feeds import state
+from tests.support.feeds import state
 from tailer.delta.commit import Commit, read_header
 
 path = sys.argv[1]

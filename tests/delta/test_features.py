@@ -15,7 +15,7 @@ from tailer.delta.features import (
     supports,
 )
 from tailer.errors import UnsupportedTable
-from tests.feeds import metadata, refusal
+from tests.support.feeds import metadata, refusal
 
 CDF = metadata(delta__enableChangeDataFeed="true")
 MAPPED = metadata(delta__columnMapping__mode="name")

@@ -15,7 +15,7 @@ from tailer.delta.actions import AddFile, Protocol
 from tailer.delta.checkpoint import WITH_STATISTICS, add_batches, adds_of, checkpoint_actions
 from tailer.delta.footer import pruned_footer
 from tailer.errors import CorruptLog
-from tests.feeds import refusal
+from tests.support.feeds import refusal
 
 NAME = "00000000000000000002.checkpoint.parquet"
 STATISTICS = pa.struct(

@@ -10,7 +10,7 @@ import pytest
 
 from tailer.delta.last_checkpoint import LastCheckpoint, canonical_json, parse_last_checkpoint
 from tailer.errors import CorruptLog
-from tests.feeds import refusal
+from tests.support.feeds import refusal
 
 # The protocol's own example ("JSON checksum").
 EXAMPLE = (

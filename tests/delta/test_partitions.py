@@ -15,7 +15,7 @@ import pytest
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import ArrayType, PrimitiveType, arrow_type
 from tailer.errors import CorruptLog
-from tests.feeds import refusal
+from tests.support.feeds import refusal
 
 TYPES = [
     "string", "byte", "short", "integer", "long", "float", "double", "boolean", "binary", "date",

@@ -8,7 +8,7 @@ from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location, location, split_scheme, z85_decode
 from tailer.errors import CorruptLog
 from tailer.testing.table import z85_encode
-from tests.feeds import refusal
+from tests.support.feeds import refusal
 
 
 def vector(storage: str, path: str) -> DeletionVectorDescriptor:

@@ -20,7 +20,7 @@ from tailer.delta.schema import (
     parse_schema,
 )
 from tailer.errors import CorruptLog, TableError, UnsupportedTable
-from tests.feeds import refusal
+from tests.support.feeds import refusal
 
 
 def field(name: str, data_type: Any, **metadata: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tailer.delta.segment import (
     segments,
 )
 from tailer.errors import DataLoss
-from tests.feeds import refusal
+from tests.support.feeds import refusal
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 

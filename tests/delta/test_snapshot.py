@@ -19,7 +19,7 @@ from tailer.delta.actions import (
 )
 from tailer.delta.snapshot import Reconciliation, TableState, file_key
 from tailer.errors import CorruptLog, UnsupportedTable
-from tests.feeds import metadata, refusal, state
+from tests.support.feeds import metadata, refusal, state
 
 FIRST, SECOND = DeletionVectorDescriptor("u", "x", 1, 1, 1), DeletionVectorDescriptor(
     "u", "x", 9, 1, 1

@@ -12,7 +12,7 @@ from tailer.delta.timestamps import (
     last_at_or_before,
 )
 from tailer.errors import CorruptLog
-from tests.feeds import metadata, refusal
+from tests.support.feeds import metadata, refusal
 
 WRITER_7 = Protocol(1, 7, None, frozenset({"inCommitTimestamp"}))
 ON = {"delta__enableInCommitTimestamps": "true"}

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tailer.delta.variant import DEPTH_MAX, variant_json
 from tailer.delta.variant_builder import VariantBuilder, canonical_variant
 from tailer.errors import CorruptRow
-from tests.feeds import refusal
-from tests.variants import Float, Nanos, as_json, encoded, parsed
+from tests.support.feeds import refusal
+from tests.support.variants import Float, Nanos, as_json, encoded, parsed
 
 EMPTY = b"\x01\x00\x00"
 LEAP_DAY = dt.datetime(2024, 2, 29, 23, 59, 59, 7, dt.UTC)

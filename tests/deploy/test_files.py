@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tailer.config import load_config
-from tailer.settings import DAEMON, FEED
-from tailer.store.s3_options import S3Options
-from tests.components import require
-from tests.source import ROOT
+from tailer.config.feeds import load_config
+from tailer.config.settings import DAEMON, FEED
+from tailer.store.s3.options import S3Options
+from tests.support.components import require
+from tests.support.source import ROOT
 
 DEPLOY = ROOT / "deploy"
 

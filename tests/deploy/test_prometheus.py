@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from tailer.testing.table import TableBuilder
-from tests.components import free_port
 from tests.deploy.test_files import DEPLOY, accepted, program
-from tests.programs import started
+from tests.support.components import free_port
+from tests.support.programs import started
 
 RULES = DEPLOY / "prometheus"
 # Of the process and of Prometheus itself, or only there once something has happened.

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tailer.testing.table import TableBuilder
 from tests.deploy.test_files import DEPLOY, accepted, program
-from tests.programs import started
+from tests.support.programs import started
 
 
 def events(file: Path) -> list[tuple[int, str]]:

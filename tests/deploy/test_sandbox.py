@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from tailer.testing.table import TableBuilder
-from tests.components import free_port, require
 from tests.deploy.test_files import DEPLOY
-from tests.programs import Program, started, whole_lines
-from tests.sandbox import with_disk, within_unit
+from tests.support.components import free_port, require
+from tests.support.programs import Program, started, whole_lines
+from tests.support.sandbox import with_disk, within_unit
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 UNIT = DEPLOY / "systemd" / "delta-tailer.service"

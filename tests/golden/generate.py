@@ -21,13 +21,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.components import start_spark
 from tests.golden.answers import answer, commit_files, write_summary
 from tests.golden.cases_cdf import CASES as CDF_CASES
 from tests.golden.cases_layout import CASES as LAYOUT_CASES
 from tests.golden.cases_schema import CASES as SCHEMA_CASES
 from tests.golden.cases_types import CASES as TYPE_CASES
 from tests.golden.lab import Lab
+from tests.support.components import start_spark
 
 BUILDERS: dict[str, Callable[[Lab], None]] = {
     build.__name__: build

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.cli import main
+from tailer.cli.main import main
 from tests.golden.compare import (
     CHANGE_COLUMNS,
     comparable,

@@ -33,14 +33,14 @@ import anyio
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sinks.encode.json import json_lines
+from sinks.formats.json import json_lines
 from tailer.changes import Offset
 from tailer.decode.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import TableError
-from tailer.feed import read_changes
-from tailer.log import DeltaLog
-from tailer.options import FeedOptions
+from tailer.feed.options import FeedOptions
+from tailer.feed.read import read_changes
+from tailer.log.table import DeltaLog
 from tailer.store.folders import FolderWatch
 from tailer.store.local import LocalStore
 from tailer.testing.table import Action, TableBuilder

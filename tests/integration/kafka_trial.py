@@ -23,13 +23,13 @@ import deltalake
 from kafka import KafkaAdminClient, TopicPartition
 
 from tailer.changes import Offset
-from tailer.feed import read_changes
-from tailer.options import FeedOptions
-from tests.feeds import table_log
+from tailer.feed.options import FeedOptions
+from tailer.feed.read import read_changes
 from tests.integration.test_kill import Writer
 from tests.kafka.broker import Broker
 from tests.kafka.brokers import Brokers
 from tests.kafka.topics import Event, Reader, create_topic, read_topic
+from tests.support.feeds import table_log
 
 __all__ = ["PARTITIONS", "TOPIC", "Daemon", "Trial", "check", "running", "survives", "wait_for"]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.hostile import build_tables
-from tests.source import ROOT
+from tests.support.source import ROOT
 
 ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "100"))
 CASES = int(os.environ.get("TAILER_HOSTILE_CASES", 10 * ROUNDS))

@@ -26,7 +26,7 @@ import pytest
 from tests.integration.killing import PacedWriter, in_order, without_repeats, writing
 from tests.s3.feed_program import BATCH_ROWS
 from tests.s3.fixture import Bucket, S3Server
-from tests.source import ROOT
+from tests.support.source import ROOT
 
 ROUNDS = min(200, int(os.environ.get("TAILER_TORTURE_ROUNDS", "4")))
 VERSION_ROWS = 100

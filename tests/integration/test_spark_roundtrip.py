@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.programs import started
+from tests.support.programs import started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,8 @@ import pytest
 from sinks.jsonl import batch_lines
 from tailer.delta.schema import VARIANT
 from tailer.testing.table import TableBuilder
-from tests.feeds import batches
-from tests.variants import parsed
+from tests.support.feeds import batches
+from tests.support.variants import parsed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.components import Component, free_ports, java_major, no_java, run_maven
+from tests.support.components import Component, free_ports, java_major, no_java, run_maven
 
 __all__ = ["KAFKA", "KAFKA_VERSION", "Broker", "kafka_uuid"]
 

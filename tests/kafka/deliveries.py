@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import Offset
-from tailer.feed import Feed, run_feed
-from tailer.history import start_offset
-from tailer.log import DeltaLog
-from tailer.metrics import FeedMetrics
+from tailer.feed.metrics import FeedMetrics
+from tailer.feed.options import FeedOptions
+from tailer.feed.run import Feed, run_feed
+from tailer.log.history import start_offset
+from tailer.log.table import DeltaLog
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.options import FeedOptions
 from tailer.testing.table import TableBuilder
-from tests.feeds import table_log
+from tests.support.feeds import table_log
 
 __all__ = ["RENAMED", "deliver", "history_table", "snapshot_rows"]
 
@@ -113,7 +113,7 @@ async def deliver(table: TableBuilder, sink: KafkaSink, start: str = "0") -> Non
 
 def snapshot_rows(table: TableBuilder) -> list[dict[str, Any]]:
     """The rows of the newest snapshot."""
-    from tests.feeds import batches
+    from tests.support.feeds import batches
 
     start = Offset(table.version, snapshot=True)
     return [

@@ -17,7 +17,7 @@ from tailer.testing.consumer import canonical_row, read_topic
 from tests.kafka.broker import Broker
 from tests.kafka.deliveries import deliver, history_table, snapshot_rows
 from tests.kafka.sinks import fresh, made
-from tests.registry import Registry
+from tests.support.registry import Registry
 
 pytestmark = pytest.mark.needs("registry")
 

@@ -17,21 +17,21 @@ from tailer.changes import CHANGE_TYPES, Offset
 from tailer.decode.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import TransientError
-from tailer.fanout import Branch, FanOut
-from tailer.feed import Feed, run_feed
-from tailer.metrics import FeedMetrics
+from tailer.feed.fanout import Branch, FanOut
+from tailer.feed.metrics import FeedMetrics
+from tailer.feed.options import FeedOptions, RetryOptions
+from tailer.feed.policy import Policies, Requests, ResnapshotRequest
+from tailer.feed.run import Feed, run_feed
+from tailer.feed.selection import Selection, parse_where
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.options import FeedOptions, RetryOptions
-from tailer.policy import Policies, Requests, ResnapshotRequest
-from tailer.select import Selection, parse_where
 from tailer.sink import load_sink
 from tailer.testing.batches import empty_batch, notice
 from tailer.testing.faulty import FaultySink, Script
 from tailer.testing.table import TableBuilder
-from tests.feeds import table_log
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import SCHEMA, batch, fresh, made, opened
 from tests.kafka.topics import read_topic
+from tests.support.feeds import table_log
 
 pytestmark = pytest.mark.anyio
 PRE, POST = "update_preimage", "update_postimage"

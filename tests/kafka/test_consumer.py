@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from tailer.cli import main
+from tailer.cli.main import main
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 from tailer.testing.consumer import KeyedTable, MultisetTable, canonical_row, consume, read_topic
 from tailer.testing.table import TableBuilder
-from tailer.topic import TopicRow
+from tailer.verify.records import TopicRow
 from tests.kafka.broker import Broker
 from tests.kafka.deliveries import RENAMED, deliver, history_table, snapshot_rows
 from tests.kafka.sinks import fresh, made

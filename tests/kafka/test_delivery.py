@@ -20,7 +20,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.sinks import SCHEMA, batch, fresh, made, opened, refused, session_of
 from tests.kafka.test_operator import configured, orders
 from tests.kafka.topics import admin, create_topic, read_topic
-from tests.programs import run_tailer, started
+from tests.support.programs import run_tailer, started
 
 CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"key": ["name"]}, 'key from ["id"] to ["name"]'),

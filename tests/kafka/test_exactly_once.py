@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sinks.kafka.cluster import Cluster, Transaction
-from sinks.kafka.driver import Fenced
+from sinks.kafka.failures import Fenced
 from sinks.kafka.progress import Progress
 from sinks.kafka.settlement import Settlement
 from sinks.kafka.sink import KafkaSink

@@ -19,7 +19,7 @@ from tailer.testing.table import TableBuilder
 from tests.kafka.broker import Broker
 from tests.kafka.deliveries import deliver, history_table, snapshot_rows
 from tests.kafka.sinks import fresh, made
-from tests.source import ROOT
+from tests.support.source import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
 

@@ -10,7 +10,7 @@ from tailer.testing.table import TableBuilder
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh
 from tests.kafka.topics import events
-from tests.programs import run_tailer, started
+from tests.support.programs import run_tailer, started
 
 
 def test_an_offset_that_is_set_is_the_one_that_the_feed_goes_by(

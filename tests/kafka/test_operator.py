@@ -15,8 +15,8 @@ from tests.kafka.broker import Broker
 from tests.kafka.deliveries import RENAMED, history_table
 from tests.kafka.sinks import fresh
 from tests.kafka.topics import create_topic, events
-from tests.programs import run_tailer, started
-from tests.registry import Registry
+from tests.support.programs import run_tailer, started
+from tests.support.registry import Registry
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_murmur2
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from sinks.encode.records import Header, Records
+from sinks.formats.records import Header, Records
 from sinks.kafka.partitioner import murmur2, partitions_of_keys
 from sinks.kafka.record_batch import BATCH_OVERHEAD, Body, record_batches, record_sizes
 

@@ -21,7 +21,7 @@ from tailer.errors import ConfigError
 from tailer.offsets import owner
 from tailer.offsets.owner import is_dead, keep_place, this_process
 from tests.s3.fixture import Bucket
-from tests.sandbox import with_proc
+from tests.support.sandbox import with_proc
 
 # Acquires, says so with its epoch, and holds on; or says whom it waits for.
 PROGRAM = """

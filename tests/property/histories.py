@@ -22,9 +22,9 @@ from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.decode.engine import DiffOptions
 from tailer.decode.plan import ChangeSource
 from tailer.decode.rows import DecodeOptions
-from tailer.feed import read_changes
-from tailer.log import DeltaLog
-from tailer.options import FeedOptions
+from tailer.feed.options import FeedOptions
+from tailer.feed.read import read_changes
+from tailer.log.table import DeltaLog
 from tailer.store import FileStatus
 from tailer.store.folders import FolderWatch
 from tailer.store.local import LocalStore

@@ -11,13 +11,13 @@ import fastavro
 import pyarrow as pa
 from hypothesis import given
 
-from sinks.encode.avro_schema import Names, avro_name, record_schema
-from sinks.encode.avro_values import joined, record_parts
-from sinks.encode.records import load_encoder
+from sinks.formats.avro_schema import Names, avro_name, record_schema
+from sinks.formats.avro_values import joined, record_parts
+from sinks.formats.load import load_encoder
 from tailer.changes import METADATA_FIELDS
 from tailer.testing.batches import change_batch
 from tailer.testing.consumer import canonical_row
-from tailer.topic import Message, rows_of, topic_values
+from tailer.verify.records import Message, rows_of, topic_values
 from tests.property.test_json import arrays
 
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.testing.table import TableBuilder
-from tests.feeds import batches
+from tests.support.feeds import batches
 
 SCHEMA = pa.schema(
     [

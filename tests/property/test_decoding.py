@@ -21,7 +21,7 @@ from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.vectors import RowSelection
 from tailer.errors import OffsetError
 from tailer.testing.table import TableBuilder
-from tests.feeds import ID, batches, events, offset_of, state
+from tests.support.feeds import ID, batches, events, offset_of, state
 
 ROWS_MAX = 60
 positions_of_a_file = st.sets(st.integers(0, ROWS_MAX - 1))

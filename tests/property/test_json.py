@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.encode.json import json_lines, json_values
+from sinks.formats.json import json_lines, json_values
 from tailer.delta.actions import parse_line
 from tailer.errors import TableError
 

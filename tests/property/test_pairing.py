@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tailer.changes import CHANGE_TYPES
 from tailer.testing.table import TableBuilder
-from tests.feeds import events, offset_of
-from tests.test_pair import POST, PRE, SCHEMA, Row, listed, paired
+from tests.feed.test_pair import POST, PRE, SCHEMA, Row, listed, paired
+from tests.support.feeds import events, offset_of
 
 images = st.builds(
     lambda kind, key, value: {"id": key, "v": value, "_change_type": kind},

@@ -166,7 +166,7 @@ def cdc_files_are_read_beside_the_others(patch: Patch) -> None:
         files = plan._file_changes(commit, *known)
         return chain(plan._cdc_files(commit), files) if commit.header.cdcs else files
 
-    patch.setattr("tailer.commits.plan_changes", both)
+    patch.setattr("tailer.feed.commit.plan_changes", both)
 
 
 def row_ids_are_believed_without_the_tag(patch: Patch) -> None:
@@ -191,7 +191,7 @@ def only_rows_of_this_version_s_commit_came(patch: Patch) -> None:
             found.coming[number] = changed - type(changed)(copied)
         return found
 
-    patch.setattr("tailer.derive.by_row_ids", by_row_ids)
+    patch.setattr("tailer.feed.derive.by_row_ids", by_row_ids)
 
 
 def zero_has_a_sign(patch: Patch) -> None:

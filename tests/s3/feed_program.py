@@ -17,13 +17,13 @@ import anyio
 from tailer.changes import Offset
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import TailerError
-from tailer.feed import Feed, run_feed
-from tailer.follow import FollowOptions
-from tailer.log import DeltaLog
-from tailer.metrics import FeedMetrics
+from tailer.feed.metrics import FeedMetrics
+from tailer.feed.options import FeedOptions, RetryOptions
+from tailer.feed.run import Feed, run_feed
+from tailer.log.follow import FollowOptions
+from tailer.log.table import DeltaLog
 from tailer.offsets import open_offset_store
-from tailer.options import FeedOptions, RetryOptions
-from tailer.signals import install, until_stopped
+from tailer.process.signals import install, until_stopped
 from tailer.sink import load_sink
 from tailer.store import open_store
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.components import Component, free_port, run_maker
+from tests.support.components import Component, free_port, run_maker
 
 __all__ = [
     "ACCESS",

@@ -25,9 +25,9 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from tests.components import free_port
 from tests.s3.fixture import Bucket
 from tests.s3.objects import Objects
+from tests.support.components import free_port
 
 __all__ = ["FAULTS", "Fault", "Front", "run_front"]
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed import Feed, run_feed
-from tailer.follow import FollowOptions
-from tailer.log import DeltaLog
-from tailer.metrics import FeedMetrics
+from tailer.feed.metrics import FeedMetrics
+from tailer.feed.options import FeedOptions, RetryOptions
+from tailer.feed.run import Feed, run_feed
+from tailer.log.follow import FollowOptions
+from tailer.log.table import DeltaLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.options import FeedOptions, RetryOptions
 from tailer.store import Store
-from tailer.store.s3 import S3Store
+from tailer.store.s3.store import S3Store
 from tailer.store.traffic import Traffic
 from tests.s3.fixture import Bucket
 from tests.s3.objects import Objects

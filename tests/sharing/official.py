@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.components import Component, make_environment, python_tag
+from tests.support.components import Component, make_environment, python_tag
 
 __all__ = ["OFFICIAL_CLIENT", "VERSION", "call_official", "official_python"]
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from tailer.changes import Offset
 from tailer.decode.plan import ChangeSource
-from tailer.feed import read_changes
-from tailer.follow import FollowOptions
-from tailer.log import DeltaLog
-from tailer.options import FeedOptions
-from tailer.store.sharing import SharingOptions, SharingStore
+from tailer.feed.options import FeedOptions
+from tailer.feed.read import read_changes
+from tailer.log.follow import FollowOptions
+from tailer.log.table import DeltaLog
+from tailer.store.shared.store import SharingOptions, SharingStore
 from tailer.testing.table import TableBuilder
 
 __all__ = ["NAME", "golden_table", "orders", "read_shared", "shared_store"]

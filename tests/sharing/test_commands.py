@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tailer.cli import main
+from tailer.cli.main import main
 from tests.sharing.reference_server import ReferenceServer, serving
 from tests.sharing.shared import NAME, golden_table, orders
 

@@ -15,16 +15,16 @@ import anyio
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed import Feed, run_feed
-from tailer.follow import FollowOptions
-from tailer.log import DeltaLog
-from tailer.metrics import FeedMetrics
+from tailer.feed.metrics import FeedMetrics
+from tailer.feed.options import FeedOptions, RetryOptions
+from tailer.feed.run import Feed, run_feed
+from tailer.log.follow import FollowOptions
+from tailer.log.table import DeltaLog
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.options import FeedOptions, RetryOptions
 from tailer.store.local import LocalStore
-from tests.programs import Program, started, whole_lines
 from tests.sharing.reference_server import ReferenceServer, serving
 from tests.sharing.shared import NAME, insert, orders, read_store, shared_store
+from tests.support.programs import Program, started, whole_lines
 
 
 class Gathering:

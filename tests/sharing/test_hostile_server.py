@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
-from tailer.log import DeltaLog
+from tailer.log.table import DeltaLog
 from tailer.sharing.answers import MetadataLine, read_line
 from tailer.sharing.auth import Authorization
 from tailer.sharing.client import Query, SharingClient
 from tailer.sharing.http import natural, retry_after_s
 from tailer.sharing.model import Table
 from tailer.sharing.profile import leads_here, load_profile, parse_profile
-from tailer.store.sharing_state import Timeline
+from tailer.store.shared.state import Timeline
 from tests.sharing.lying import Reply, asking, files_at, lying, saying
 from tests.sharing.reference_server import serving
 from tests.sharing.shared import NAME, orders, shared_store
@@ -143,7 +143,7 @@ def test_a_wait_is_an_hour_at_most() -> None:
 
 
 async def test_metadata_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailer.store.sharing_state._CHARACTERS_MAX", 10_000)
+    monkeypatch.setattr("tailer.store.shared.state._CHARACTERS_MAX", 10_000)
     timeline = Timeline(0)
     values = {"id": "x", "schemaString": "s" * 3000}
     for version in range(3):

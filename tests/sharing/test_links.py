@@ -8,7 +8,7 @@ import pytest
 
 from tailer.errors import TransientError
 from tailer.sharing.answers import SharedFile
-from tailer.store.sharing_links import LinkTable, Origin
+from tailer.store.shared.links import LinkTable, Origin
 
 ORIGIN = Origin("files", 1, 2)
 

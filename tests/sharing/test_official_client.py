@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from tailer.changes import Offset
-from tailer.log import DeltaLog
+from tailer.log.table import DeltaLog
 from tailer.store.local import LocalStore
 from tests.sharing.official import call_official, official_python
 from tests.sharing.reference_server import ReferenceServer, serving

@@ -9,7 +9,7 @@ import pytest
 
 from tailer.errors import ConfigError
 from tailer.store import open_store
-from tailer.store.sharing import SharingOptions
+from tailer.store.shared.store import SharingOptions
 from tests.sharing.reference_server import serving
 
 

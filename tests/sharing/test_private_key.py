@@ -21,10 +21,10 @@ from tailer.sharing.assertion import ALGORITHMS
 from tailer.sharing.auth import Authorization
 from tailer.sharing.client import SharingClient
 from tailer.sharing.profile import PrivateKey, load_profile
-from tests.components import require
 from tests.sharing.official import call_official, official_python
 from tests.sharing.reference_server import TOKEN, serving
 from tests.sharing.shared import NAME, orders
+from tests.support.components import require
 
 pytestmark = pytest.mark.anyio
 NOW = 1_700_000_000.0

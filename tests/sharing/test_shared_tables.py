@@ -20,12 +20,12 @@ from tailer.errors import (
     TableReplaced,
     TransientError,
 )
-from tailer.fetch import fetch
-from tailer.follow import follow
-from tailer.history import start_offset, version_at_or_after, version_at_or_before
-from tailer.log import DeltaLog
+from tailer.feed.fetch import fetch
+from tailer.log.follow import follow
+from tailer.log.history import start_offset, version_at_or_after, version_at_or_before
+from tailer.log.table import DeltaLog
 from tailer.store.local import LocalStore
-from tailer.store.sharing import SharingStore
+from tailer.store.shared.store import SharingStore
 from tests.sharing.reference_server import serving
 from tests.sharing.shared import (
     NAME,

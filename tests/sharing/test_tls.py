@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tailer.errors import ConfigError, TableError
-from tests.components import require
 from tests.sharing.reference_server import ReferenceServer, serving
 from tests.sharing.shared import NAME, orders, read_shared
+from tests.support.components import require
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.encode.json import json_lines, json_values
+from sinks.formats.json import json_lines, json_values
 
 pytestmark = pytest.mark.usefixtures("way")
 

@@ -15,13 +15,14 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from sinks.encode.records import FORMATS as NAMES
-from sinks.encode.records import Encoder, Records, encoder_options, load_encoder
+from sinks.formats.load import FORMATS as NAMES
+from sinks.formats.load import encoder_options, load_encoder
+from sinks.formats.records import Encoder, Records
 from tailer.delta.schema import VARIANT
 from tailer.errors import ConfigError, CorruptRow, TableError
 from tailer.testing.batches import change_batch, empty_batch
 from tests.sinks.formats import FORMATS, ROWS, SCHEMA, MemoryRegistry, all_types
-from tests.source import ROOT
+from tests.support.source import ROOT
 
 #: The formats in which each row is a record.
 BY_ROW = [name for name in FORMATS if name != "arrow"]

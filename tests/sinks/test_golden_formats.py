@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.encode.records import Records, load_encoder
+from sinks.formats.load import load_encoder
+from sinks.formats.records import Records
 from tests.sinks.formats import FORMATS, MemoryRegistry, all_types
 
 pytestmark = pytest.mark.usefixtures("way")

@@ -13,11 +13,12 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from sinks.encode.records import Encoder, load_encoder
-from sinks.encode.registry import RegistryClient, load_registry
+from sinks.formats.load import load_encoder
+from sinks.formats.records import Encoder
+from sinks.formats.registry import RegistryClient, load_registry
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.testing.batches import change_batch
-from tests.registry import Gateway, Registry, make_certificate
+from tests.support.registry import Gateway, Registry, make_certificate
 
 pytestmark = [pytest.mark.java, pytest.mark.needs("registry")]
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 import pyspark
 
-from tests.components import free_port
+from tests.support.components import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

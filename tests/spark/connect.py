@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.components import delta_jars, free_port
-from tests.source import ROOT
+from tests.support.components import delta_jars, free_port
+from tests.support.source import ROOT
 
 __all__ = ["connect_server"]
 

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.components import Component, make_environment, no_java, python_tag
-from tests.source import ROOT
+from tests.support.components import Component, make_environment, no_java, python_tag
+from tests.support.source import ROOT
 
 __all__ = ["OLDER", "OTHERS", "OWN", "done_by", "required_python", "run_python"]
 

@@ -26,9 +26,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.components import delta_jars
 from tests.spark.cluster import ROOT, Cluster
 from tests.spark.cluster_program import QUERIES
+from tests.support.components import delta_jars
 
 ROUNDS = max(1, int(os.environ.get("TAILER_TORTURE_ROUNDS", "0")) // 25)
 PATIENCE_S = 500.0

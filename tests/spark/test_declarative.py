@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.testing.table import TableBuilder
-from tests.source import ROOT
 from tests.spark.others import OWN, required_python
+from tests.support.source import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 

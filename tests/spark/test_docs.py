@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailer.spark.mirror import mirror_into
-from tests.source import ROOT
+from tests.support.source import ROOT
 
 GUIDE = ROOT / "docs" / "spark.md"
 Run = Callable[[str], dict[str, Any]]

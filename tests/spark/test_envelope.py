@@ -15,14 +15,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed import read_items
-from tailer.metrics import Observer
-from tailer.options import FeedOptions
-from tailer.policy import Requests
+from tailer.feed.metrics import Observer
+from tailer.feed.options import FeedOptions
+from tailer.feed.policy import Requests
+from tailer.feed.read import read_items
 from tailer.spark.envelope import BatchSource, feed_option, items
-from tests.feeds import table_log
+from tests.feed.test_pair import POST, PRE, cdf_table, image
 from tests.golden.test_golden import GoldenCase, golden
-from tests.test_pair import POST, PRE, cdf_table, image
+from tests.support.feeds import table_log
 
 __all__ = ["golden"]  # a fixture
 

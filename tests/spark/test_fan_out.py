@@ -26,10 +26,10 @@ from tailer.spark.failing import TailerSourceError
 from tailer.spark.orders import FileOrder, Order, RewriteOrder
 from tailer.spark.source import ChangeReader, TailerSource
 from tailer.testing.table import Action, TableBuilder
-from tests.feeds import events
+from tests.feed.test_derive import PRESERVED, rewritten, tracked
 from tests.golden.test_golden import GoldenCase, golden
 from tests.spark.test_golden_tables import first_version
-from tests.test_derive import PRESERVED, rewritten, tracked
+from tests.support.feeds import events
 
 __all__ = ["golden"]  # a fixture
 

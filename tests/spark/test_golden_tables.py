@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tailer.spark.source import TailerSource
-from tests.feeds import table_log
 from tests.golden.answers import ANSWER_SETTINGS
 from tests.golden.compare import difference, read_folder
 from tests.golden.test_golden import CASES, Golden, GoldenCase, Reader, golden, hold, reader
+from tests.support.feeds import table_log
 
 __all__ = ["golden", "reader"]  # fixtures
 

@@ -16,13 +16,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tailer.changes import Offset
 from tailer.delta.segment import commit_name
-from tailer.mapped import mapping_removals
+from tailer.log.mapping_removals import mapping_removals
 from tailer.spark.failing import TailerSourceError
 from tailer.spark.limited import LimitedStreamReader
 from tailer.spark.source import TailerSource
-from tests.feeds import table_log
 from tests.golden.compare import difference
 from tests.golden.test_golden import GoldenCase, Reader, golden, hold, reader
+from tests.support.feeds import table_log
 
 __all__ = ["golden", "reader"]  # fixtures
 

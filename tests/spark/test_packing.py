@@ -15,7 +15,7 @@ from tailer.changes import ChangeFile
 from tailer.spark.orders import FileOrder, Order, pack
 from tailer.spark.source import ChangeReader, TailerSource
 from tailer.testing.table import TableBuilder
-from tests.feeds import state
+from tests.support.feeds import state
 
 MIB = 1024 * 1024
 GROUP = 160_000

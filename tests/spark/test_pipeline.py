@@ -17,10 +17,10 @@ from tailer.changes import Offset
 from tailer.offsets.local import LocalOffsetStore
 from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
-from tests.components import java_major, require
 from tests.golden.test_golden import GoldenCase, golden
-from tests.programs import PATIENCE_S, run_tailer, started, whole_lines
 from tests.spark.test_stream import SCHEMA, rows
+from tests.support.components import java_major, require
+from tests.support.programs import PATIENCE_S, run_tailer, started, whole_lines
 
 __all__ = ["golden"]  # a fixture
 

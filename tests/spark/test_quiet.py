@@ -13,7 +13,7 @@ from pyspark.sql.profiler import ProfileResultsParam, ProfileResultsParamV2
 
 from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
-from tests.feeds import ID
+from tests.support.feeds import ID
 
 REGISTRY = accumulators._accumulatorRegistry
 FIRST, SECOND = SpecialAccumulatorIds.SQL_UDF_PROFIER, SpecialAccumulatorIds.SQL_UDF_PROFIER_V2

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.cli import main
-from tests.components import java_major, require
+from tailer.cli.main import main
 from tests.golden.compare import difference, read_folder
 from tests.golden.test_golden import hold
 from tests.s3.fixture import REGION, Bucket, run_server
 from tests.s3.tables import upload
 from tests.spark.cluster import ROOT, Cluster
+from tests.support.components import java_major, require
 
 PATIENCE_S = 500.0
 # Secrets as AWS has them, that nothing else would look like.

@@ -295,7 +295,7 @@ def test_the_reader_of_older_sparks_takes_all_there_is(table: TableBuilder) -> N
 
 
 def test_event_ids_are_the_daemons(table: TableBuilder) -> None:
-    from tests.feeds import events
+    from tests.support.feeds import events
 
     add_files(table, (1, 2), (3,))
     stream = reader(table, startingVersion=0, withIds="true")

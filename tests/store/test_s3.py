@@ -21,23 +21,23 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError, TableError, TransientError
-from tailer.follow import FollowOptions, follow
-from tailer.log import DeltaLog
+from tailer.log.follow import FollowOptions, follow
+from tailer.log.table import DeltaLog
 from tailer.offsets.s3 import S3OffsetStore
 from tailer.store import open_store
-from tailer.store.s3 import S3Store, SharedClients
-from tailer.store.s3_errors import Unfit
-from tailer.store.s3_listing import parse_page
-from tailer.store.s3_options import S3Options, parse_s3_address
+from tailer.store.s3.errors import Unfit
+from tailer.store.s3.listing import parse_page
+from tailer.store.s3.options import S3Options, parse_s3_address
+from tailer.store.s3.store import S3Store, SharedClients
 from tailer.store.traffic import StoreMetrics
 from tailer.testing.table import TableBuilder
-from tests.components import require
-from tests.programs import run_tailer
 from tests.s3.fixture import REGION, Bucket, S3Server
 from tests.s3.front import Fault, run_front
 from tests.s3.objects import Objects
 from tests.s3.tables import Counted, deliver, store_of, upload
-from tests.source import ROOT
+from tests.support.components import require
+from tests.support.programs import run_tailer
+from tests.support.source import ROOT
 
 pytestmark = pytest.mark.anyio
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tailer.config import load_config
+from tailer.config.feeds import load_config
 from tailer.errors import ConfigError, TableError
-from tailer.store.s3 import S3Store
-from tailer.store.s3_options import S3Options
+from tailer.store.s3.options import S3Options
+from tailer.store.s3.store import S3Store
 from tests.s3.fixture import ACCESS, SECRET, Bucket
 from tests.s3.objects import Objects
 

@@ -16,7 +16,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import FileGone
 from tailer.store.ahead import Budget
 from tailer.store.ranged import Ahead, RangedReader
-from tailer.store.s3 import S3Store
+from tailer.store.s3.store import S3Store
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import Bucket
 from tests.s3.front import Front, run_front

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from tailer.testing.table import TableBuilder
-from tests.programs import run_tailer, started
 from tests.s3.fixture import Bucket
 from tests.s3.tables import upload
+from tests.support.programs import run_tailer, started
 
 SINK = 'type = "jsonl"\npath = "{name}.jsonl"\n'
 

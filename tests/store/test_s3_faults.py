@@ -16,7 +16,7 @@ import pytest
 from tailer.changes import Offset
 from tailer.errors import TableError
 from tailer.store import StoreTraits
-from tailer.store.s3 import S3Store
+from tailer.store.s3.store import S3Store
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server
 from tests.s3.front import Fault, Front, run_front

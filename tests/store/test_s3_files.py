@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.cli import main
+from tailer.cli.main import main
 from tailer.errors import TransientError
 from tailer.store.ranged import RangedReader
-from tailer.store.s3 import S3Store
+from tailer.store.s3.store import S3Store
 from tests.s3.fixture import Bucket, S3Server
 from tests.s3.objects import Objects
 from tests.s3.tables import Counted, store_of, upload

@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from tailer.errors import ConfigError, TableError, TransientError
-from tailer.store.s3 import S3Store
-from tailer.store.s3_options import S3Options
+from tailer.store.s3.options import S3Options
+from tailer.store.s3.store import S3Store
 
 pytestmark = pytest.mark.anyio
 

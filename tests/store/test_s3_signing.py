@@ -9,8 +9,8 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 
-from tailer.store.s3 import S3Store
-from tailer.store.s3_signing import Signed, Signer
+from tailer.store.s3.signing import Signed, Signer
+from tailer.store.s3.store import S3Store
 from tests.s3.fixture import Bucket
 from tests.s3.objects import Objects
 

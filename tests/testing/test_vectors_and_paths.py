@@ -14,8 +14,8 @@ from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.schema import VARIANT
 from tailer.errors import CorruptLog
 from tailer.testing.table import TableBuilder
-from tests.feeds import events, refusal
-from tests.variants import encoded
+from tests.support.feeds import events, refusal
+from tests.support.variants import encoded
 
 SCHEMA = pa.schema([("id", pa.int64())])
 FEATURES = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}

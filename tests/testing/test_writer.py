@@ -14,7 +14,7 @@ from tailer.changes import Offset
 from tailer.testing.checkpoints import CLASSIC_KINDS, V2_KINDS
 from tailer.testing.transaction import ConcurrentChange
 from tailer.testing.writer import TableWriter
-from tests.feeds import ID, events
+from tests.support.feeds import ID, events
 
 ROWS = [{"id": i} for i in range(4)]
 TRACKED = {"delta.enableRowTracking": "true"}

@@ -1,0 +1,75 @@
+"""The format ``arrow``: for bulk, one record holds many rows as an Arrow IPC stream.
+
+Each value is a whole stream (schema, one batch, end), so every record can be read by itself. The
+columns are those of the format ``rows``, with ``_event_id`` last if ids are asked for. Records have
+no keys, for rows of many keys are in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from sinks.formats.parts import no_records
+from sinks.formats.records import Records
+from tailer.changes import ChangeBatch
+
+__all__ = ["ArrowEncoder"]
+
+_EVENT_ID = pa.field("_event_id", pa.string())
+
+
+class ArrowEncoder:
+    """Arrow IPC streams of at most ``record_bytes_max``, unless a single row is larger. See
+    :mod:`sinks.formats.records`."""
+
+    paired = False
+    key_columns: tuple[str, ...] = ()
+
+    def __init__(self, *, ids: bool = False, record_bytes_max: int = 900_000) -> None:
+        self.ids = ids
+        self.record_bytes_max = record_bytes_max
+
+    def encode(self, batch: ChangeBatch) -> Records:
+        """See :class:`sinks.formats.records.Encoder`. Headers: ``_commit_version``, and of each
+        record's rows ``_first_index``, ``_rows`` and, of the first, ``_event_id``."""
+        if not batch.num_rows:
+            return no_records(batch)
+        rows, ids = batch.rows, batch.event_ids()
+        if self.ids:
+            rows = rows.append_column(_EVENT_ID, ids)
+        values, firsts = [], []
+        for first, value in self._streams(rows, 0, rows.num_rows):
+            values.append(value)
+            firsts.append(first)
+        starts = pa.array(firsts, pa.int64())
+        ends = pa.concat_arrays([starts.slice(1), pa.array([rows.num_rows], pa.int64())])
+        counts = pa.array([e - s for s, e in zip(firsts, ends.to_pylist(), strict=True)])
+        headers = (
+            ("_event_id", ids.take(starts)),
+            ("_commit_version", str(batch.version).encode()),
+            ("_first_index", batch.row_indices().take(starts).cast(pa.string())),
+            ("_rows", counts.cast(pa.string())),
+            ("content-type", b"application/vnd.apache.arrow.stream"),
+        )
+        return Records(None, pa.array(values, pa.binary()), headers, batch.timestamp_ms)
+
+    def _streams(self, rows: pa.RecordBatch, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """First row and bytes of each record, for the rows first..last-1."""
+        value = _stream(rows.slice(first, last - first))
+        if len(value) <= self.record_bytes_max or last - first == 1:
+            yield first, value
+            return
+        parts = min(last - first, -(-len(value) // self.record_bytes_max))
+        for part in range(parts):
+            start = first + (last - first) * part // parts
+            end = first + (last - first) * (part + 1) // parts
+            yield from self._streams(rows, start, end)
+
+
+def _stream(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return bytes(sink.getvalue())

@@ -1,0 +1,188 @@
+"""Arrow arrays as Avro's binary encoding, by columns.
+
+A row's bytes are the parts of its columns, one behind the other, so every column gives a list of
+parts (binary arrays, or one constant for all rows) and one join over all of them makes the rows.
+Integers are looked up fourteen bits at a time in a table of their encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.formats.connect import decimal_bytes, decimal_width
+from sinks.formats.json import children, unicode_text, variant_text
+from tailer.changes import is_arrow_variant
+
+__all__ = ["Part", "joined", "long_bytes", "long_parts", "nullable_parts", "record_parts",
+           "string_bytes", "string_parts"]  # fmt: skip
+
+#: Some bytes of every row: a binary array without nulls, or a constant.
+Part: TypeAlias = "pa.BinaryArray | bytes"
+
+_NOTHING = b""
+_NULL, _VALUE = b"\x00", b"\x02"  # the branches of a union of null and a type
+_END = b"\x00"  # of an array's or a map's blocks
+_BITS = 14
+_MASK = (1 << _BITS) - 1
+
+
+def joined(parts: Sequence[Part], count: int) -> pa.BinaryArray:
+    """The rows: each part's bytes of a row, one behind the other. ``count`` is that of rows."""
+    merged: list[Any] = []
+    constant = b""
+    for part in parts:
+        if isinstance(part, bytes):
+            constant += part
+            continue
+        if constant:
+            merged.append(pa.scalar(constant, pa.binary()))
+        merged.append(part)
+        constant = b""
+    if not merged:
+        return pa.repeat(pa.scalar(constant, pa.binary()), count)
+    if constant:
+        merged.append(pa.scalar(constant, pa.binary()))
+    return pc.binary_join_element_wise(*merged, pa.scalar(_NOTHING, pa.binary()))
+
+
+def long_bytes(number: int) -> bytes:
+    """One integer: zigzag, then seven bits a byte, the lowest first."""
+    rest = (number << 1) ^ (number >> 63)
+    found = bytearray()
+    while rest > 0x7F:
+        found.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*found, rest])
+
+
+def string_bytes(text: str) -> bytes:
+    """One string: its length, then its UTF-8."""
+    data = text.encode()
+    return long_bytes(len(data)) + data
+
+
+@lru_cache(maxsize=1)
+def _table() -> pa.BinaryArray:
+    """Encodings of fourteen bits: as the last ones of a number; with more to come; and nothing."""
+    last = [bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(_MASK + 1)]
+    more = [bytes([n & 0x7F | 0x80, n >> 7 | 0x80]) for n in range(_MASK + 1)]
+    return pa.array([*last, *more, _NOTHING], pa.binary())
+
+
+def long_parts(array: pa.Array) -> list[Part]:
+    """Integers of any width; nothing where the array is null."""
+    numbers = array.cast(pa.int64())
+    one, most = pa.scalar(1, pa.int64()), pa.scalar(62, pa.int64())
+    sign = pc.shift_right(pc.shift_right(numbers, most), one)  # Arrow shifts by 62 at most
+    zigzag = pc.bit_wise_xor(pc.shift_left(numbers, one), sign)
+    rest = zigzag.view(pa.uint64())
+    shift, mask = pa.scalar(_BITS, pa.uint64()), pa.scalar(_MASK, pa.uint64())
+    nothing = pa.scalar(2 * (_MASK + 1), pa.uint64())
+    parts: list[Part] = []
+    done = rest.is_null() if rest.null_count else None
+    while True:
+        low, rest = pc.bit_wise_and(rest, mask), pc.shift_right(rest, shift)
+        more = pc.greater(rest, pa.scalar(0, pa.uint64()))
+        further = pc.any(more).as_py()
+        index = pc.if_else(more, pc.add(low, pa.scalar(_MASK + 1, pa.uint64())), low)
+        if done is not None:
+            index = pc.if_else(done, nothing, index)
+        parts.append(_table().take(index))
+        if not further:
+            return parts
+        ended = pc.invert(pc.fill_null(more, False))
+        done = ended if done is None else pc.or_(done, ended)
+
+
+def string_parts(array: pa.StringArray | pa.BinaryArray) -> list[Part]:
+    """Strings or bytes: the length, then the bytes; nothing where the array is null."""
+    data = array.cast(pa.binary())
+    return [*long_parts(pc.binary_length(data)), _filled(data)]
+
+
+def _filled(array: pa.BinaryArray) -> pa.BinaryArray:
+    return pc.fill_null(array, pa.scalar(_NOTHING, pa.binary())) if array.null_count else array
+
+
+def nullable_parts(array: pa.Array) -> list[Part]:
+    """Values of a union of null and the array's type."""
+    if pa.types.is_null(array.type):
+        return []
+    prefix, parts = _parts(array)
+    if not array.null_count:
+        return [_VALUE + prefix, *parts]
+    branch = pc.if_else(array.is_valid(), pa.scalar(_VALUE + prefix), pa.scalar(_NULL))
+    return [branch, *parts]
+
+
+def record_parts(columns: Sequence[pa.Array]) -> list[Part]:
+    """The fields of a record, all of them nullable."""
+    return [part for column in columns for part in nullable_parts(column)]
+
+
+def _parts(array: pa.Array) -> tuple[bytes, list[Part]]:
+    """A constant that each value begins with, then its parts; they are empty where it is null."""
+    types, data_type = pa.types, array.type
+    if types.is_string(data_type):
+        return b"", string_parts(unicode_text(array))
+    if types.is_binary(data_type):
+        return b"", string_parts(array)
+    if is_arrow_variant(data_type):
+        return b"", string_parts(variant_text(array))
+    if types.is_boolean(data_type):
+        return b"", [_filled(pc.if_else(array, pa.scalar(b"\x01"), pa.scalar(b"\x00")))]
+    if types.is_floating(data_type):
+        return b"", [_filled(_fixed(array, data_type.bit_width // 8))]
+    if types.is_decimal(data_type):
+        return long_bytes(decimal_width(data_type)), [_filled(decimal_bytes(array))]
+    if types.is_struct(data_type):
+        return b"", _hidden(record_parts(children(array)), array)
+    if types.is_list(data_type):
+        return b"", _blocks(array, _whole(array).values, None)
+    if types.is_map(data_type):
+        return b"", _map(_whole(array), array)
+    if types.is_date(data_type):
+        array = array.cast(pa.int32())
+    return b"", long_parts(array)
+
+
+def _fixed(array: pa.Array, width: int) -> pa.BinaryArray:
+    """Numbers as they lie in memory, little-endian."""
+    raw = pa.binary(width)
+    found = pa.Array.from_buffers(raw, len(array), array.buffers(), offset=array.offset)
+    return found.cast(pa.binary())
+
+
+def _whole(array: pa.Array) -> pa.Array:
+    return array.take(pa.arange(0, len(array))) if array.offset else array
+
+
+def _hidden(parts: list[Part], array: pa.Array) -> list[Part]:
+    """The parts; nothing at all where the array is null."""
+    if not array.null_count:
+        return parts
+    nothing = pa.scalar(_NOTHING, pa.binary())
+    return [pc.if_else(array.is_valid(), joined(parts, len(array)), nothing)]
+
+
+def _map(whole: pa.MapArray, array: pa.MapArray) -> list[Part]:
+    if pa.types.is_string(array.type.key_type):
+        return _blocks(array, whole.items, string_parts(unicode_text(whole.keys)))
+    return _blocks(array, whole.items, nullable_parts(whole.keys))
+
+
+def _blocks(array: pa.Array, values: pa.Array, keys: list[Part] | None) -> list[Part]:
+    """Arrays and maps: how many there are, if any, each of them, and the end."""
+    whole = _whole(array)
+    items = joined([*(keys or []), *nullable_parts(values)], len(values))
+    mask = whole.is_null() if whole.null_count else None
+    lists = pa.ListArray.from_arrays(whole.offsets, items, mask=mask)
+    sizes = pc.list_value_length(lists)
+    counts = long_parts(pc.if_else(pc.equal(sizes, 0), pa.scalar(None, pa.int32()), sizes))
+    data = pc.binary_join(lists, pa.scalar(_NOTHING, pa.binary()))
+    return _hidden([*counts, _filled(data), _END], whole)

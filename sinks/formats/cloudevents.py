@@ -1,0 +1,116 @@
+"""The format ``cloudevents``: CloudEvents 1.0 in Kafka's protocol binding, structured or binary.
+
+The event's ``id`` is the event id, ``source`` names the table by its id, ``type`` is
+``delta.change.`` and the change type (``delta.snapshot.row`` for a row of the initial snapshot),
+``time`` the commit's. Extensions: ``deltaversion``, ``deltaindex`` (both as strings, for a
+CloudEvents integer has 32 bits), ``deltaorigin``, ``deltarowid``. ``data`` is the row as JSON, in
+the types of the format ``rows``.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.formats.json import JsonText, json_objects, json_values
+from sinks.formats.parts import (
+    as_binary,
+    corrupt_values_named,
+    data_columns,
+    json_keys,
+    key_array,
+    no_records,
+    table_name,
+    with_tombstones,
+)
+from sinks.formats.records import Header, Records
+from tailer.changes import CHANGE_TYPE, ChangeBatch
+
+__all__ = ["CloudEventsEncoder"]
+
+_STRUCTURED = b"application/cloudevents+json; charset=utf-8"
+_JSON = "application/json"
+
+
+class CloudEventsEncoder:
+    """CloudEvents with the attributes in the value, or in the headers. See
+    :mod:`sinks.formats.records`."""
+
+    paired = False
+
+    def __init__(
+        self,
+        key_columns: tuple[str, ...] = (),
+        *,
+        binary: bool = False,
+        tombstones: bool = False,
+        table: str = "",
+    ) -> None:
+        self.key_columns = key_columns
+        self.binary = binary
+        self.tombstones = tombstones
+        self.table = table
+
+    def encode(self, batch: ChangeBatch) -> Records:
+        """See :class:`sinks.formats.records.Encoder`."""
+        if not batch.num_rows:
+            return no_records(batch)
+        rows = data_columns(batch)
+        keys = json_keys(key_array(batch, self.key_columns, rows)) if self.key_columns else None
+        with corrupt_values_named(batch):
+            data = json_values(rows)
+        attributes = self._attributes(batch)
+        if self.binary:
+            headers = tuple(_header(name, value) for name, value in attributes.items())
+            headers = (*headers, ("content-type", _JSON.encode()))
+            records = Records(keys, as_binary(data), headers, batch.timestamp_ms)
+        else:
+            values = as_binary(_structured(attributes, data))
+            headers = (("content-type", _STRUCTURED), ("_event_id", batch.event_ids()))
+            records = Records(keys, values, headers, batch.timestamp_ms)
+        if self.tombstones:
+            deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")
+            records = with_tombstones(records, deleted)
+        return records
+
+    def _attributes(self, batch: ChangeBatch) -> dict[str, str | pa.Array]:
+        """The attributes of each event: one text for all, or one each."""
+        kinds = batch.rows.column(CHANGE_TYPE)
+        kind = pc.binary_join_element_wise(pa.scalar("delta.change."), kinds, pa.scalar(""))
+        attributes: dict[str, str | pa.Array] = {
+            "specversion": "1.0",
+            "id": batch.event_ids(),
+            "source": f"urn:delta:{batch.state.table_id}",
+            "type": "delta.snapshot.row" if batch.offset.snapshot else kind,
+            "subject": table_name(batch, self.table),
+            "time": _time(batch.timestamp_ms),
+            "deltaversion": str(batch.version),
+            "deltaindex": batch.row_indices().cast(pa.string()),
+        }
+        if batch.file is not None:
+            attributes["deltaorigin"] = batch.file.origin
+        row_ids = batch.row_ids
+        if row_ids is not None:
+            attributes["deltarowid"] = row_ids.cast(pa.string())
+        return attributes
+
+
+def _header(name: str, value: str | pa.Array) -> Header:
+    return f"ce_{name}", value.encode() if isinstance(value, str) else value
+
+
+def _structured(attributes: dict[str, str | pa.Array], data: pa.StringArray) -> pa.StringArray:
+    names = [*attributes, "datacontenttype", "data"]
+    columns: list[pa.Array | JsonText] = [
+        JsonText(json.dumps(value)) if isinstance(value, str) else value
+        for value in attributes.values()
+    ]
+    return json_objects(names, [*columns, JsonText(json.dumps(_JSON)), JsonText(data)])
+
+
+def _time(timestamp_ms: int) -> str:
+    """RFC 3339, with milliseconds."""
+    instant = pa.array([timestamp_ms], pa.int64()).cast(pa.timestamp("ms"))
+    return f"{instant.cast(pa.string())[0].as_py().replace(' ', 'T')}Z"

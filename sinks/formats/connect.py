@@ -1,0 +1,150 @@
+"""Arrow values and types as Kafka Connect has them in JSON, with the logical names Debezium uses.
+
+What has no lossless form in Connect's own logical types has one in Debezium's: microseconds
+(``MicroTimestamp``, ``ZonedTimestamp``), dates (``Date``) and variants (``Json``). A map whose keys
+are no strings is an array of structs {key, value}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.formats.json import children, timestamp_text, variant_text
+from tailer.changes import is_arrow_variant
+
+__all__ = ["connect_fields", "connect_schema", "connect_values", "decimal_bytes", "decimal_width"]
+
+_PLAIN = {
+    pa.bool_(): "boolean",
+    pa.int8(): "int8",
+    pa.int16(): "int16",
+    pa.int32(): "int32",
+    pa.int64(): "int64",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "bytes",
+}
+
+
+def connect_schema(data_type: pa.DataType) -> dict[str, Any]:
+    """The Connect schema of an Arrow type, as its JSON converter writes it. All is optional."""
+    types = pa.types
+    if data_type in _PLAIN:
+        return _optional(_PLAIN[data_type])
+    if is_arrow_variant(data_type):
+        return _named("string", "io.debezium.data.Json")
+    if types.is_decimal(data_type):
+        parameters = {
+            "scale": str(data_type.scale),
+            "connect.decimal.precision": str(data_type.precision),
+        }
+        name = "org.apache.kafka.connect.data.Decimal"
+        return _named("bytes", name) | {"parameters": parameters}
+    if types.is_date(data_type):
+        return _named("int32", "io.debezium.time.Date")
+    if types.is_timestamp(data_type):
+        zoned = data_type.tz is not None
+        name = "io.debezium.time.ZonedTimestamp" if zoned else "io.debezium.time.MicroTimestamp"
+        return _named("string" if zoned else "int64", name)
+    if types.is_struct(data_type):
+        fields = [data_type.field(i) for i in range(data_type.num_fields)]
+        return _optional("struct") | {"fields": connect_fields(fields)}
+    if types.is_list(data_type):
+        return _optional("array") | {"items": connect_schema(data_type.value_type)}
+    if types.is_map(data_type):
+        if types.is_string(data_type.key_type):
+            keys = {"type": "string", "optional": False}
+            return _optional("map") | {"keys": keys, "values": connect_schema(data_type.item_type)}
+        return _optional("array") | {"items": connect_schema(_entry(data_type))}
+    return _optional("string")  # a void column, which has nothing but nulls
+
+
+def _optional(kind: str) -> dict[str, Any]:
+    return {"type": kind, "optional": True}
+
+
+def _named(kind: str, name: str) -> dict[str, Any]:
+    return _optional(kind) | {"name": name, "version": 1}
+
+
+def connect_fields(fields: list[pa.Field], required: Collection[str] = ()) -> list[dict[str, Any]]:
+    """The Connect schemas of a struct's fields, each with its name; those that are ``required``
+    are not optional."""
+    return [
+        connect_schema(field.type) | {"optional": field.name not in required, "field": field.name}
+        for field in fields
+    ]
+
+
+def _entry(data_type: pa.MapType) -> pa.StructType:
+    return pa.struct([("key", data_type.key_type), ("value", data_type.item_type)])
+
+
+def connect_values(array: pa.Array) -> pa.Array:
+    """The same values in types whose JSON is what :func:`connect_schema` says."""
+    types, data_type = pa.types, array.type
+    if data_type in _PLAIN:
+        return array
+    if is_arrow_variant(data_type):
+        return variant_text(array)
+    if types.is_decimal(data_type):
+        return decimal_bytes(array)
+    if types.is_date(data_type):
+        return array.cast(pa.int32())
+    if types.is_timestamp(data_type):
+        return array.cast(pa.int64()) if data_type.tz is None else timestamp_text(array)
+    if types.is_struct(data_type):
+        return _struct(array)
+    if types.is_list(data_type):
+        return _list(array, connect_values(_flat(array).values))
+    if types.is_map(data_type):
+        return _map(_flat(array))
+    return array
+
+
+def decimal_bytes(array: pa.Array) -> pa.BinaryArray:
+    """Decimals as their unscaled integers: big-endian two's complement, of the same width for all
+    values of a type."""
+    # Arrow keeps them in 16 bytes, little-endian.
+    raw = pa.Array.from_buffers(pa.binary(16), len(array), array.buffers(), offset=array.offset)
+    width = decimal_width(array.type)
+    return pc.binary_slice(pc.binary_reverse(raw.cast(pa.binary())), 16 - width, 16)
+
+
+def decimal_width(data_type: pa.DataType) -> int:
+    """How many bytes the unscaled integers of a decimal type take at most."""
+    return int((10**data_type.precision).bit_length() // 8 + 1)
+
+
+def _flat(array: pa.Array) -> pa.Array:
+    """The array without an offset into its buffers."""
+    return array.take(pa.arange(0, len(array))) if array.offset else array
+
+
+def _nulls(array: pa.Array) -> pa.BooleanArray | None:
+    return array.is_null() if array.null_count else None
+
+
+def _struct(array: pa.StructArray) -> pa.StructArray:
+    columns = [connect_values(child) for child in children(array)]
+    names = [array.type.field(i).name for i in range(array.type.num_fields)]
+    if not columns:
+        return array
+    return pa.StructArray.from_arrays(columns, names=names, mask=_nulls(array))
+
+
+def _list(array: pa.Array, values: pa.Array) -> pa.ListArray:
+    return pa.ListArray.from_arrays(_flat(array).offsets, values, mask=_nulls(array))
+
+
+def _map(array: pa.MapArray) -> pa.Array:
+    items = connect_values(array.items)
+    if not pa.types.is_string(array.type.key_type):
+        keys = connect_values(array.keys)
+        return _list(array, pa.StructArray.from_arrays([keys, items], names=["key", "value"]))
+    return pa.MapArray.from_arrays(array.offsets, array.keys, items, mask=_nulls(array))

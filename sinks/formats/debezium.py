@@ -1,0 +1,262 @@
+"""The format ``debezium``: before and after in one event, in Debezium's envelope.
+
+``op`` is ``c``, ``u``, ``d``, or ``r`` for a row of the initial snapshot. An update has both images
+where the feed paired them; an image that stayed alone is a ``d`` or ``c`` whose ``source.unpaired``
+is true. ``ts_ms``, ``ts_us`` and ``ts_ns`` are the commit's time, never the clock's, so a replay
+gives the same bytes; the log has milliseconds, which the finer two repeat.
+
+With ``schema``, every record carries its Kafka Connect schema, and values are as Connect's JSON
+converter writes them; without, values are JSON as people read it, as in the format ``rows``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.formats.connect import connect_fields, connect_values
+from sinks.formats.json import JsonMember, JsonObject, JsonText, json_objects, json_values
+from sinks.formats.parts import (
+    as_binary,
+    corrupt_values_named,
+    data_columns,
+    event_headers,
+    key_array,
+    key_change_headers,
+    no_records,
+    required_columns,
+    table_name,
+    with_tombstones,
+)
+from sinks.formats.records import Records
+from tailer.changes import CHANGE_TYPE, ChangeBatch
+
+__all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images", "transaction_id"]
+
+#: The version of the envelope, as ``source.version``: part of the bytes, so it is not the
+#: program's, which a replay under a newer one would change.
+VERSION = "2"
+CONNECTOR = "delta"
+
+_NULL = pa.scalar("null")
+
+
+def transaction_id(batch: ChangeBatch) -> str:
+    """The id of the version, or snapshot, that a batch belongs to: as in a topic of commit ends."""
+    snapshot = ":snapshot" if batch.offset.snapshot else ""
+    return f"{batch.state.table_id}:{batch.version}{snapshot}"
+
+
+class Images:
+    """A batch's rows as Debezium sees them.
+
+    ``rows`` and ``before`` (or None) are the data columns; ``gone`` (boolean) tells which rows
+    have no after image, ``updated`` which have both, ``alone`` which are an update's image without
+    its partner; ``op`` is the operation of each row.
+    """
+
+    def __init__(self, batch: ChangeBatch) -> None:
+        kinds = batch.rows.column(CHANGE_TYPE)
+        preimage, postimage = (
+            pc.equal(kinds, "update_preimage"),
+            pc.equal(kinds, "update_postimage"),
+        )
+        self.rows = data_columns(batch)
+        self.before = batch.before if batch.before is not None and len(batch.before) else None
+        if self.before is None:
+            self.updated = pa.repeat(pa.scalar(False), len(kinds))
+        else:
+            self.updated = self.before.is_valid()
+        self.gone = pc.or_(preimage, pc.equal(kinds, "delete"))
+        self.alone = pc.or_(preimage, pc.and_not(postimage, self.updated))
+        created = "r" if batch.offset.snapshot else "c"
+        coming = pc.if_else(self.updated, "u", created)
+        self.op: pa.StringArray = pc.if_else(self.gone, "d", coming)
+
+
+class DebeziumEncoder:
+    """Debezium's envelope, with or without Connect's schema. See :mod:`sinks.formats.records`."""
+
+    paired = True
+
+    def __init__(
+        self,
+        key_columns: tuple[str, ...] = (),
+        *,
+        schema: bool = False,
+        tombstones: bool = False,
+        name: str = "",
+        table: str = "",
+    ) -> None:
+        self.key_columns = key_columns
+        self.schema = schema
+        self.tombstones = tombstones
+        self.name = name
+        self.table = table
+
+    def encode(self, batch: ChangeBatch) -> Records:
+        """See :class:`sinks.formats.records.Encoder`."""
+        if not batch.num_rows:
+            return no_records(batch)
+        images = Images(batch)
+        table = table_name(batch, self.table)
+        with corrupt_values_named(batch):
+            payload = self._payload(batch, images, table)
+            keys = self._keys(batch, images.rows, table) if self.key_columns else None
+            headers = event_headers(batch) + key_change_headers(
+                batch,
+                self.key_columns,
+                keys,
+                images.gone,
+                lambda columns: self._encoded_keys(batch, columns, table),
+            )
+        records = Records(keys, payload, headers, batch.timestamp_ms)
+        return with_tombstones(records, images.gone) if self.tombstones else records
+
+    def _payload(self, batch: ChangeBatch, images: Images, table: str) -> pa.BinaryArray:
+        before, after = self._images(images)
+        # Debezium counts from one.
+        order = pc.add(batch.row_indices(), pa.scalar(1, pa.int64())).cast(pa.string())
+        transaction: dict[str, JsonMember] = {
+            "id": JsonText(json.dumps(transaction_id(batch))),
+            "total_order": JsonText(order),
+            "data_collection_order": JsonText(order),
+        }
+        members: dict[str, JsonMember] = {
+            "before": JsonText(before),
+            "after": JsonText(after),
+            "source": JsonObject(self._source(batch, images, table)),
+            "transaction": JsonObject(transaction),
+            "op": images.op,
+            "ts_ms": JsonText(str(batch.timestamp_ms)),
+            "ts_us": JsonText(str(batch.timestamp_ms * 1000)),
+            "ts_ns": JsonText(str(batch.timestamp_ms * 1_000_000)),
+        }
+        if self.schema:
+            schema = _envelope_schema(self.name, table, images.rows.type)
+            members = {"schema": JsonText(schema), "payload": JsonObject(members)}
+        return as_binary(json_objects(list(members), list(members.values())))
+
+    def _images(self, images: Images) -> tuple[pa.Array | str, pa.Array | str]:
+        """``before`` and ``after`` as JSON text."""
+        row = self._object(images.rows)
+        before: pa.Array | str = "null"
+        if images.before is not None:
+            before = pc.fill_null(self._object(images.before), _NULL)
+        if not pc.any(images.gone).as_py():
+            return before, row
+        other = _NULL if isinstance(before, str) else before
+        return pc.if_else(images.gone, row, other), pc.if_else(images.gone, _NULL, row)
+
+    def _object(self, rows: pa.StructArray) -> pa.StringArray:
+        """JSON objects of data columns, null where the struct is."""
+        values = connect_values(rows) if self.schema else rows
+        text = json_values(values)
+        if not rows.null_count:
+            return text
+        return pc.if_else(rows.is_valid(), text, pa.scalar(None, pa.string()))
+
+    def _source(self, batch: ChangeBatch, images: Images, table: str) -> dict[str, JsonMember]:
+        constants = {
+            "version": VERSION,
+            "connector": CONNECTOR,
+            "name": self.name,
+            "ts_ms": batch.timestamp_ms,
+            "snapshot": "true" if batch.offset.snapshot else "false",
+            "db": "",
+            "ts_us": batch.timestamp_ms * 1000,
+            "ts_ns": batch.timestamp_ms * 1_000_000,
+            "table": table,
+            "table_id": batch.state.table_id,
+            "commit_version": batch.version,
+            "origin": batch.file.origin if batch.file else None,
+        }
+        row_ids = batch.row_ids
+        members: dict[str, JsonMember] = {
+            name: JsonText(json.dumps(value)) for name, value in constants.items()
+        }
+        members["index"] = batch.row_indices()
+        members["row_id"] = JsonText("null") if row_ids is None else row_ids
+        members["event_id"] = batch.event_ids()
+        members["unpaired"] = images.alone
+        if not pc.any(images.alone).as_py():
+            members["unpaired"] = JsonText("false")
+        return members
+
+    def _keys(self, batch: ChangeBatch, rows: pa.StructArray, table: str) -> pa.BinaryArray:
+        return self._encoded_keys(batch, key_array(batch, self.key_columns, rows), table)
+
+    def _encoded_keys(self, batch: ChangeBatch, keys: pa.StructArray, table: str) -> pa.BinaryArray:
+        if not self.schema:
+            return as_binary(json_values(keys))
+        fields = [keys.type.field(i) for i in range(keys.type.num_fields)]
+        schema = {
+            "type": "struct",
+            "fields": connect_fields(fields, required=required_columns(batch)),
+            "optional": False,
+            "name": f"{_prefix(self.name, table)}.Key",
+        }
+        members = [JsonText(_compact(schema)), connect_values(keys)]
+        return as_binary(json_objects(["schema", "payload"], members))
+
+
+def _prefix(name: str, table: str) -> str:
+    return f"{name}.{table}" if name else table
+
+
+def _compact(document: Any) -> str:
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _field(name: str, kind: str, *, optional: bool = False) -> dict[str, Any]:
+    return {"type": kind, "optional": optional, "field": name}
+
+
+def _envelope_schema(name: str, table: str, rows: pa.StructType) -> str:
+    """The Connect schema of the envelope, as JSON text."""
+    prefix = _prefix(name, table)
+    columns = connect_fields([rows.field(i) for i in range(rows.num_fields)])
+    value = {
+        "type": "struct", "fields": columns, "optional": True, "name": f"{prefix}.Value",
+    }  # fmt: skip
+    source = [
+        *(_field(n, "string") for n in ("version", "connector", "name")),
+        _field("ts_ms", "int64"),
+        {**_field("snapshot", "string", optional=True), "name": "io.debezium.data.Enum",
+         "version": 1, "parameters": {"allowed": "true,false"}, "default": "false"},
+        _field("db", "string"),
+        *(_field(n, "int64", optional=True) for n in ("ts_us", "ts_ns")),
+        *(_field(n, "string") for n in ("table", "table_id")),
+        _field("commit_version", "int64"),
+        _field("origin", "string", optional=True),
+        _field("index", "int64"),
+        _field("row_id", "int64", optional=True),
+        _field("event_id", "string"),
+        _field("unpaired", "boolean"),
+    ]  # fmt: skip
+    transaction = [
+        _field("id", "string"),
+        _field("total_order", "int64"),
+        _field("data_collection_order", "int64"),
+    ]
+    return _compact(
+        {
+            "type": "struct",
+            "fields": [
+                {**value, "field": "before"},
+                {**value, "field": "after"},
+                {"type": "struct", "fields": source, "optional": False,
+                 "name": "io.debezium.connector.delta.Source", "field": "source"},
+                {"type": "struct", "fields": transaction, "optional": True,
+                 "name": "event.block", "version": 1, "field": "transaction"},
+                _field("op", "string"),
+                *(_field(n, "int64", optional=True) for n in ("ts_ms", "ts_us", "ts_ns")),
+            ],
+            "optional": False,
+            "name": f"{prefix}.Envelope",
+            "version": 2,
+        }
+    )  # fmt: skip

@@ -1,0 +1,182 @@
+"""What the formats have in common: keys, headers, tombstones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.formats.json import json_values
+from sinks.formats.records import Header, Records
+from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
+from tailer.errors import CorruptRow, TableError
+
+__all__ = [
+    "as_binary",
+    "corrupt_values_named",
+    "data_columns",
+    "event_headers",
+    "json_keys",
+    "key_array",
+    "key_change_headers",
+    "no_records",
+    "repeated",
+    "required_columns",
+    "table_name",
+    "with_tombstones",
+]
+
+#: The headers that tell an event from any other.
+_IDS = ("_event_id", "ce_id")
+#: Debezium's own names.
+_NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
+
+
+def as_binary(text: pa.StringArray) -> pa.BinaryArray:
+    """The same bytes, as binary."""
+    return text.cast(pa.binary())
+
+
+@contextmanager
+def corrupt_values_named(batch: ChangeBatch) -> Iterator[None]:
+    """The block's :class:`CorruptRow` (a variant whose bytes are none) says version and file."""
+    try:
+        yield
+    except CorruptRow as e:
+        raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
+
+
+def data_columns(batch: ChangeBatch) -> pa.StructArray:
+    """The data columns of a batch, without the three metadata columns, as one struct array."""
+    rows = batch.rows
+    columns, fields = rows.columns, list(rows.schema)
+    count = len(fields) - len(METADATA_FIELDS)
+    if not count:
+        return pa.array([{}], pa.struct([])).take(pa.repeat(pa.scalar(0), rows.num_rows))
+    return pa.StructArray.from_arrays(columns[:count], fields=fields[:count])
+
+
+def key_array(batch: ChangeBatch, names: tuple[str, ...], rows: pa.StructArray) -> pa.StructArray:
+    """The key columns of ``rows`` (a batch's data columns) as a struct array of their own.
+
+    Raises :class:`TableError` for one that the version does not have.
+    """
+    there = {rows.type.field(i).name: i for i in range(rows.type.num_fields)}
+    for name in names:
+        if name not in there:
+            raise TableError(
+                f"the key column {name!r} does not exist in this version",
+                version=batch.version,
+                hint=f"its columns are {', '.join(there)}; name another in the option 'key'",
+            )
+    columns = rows.flatten()
+    found = [there[name] for name in names]
+    fields = [rows.type.field(i) for i in found]
+    return pa.StructArray.from_arrays([columns[i] for i in found], fields=fields)
+
+
+def required_columns(batch: ChangeBatch) -> frozenset[str]:
+    """The columns that the table declares as NOT NULL: Arrow's fields are all nullable."""
+    return frozenset(field.name for field in batch.state.schema.fields if not field.nullable)
+
+
+def json_keys(keys: pa.StructArray) -> pa.BinaryArray:
+    """Keys as JSON objects of the key columns."""
+    return as_binary(json_values(keys))
+
+
+def event_headers(batch: ChangeBatch) -> tuple[Header, ...]:
+    """What every record says beside its value: ``_event_id``, ``_change_type``,
+    ``_commit_version`` and ``_origin``; ``_row_id`` where rows have one, and ``_snapshot`` on the
+    rows of the initial snapshot."""
+    headers: list[Header] = [
+        ("_event_id", batch.event_ids()),
+        ("_change_type", batch.rows.column(CHANGE_TYPE)),
+        ("_commit_version", str(batch.version).encode()),
+    ]
+    if batch.file is not None:
+        headers.append(("_origin", batch.file.origin.encode()))
+    row_ids = batch.row_ids
+    if row_ids is not None:
+        headers.append(("_row_id", row_ids.cast(pa.string())))
+    if batch.offset.snapshot:
+        headers.append(("_snapshot", b"true"))
+    return tuple(headers)
+
+
+def key_change_headers(
+    batch: ChangeBatch,
+    names: tuple[str, ...],
+    keys: pa.BinaryArray | None,
+    gone: pa.BooleanArray,
+    encoded: Callable[[pa.StructArray], pa.BinaryArray],
+) -> tuple[Header, ...]:
+    """What Debezium says on the delete and the create that a change of the key becomes: the new
+    key on the one, the old key on the other, as the records' own keys are written.
+
+    ``keys`` are those of the records and ``gone`` tells the deletes; ``encoded`` makes keys of key
+    columns.
+    """
+    if batch.partner is None or keys is None:
+        return ()
+    others = encoded(key_array(batch, names, batch.partner))
+    changed = pc.and_(batch.partner.is_valid(), pc.not_equal(others, keys))
+    nothing = pa.scalar(None, pa.binary())
+    headers = []
+    for name, side in ((_NEW_KEY, gone), (_OLD_KEY, pc.invert(gone))):
+        values = pc.if_else(pc.and_(changed, side), others, nothing)
+        if values.null_count < len(values):
+            headers.append((name, values))
+    return tuple(headers)
+
+
+def no_records(batch: ChangeBatch) -> Records:
+    """What a batch without rows becomes."""
+    return Records(None, pa.array([], pa.binary()), (), batch.timestamp_ms)
+
+
+def table_name(batch: ChangeBatch, given: str) -> str:
+    """The table's name in events: as configured, else as in its metadata, else its id."""
+    return given or batch.state.metadata.name or batch.state.table_id
+
+
+def repeated(mask: pa.BooleanArray) -> pa.Int64Array:
+    """The numbers 0 to n-1, in order, with those twice where ``mask`` is true."""
+    count = len(mask)
+    twice = pa.arange(0, count).filter(mask)
+    # Two sorted runs become one: the second of a number comes right behind the first.
+    every = pa.concat_arrays([pa.arange(0, count), twice])
+    return every.take(pc.sort_indices(every))
+
+
+def with_tombstones(records: Records, deleted: pa.BooleanArray) -> Records:
+    """The records, with a tombstone behind each one that ``deleted`` (boolean) is true for.
+
+    A tombstone has the key and the headers of its delete, but an event id of its own: the
+    delete's with ``-t`` behind it.
+    """
+    if not pc.any(deleted).as_py():
+        return records
+    order = repeated(deleted)
+    again = pc.equal(order, _shifted(order))
+    keys = None if records.keys is None else records.keys.take(order)
+    values = pc.if_else(again, pa.scalar(None, pa.binary()), records.values.take(order))
+    headers: list[Header] = []
+    for name, value in records.headers:
+        if isinstance(value, bytes):
+            headers.append((name, value))
+            continue
+        taken = value.take(order)
+        if name in _IDS:
+            marked = pc.binary_join_element_wise(taken, pa.scalar("-t"), pa.scalar(""))
+            taken = pc.if_else(again, marked, taken)
+        headers.append((name, taken))
+    return replace(records, keys=keys, values=values, headers=tuple(headers))
+
+
+def _shifted(order: pa.Int64Array) -> pa.Int64Array:
+    """Each number's predecessor; -1 for the first."""
+    return pa.concat_arrays([pa.array([-1], pa.int64()), order.slice(0, len(order) - 1)])

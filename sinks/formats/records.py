@@ -1,0 +1,87 @@
+"""The encoder contract: from a batch of changes to the records of a message broker.
+
+An encoder turns a :class:`ChangeBatch` into arrays of keys, values and headers, by columns; the
+sink behind it puts them on the wire. It has no state but its configuration and, for Avro, the
+schema ids that a registry gave: the same batch gives the same bytes on every run.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tailer.changes import ChangeBatch
+
+__all__ = ["Encoder", "Header", "Records", "Registry"]
+
+#: A record header: its name, and one value for all records (bytes) or one for each (a string or
+#: binary array; null where that record does not have the header).
+Header = tuple[str, pa.Array | bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What is to be sent for one batch, in order. All arrays have the same length.
+
+    ``keys`` (binary, or None: no record has a key) and ``values`` (binary; null is a tombstone)
+    are as they go on the wire, and so is every header. ``timestamp_ms`` is the commit's time, the
+    same for all. ``partitions`` (int32), where it is given, overrules the sink's partitioner.
+
+    There may be more records than rows in the batch (tombstones; an update that changes the key)
+    or fewer (``arrow``: one for the batch); none for an empty batch.
+    """
+
+    keys: pa.BinaryArray | None
+    values: pa.BinaryArray
+    headers: tuple[Header, ...]
+    timestamp_ms: int
+    partitions: pa.Int32Array | None = None
+
+    @property
+    def num_records(self) -> int:
+        """How many records there are."""
+        return len(self.values)
+
+    def take(self, places: pa.Array) -> Records:
+        """Those at these places (integers), in their order."""
+        return Records(
+            None if self.keys is None else self.keys.take(places),
+            self.values.take(places),
+            tuple(
+                (name, value if isinstance(value, bytes) else value.take(places))
+                for name, value in self.headers
+            ),
+            self.timestamp_ms,
+            None if self.partitions is None else self.partitions.take(places),
+        )
+
+
+class Encoder(typing.Protocol):
+    """One format with its options. Pure and synchronous: it runs in a worker thread."""
+
+    #: Whether it wants an update as one row with ``ChangeBatch.before``; a sink that uses it has
+    #: an attribute ``paired`` of that value, and the feed pairs for it.
+    paired: bool
+    #: The columns that a record's key is made of; empty: records have no key.
+    key_columns: tuple[str, ...]
+
+    def encode(self, batch: ChangeBatch) -> Records:
+        """The records of a batch.
+
+        Raises :class:`TableError` naming the version where a key column is missing or a value
+        can't be written, :class:`SinkRejected` where a schema registry refuses the schema and
+        :class:`TransientError` where it does not answer.
+        """
+
+
+class Registry(typing.Protocol):
+    """A schema registry, as an encoder uses it."""
+
+    def register(self, subject: str, schema: str) -> int:
+        """The id of an Avro schema (its JSON text) under a subject, registered if it is new.
+
+        Raises :class:`SinkRejected` if the registry refuses the schema as incompatible,
+        :class:`TransientError` if it does not answer.
+        """

@@ -1,0 +1,172 @@
+"""A client of a schema registry that speaks Confluent's REST API. Blocking: for worker threads.
+
+Nothing is retried here. What may heal (no answer, a time-out, 5xx, too many requests) is a
+:class:`TransientError`, and the feed comes again; what will not (an incompatible schema, wrong
+credentials) a :class:`SinkRejected` that names the subject. Credentials never show in messages.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.sink import take_options
+
+__all__ = ["REGISTRY_OPTIONS", "RegistryClient", "load_registry", "located"]
+
+#: The options of a registry, as :func:`tailer.sink.take_options` takes them.
+REGISTRY_OPTIONS: dict[str, tuple[type, Any]] = {
+    "url": (str, ...),
+    "user": (str, ""),
+    "password": (str, ""),
+    "token": (str, ""),
+    "ca_bundle": (str, ""),
+    "client_cert": (str, ""),
+    "client_key": (str, ""),
+    "auto_register": (bool, True),
+    "timeout_s": (int, 10),
+}
+
+_FILES = ("ca_bundle", "client_cert", "client_key")
+_CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+_BUSY = (408, 429)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryClient:
+    """Registers schemas, or only looks them up where ``auto_register`` is false.
+
+    ``authorization`` is the value of that header, or None; ``tls`` the context of an https URL.
+    """
+
+    url: str
+    authorization: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None
+    auto_register: bool = True
+    timeout_s: int = 10
+
+    def register(self, subject: str, schema: str) -> int:
+        """The id of a schema under a subject. See :class:`sinks.formats.records.Registry`."""
+        path = f"/subjects/{quote(subject, safe='')}"
+        if self.auto_register:
+            path += "/versions"
+        status, answer = self._post(path, {"schemaType": "AVRO", "schema": schema})
+        number = answer.get("id")
+        if status == 200 and isinstance(number, int) and not isinstance(number, bool):
+            return number
+        said = str(answer.get("message") or f"status {status}").splitlines()[0]
+        raise self._refusal(subject, status, said)
+
+    def _refusal(self, subject: str, status: int, said: str) -> SinkRejected:
+        where = f"the schema registry at {self.url}"
+        if status == 409:
+            return SinkRejected(
+                f"{where} refuses the schema of subject {subject!r} as incompatible with an "
+                f"earlier one ({said}); change the subject's compatibility, or use a new topic"
+            )
+        if status in (401, 403):
+            return SinkRejected(
+                f"{where} refuses access to subject {subject!r} ({said}); check its credentials"
+            )
+        if status == 404 and not self.auto_register:
+            return SinkRejected(
+                f"{where} does not have this schema under subject {subject!r}, and auto_register "
+                "is off; register it first"
+            )
+        return SinkRejected(f"{where} refuses the schema of subject {subject!r} ({said})")
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Status and JSON object of an answer. Raises :class:`TransientError` if there is none."""
+        parts = urlsplit(self.url)
+        headers = {"Content-Type": _CONTENT_TYPE, "Accept": _CONTENT_TYPE}
+        if self.authorization is not None:
+            headers["Authorization"] = self.authorization
+        connection = self._connection(parts.hostname or "", parts.port)
+        try:
+            connection.request("POST", parts.path.rstrip("/") + path, json.dumps(body), headers)
+            answer = connection.getresponse()
+            data = answer.read()
+        except ssl.SSLCertVerificationError as e:
+            raise SinkRejected(
+                f"the certificate of the schema registry at {self.url} is not trusted "
+                f"({e.verify_message}); set ca_bundle"
+            ) from None
+        except (OSError, http.client.HTTPException) as e:
+            raise TransientError(
+                f"the schema registry at {self.url} does not answer ({str(e) or type(e).__name__})"
+            ) from e
+        finally:
+            connection.close()
+        if answer.status >= 500 or answer.status in _BUSY:
+            raise TransientError(
+                f"the schema registry at {self.url} answers with status {answer.status}"
+            )
+        try:
+            document = json.loads(data)
+        except ValueError:
+            document = None
+        return answer.status, document if isinstance(document, dict) else {}
+
+    def _connection(self, host: str, port: int | None) -> http.client.HTTPConnection:
+        if self.tls is None:
+            return http.client.HTTPConnection(host, port, timeout=self.timeout_s)
+        return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.tls)
+
+
+def located(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The options with their files' paths made absolute, as relative to ``folder``."""
+    return {
+        name: str(folder / value) if name in _FILES and isinstance(value, str) and value else value
+        for name, value in options.items()
+    }
+
+
+def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> RegistryClient:
+    """The client of a configuration table: ``url`` (required), ``user`` and ``password`` or
+    ``token``, ``ca_bundle``, ``client_cert`` and ``client_key`` (files, relative to ``folder``),
+    ``auto_register`` (default true), ``timeout_s``.
+
+    Raises :class:`ConfigError` naming the option that is wrong.
+    """
+    taken = take_options("avro", options, REGISTRY_OPTIONS, what="registry of format")
+    try:
+        parts = urlsplit(taken["url"])
+        _ = parts.port
+    except ValueError as e:
+        raise ConfigError(f"the schema registry's url is no address: {e}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError("the schema registry's url is no http:// or https:// address")
+    if parts.username or parts.password:
+        raise ConfigError("the schema registry's url has credentials in it: use user and password")
+    if taken["token"] and taken["user"]:
+        raise ConfigError("the schema registry has both a user and a token: give one of them")
+
+    files = located(taken, folder or Path())
+    tls = _tls(files) if parts.scheme == "https" else None
+    authorization = None
+    if taken["token"]:
+        authorization = f"Bearer {taken['token']}"
+    elif taken["user"]:
+        pair = f"{taken['user']}:{taken['password']}".encode()
+        authorization = f"Basic {base64.b64encode(pair).decode()}"
+    return RegistryClient(
+        taken["url"].rstrip("/"), authorization, tls, taken["auto_register"], taken["timeout_s"]
+    )
+
+
+def _tls(files: Mapping[str, str]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=files["ca_bundle"] or None)
+        if files["client_cert"]:
+            context.load_cert_chain(files["client_cert"], files["client_key"] or None)
+    except OSError as e:  # ssl.SSLError is one
+        raise ConfigError(f"a TLS file of the schema registry can't be read ({e})") from e
+    return context

@@ -1,0 +1,290 @@
+"""The command line: arguments in, an exit status out.
+
+Status 0: done. 1: the table or the sink refused. 2: a mistake in usage or configuration. What went
+wrong is one sentence on standard error; a traceback only with ``--debug``. Imports are late: what
+`tail` does not need, it does not load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+from tailer.errors import ConfigError, TailerError
+from tailer.process.signals import install
+
+__all__ = ["main", "parser", "run"]
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+
+
+def _number(kind: type[int | float], least: float, what: str) -> Callable[[str], float]:
+    """What reads an argument that is a finite number from ``least`` on."""
+
+    def read(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = -1
+        if not least <= number < _TOO_GREAT:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return number
+
+    return read
+
+
+#: No argument is as great: machines count up to it, and it leaves out infinity.
+_TOO_GREAT = 2**63
+_whole = _number(int, 0, "a whole number, 0 or greater")
+_positive = _number(int, 1, "a whole number greater than 0")
+_seconds = _number(float, sys.float_info.min, "a number of seconds greater than 0")
+
+
+def _read_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--change-source", choices=("auto", "cdf", "derived"), default="auto",
+        help="read change data files, derive changes from data files, or choose by version",
+    )  # fmt: skip
+    p.add_argument(
+        "--key", nargs="+", default=[], metavar="COL",
+        help="columns that pair derived deletes and inserts into updates",
+    )  # fmt: skip
+    p.add_argument("--columns", nargs="+", metavar="COL", help="only these data columns")
+    p.add_argument("--with-ids", action="store_true", help="add _event_id, _origin and _row_id")
+    p.add_argument(
+        "--writer-timezone", default="UTC", metavar="ZONE",
+        help="the zone of partition timestamps that have none (default UTC)",
+    )  # fmt: skip
+    p.add_argument("--batch-rows-max", type=_positive, default=65_536, metavar="N")
+
+
+def _table(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "table", metavar="TABLE", help="a path, s3://bucket/key or profile.share#share.schema.table"
+    )
+    p.add_argument(
+        "--store-option", action="append", default=[], metavar="KEY=VALUE", dest="store_options",
+        help="how the table is reached, such as endpoint_url=http://host; may be repeated",
+    )  # fmt: skip
+
+
+def _waiting_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--torn-commit-max-s", type=_seconds, default=10.0, metavar="S",
+        help="wait so long for a half-written commit (default 10)",
+    )  # fmt: skip
+
+
+def _verify_options(p: argparse.ArgumentParser) -> None:
+    _table(p)
+    p.add_argument("--from", dest="first", type=_whole, metavar="A", help="default: the earliest")
+    p.add_argument("--to", dest="last", type=_whole, metavar="B", help="default: the newest")
+    _read_options(p)
+    p.add_argument(
+        "--topic", metavar="NAME",
+        help="prove that a Kafka topic's events do; without --from it has them from the beginning",
+    )  # fmt: skip
+    p.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="the brokers of --topic")
+    p.add_argument(
+        "--consumer-config",
+        metavar="FILE",
+        help="JSON: further settings of kafka-python's consumer",
+    )
+
+
+def _shares_parser(commands: Any) -> None:
+    p = commands.add_parser("shares", help="what a Delta Sharing profile gives access to")
+    p.add_argument("profile", metavar="PROFILE", help="a profile file, as the provider gave it")
+    p.add_argument("--share", metavar="NAME", help="only this share")
+    p.add_argument("--schema", metavar="NAME", help="only this schema, of the share named")
+    p.add_argument("--page-size", type=_whole, metavar="N", help="ask for so many at a time")
+    p.add_argument("--json", action="store_true", help="one JSON object a line")
+    p.add_argument("--ca-bundle", metavar="FILE", help="authorities of TLS certificates, as PEM")
+    p.add_argument("--allow-http", action="store_true", help="send the token without TLS, too")
+
+
+def _share_parser(commands: Any) -> None:
+    p = commands.add_parser(
+        "share", help="share tables over Delta Sharing, or manage its recipients' tokens",
+        usage="tailer share CONFIG.toml\n"
+        "       tailer share token new CONFIG.toml RECIPIENT [--expires-in 90d]\n"
+        "       tailer share token revoke CONFIG.toml RECIPIENT [--id ID]\n"
+        "       tailer share token list CONFIG.toml [RECIPIENT]",
+    )  # fmt: skip
+    p.add_argument("words", nargs="+", metavar="CONFIG.toml | token ACTION CONFIG.toml RECIPIENT")
+    p.add_argument("--expires-in", default="90d", metavar="TIME", help="90d, 12h, ... or never")
+    p.add_argument("--id", metavar="ID", help="with revoke: this token alone")
+
+
+def _spark_parser(commands: Any) -> None:
+    p = commands.add_parser("spark", help="run a configuration's feeds as Spark queries")
+    p.add_argument("config", metavar="CONFIG.toml")
+    p.add_argument("--master", metavar="URL", help="default: that of spark-submit, or local[*]")
+    p.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
+    )
+    p.add_argument("--available-now", action="store_true", help="read what there is, then end")
+    p.add_argument("--interval-s", type=_seconds, default=0.5, metavar="S", help="between batches")
+    p.add_argument(
+        "--trigger-bytes-max", type=_positive, default=256 * 1024 * 1024, metavar="N",
+        help="bytes of data files in one batch of a query",
+    )  # fmt: skip
+
+
+def _offsets_parser(commands: Any) -> None:
+    p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
+    p.add_argument("action", choices=("show", "set", "reset", "export", "import"))
+    p.add_argument("config", metavar="CONFIG.toml")
+    p.add_argument("feed", metavar="FEED")
+    p.add_argument(
+        "--at-version",
+        dest="at_version",
+        type=_whole,
+        metavar="N",
+        help="with set: the next version to read",
+    )
+    p.add_argument(
+        "--index", type=_whole, default=0, metavar="I", help="with set: the next change in it"
+    )
+    p.add_argument(
+        "--checkpoint", metavar="FOLDER", help="with import: the checkpoint of a Spark query"
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser of all commands."""
+    top = argparse.ArgumentParser(
+        prog="tailer", description="Every row-level change of a Delta Lake table, in order."
+    )
+    top.add_argument("--version", action="store_true", help="print the version and exit")
+    top.add_argument("--debug", action="store_true", help="show tracebacks")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+
+    p = commands.add_parser("tail", help="follow one table, its events as JSON lines")
+    _table(p)
+    p.add_argument(
+        "--from", dest="start", default="latest", metavar="WHERE",
+        help="latest (default), earliest, snapshot, a version or a time; inclusive",
+    )  # fmt: skip
+    p.add_argument(
+        "--to", dest="last", type=_whole, metavar="VERSION", help="end after this version"
+    )
+    p.add_argument(
+        "--with-notices", action="store_true", help="also print schema changes and the like"
+    )
+    _waiting_option(p)
+    _read_options(p)
+
+    p = commands.add_parser("read", help="the changes of a range of versions, into a file")
+    _table(p)
+    start = p.add_mutually_exclusive_group(required=True)
+    start.add_argument("--starting-version", type=_whole, metavar="A")
+    start.add_argument("--starting-timestamp", metavar="TIME")
+    end = p.add_mutually_exclusive_group()
+    end.add_argument("--ending-version", type=_whole, metavar="B")
+    end.add_argument("--ending-timestamp", metavar="TIME")
+    _waiting_option(p)
+    _read_options(p)
+    p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
+
+    for name, text in (
+        ("run", "the daemon: all feeds of a configuration file"),
+        ("check", "validate a configuration; reach its tables and sinks"),
+    ):
+        p = commands.add_parser(name, help=text)
+        p.add_argument("config", metavar="CONFIG.toml")
+
+    _verify_options(
+        commands.add_parser("verify", help="prove that the events lead from snapshot to snapshot")
+    )
+
+    p = commands.add_parser("snapshot", help="what a table is at a version")
+    _table(p)
+    at = p.add_mutually_exclusive_group()
+    at.add_argument("--version", dest="at_version", type=_whole, metavar="N")
+    at.add_argument("--timestamp", metavar="TIME")
+    p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
+    p.add_argument("--writer-timezone", default="UTC", metavar="ZONE")
+
+    p = commands.add_parser("history", help="a table's commits, newest first")
+    _table(p)
+    p.add_argument("--limit", type=_whole, metavar="N")
+    p.add_argument("--json", action="store_true", help="one JSON object a line")
+
+    _shares_parser(commands)
+    _share_parser(commands)
+    _offsets_parser(commands)
+    _spark_parser(commands)
+    return top
+
+
+def _refuse_foreign_owner() -> None:
+    """Another distribution owns the import name ``tailer``; installed beside ours, the two
+    overwrite each other's files."""
+    try:
+        metadata.distribution("tailer")
+    except metadata.PackageNotFoundError:
+        return
+    raise ConfigError(
+        "the distributions `tailer` and `delta-tailer` are both installed here and overwrite each "
+        "other: `pip uninstall tailer delta-tailer`, then install delta-tailer alone"
+    )
+
+
+def _choose_memory_pool() -> None:
+    """Have pyarrow, which is not loaded yet, use the pool that gives memory back: a process then
+    keeps near what it needs. Not every platform's wheel has it, and those that lack it say so."""
+    if sys.platform == "linux":
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    _choose_memory_pool()
+    arguments = parser().parse_args(argv)
+    try:
+        _refuse_foreign_owner()
+        if arguments.version:
+            from tailer import __version__
+
+            print(f"delta-tailer {__version__}")
+            return 0
+        if arguments.command is None:
+            parser().print_help(sys.stderr)
+            return EXIT_USAGE
+        from tailer.cli import commands
+        from tailer.files.spill import sweep
+
+        sweep()
+        return commands.run(arguments)
+    except TailerError as e:
+        if arguments.debug:
+            raise
+        print(f"tailer: {e}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(e, ConfigError) else EXIT_REFUSED
+
+
+def run() -> None:
+    """The command that the process was started for; ends it with the status."""
+    install()
+    try:
+        status = main()
+        sys.stdout.flush()
+    except OSError as e:
+        broken = isinstance(e, BrokenPipeError)
+        if not broken and (e.errno not in (errno.ENOSPC, errno.EDQUOT) or "--debug" in sys.argv):
+            raise
+        if not broken:
+            where = e.filename or "standard output"
+            print(f"tailer: {where}: {e.strerror}; make room there", file=sys.stderr)
+        # Where whoever read our output has gone, as `head` does, nothing is to be said; and in
+        # either case nothing more is to be written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = EXIT_REFUSED
+    sys.exit(status)

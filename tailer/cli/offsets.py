@@ -1,0 +1,91 @@
+"""`tailer offsets`: show, set, reset, export and import where a feed goes on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tailer.changes import Offset
+from tailer.config.feeds import Config, FeedConfig, load_config
+from tailer.daemon.assembly import feed_sinks, offset_store, table_log
+from tailer.daemon.run import feed_configs
+from tailer.errors import ConfigError
+from tailer.sink import KeepsProgress
+
+__all__ = ["offsets"]
+
+
+async def offsets(arguments: argparse.Namespace) -> int:
+    """Do what the arguments say; the exit status.
+
+    A sink that keeps the progress with the data is told first: it is what the feed goes by. Raises
+    :class:`ConfigError` for a feed that is not configured, or an argument that is missing.
+    """
+    config = load_config(Path(arguments.config))
+    # Of a feed with several sinks, each has an offset of its own.
+    found = {
+        f"{name}/{sink}" if sink else name: (feed, sink)
+        for name, feed in (await feed_configs(config)).items()
+        for sink in feed.sinks
+    }
+    if arguments.feed not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise ConfigError(f"{arguments.config} has no feed {arguments.feed!r}; it has {known}")
+    if arguments.action in ("show", "export"):
+        return await _show(config, arguments.feed, needed=arguments.action == "export")
+    if arguments.action == "import" and arguments.checkpoint is None:
+        raise ConfigError("offsets import needs --checkpoint FOLDER, that of a Spark query")
+    if arguments.action == "set" and arguments.at_version is None:
+        raise ConfigError("offsets set needs --at-version N, the next version to read")
+    feed, sink_name = found[arguments.feed]
+    store = offset_store(config, arguments.feed)
+    await store.acquire()
+    try:
+        offset = await _wanted(arguments, config, feed)
+        sink = feed_sinks(config, feed)[sink_name]
+        if isinstance(sink, KeepsProgress):
+            await sink.set_offset(arguments.feed, offset)
+        if offset is None:
+            # A feed that its operator has paused stays so; whatever else was ordered is over.
+            paused = (await store.load_orders()).get("paused")
+            await store.clear()
+            if paused:
+                await store.save_orders({"paused": True})
+        else:
+            await store.save(offset)
+    finally:
+        await store.release()
+    print(f"the offset of {arguments.feed} is {arguments.action}", file=sys.stderr)
+    return 0
+
+
+async def _show(config: Config, name: str, *, needed: bool) -> int:
+    store = offset_store(config, name)
+    offset, orders = await store.load(), await store.load_orders()
+    if offset is None and needed:
+        raise ConfigError(f"the feed {name!r} has no saved offset to export")
+    print("none" if offset is None else offset)
+    orders.pop("delivery", None)  # nobody's order
+    if orders:
+        print(f"orders: {json.dumps(orders)}", file=sys.stderr)
+    return 0
+
+
+async def _wanted(arguments: argparse.Namespace, config: Config, feed: FeedConfig) -> Offset | None:
+    """The offset that is to be saved; None to forget it."""
+    if arguments.action == "reset":
+        return None
+    if arguments.action == "import":
+        from tailer.cli.spark import checkpoint_offset
+
+        return checkpoint_offset(Path(arguments.checkpoint))
+    log = table_log(config, feed)
+    try:
+        before = await log.state_before(arguments.at_version)
+    finally:
+        await log.store.aclose()
+    return Offset(
+        arguments.at_version, arguments.index, table_id=before.table_id if before else None
+    )

@@ -1,0 +1,1 @@
+"""CONFIG.toml: its settings, and the feeds that it describes."""

@@ -1,0 +1,266 @@
+"""``CONFIG.toml``: read, checked, and turned into values.
+
+Every mistake is one line that names the file, the key and what is allowed. ``${NAME}`` in a string
+is the environment variable NAME, so that secrets stay out of the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+from zoneinfo import ZoneInfo
+
+from tailer.config.settings import DAEMON, FEED, Setting, Settings, read_document
+from tailer.decode.engine import DiffOptions
+from tailer.decode.rows import DecodeOptions
+from tailer.errors import ConfigError
+from tailer.feed.options import FeedOptions, PublishOptions, RetryOptions
+from tailer.feed.policy import Policies
+from tailer.feed.selection import Mask, Selection, parse_where
+from tailer.log.follow import FollowOptions
+from tailer.log.history import STARTS, check_start
+from tailer.store.s3.options import S3Options, parse_s3_address
+
+__all__ = ["Config", "FeedConfig", "SinkConfig", "load_config"]
+
+_KEY_BYTES = range(16, 65)
+_TOP = {
+    "daemon": Setting("table", {}, ""),
+    "store": Setting("table", {}, ""),
+    "feeds": Setting("table", None, ""),
+}
+#: A file may hold what `tailer share` reads, too; its variables need not be there.
+_OF_THE_SHARING_SERVER = ("share", "shares", "recipients")
+_STORES = {"s3": Setting("table", {}, "")}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkConfig:
+    """One sink: its type and its own options. They may hold secrets, so they are not shown."""
+
+    type: str
+    options: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedConfig:
+    """One ``[feeds.NAME]``: a table, its sinks and how to get from one to the others.
+
+    ``sinks`` has one entry named "" where there is one ``[feeds.NAME.sink]``. ``table`` may be a
+    pattern; then the feed stands for one feed of each table that it finds.
+    """
+
+    name: str
+    table: str
+    start: str
+    torn_commit_max_s: float
+    options: FeedOptions
+    sinks: dict[str, SinkConfig]
+    park: SinkConfig | None = None
+    store: dict[str, Any] = field(default_factory=dict, repr=False)
+    paused: bool = False
+    discover_s: float = 60.0
+
+    @property
+    def sink_type(self) -> str:
+        """The types of its sinks."""
+        return ", ".join(sink.type for sink in self.sinks.values())
+
+    @property
+    def sink_options(self) -> dict[str, Any]:
+        """The options of its first sink."""
+        return next(iter(self.sinks.values())).options
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole configuration. ``http`` is (host, port), or None where it is off; ``state`` a folder
+    or an ``s3://`` address, ``s3`` the store options that all tables share."""
+
+    path: Path
+    http: tuple[str, int] | None
+    state: Path | str
+    feeds: dict[str, FeedConfig]
+    token: str = field(default="", repr=False)
+    log_format: str = "console"
+    log_level: str = "info"
+    measure_s: float = 30.0
+    progress_s: float = 60.0
+    lease_s: float = 60.0
+    lock_folder: Path | None = None
+    s3: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def folder(self) -> Path:
+        """What the relative paths of the file are relative to."""
+        return self.path.parent
+
+
+def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
+    """The configuration in a file. Raises :class:`ConfigError` for the first mistake in it."""
+    document = read_document(path, environment, _OF_THE_SHARING_SERVER)
+    top = Settings(path, "", document, _TOP)
+    daemon = Settings(path, "daemon", top["daemon"], DAEMON)
+    s3 = Settings(path, "store", top["store"], _STORES)["s3"]
+    try:
+        S3Options.from_options(s3)
+    except ConfigError as e:
+        raise ConfigError(f"{path}: store.s3: {e}") from e
+    feeds = top["feeds"]
+    state = _state(daemon, path.parent)
+    if not feeds:
+        raise ConfigError(f"{path}: feeds is empty; describe one as [feeds.NAME]")
+    return Config(
+        path=path,
+        http=daemon.address("http"),
+        state=state,
+        feeds={name: _feed(path, name, values, s3) for name, values in feeds.items()},
+        token=_token(daemon, path.parent),
+        log_format=daemon["log_format"],
+        log_level=daemon["log_level"],
+        measure_s=daemon["measure_s"],
+        progress_s=daemon["progress_s"],
+        lease_s=daemon["lease_s"],
+        lock_folder=path.parent / daemon["lock_folder"] if daemon["lock_folder"] else None,
+        s3=s3,
+    )
+
+
+def _state(daemon: Settings, folder: Path) -> Path | str:
+    text: str = daemon["state"]
+    if not text:
+        raise daemon.wrong("state", "is empty, and must be a folder or s3://bucket/prefix")
+    return text if "://" in text else folder / text
+
+
+def _token(daemon: Settings, folder: Path) -> str:
+    token: str = daemon["token"]
+    file: str = daemon["token_file"]
+    if not file:
+        return token
+    if token:
+        raise daemon.wrong("token_file", "stands beside token; only one of the two may")
+    try:
+        found = (folder / file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise daemon.wrong("token_file", f"is {file!r}, which can't be read ({e})") from e
+    if not found:
+        raise daemon.wrong("token_file", f"is {file!r}, which is empty")
+    return found
+
+
+def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConfig:
+    if not name or "/" in name:
+        raise ConfigError(f"{path}: feeds has the name {name!r}; it must not be empty or hold a /")
+    feed = Settings(path, f"feeds.{name}", values, FEED)
+    table, start = feed["table"], str(feed["from"])
+    if not table:
+        raise feed.wrong("table", "is empty, and must be a path or an address")
+    try:
+        check_start(start)
+    except ConfigError:
+        raise feed.wrong("from", f"is {start!r}, and must be {STARTS}") from None
+    return FeedConfig(
+        name=name,
+        table=table,
+        start=start,
+        torn_commit_max_s=feed["torn_commit_max_s"],
+        options=_options(feed),
+        sinks=_sinks(feed),
+        park=_sink(feed, "park") if feed["park"] else None,
+        store={**(s3 if parse_s3_address(table) else {}), **feed["store"]},
+        paused=feed["paused"],
+        discover_s=feed["discover_s"],
+    )
+
+
+def _options(feed: Settings) -> FeedOptions:
+    for least, most in (("poll_min_s", "poll_max_s"), ("retry_min_s", "retry_max_s")):
+        if feed[least] > feed[most] and {least, most} <= feed.values.keys():
+            raise feed.wrong(least, f"is {feed[least]}, and must not be above {most}")
+    return FeedOptions(
+        change_source=feed["change_source"],
+        key=tuple(feed["key"]),
+        diff=DiffOptions(
+            memory_bytes_max=feed["diff_memory_bytes_max"],
+            spill_folder=str(feed.file.parent / spill) if (spill := feed["spill_folder"]) else None,
+        ),
+        decode=DecodeOptions(
+            batch_rows_max=feed["batch_rows_max"],
+            batch_bytes_max=feed["batch_bytes_max"],
+            writer_timezone=_zone(feed),
+        ),
+        follow=FollowOptions(
+            poll_min_s=feed["poll_min_s"], poll_max_s=max(feed["poll_min_s"], feed["poll_max_s"])
+        ),
+        retry=RetryOptions(
+            pause_min_s=feed["retry_min_s"],
+            pause_max_s=max(feed["retry_min_s"], feed["retry_max_s"]),
+        ),
+        selection=_selection(feed),
+        policies=Policies(
+            on_schema_change=feed["on_schema_change"],
+            on_data_loss=feed["on_data_loss"],
+            on_reject=feed["on_reject"],
+            ignore_deletes=feed["ignore_deletes"],
+            skip_change_commits=feed["skip_change_commits"],
+        ),
+        publish=PublishOptions(feed["max_rows_per_s"], feed["heartbeat_s"]),
+    )
+
+
+def _zone(feed: Settings) -> str:
+    zone: str = feed["writer_timezone"]
+    try:
+        ZoneInfo(zone)
+    except (ValueError, OSError, KeyError) as e:  # KeyError: there is none of that name
+        raise feed.wrong("writer_timezone", f"is {zone!r}, not a time zone's name") from e
+    return zone
+
+
+def _selection(feed: Settings) -> Selection:
+    masks, key = feed["mask"], feed["mask_key"].encode()
+    for column, mask in masks.items():
+        if mask not in get_args(Mask):
+            allowed = ", ".join(get_args(Mask))
+            raise feed.wrong(f"mask.{column}", f"is {mask!r}, and must be one of {allowed}")
+    if "hash" in masks.values() and len(key) not in _KEY_BYTES:
+        raise feed.wrong("mask_key", f"has {len(key)} bytes, and must have 16 to 64")
+    where = None
+    if feed["where"]:
+        try:
+            where = parse_where(feed["where"])
+        except ConfigError as e:
+            raise feed.wrong("where", str(e)) from None
+    return Selection(tuple(feed["columns"]) or None, where, masks, key)
+
+
+def _sinks(feed: Settings) -> dict[str, SinkConfig]:
+    several = feed["sinks"]
+    if several and "sink" in feed.values:
+        raise feed.wrong("sinks", "stands beside sink; only one of the two may")
+    if not several:
+        if "sink" not in feed.values:
+            raise feed.wrong("sink", f"is missing; describe it as [{feed.name}.sink]")
+        return {"": _sink(feed, "sink")}
+    named = Settings(feed.file, f"{feed.name}.sinks", several, dict.fromkeys(several, _ANY))
+    for name in several:
+        if not name or "/" in name:
+            raise named.wrong(repr(name), "must not be empty or hold a /")
+    return {name: _sink(named, name) for name in several}
+
+
+_ANY = Setting("table", {}, "")
+
+
+def _sink(feed: Settings, key: str) -> SinkConfig:
+    values = feed[key]
+    kind = values.get("type")
+    if kind is None:
+        raise feed.wrong(f"{key}.type", "is missing")
+    if not isinstance(kind, str):
+        raise feed.wrong(f"{key}.type", f"is {kind!r}, and must be a string")
+    return SinkConfig(kind, {k: v for k, v in values.items() if k != "type"})

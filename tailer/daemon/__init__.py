@@ -1,0 +1,1 @@
+"""Many feeds in one process: supervision, control, metrics and console."""

@@ -1,0 +1,233 @@
+"""From a feed's configuration to the parts that it runs on."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tailer.changes import Offset
+from tailer.config.feeds import Config, FeedConfig, SinkConfig
+from tailer.daemon.discovery import discover, is_pattern
+from tailer.errors import ConfigError
+from tailer.feed.fanout import Branch, FanOut
+from tailer.feed.metrics import FeedMetrics, MetricFamilies
+from tailer.feed.run import Feed
+from tailer.log.history import start_to_keep
+from tailer.log.table import DeltaLog
+from tailer.offsets import OffsetStore, open_offset_store
+from tailer.sink import Sink, load_sink
+from tailer.store import open_store
+from tailer.store.traffic import Traffic
+
+__all__ = [
+    "assemble",
+    "check_targets",
+    "feed_sinks",
+    "feeds_of_pattern",
+    "offset_store",
+    "table_log",
+]
+
+#: What in a sink's options stands for what a pattern's stars stood for.
+_TABLE = "{table}"
+
+
+def offset_store(config: Config, feed: str, *, standby: bool = False) -> OffsetStore:
+    """Where the feed's offset is kept. ``standby``: acquiring it waits for its present owner.
+
+    Of a feed with several sinks each has its own, under the name ``FEED/SINK``.
+    """
+    options = config.s3 if isinstance(config.state, str) else {}
+    try:
+        return open_offset_store(
+            config.state, feed, options, standby=standby, lease_s=config.lease_s
+        )
+    except ConfigError as e:
+        raise ConfigError(f"{config.path}: daemon.state: {e}") from e
+
+
+def _table_address(config: Config, table: str) -> str:
+    """A table's address or pattern; a relative path is relative to the configuration file."""
+    local = "://" not in table and not table.startswith(("file:", "~"))
+    return str(config.folder / table) if local else table
+
+
+def table_log(config: Config, feed: FeedConfig, traffic: Traffic | None = None) -> DeltaLog:
+    """The log of a feed's table."""
+    try:
+        address = _table_address(config, feed.table)
+        store = open_store(address, feed.store, traffic)
+    except ConfigError as e:
+        raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
+    return DeltaLog(store, torn_commit_max_s=feed.torn_commit_max_s)
+
+
+def _sink(config: Config, place: str, sink: SinkConfig) -> Sink:
+    try:
+        return load_sink(sink.type).from_options(sink.options, config.folder)
+    except ConfigError as e:
+        raise ConfigError(f"{config.path}: feeds.{place}: {e}") from e
+
+
+def feed_sinks(config: Config, feed: FeedConfig) -> dict[str, Sink]:
+    """The feed's sinks by name. Raises :class:`ConfigError` naming the key that is wrong."""
+    return {
+        name: _sink(config, f"{feed.name}.{f'sinks.{name}' if name else 'sink'}", sink)
+        for name, sink in feed.sinks.items()
+    }
+
+
+def _check_spill_folder(config: Config, feed: FeedConfig) -> None:
+    """It is needed only by a large version, and that is late to find out."""
+    folder = feed.options.diff.spill_folder
+    if folder and not (Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise ConfigError(
+            f"{config.path}: feeds.{feed.name}.spill_folder is {folder!r}, which is not a folder "
+            "that this user may write to; make it"
+        )
+
+
+def _park(config: Config, feed: FeedConfig) -> Sink | None:
+    if feed.options.policies.on_reject != "park":
+        return None
+    if feed.park is not None:
+        return _sink(config, f"{feed.name}.park", feed.park)
+    if not isinstance(config.state, Path):
+        raise ConfigError(
+            f"{config.path}: feeds.{feed.name}.park is missing; with the state on S3 there is no "
+            "folder for refused rows"
+        )
+    file = config.state / f"{feed.name.replace('/', '%2F')}.parked.jsonl"
+    return _sink(config, f"{feed.name}.park", SinkConfig("jsonl", {"path": str(file.absolute())}))
+
+
+def check_targets(config: Config) -> None:
+    """Refuse two sinks that write to one target which must be one's own.
+
+    Raises :class:`ConfigError` naming both. Of a pattern's feeds none may write where another does,
+    and whatever its tables are, their sinks must be possible.
+    """
+    known: dict[str, str] = {}
+    for name, feed in config.feeds.items():
+        if is_pattern(feed.table):
+            _check_pattern_targets(config, feed)
+            continue
+        sinks = feed_sinks(config, feed)
+        places = {f"sinks.{key}" if key else "sink": sink for key, sink in sinks.items()}
+        for place, sink in {**places, "park": _park(config, feed)}.items():
+            target: str | None = getattr(sink, "exclusive", None)
+            if target in known:
+                raise ConfigError(
+                    f"{config.path}: feeds.{name}.{place} writes to {target}, as {known[target]} "
+                    "does; each must have its own"
+                )
+            if target is not None:
+                known[target] = f"feeds.{name}.{place}"
+
+
+def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
+    _check_spill_folder(config, feed)
+    one, two = (feed_sinks(config, _feed_of(feed, match, feed.table)) for match in ("a", "b"))
+    _check_wishes(config, feed, one)
+    _park(config, _feed_of(feed, "a", feed.table))
+    for key, sink in one.items():
+        target = getattr(sink, "exclusive", None)
+        if target is not None and target == getattr(two[key], "exclusive", None):
+            raise ConfigError(
+                f"{config.path}: feeds.{feed.name}.{f'sinks.{key}' if key else 'sink'} writes all "
+                f"tables of the pattern to {target}; each must have its own: put {_TABLE} into it"
+            )
+
+
+def _check_wishes(config: Config, feed: FeedConfig, sinks: Mapping[str, Sink]) -> None:
+    """Refuse sinks that one reader can't serve."""
+    wishes = {
+        (getattr(sink, "paired", False), tuple(getattr(sink, "key_columns", ())))
+        for sink in sinks.values()
+    }
+    if len(wishes) > 1:
+        raise ConfigError(
+            f"{config.path}: feeds.{feed.name}.sinks differ in their key, or in whether an update "
+            "is one event; what differs so must be a feed of its own"
+        )
+
+
+def assemble(
+    config: Config,
+    feed: FeedConfig,
+    families: MetricFamilies | None = None,
+    traffic: Traffic | None = None,
+) -> Feed:
+    """The feed, ready to run. Nothing is opened, reached or acquired yet.
+
+    Raises :class:`ConfigError` naming the key that is wrong.
+    """
+    _check_spill_folder(config, feed)
+    log = table_log(config, feed, traffic)
+    sinks = feed_sinks(config, feed)
+
+    async def start(log: DeltaLog) -> Offset:
+        return await start_to_keep(log, feed.start)
+
+    sink: Sink
+    offsets: OffsetStore
+    if list(sinks) == [""]:
+        sink, offsets = sinks[""], offset_store(config, feed.name, standby=True)
+    else:
+        branches = [
+            Branch(name, one, offset_store(config, f"{feed.name}/{name}", standby=True))
+            for name, one in sinks.items()
+        ]
+        _check_wishes(config, feed, sinks)
+        sink = offsets = FanOut(branches, lambda: start(log))
+    return Feed(
+        name=feed.name,
+        log=log,
+        sink=sink,
+        offsets=offsets,
+        start=start,
+        metrics=FeedMetrics(feed.name, time.time, families),
+        jitter=random.random,
+        options=feed.options,
+        park=_park(config, feed),
+    )
+
+
+async def feeds_of_pattern(config: Config, feed: FeedConfig) -> dict[str, FeedConfig]:
+    """The feeds that a pattern stands for now, by name: ``NAME/<match>``.
+
+    ``{table}`` in a sink's options is what the stars stood for.
+    """
+    try:
+        tables = await discover(_table_address(config, feed.table), feed.store)
+    except ConfigError as e:
+        raise ConfigError(f"{config.path}: feeds.{feed.name}.table: {e}") from e
+    found = (_feed_of(feed, match, table) for match, table in tables.items())
+    return {one.name: one for one in found}
+
+
+def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:
+    """The feed of one table of a pattern."""
+    return replace(
+        feed,
+        name=f"{feed.name}/{match}",
+        table=table,
+        sinks={name: _of_table(sink, match) for name, sink in feed.sinks.items()},
+        park=feed.park and _of_table(feed.park, match),
+    )
+
+
+def _of_table(sink: SinkConfig, match: str) -> SinkConfig:
+    def filled(value: Any) -> Any:
+        if isinstance(value, str):
+            return value.replace(_TABLE, match)
+        if isinstance(value, Mapping):
+            return {k: filled(v) for k, v in value.items()}
+        return [filled(v) for v in value] if isinstance(value, list) else value
+
+    return SinkConfig(sink.type, filled(sink.options))

@@ -1,0 +1,72 @@
+"""The console: one small page on the daemon's address, live over server-sent events.
+
+The page itself holds no facts, so anyone may have it; what it shows and does goes through
+``/api/v1``, behind the same token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from importlib.resources import files
+
+from aiohttp import web
+
+from tailer.daemon.http_api import may_read
+from tailer.daemon.supervisor import Supervisor
+from tailer.process.serving import send_chunk
+
+__all__ = ["console_routes"]
+
+#: Between two looks at the feeds, in seconds.
+_PERIOD_S = 1.0
+#: A page that takes no events for so long is cut off.
+_STALL_S = 60.0
+_TYPES = {"index.html": "text/html", "console.js": "text/javascript", "console.css": "text/css"}
+_HEADERS = {
+    # Nothing is loaded from elsewhere, nor the page into another one.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cache-Control": "no-cache",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def console_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
+    """``/`` with its script and style, and ``/api/v1/events``: the feeds' status, again and again.
+
+    An event's data is ``{"control": bool, "token_wanted": bool, "feeds": [...]}``, the feeds as
+    ``/api/v1/feeds`` has them.
+    """
+    folder = files("tailer.daemon.console")
+    pages = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _TYPES}
+
+    async def page(request: web.Request) -> web.Response:
+        name = request.path.lstrip("/") or "index.html"
+        return web.Response(
+            text=pages[name], content_type=_TYPES[name], charset="utf-8", headers=_HEADERS
+        )
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        if not may_read(request, token):
+            return web.json_response({"error": "a bearer token is needed"}, status=401)
+        stream = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        )
+        await stream.prepare(request)
+        try:
+            while True:
+                status = {
+                    "control": bool(token),
+                    "token_wanted": bool(token),
+                    "feeds": [feed.to_json() for feed in supervisor.status()],
+                }
+                await send_chunk(stream, f"data: {json.dumps(status)}\n\n".encode(), _STALL_S)
+                await asyncio.sleep(_PERIOD_S)
+        except ConnectionError:  # the page was closed
+            return stream
+
+    paths = ("/", "/console.js", "/console.css")
+    return [*(web.get(path, page) for path in paths), web.get("/api/v1/events", events)]

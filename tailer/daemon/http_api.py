@@ -1,0 +1,207 @@
+"""The daemon's HTTP side: metrics for Prometheus, health for whoever restarts it, control.
+
+Control (everything under ``/api/v1`` that changes something) needs the bearer token. Without a
+token configured there is none; status may then be read from this machine alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from tailer.daemon.supervisor import Supervisor
+from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.process.serving import Bounds, read_body, serve_application
+
+__all__ = ["api_routes", "health_routes", "may_read", "serve"]
+
+#: How long a request may go on when the process ends: that of an open console never ends by itself.
+_SHUTDOWN_S = 1.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def health_routes(registry: Any, unready: Callable[[], dict[str, str]]) -> list[web.RouteDef]:
+    """``/metrics``, ``/healthz`` (the process runs) and ``/readyz`` (all its feeds do).
+
+    ``unready`` gives the feeds that are not ready, and why.
+    """
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def readyz(_: web.Request) -> web.Response:
+        waiting = unready()
+        return web.json_response(
+            {"status": "waiting" if waiting else "ready", "feeds": waiting},
+            status=503 if waiting else 200,
+        )
+
+    return [
+        web.get("/metrics", metrics),
+        web.get("/healthz", healthz),
+        web.get("/readyz", readyz),
+    ]
+
+
+def may_read(request: web.Request, token: str) -> bool:
+    """Whether a request may see the feeds: with the token; without one, from this machine.
+
+    Then it must also name this machine as its host, or a page in somebody's browser could have its
+    own name lead here.
+    """
+    if token:
+        # A header may hold any bytes; what is not UTF-8 is no reason for a failure.
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        told = given.encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(told, token.encode()) and scheme.lower() == "bearer"
+    return _is_loopback(request.remote) and _is_loopback(request.url.host)
+
+
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _error(status: int, text: str) -> web.Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return web.json_response({"error": text}, status=status, headers=headers)
+
+
+def _guarded(handler: Handler, token: str, *, changes: bool) -> Handler:
+    """The handler behind the token, its errors as JSON."""
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        if not may_read(request, token):
+            return _error(401, "a bearer token is needed, as in daemon.token")
+        if changes and not token:
+            return _error(403, "control is off: no daemon.token is configured")
+        try:
+            return await handler(request)
+        except web.HTTPException as e:  # such as a body that is too large
+            return _error(e.status, e.reason)
+        except KeyError as e:
+            return _error(404, f"there is no feed {e.args[0]!r}")
+        except ConfigError as e:
+            return _error(400, str(e))
+        except TailerError as e:
+            return _error(409, str(e))
+
+    return guarded
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    """The request's JSON object; an empty one where there is no body."""
+    body = await read_body(request)
+    try:
+        document = json.loads(body) if body.strip() else {}
+    except (ValueError, RecursionError):
+        raise ConfigError("the body is not JSON") from None
+    if not isinstance(document, dict):
+        raise ConfigError("the body must be a JSON object")
+    return document
+
+
+def _version(body: dict[str, Any]) -> int:
+    version = body.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+        raise ConfigError('the body must name the version, as in {"version": 12}')
+    return version
+
+
+def _orders(
+    supervisor: Supervisor,
+) -> dict[str, Callable[[str, dict[str, Any]], Awaitable[None]]]:
+    """What can be done with a feed, by the last part of the address."""
+
+    async def skip(feed: str, body: dict[str, Any]) -> None:
+        await supervisor.skip_version(feed, _version(body))
+
+    async def unskip(feed: str, body: dict[str, Any]) -> None:
+        await supervisor.unskip_version(feed, _version(body))
+
+    async def resnapshot(feed: str, body: dict[str, Any]) -> None:
+        where = body.get("where")
+        if where is not None and not isinstance(where, str):
+            raise ConfigError('where must be a string, as in {"where": "country = \'DE\'"}')
+        await supervisor.resnapshot(feed, where)
+
+    return {
+        "pause": lambda feed, _: supervisor.pause(feed),
+        "resume": lambda feed, _: supervisor.resume(feed),
+        "stop": lambda feed, _: supervisor.stop(feed),
+        "start": lambda feed, _: supervisor.start(feed),
+        "skip": skip,
+        "unskip": unskip,
+        "resnapshot": resnapshot,
+    }
+
+
+def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
+    """``/api/v1``: the feeds, one feed, and what can be done with it. docs/operations.md."""
+    orders = _orders(supervisor)
+
+    async def feeds(_: web.Request) -> web.Response:
+        return web.json_response({"feeds": [s.to_json() for s in supervisor.status()]})
+
+    async def feed(request: web.Request) -> web.Response:
+        name = request.match_info["feed"]
+        supervisor.runner(name)
+        found = next(s for s in supervisor.status() if s.name == name)
+        return web.json_response(found.to_json())
+
+    async def order(request: web.Request) -> web.Response:
+        name = request.match_info["feed"]
+        body = await _body(request)
+        try:
+            await orders[request.match_info["order"]](name, body)
+        except TransientError as e:
+            return _error(503, f"done, but not kept for a restart: {e}; give the order again")
+        return web.json_response({"feed": name, "order": request.match_info["order"]}, status=202)
+
+    async def reload(_: web.Request) -> web.Response:
+        return web.json_response(await supervisor.reload())
+
+    one = "/api/v1/feeds/{feed:.+}"
+    names = "|".join(orders)
+    return [
+        web.get("/api/v1/feeds", _guarded(feeds, token, changes=False)),
+        web.get(one, _guarded(feed, token, changes=False)),
+        web.post(f"{one}/{{order:{names}}}", _guarded(order, token, changes=True)),
+        web.post("/api/v1/reload", _guarded(reload, token, changes=True)),
+    ]
+
+
+@web.middleware
+async def _refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Bodies that are refused before a handler sees them, as JSON, too."""
+    try:
+        return await handler(request)
+    except (web.HTTPRequestEntityTooLarge, web.HTTPUnsupportedMediaType) as e:
+        return _error(e.status, e.reason)
+
+
+@asynccontextmanager
+async def serve(
+    address: tuple[str, int], routes: list[web.RouteDef], bounds: Bounds | None = None
+) -> AsyncIterator[None]:
+    """Serve these routes while the block runs. Raises OSError if the address can't be bound."""
+    held = bounds or Bounds()
+    app = web.Application(client_max_size=held.body_bytes, middlewares=[_refusing])
+    app.add_routes(routes)
+    async with serve_application(app, address, lambda: held, shutdown_s=_SHUTDOWN_S):
+        yield

@@ -1,0 +1,125 @@
+"""How much is unread, and how long it will still be there (rules of cleanup and VACUUM).
+
+The log: a commit may be deleted once it is older than ``delta.logRetentionDuration`` and a newer
+checkpoint stands in for it, unless ``delta.enableExpiredLogCleanup`` is false. The data: VACUUM
+may delete a file ``delta.deletedFileRetentionDuration`` after a commit removed it, so what counts
+are the removals in the versions that are not read yet; a change data file has no tombstone and
+goes by its own age.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tailer.delta.actions import RemoveFile
+from tailer.delta.commit import Commit
+from tailer.delta.segment import LogFile, LogKind, commits_of
+from tailer.delta.snapshot import TableState
+from tailer.feed.metrics import FeedMetrics
+from tailer.log.table import DeltaLog, versions_of
+
+__all__ = ["Outlook", "interval_seconds"]
+
+#: So many commits are looked at in one go; the next look goes on behind them.
+LOOK_COMMITS_MAX = 200
+_DAY = 86_400.0
+_UNITS = {
+    "week": 7 * _DAY, "day": _DAY, "hour": 3600.0, "minute": 60.0, "second": 1.0,
+    "millisecond": 1e-3, "microsecond": 1e-6,
+}  # fmt: skip
+_PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-z]+?)s?(?=\s|$|\d)")
+
+
+def interval_seconds(text: str | None, default: float) -> float:
+    """Seconds of an interval as table properties have it: ``interval 30 days 12 hours``.
+
+    ``default`` where there is none, or none that can be understood.
+    """
+    rest = (text or "").strip().lower().removeprefix("interval")
+    seconds, at = 0.0, 0
+    while match := _PART.match(rest, at):
+        if match[2] not in _UNITS:
+            return default
+        seconds += float(match[1]) * _UNITS[match[2]]
+        at = match.end()
+    return seconds if at and not rest[at:].strip() else default
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """One unread commit: times in epoch seconds; ``threatened_s`` is from when on its removals
+    and change data count their age, None if it has neither."""
+
+    size: int
+    committed_s: float
+    threatened_s: float | None
+
+
+class Outlook:
+    """Looks, now and then, at what a feed has not read."""
+
+    def __init__(self, log: DeltaLog, metrics: FeedMetrics) -> None:
+        self.log = log
+        self.metrics = metrics
+        self._seen: dict[int, _Unread] = {}
+        self._state: tuple[int, TableState] | None = None
+
+    async def look(self) -> None:
+        """Bring the metrics up to date. Raises what the log raises."""
+        at = self.metrics.offset
+        if at is None:
+            return
+        first = at.version + at.snapshot  # of a snapshot's version only the files are wanted
+        files = await self.log.files(f"{max(0, first):020d}")
+        newest = max(versions_of(files), default=-1)
+        self._seen = {v: seen for v, seen in self._seen.items() if v >= first}
+        if newest < first:
+            self._tell({}, {}, {})
+            return
+        self.metrics.newest(newest)
+        if self._state is None or self._state[0] != newest:
+            self._state = newest, (await self.log.snapshot(newest)).state
+        state = self._state[1]
+        todo = [v for v in commits_of(files) if v >= first and v not in self._seen]
+        for version in todo[:LOOK_COMMITS_MAX]:
+            try:
+                self._seen[version] = _unread(await self.log.commit(version, state, None))
+            except FileNotFoundError:
+                continue  # it has just been cleaned up; following it will say so
+        self._judge(files, state)
+
+    def _judge(self, files: list[LogFile], state: TableState) -> None:
+        properties = state.metadata.configuration
+        log_s = interval_seconds(properties.get("delta.logRetentionDuration"), 30 * _DAY)
+        data_s = interval_seconds(properties.get("delta.deletedFileRetentionDuration"), 7 * _DAY)
+        kept = properties.get("delta.enableExpiredLogCleanup", "true").lower() == "false"
+        others = (LogKind.COMMIT, LogKind.COMPACTED, LogKind.CHECKSUM)
+        checkpoint = max((f.version for f in files if f.kind not in others), default=-1)
+        log = {
+            v: seen.committed_s + log_s
+            for v, seen in self._seen.items()
+            if v < checkpoint and not kept
+        }
+        data = {
+            v: seen.threatened_s + data_s
+            for v, seen in self._seen.items()
+            if seen.threatened_s is not None
+        }
+        self._tell({v: seen.size for v, seen in self._seen.items()}, log, data)
+
+    def _tell(self, sizes: dict[int, int], log: dict[int, float], data: dict[int, float]) -> None:
+        self.metrics.sizes |= sizes
+        self.metrics.deadlines["log"], self.metrics.deadlines["data"] = log, data
+
+
+def _unread(commit: Commit) -> _Unread:
+    committed = commit.timestamp_ms / 1000
+    threats = [committed] if commit.header.cdcs else []
+    if commit.header.removes:
+        threats += [
+            committed if action.deletion_timestamp is None else action.deletion_timestamp / 1000
+            for action in commit.file_actions()
+            if isinstance(action, RemoveFile)
+        ]
+    return _Unread(commit.header.file_bytes, committed, min(threats, default=None))

@@ -1,0 +1,209 @@
+"""Many feeds in one process, with their metrics, health and control over HTTP.
+
+Feeds are independent: one that ends with an error leaves the others running. The daemon ends when
+every feed has failed, or on SIGINT and SIGTERM, when each has finished its batch in hand. SIGHUP
+has it read its configuration again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from tailer.changes import Offset
+from tailer.config.feeds import Config, FeedConfig, load_config
+from tailer.daemon.assembly import (
+    assemble,
+    check_targets,
+    feed_sinks,
+    feeds_of_pattern,
+    offset_store,
+    table_log,
+)
+from tailer.daemon.discovery import is_pattern
+from tailer.daemon.supervisor import Supervisor
+from tailer.errors import ConfigError, OffsetHeld, TailerError, cannot_listen
+from tailer.feed.metrics import MetricFamilies
+from tailer.log.history import start_offset
+from tailer.offsets import OffsetStore
+from tailer.offsets.owner import keep_place
+from tailer.process.logs import set_up_logs
+from tailer.process.signals import until_stopped
+from tailer.sink import Looks, Sink, delivery_of
+from tailer.store.traffic import StoreMetrics
+
+__all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_log"]
+
+
+async def run_daemon(config: Config) -> int:
+    """Run all feeds of a configuration; returns the exit status.
+
+    0 after a signal, 1 if a feed has failed, 2 if all that failed did for their configuration.
+    """
+    from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+
+    _keep_place(config)
+    logger = set_up_logs(config.log_format, config.log_level)
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    families = MetricFamilies(registry)
+    supervisor = Supervisor(
+        config, lambda: load_config(config.path), families, StoreMetrics(registry), logger
+    )
+
+    async with _serving(config, registry, supervisor):
+        stopped = await until_stopped(supervisor.run, supervisor.hangup)
+    failed = supervisor.failures()
+    supervisor.say_end("asked to" if stopped else "for every feed has failed or come to its end")
+    for name, error in failed.items():
+        print(f"tailer: feed {name}: {error}", file=sys.stderr)
+    return (2 if supervisor.misconfigured() else 1) if failed else 0
+
+
+def _keep_place(config: Config) -> None:
+    try:
+        keep_place(config.lock_folder)
+    except ConfigError as e:
+        raise ConfigError(f"{config.path}: daemon.lock_folder: {e}") from e
+
+
+@asynccontextmanager
+async def _serving(config: Config, registry: Any, supervisor: Supervisor) -> AsyncIterator[None]:
+    """Serve metrics, health and control while the block runs."""
+    if config.http is None:
+        yield
+        return
+    from tailer.daemon.console import console_routes
+    from tailer.daemon.http_api import api_routes, health_routes, serve
+
+    routes = [
+        *health_routes(registry, supervisor.unready),
+        *api_routes(supervisor, config.token),
+        *console_routes(supervisor, config.token),
+    ]
+    try:
+        async with serve(config.http, routes):
+            yield
+    except OSError as e:
+        raise cannot_listen(f"{config.path}: daemon.http", config.http, e) from e
+
+
+async def feed_configs(config: Config) -> dict[str, FeedConfig]:
+    """All feeds of a configuration by name, those of its patterns as they are found now."""
+    found: dict[str, FeedConfig] = {}
+    for name, feed in config.feeds.items():
+        if is_pattern(feed.table):
+            found |= await feeds_of_pattern(config, feed)
+        else:
+            found[name] = feed
+    return found
+
+
+async def check_feeds(config: Config) -> int:
+    """Reach every table and sink, and print where each feed would start.
+
+    Returns 0, or 1 if one of them can't be reached.
+    """
+    status = 0
+    _keep_place(config)
+    check_targets(config)
+    for feed in config.feeds.values():
+        if not is_pattern(feed.table):
+            assemble(config, feed)  # what is wrong with the file itself comes first
+    for name, feed in (await feed_configs(config)).items():
+        try:
+            print(f"{name}: ok, {await _check(config, feed)}")
+        except ConfigError:
+            raise
+        except TailerError as e:
+            print(f"{name}: {e}")
+            status = 1
+    return status
+
+
+async def _check(config: Config, feed: FeedConfig) -> str:
+    """Where a feed would start. Raises what keeps it from that."""
+    log = table_log(config, feed)
+    try:
+        state = (await log.snapshot()).state
+        _check_selection(config, feed, state.schema.names, state)
+        places = []
+        for branch, sink in feed_sinks(config, feed).items():
+            full = f"{feed.name}/{branch}" if branch else feed.name
+            _check_key(config, feed, branch, sink, state.schema.names)
+            offsets = offset_store(config, full)
+            try:
+                await _check_delivery(full, branch, sink, offsets)
+                saved, owner = await _saved(full, sink, offsets)
+            except ConfigError as e:
+                raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
+            offset = saved or await start_offset(log, feed.start)
+            origin = f"saved offset{owner}" if saved else feed.start
+            to = f"{branch} " if branch else ""
+            places.append(f"{to}from version {offset.version}, index {offset.index} ({origin})")
+    finally:
+        await log.store.aclose()
+    return f"{log.store.root} (id {state.table_id}) to {feed.sink_type}, {', '.join(places)}"
+
+
+async def _check_delivery(name: str, branch: str, sink: Sink, offsets: OffsetStore) -> None:
+    """Raise what a start would of a sink whose records are not to be as they were."""
+    kept = (await offsets.load_orders()).get("delivery") or {}
+    delivery_of(sink, name, kept.get(branch) if branch else kept, await offsets.load())
+
+
+async def _saved(name: str, sink: Sink, offsets: OffsetStore) -> tuple[Offset | None, str]:
+    """The offset that a feed's sink or its store has, and who runs the feed, for people to read.
+
+    Opening a sink is its owner's alone: it would fence a daemon that runs. Looking at it is not.
+    """
+    if isinstance(sink, Looks):
+        return await sink.look(name) or await offsets.load(), ""
+    try:
+        await offsets.acquire()
+    except OffsetHeld as held:
+        return await offsets.load(), f"; {held.what}, and so its sink was not tried"
+    try:
+        return await sink.open(name) or await offsets.load(), ""
+    finally:
+        with anyio.CancelScope(shield=True):
+            await sink.aclose()
+            await offsets.release()
+
+
+def _check_key(config: Config, feed: FeedConfig, branch: str, sink: Sink, names: list[str]) -> None:
+    """Refuse a sink's key columns that it does not get from the table as it is now."""
+    place = f"{config.path}: feeds.{feed.name}.{f'sinks.{branch}' if branch else 'sink'}.key"
+    known = feed.options.selection.columns or names
+    for name in getattr(sink, "key_columns", ()):
+        if name not in known:
+            raise ConfigError(
+                f"{place} names {name!r}, and the feed's columns are: {', '.join(known)}"
+            )
+
+
+def _check_selection(config: Config, feed: FeedConfig, names: list[str], state: Any) -> None:
+    """Refuse columns that the table does not have now."""
+    place = f"{config.path}: feeds.{feed.name}"
+    selection = feed.options.selection
+    known = {name.lower() for name in names}
+    for key, wanted in (
+        ("columns", selection.columns or ()),
+        ("key", feed.options.key),
+        ("mask", tuple(selection.masks)),
+    ):
+        for name in wanted:
+            if (name.lower() if key == "mask" else name) not in (known if key == "mask" else names):
+                raise ConfigError(
+                    f"{place}.{key} names {name!r}, and the table's columns are: {', '.join(names)}"
+                )
+    if selection.where is not None:
+        try:
+            selection.where.check(state)
+        except ConfigError as e:
+            raise ConfigError(f"{place}.where {e}") from None

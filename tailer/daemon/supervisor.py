@@ -1,0 +1,312 @@
+"""The supervisor: all feeds of a configuration, and what can be done with them while they run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from tailer.config.feeds import Config, FeedConfig
+from tailer.daemon.assembly import assemble, check_targets, feeds_of_pattern
+from tailer.daemon.discovery import is_pattern
+from tailer.daemon.progress import Progress
+from tailer.daemon.runner import FeedStatus, Runner
+from tailer.errors import ConfigError, TableError, TailerError, TransientError
+from tailer.feed.metrics import FeedMetrics, MetricFamilies
+from tailer.feed.selection import parse_where
+from tailer.store.traffic import Traffic
+
+__all__ = ["Supervisor"]
+
+#: How often to look whether progress is to be told now, where it is not.
+_UNTOLD_LOOK_S = 60.0
+
+
+class Supervisor:
+    """Runs feeds, picks up and drops those of patterns, and follows its operator's orders.
+
+    ``load`` reads the configuration anew; feeds whose part of it did not change are left alone.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        load: Callable[[], Config],
+        families: MetricFamilies,
+        traffic: Traffic | None,
+        logger: logging.Logger,
+    ) -> None:
+        self.config = config
+        self._load = load
+        self._families = families
+        self._traffic = traffic
+        self._logger = logger
+        self._runners: dict[str, Runner] = {}
+        self._configs: dict[str, FeedConfig] = {}
+        self._tasks: Any = None
+        self._failed = anyio.Event()
+        self._change = anyio.Lock()
+        self._progress = Progress(logger)
+        check_targets(config)
+        self._tables = {
+            name: self._runner(config, feed)
+            for name, feed in config.feeds.items()
+            if not is_pattern(feed.table)
+        }
+
+    def _runner(self, config: Config, feed: FeedConfig) -> Runner:
+        parts = assemble(config, feed, self._families, self._traffic)
+        kinds = [f"{name}: {s.type}" if name else s.type for name, s in feed.sinks.items()]
+        return Runner(
+            parts,
+            kinds,
+            paused=feed.paused,
+            logger=self._logger,
+            on_failure=lambda: self._failed.set(),  # noqa: PLW0108  # there is a new one each time
+        )
+
+    # Its life
+
+    async def run(self) -> None:
+        """Run until cancelled, or until every feed has failed and none can come."""
+        async with anyio.create_task_group() as self._tasks:
+            for name, runner in self._tables.items():
+                self._start(name, self.config.feeds[name], runner)
+            await self._discover_all()
+            self._tasks.start_soon(self._discovering)
+            self._tasks.start_soon(self._measuring)
+            self._tasks.start_soon(self._reporting)
+            while not self._over():
+                self._failed = anyio.Event()
+                await self._failed.wait()
+            self._tasks.cancel_scope.cancel()
+
+    def _over(self) -> bool:
+        patterns = any(is_pattern(feed.table) for feed in self.config.feeds.values())
+        return not patterns and all(runner.failed for runner in self._runners.values())
+
+    def _start(self, name: str, feed: FeedConfig, runner: Runner | None = None) -> None:
+        runner = runner or self._runner(self.config, feed)
+        self._runners[name], self._configs[name] = runner, feed
+        self._tasks.start_soon(runner.run)
+
+    async def _end(self, name: str) -> None:
+        runner = self._runners.pop(name)
+        del self._configs[name]
+        await runner.end()
+        self._progress.gone(name, runner.feed.metrics)
+        self._families.forget(name)
+
+    async def _discovering(self) -> None:
+        while True:
+            patterns = [f for f in self.config.feeds.values() if is_pattern(f.table)]
+            await anyio.sleep(min((f.discover_s for f in patterns), default=3600.0))
+            try:
+                await self._discover_all()
+            except ConfigError as e:
+                self.refused(e)
+
+    async def _discover_all(self) -> list[str]:
+        """Follow the tables that patterns find now; returns the feeds that were started."""
+        started: list[str] = []
+        for feed in list(self.config.feeds.values()):
+            if is_pattern(feed.table):
+                try:
+                    started += await self._discover(feed)
+                except ConfigError:
+                    raise
+                except TailerError as e:
+                    self._logger.warning("feed %s: %s", feed.name, e, extra={"feed": feed.name})
+        return started
+
+    async def _discover(self, feed: FeedConfig) -> list[str]:
+        found = await feeds_of_pattern(self.config, feed)
+        started: list[str] = []
+        async with self._change:
+            known = {name for name in self._runners if name.startswith(f"{feed.name}/")}
+            for name in sorted(known - found.keys()):
+                self._logger.info("feed %s: its table is gone", name, extra={"feed": name})
+                await self._end(name)
+            for name in sorted(found.keys() - known):
+                try:
+                    self._start(name, found[name])
+                except ConfigError as e:  # its folder's name does not fit the sink; others' do
+                    self._logger.warning("feed %s: %s", name, e, extra={"feed": name})
+                else:
+                    started.append(name)
+        return started
+
+    async def _measuring(self) -> None:
+        while True:
+            await anyio.sleep(self.config.measure_s)
+            await self.measure()
+
+    async def _reporting(self) -> None:
+        last = anyio.current_time()
+        while True:
+            period = self.config.progress_s
+            await anyio.sleep(period or _UNTOLD_LOOK_S)
+            if period:
+                now = anyio.current_time()
+                self._progress.report(self._metrics(), now - last)
+                last = now
+
+    def _metrics(self) -> dict[str, FeedMetrics]:
+        return {name: runner.feed.metrics for name, runner in self._runners.items()}
+
+    def say_end(self, why: str) -> None:
+        """Log what was delivered in all, once, when the process ends."""
+        self._progress.end(self._metrics(), why)
+
+    async def measure(self) -> None:
+        """Look at what is unread, for every feed that is behind."""
+        for runner in list(self._runners.values()):
+            metrics = runner.feed.metrics
+            if metrics.state in ("following", "standby") and not metrics.lag_versions():
+                continue
+            try:
+                await runner.outlook.look()
+            except TailerError as e:
+                runner.log(logging.DEBUG, "measure", f"can't be measured: {e}")
+            except Exception as e:  # noqa: BLE001  # a bug in figures need not stop the feeds
+                runner.log(logging.ERROR, "measure", f"can't be measured: {e}", exc_info=e)
+
+    # What can be done
+
+    def status(self) -> list[FeedStatus]:
+        """Every feed's status, by name."""
+        now = anyio.current_time()
+        return [runner.status(now) for _, runner in sorted(self._runners.items())]
+
+    def unready(self) -> dict[str, str]:
+        """The feeds that are not ready, and why."""
+        return {
+            name: runner.last_error or runner.feed.metrics.state
+            for name, runner in self._runners.items()
+            if not runner.ready
+        }
+
+    def failures(self) -> dict[str, str]:
+        """The feeds that have failed, and why."""
+        return {n: str(r.last_error) for n, r in self._runners.items() if r.failed}
+
+    def misconfigured(self) -> bool:
+        """Whether it is for the configuration alone that feeds have failed."""
+        errors = [runner.error for runner in self._runners.values() if runner.failed]
+        return bool(errors) and all(isinstance(error, ConfigError) for error in errors)
+
+    def runner(self, feed: str) -> Runner:
+        """One feed. Raises KeyError if there is none of that name."""
+        return self._runners[feed]
+
+    async def pause(self, feed: str) -> None:
+        """See :meth:`Runner.pause`."""
+        await self.runner(feed).pause()
+
+    async def resume(self, feed: str) -> None:
+        """See :meth:`Runner.resume`."""
+        await self.runner(feed).resume()
+
+    async def stop(self, feed: str) -> None:
+        """See :meth:`Runner.stop`."""
+        self.runner(feed).stop()
+
+    async def start(self, feed: str) -> None:
+        """Run a feed that was stopped or has failed."""
+        await self.runner(feed).resume()
+
+    async def skip_version(self, feed: str, version: int) -> None:
+        """See :meth:`Runner.skip_version`."""
+        await self.runner(feed).skip_version(version)
+
+    async def unskip_version(self, feed: str, version: int) -> None:
+        """See :meth:`Runner.unskip_version`."""
+        await self.runner(feed).unskip_version(version)
+
+    async def resnapshot(self, feed: str, where: str | None = None) -> None:
+        """See :meth:`Runner.resnapshot`. Raises :class:`ConfigError` for a bad ``where``: kept as
+        an order, it would stop the feed at every start."""
+        runner = self.runner(feed)
+        parsed = None
+        if where:
+            try:
+                parsed = parse_where(where)
+                parsed.check((await runner.feed.log.snapshot()).state)
+            except ConfigError as e:
+                raise ConfigError(f"where {e}") from None
+            except TransientError as e:
+                raise TableError(f"where can't be checked now ({e}); give the order again") from e
+        await runner.resnapshot(parsed)
+
+    def refused(self, error: TailerError) -> None:
+        """Say that a new configuration was not taken."""
+        self._logger.error("configuration not taken: %s", error, extra={"event": "reload"})
+
+    async def hangup(self) -> None:
+        """What SIGHUP asks for: :meth:`reload`. One with a mistake leaves all as it is."""
+        try:
+            await self.reload()
+        except TailerError as e:
+            self.refused(e)
+
+    def _as_started(self, config: Config) -> Config:
+        """A new configuration, but for what a running process can't change: with another state
+        folder its feeds would not know where they were."""
+        kept = {key: getattr(self.config, key) for key in ("http", "state", "token")}
+        for key, value in kept.items():
+            if getattr(config, key) != value:
+                self._logger.warning(
+                    "daemon.%s has changed, which counts from the next start on", key,
+                    extra={"event": "reload"},
+                )  # fmt: skip
+        return replace(config, **kept)
+
+    async def reopen(self) -> None:
+        """Have all sinks reopen files that were rotated."""
+        for runner in list(self._runners.values()):
+            await runner.reopen()
+
+    async def reload(self) -> dict[str, list[str]]:
+        """Read the configuration again: start what is new, end what is gone, restart what changed.
+
+        Returns the names under ``started``, ``stopped`` and ``restarted``. A configuration with a
+        mistake changes nothing and raises :class:`ConfigError`. The address, the state and the
+        token are those of the start. Whatever the file says, sinks reopen files that were rotated.
+        """
+        await self.reopen()
+        async with self._change:
+            config = self._as_started(self._load())
+            tables = {n: f for n, f in config.feeds.items() if not is_pattern(f.table)}
+            for feed in tables.values():
+                assemble(config, feed)  # a mistake in any of them, and nothing is touched
+            check_targets(config)
+            plain = [name for name in self._runners if "/" not in name]
+            gone = [name for name in plain if name not in tables]
+            changed = [n for n in plain if n in tables and tables[n] != self._configs[n]]
+            # Those of a pattern go with it when it changed, and are found again.
+            old = self.config.feeds
+            patterns = {
+                n for n, f in old.items() if is_pattern(f.table) and config.feeds.get(n) != f
+            }
+            gone += [
+                name for name in self._runners if name.partition("/")[0] in patterns - set(plain)
+            ]
+            self.config = config
+            async with anyio.create_task_group() as ends:  # each finishes its batch in hand
+                for name in [*gone, *changed]:
+                    ends.start_soon(self._end, name)
+            started = [name for name in tables if name not in self._runners]
+            for name in started:
+                self._start(name, tables[name])
+        started += await self._discover_all()
+        ended = {*gone, *changed}
+        said = {
+            "started": [name for name in started if name not in ended],
+            "stopped": [name for name in gone if name not in started],
+            "restarted": [name for name in started if name in ended],
+        }
+        self._logger.info("configuration read again: %s", said, extra={"event": "reload", **said})
+        return said

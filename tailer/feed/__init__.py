@@ -1,0 +1,54 @@
+"""One table to one sink, exactly, from an offset on: start reading here.
+
+    store -> log -> plan -> fetch -> decode -> write -> save offset
+
+Two tasks, joined by a pipe that holds one batch:
+
+    reader                                             publisher
+    follow        commits, as the log grows            publish    write a batch to the sink,
+      commit      one commit: its notice, its files               then save the offset behind it
+        version   its files: fetch, decode, batches    fanout     several sinks as one
+    snapshots     the rows of a whole version          progress   what the feed says of itself
+
+At most two batches are alive: one being written and one ready. Decoding runs in worker threads;
+everything else here only awaits. After a failure nothing in memory is used again: the feed starts
+from its saved offset.
+
+| module | what it decides |
+| --- | --- |
+| run | a feed's life: start, retry, end |
+| read | the order of snapshot, skipped versions, commits and re-snapshots |
+| commit, version | the batches of one commit, of one version's files |
+| derive, pairing | changes of a rewrite; an update's two images as one row |
+| snapshots | rows of a whole version, and reading them again while changes go on |
+| fetch | which files are opened ahead of their turn |
+| selection, policy, options | what is published, and what happens when the table changes |
+| pipe, publish, fanout | the hand-over, the write, several sinks |
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tailer.feed.options import FeedOptions
+    from tailer.feed.read import read_changes, read_items
+    from tailer.feed.run import Feed, run_feed
+
+__all__ = ["Feed", "FeedOptions", "read_changes", "read_items", "run_feed"]
+
+_MODULES = {
+    "Feed": "run",
+    "FeedOptions": "options",
+    "read_changes": "read",
+    "read_items": "read",
+    "run_feed": "run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, loaded when they are used: a Spark executor imports `fetch` alone."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,136 @@
+"""One commit of a feed: its notice, then its changes. Plan, fetch, decode."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TypeAlias
+
+from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
+from tailer.decode.plan import (
+    Rewrite,
+    counts_files,
+    incomplete_removes,
+    plan_changes,
+    plan_rewrite,
+    source_of,
+)
+from tailer.delta.commit import Commit
+from tailer.errors import DataLoss, FileGone, TableError
+from tailer.feed.derive import derive
+from tailer.feed.pairing import pair_updates, paired_batches
+from tailer.feed.policy import is_passed, schema_notice, skip_notice, stop_for_schema
+from tailer.feed.version import Reading, VersionReader
+from tailer.log.live import Moot
+
+__all__ = ["Item", "commit_items", "skipped"]
+
+#: What goes from the reader to the publisher.
+Item: TypeAlias = ChangeBatch | Notice
+
+
+async def commit_items(
+    reading: Reading, commit: Commit, start: Offset, *, notices: bool
+) -> AsyncGenerator[Item, None]:
+    """One commit's notice and batches, from an offset in its version on."""
+    first = replace(start, table_id=commit.after.table_id).under(reading.plan, reading.former)
+    if commit.version in reading.requests.skips:
+        yield skip_notice(first, commit.timestamp_ms)
+        return
+    try:
+        changed = _new_schema(reading, commit, first) if notices else None
+        if changed is not None:
+            policy = reading.options.policies.on_schema_change
+            if commit.version in reading.requests.accepted:
+                policy = "continue"
+            if policy != "fail":
+                yield changed
+            stop_for_schema(changed, policy)
+        reading.observer.planned(commit)
+        async with aclosing(_batches(reading, commit, first)) as batches:
+            async for batch in batches:
+                yield batch
+    except TableError as e:
+        if isinstance(e, FileGone) and reading.options.paired:
+            e.rows = None  # a pair's other image may be elsewhere: its places can't be counted
+        raise e.at(table=reading.log.store.root, version=commit.version) from None
+
+
+async def skipped(reading: Reading, at: Offset) -> Notice:
+    """The record of a version that is skipped, with its timestamp if its commit can be read."""
+    log, timestamp_ms = reading.log, None
+    try:
+        before = await log.state_before(at.version)
+        timestamp_ms = (await log.commit(at.version, before, at.timestamp_floor_ms)).timestamp_ms
+    except (TableError, FileNotFoundError):
+        pass
+    return skip_notice(at, timestamp_ms)
+
+
+def _new_schema(reading: Reading, commit: Commit, first: Offset) -> Notice | None:
+    if commit.before is None or first.index:
+        return None
+    states = (reading.selector.state(commit.before), reading.selector.state(commit.after))
+    return schema_notice(*states, first, commit.timestamp_ms)
+
+
+async def _batches(
+    reading: Reading, commit: Commit, first: Offset
+) -> AsyncGenerator[ChangeBatch, None]:
+    read = VersionReader(reading, commit, commit.timestamp_ms).batches
+    files = await _plan(reading, commit)
+    if reading.is_former(first) and reading.requests.live.known(commit.version):
+        first = replace(first, index=0)  # rows of files were counted that have none in the version
+    found = read(files, first)
+    if reading.options.paired:
+        files, pairing = await pair_updates(reading, commit, files)
+        if pairing and reading.is_former(first):
+            first = replace(first, index=await reading.settled(first, files))
+        found = paired_batches(pairing, files, first, read) if pairing else read(files, first)
+    async with aclosing(found) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def _moot(reading: Reading, commit: Commit) -> Moot:
+    """The commit's file actions that change nothing (:mod:`tailer.log.live`)."""
+    options, live = reading.options, reading.requests.live
+    wanted = counts_files(commit, options.change_source)
+    folder = options.diff.spill_folder
+    return await live.moot(reading.log, commit, wanted=wanted, spill_folder=folder)
+
+
+async def _plan(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
+    """The files whose rows are the commit's changes, in their order."""
+    moot = await _moot(reading, commit)
+    if is_passed(commit, reading.options.policies):
+        return []
+    derived = source_of(commit, reading.options.change_source) == "derived"
+    lacking = incomplete_removes(commit, moot, derived=derived)
+    known = await reading.log.find_files(commit.version - 1, lacking)
+    if derived:
+        files = await _derived(reading, commit, plan_rewrite(commit, known, moot))
+    else:
+        wants = reading.selector.wants
+        files = (file for file in plan_changes(commit, known, moot) if wants(file))
+    if not reading.options.paired:
+        return files
+    lost = reading.requests.lost
+    kept = (file for file in files if (file.version, file.path) not in lost)
+    return list(kept) if derived else kept
+
+
+async def _derived(reading: Reading, commit: Commit, rewrite: Rewrite) -> Iterable[ChangeFile]:
+    wants, options = reading.selector.wants, reading.options
+    rewrite = replace(
+        rewrite,
+        leaving=[file for file in rewrite.leaving if wants(file)],
+        coming=[file for file in rewrite.coming if wants(file)],
+    )
+    how = (reading.decode, options.diff, options.key, reading.observer.noops)
+    try:
+        return await derive(reading.log.store, commit, rewrite, *how)
+    except FileGone as e:
+        # Without one of its files the others' rows can't be told apart: the whole version is lost.
+        raise DataLoss(e.what, version=commit.version, path=e.path, hint=e.hint) from None

@@ -1,0 +1,179 @@
+"""How many changes a file has, and which file an offset's index lies in.
+
+Statistics are hints: a writer's ``numRecords`` may be wrong, and an index that is counted by it
+would lose rows or repeat them. So files are counted by what they are themselves: by the footer and
+the deletion vectors, without a look at their rows. The log's word counts only for a file that is
+gone, for then there is no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import anyio
+import anyio.to_thread
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
+from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.rows import EARLY_KINDS, Skip, is_reordered
+from tailer.decode.vectors import RowSelection
+from tailer.errors import FileGone
+from tailer.feed.fetch import fetch
+from tailer.store import Store
+
+__all__ = ["Place", "count_changes", "known_changes", "logged_rows"]
+
+#: So many files are counted at a time.
+_FILES_MAX = 8
+
+
+def logged_rows(file: ChangeFile) -> int | None:
+    """How many changes a file holds by what the log says of it: a hint, but exact where changes
+    were derived. None where the log does not tell."""
+    if file.rows is not None:
+        return len(file.rows)
+    if file.change_type is None or file.only is not None or file.num_records is None:
+        return None
+    return file.num_records - (file.without.cardinality if file.without else 0)
+
+
+async def count_changes(store: Store, file: ChangeFile) -> int:
+    """How many changes a file has, from its footer and its deletion vectors; only where a cdc file
+    is read in two passes, from its change types. Errors are those of :func:`fetch` and of
+    decoding."""
+    if file.rows is not None:
+        return len(file.rows)
+    # The deletion vector's cardinality is checked when its rows are read.
+    gone = file.without.cardinality if file.without and file.only is None else 0
+    fetched = await fetch(store, replace(file, without=None) if gone else file)
+    with fetched.source as source:
+        return await anyio.to_thread.run_sync(_count, source, file, fetched.selection) - gone
+
+
+async def known_changes(store: Store, file: ChangeFile) -> int:
+    """As :func:`count_changes`, and by the log for a file that is gone, if it tells."""
+    logged = logged_rows(file)
+    try:
+        return await count_changes(store, file)
+    except FileGone as e:
+        e.rows = logged
+        if logged is None:
+            raise
+        return logged
+
+
+def _count(source: pa.NativeFile, file: ChangeFile, selection: RowSelection) -> int:
+    try:
+        with pq.ParquetFile(source) as parquet:
+            if file.kinds is None:
+                return selection.count(0, int(parquet.metadata.num_rows))
+            return sum(_of_kinds(parquet, file.kinds))
+    except UNREADABLE as e:
+        raise unreadable(file, e) from None
+
+
+def _of_kinds(parquet: pq.ParquetFile, kinds: tuple[str, ...]) -> Iterator[int]:
+    early = (name for name, kind in EARLY_KINDS.items() if kind in kinds)
+    wanted = pa.array([*kinds, *early], pa.string())
+    for batch in parquet.iter_batches(columns=[CHANGE_TYPE]):
+        yield pc.sum(pc.is_in(batch.column(0), value_set=wanted)).as_py() or 0
+
+
+class Place:
+    """Looks for the file in which an offset's index lies, among a version's files in their order.
+
+    ``former``: the index may have been counted by statistics, and in cdc files by their writer's
+    order. Where that makes a difference, the place is the beginning of the file that it begins to
+    make one in: from there on, changes come again. ``lost`` tells which files are recorded as lost.
+    ``index`` is the index of the first change that is read from the place on.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        first: Offset,
+        *,
+        former: bool = False,
+        lost: Callable[[ChangeFile], bool] = lambda _: False,
+    ) -> None:
+        self.index = first.index
+        self.skip = Skip(first.index)
+        self._store = store
+        self._former = former
+        self._lost = lost
+        self._counted: deque[tuple[ChangeFile, asyncio.Task[int]]] = deque()
+
+    async def onwards(self, files: AsyncIterator[ChangeFile]) -> AsyncGenerator[ChangeFile, None]:
+        """The files from the place on; ``skip`` says how many changes of the first one lie before
+        it, and if it is not used up at the end, there are not so many."""
+        try:
+            more = True
+            while self.skip.remaining:
+                while more and len(self._counted) < _FILES_MAX:
+                    file = await anext(files, None)
+                    if file is None:
+                        more = False
+                        break
+                    task = asyncio.create_task(self._count(file))
+                    self._counted.append((file, task))
+                if not self._counted:
+                    return
+                file, task = self._counted.popleft()
+                if not await self._passes(file, await task):
+                    yield file
+                    break
+            rest = [file for file, _ in self._counted]
+            await self._let_go()
+            for file in rest:
+                yield file
+            async for file in files:
+                yield file
+        finally:
+            await self._let_go()
+
+    async def _count(self, file: ChangeFile) -> int:
+        if self._lost(file):
+            return logged_rows(file) or 0
+        return await known_changes(self._store, file)
+
+    async def _passes(self, file: ChangeFile, count: int) -> bool:
+        """Whether all of a file's changes lie before the place."""
+        before = self.skip.remaining
+        if self._lost(file):  # what was not delivered of it is counted as if it were
+            self.skip.remaining -= min(count, before)
+            self.index += count - min(count, before)
+            return True
+        doubtful = self._former and logged_rows(file) not in (None, count)
+        if not doubtful and count > before:
+            doubtful = self._former and await self._is_reordered(file)
+            if not doubtful:
+                return False
+        if doubtful:
+            self.index -= before
+            self.skip.remaining = 0
+            return False
+        self.skip.remaining -= count
+        return True
+
+    async def _is_reordered(self, file: ChangeFile) -> bool:
+        if file.change_type is not None or file.kinds is not None:
+            return False
+        fetched = await fetch(self._store, file)
+        with fetched.source as source:
+            return await anyio.to_thread.run_sync(is_reordered, source, file)
+
+    async def _let_go(self) -> None:
+        counted, self._counted = list(self._counted), deque()
+        for _, task in counted:
+            task.cancel()
+        with anyio.CancelScope(shield=True):
+            for _, task in counted:
+                with suppress(Exception, asyncio.CancelledError):
+                    await task

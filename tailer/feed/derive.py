@@ -1,0 +1,126 @@
+"""Deriving a version's changes: the async edge of :mod:`tailer.decode.diff`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import anyio.to_thread
+import pyarrow as pa
+from anyio.from_thread import BlockingPortal
+
+from tailer.changes import ChangeFile, Origin
+from tailer.decode.diff import OpenFile, by_row_ids, by_value
+from tailer.decode.engine import DiffOptions
+from tailer.decode.plan import Rewrite, changed_files, row_ids_hold
+from tailer.decode.proofs import proved_apart, proved_same
+from tailer.decode.rows import DecodeOptions
+from tailer.decode.vectors import RowSelection
+from tailer.delta.commit import Commit
+from tailer.errors import CorruptRow, TableError, first_error
+from tailer.feed.fetch import fetch
+from tailer.store import Store
+
+__all__ = ["derive"]
+
+
+async def derive(
+    store: Store,
+    commit: Commit,
+    rewrite: Rewrite,
+    decode: DecodeOptions,
+    options: DiffOptions,
+    key: tuple[str, ...],
+    noops: Callable[[int], None],
+) -> list[ChangeFile]:
+    """The work orders of a version that rewrites files: only the rows that really changed.
+
+    ``noops`` is told how many rows were rewritten as updates with equal values. Raises
+    :class:`TableError` for a key column that the version does not have.
+    """
+    if not rewrite.needs_diff:
+        return [*rewrite.leaving, *rewrite.coming]
+    _check_key(commit, key)
+
+    try:
+        async with BlockingPortal() as portal:  # the engine pulls rows from threads of its own
+
+            def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
+                fetched = portal.call(fetch, store, file, decode.on_read)
+                return fetched.source, fetched.selection
+
+            work = partial(_changes, commit, rewrite, open_file, decode, options, key)
+            files, dropped = await anyio.to_thread.run_sync(work)
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
+    noops(dropped)
+    return files
+
+
+def _changes(
+    commit: Commit,
+    rewrite: Rewrite,
+    open_file: OpenFile,
+    decode: DecodeOptions,
+    options: DiffOptions,
+    key: tuple[str, ...],
+) -> tuple[list[ChangeFile], int]:
+    """The work orders, and how many updates with equal values were dropped."""
+    after = commit.after
+    if row_ids_hold(commit, rewrite):
+        sides = (rewrite.leaving, rewrite.coming, after, open_file, decode, options)
+        found = by_row_ids(*sides)
+        if found is not None:
+            return changed_files(rewrite, found, "row_ids"), found.noops
+    before = commit.before or after
+    # Rows of files that share none may still be two images of one key.
+    apart = (set[int](), set[int]()) if key else proved_apart(rewrite, before, after)
+    rest = _without(rewrite, apart)
+    rest = _without(rest, proved_same(rest, before, after, open_file))
+    # Files that are changes as a whole are the first share's.
+    later = options.share is not None and options.share.number > 0
+    changed = [] if later else [*rest.leaving, *rest.coming]
+    origin: Origin = "cancel_out"
+    if rest.needs_diff:
+        sides = (rest.leaving, rest.coming, after, open_file, decode, options)
+        try:
+            changed = changed_files(rest, by_value(*sides, key=key), origin)
+        except CorruptRow:
+            if commit.before == after:
+                raise
+            # The rows that leave can't even be read in the new schema, so none of them is equal.
+            origin = "files"
+    files = _in_order(rewrite, (set(), set()) if later else apart, changed)
+    return [replace(file, origin=origin) for file in files], 0
+
+
+def _without(rewrite: Rewrite, numbers: tuple[set[int], set[int]]) -> Rewrite:
+    sides = zip((rewrite.leaving, rewrite.coming), numbers, strict=True)
+    return Rewrite(*([f for n, f in enumerate(side) if n not in gone] for side, gone in sides))
+
+
+def _in_order(
+    rewrite: Rewrite, whole: tuple[set[int], set[int]], changed: list[ChangeFile]
+) -> list[ChangeFile]:
+    """The changed files with those that are changes as a whole, in the order of the rewrite."""
+    of_place = {(f.change_type, f.path, f.without): f for f in changed}
+    found = []
+    for side, numbers in zip((rewrite.leaving, rewrite.coming), whole, strict=True):
+        for number, file in enumerate(side):
+            place = file.change_type, file.path, file.without
+            if number in numbers:
+                found.append(file)
+            elif place in of_place:
+                found.append(of_place[place])
+    return found
+
+
+def _check_key(commit: Commit, key: tuple[str, ...]) -> None:
+    missing = [name for name in key if name not in commit.after.schema.names]
+    if missing:
+        raise TableError(
+            f"the key column {missing[0]!r} does not exist in this version",
+            version=commit.version,
+            hint=f"its columns are {', '.join(commit.after.schema.names)}",
+        )

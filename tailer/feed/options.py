@@ -1,0 +1,72 @@
+"""How a feed is read and written: the options of its parts, together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tailer.changes import COUNTING, plan_id
+from tailer.decode.engine import DiffOptions
+from tailer.decode.plan import ChangeSource
+from tailer.decode.rows import DecodeOptions
+from tailer.feed.policy import Policies
+from tailer.feed.selection import Selection
+from tailer.log.follow import FollowOptions
+from tailer.sink import Sink, wants_row_ids
+
+__all__ = ["FeedOptions", "PublishOptions", "RetryOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions:
+    """``rows_per_s_max`` bounds the rate, 0 does not; a heartbeat goes out every ``heartbeat_s``
+    seconds in which nothing else does, 0 sends none."""
+
+    rows_per_s_max: float = 0.0
+    heartbeat_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOptions:
+    """Bounded, jittered back-off after a :class:`TransientError`, in seconds."""
+
+    pause_min_s: float = 0.2
+    pause_max_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class FeedOptions:
+    """How changes are found and decoded, what of them leaves, and what happens when they can't.
+
+    ``key`` names the columns by which derived changes without row ids are paired into updates.
+    ``paired`` gives each update as one row with its preimage in ``ChangeBatch.before``; a feed
+    whose sink has a true attribute ``paired`` does so by itself, under the sink's ``key_columns``
+    where it has none of its own.
+    """
+
+    change_source: ChangeSource = "auto"
+    key: tuple[str, ...] = ()
+    diff: DiffOptions = field(default_factory=DiffOptions)
+    decode: DecodeOptions = field(default_factory=DecodeOptions)
+    follow: FollowOptions = field(default_factory=FollowOptions)
+    retry: RetryOptions = field(default_factory=RetryOptions)
+    selection: Selection = field(default_factory=Selection)
+    policies: Policies = field(default_factory=Policies)
+    publish: PublishOptions = field(default_factory=PublishOptions)
+    paired: bool = False
+
+    def for_sink(self, sink: Sink) -> FeedOptions:
+        """The same, with row ids and with updates paired where the sink wants that."""
+        paired = bool(getattr(sink, "paired", False))
+        options = self
+        if paired or wants_row_ids(sink):
+            options = replace(options, decode=replace(self.decode, row_ids=True))
+        if not paired:
+            return options
+        key = self.key or tuple(getattr(sink, "key_columns", ()))
+        return replace(options, paired=True, key=key)
+
+    def plan_id(self, counting: int = COUNTING) -> str:
+        """Names the options by which the changes of a version are counted."""
+        where = self.selection.where.text if self.selection.where else None
+        passing = (self.policies.ignore_deletes, self.policies.skip_change_commits)
+        return plan_id(self.change_source, self.key, where, *passing, counting=counting)

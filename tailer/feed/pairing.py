@@ -1,0 +1,95 @@
+"""Pairing a version's updates: the async edge of :mod:`tailer.decode.pairing`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+import anyio.to_thread
+import pyarrow as pa
+from anyio.from_thread import BlockingPortal
+
+from tailer.changes import ChangeBatch, ChangeFile, Offset
+from tailer.decode.pairing import Images, Pairing, find_pairs, from_index, may_have_images
+from tailer.decode.vectors import RowSelection
+from tailer.delta.commit import Commit
+from tailer.errors import FileGone, OffsetError, first_error
+from tailer.feed.counting import logged_rows
+from tailer.feed.fetch import fetch
+from tailer.feed.version import Reading
+
+__all__ = ["Read", "pair_updates", "paired_batches"]
+
+#: Reads files from an offset on, in order: the plain sequence of a version.
+Read: TypeAlias = Callable[[Iterable[ChangeFile], Offset], AsyncGenerator[ChangeBatch, None]]
+
+
+async def pair_updates(
+    reading: Reading, commit: Commit, planned: Iterable[ChangeFile]
+) -> tuple[Iterable[ChangeFile], Pairing | None]:
+    """The files of a version as they are to be read, and the pairs among their rows, if any.
+
+    Raises :class:`TableError` for a key column that the version does not have.
+    """
+    if not commit.header.cdcs and not isinstance(planned, list):
+        return planned, None  # whole files alone, as many as there may be
+    selector = reading.selector
+    files = [file for file in planned if selector.wants(file)]
+    if not may_have_images(files):
+        return files, None
+    try:
+        async with BlockingPortal() as portal:  # the engine pulls rows from threads of its own
+
+            def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
+                try:
+                    fetched = portal.call(fetch, reading.log.store, file)
+                except FileGone as e:
+                    e.rows = logged_rows(file)
+                    raise
+                return fetched.source, fetched.selection
+
+            def lost(file: ChangeFile) -> int | None:
+                known = (file.version, file.path) in reading.requests.lost
+                return (logged_rows(file) or 0) if known else None
+
+            how = (open_file, reading.decode, selector.rows, lost)
+            images = Images(files, commit.after, *how)
+            options = reading.options
+            work = partial(find_pairs, images, commit.before, options.diff, options.key)
+            pairing = await anyio.to_thread.run_sync(work)
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
+    return files, pairing
+
+
+async def paired_batches(
+    pairing: Pairing, files: Iterable[ChangeFile], first: Offset, read: Read
+) -> AsyncGenerator[ChangeBatch, None]:
+    """A version's batches from an offset on, with each update in one row.
+
+    The version is always read from its first row on, for a preimage before the offset may belong
+    to a postimage behind it.
+    """
+    try:
+        at = first
+        async with aclosing(read(files, replace(first, index=0))) as batches:
+            async for batch in batches:
+                rows = batch.offset.index + batch.num_rows
+                last = batch.next_offset.version != first.version
+                folded = await anyio.to_thread.run_sync(pairing.fold, batch)
+                folded = replace(from_index(folded, first.index), offset=at)
+                if last and first.index > rows:
+                    raise OffsetError(
+                        f"the offset names change {first.index} of a version that has {rows}",
+                        version=first.version,
+                        hint="it was saved under another change source, or set wrongly; set it "
+                        "anew",
+                    )
+                if folded.num_rows or last:
+                    at = folded.next_offset
+                    yield folded
+    finally:
+        pairing.close()

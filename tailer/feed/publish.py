@@ -1,0 +1,130 @@
+"""The writing side of a feed: the sink, then the offset; pace, heartbeats and refused rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+
+from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.errors import SinkRejected, TableError
+from tailer.feed.metrics import FeedMetrics
+from tailer.feed.policy import Requests
+from tailer.offsets import OffsetStore
+from tailer.sink import Prepares, Sink, announce
+
+__all__ = ["PARKED_IN_A_ROW_MAX", "Publisher"]
+
+#: When so many rows in a row are refused, it is the sink and not the rows.
+PARKED_IN_A_ROW_MAX = 1000
+
+
+class Publisher:
+    """Writes what was read, then saves the offset behind it. Calls never overlap.
+
+    With ``park``, rows that the sink refuses go there instead, found by halving the batch.
+    ``delivery`` is what the sink says of its records: see :class:`tailer.sink.KnowsDelivery`.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        park: Sink | None,
+        offsets: OffsetStore,
+        metrics: FeedMetrics,
+        requests: Requests,
+        delivery: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.sink = sink
+        self.park = park
+        self.offsets = offsets
+        self.metrics = metrics
+        self.requests = requests
+        self.delivery = delivery or {}
+        self._park_open = False
+        self._parked_in_a_row = 0
+
+    def seen(self, item: ChangeBatch | Notice) -> None:
+        """Take note of what was read. A sink that can begins with it, while it writes another."""
+        self.metrics.read(item)
+        if isinstance(item, ChangeBatch) and isinstance(self.sink, Prepares):
+            self.sink.prepare(item)
+
+    async def publish(self, item: ChangeBatch | Notice) -> None:
+        """Write a batch or a notice and save the offset behind it."""
+        await self.offsets.check()
+        started = time.perf_counter()
+        if isinstance(item, Notice):
+            await announce(self.sink, item)
+            if item.kind != "heartbeat":
+                await self._save(item.next_offset)
+            self.metrics.announced(item)
+            if self.requests.carried_out(item):
+                await self.offsets.save_orders(self.requests.kept())
+            return
+        if self.park is None:
+            await self.sink.write(item)
+        else:
+            await self._write_or_park(item)
+        if item.num_rows and self.delivery != self.requests.delivery:
+            # From the first records on, and not before: a key that no table has is no delivery.
+            await self.keep_delivery()
+        self.metrics.written(time.perf_counter() - started)
+        await self._save(item.next_offset)
+        self.metrics.delivered(item)
+
+    async def keep_delivery(self) -> None:
+        """Keep beside the offset what the sink's records are like."""
+        self.requests.delivery = self.delivery
+        await self.offsets.save_orders(self.requests.kept())
+
+    async def _save(self, offset: Offset) -> None:
+        self.requests.unsaved = True
+        await self.offsets.save(offset)
+        self.requests.unsaved = False
+
+    async def _write_or_park(self, batch: ChangeBatch) -> None:
+        try:
+            await self.sink.write(batch)
+        except (SinkRejected, TableError) as refused:
+            if batch.num_rows <= 1:
+                await self._park(batch, refused)
+                return
+        else:
+            self._parked_in_a_row = 0
+            return
+        middle = batch.num_rows // 2
+        await self._write_or_park(batch.slice(0, middle))
+        await self._write_or_park(batch.slice(middle, batch.num_rows))
+
+    async def _park(self, batch: ChangeBatch, refused: SinkRejected | TableError) -> None:
+        self._parked_in_a_row += 1
+        if self.park is None or not batch.num_rows or (self._parked_in_a_row > PARKED_IN_A_ROW_MAX):
+            raise refused
+        if not self._park_open:
+            await self.park.open("parked")
+            self._park_open = True
+        await self.park.write(batch)
+        self.metrics.parked(batch.num_rows, refused)
+
+    async def paced(
+        self, items: AsyncGenerator[ChangeBatch | Notice, None], rows_per_s_max: float
+    ) -> AsyncGenerator[ChangeBatch | Notice, None]:
+        """The items no faster than so many rows a second; 0 lets them pass."""
+        due = anyio.current_time()
+        async with aclosing(items) as found:
+            async for item in found:
+                if isinstance(item, ChangeBatch) and rows_per_s_max:
+                    await anyio.sleep(max(0.0, due - anyio.current_time()))
+                    due = max(due, anyio.current_time()) + item.num_rows / rows_per_s_max
+                yield item
+
+    def heartbeat(self) -> Notice:
+        """A sign of life; the only notice that says what time it is."""
+        at = self.metrics.offset or Offset(0)
+        details = {"offset": at.to_json(), "lag_versions": int(self.metrics.lag_versions())}
+        now_ms = int(self.metrics.clock() * 1000)
+        return Notice("heartbeat", at.version, now_ms, at, at, details)

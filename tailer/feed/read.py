@@ -1,0 +1,100 @@
+"""What a feed reads, in order: the snapshot, skipped versions, commits, re-snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.errors import DataLoss
+from tailer.feed.commit import Item, commit_items, skipped
+from tailer.feed.metrics import Observer
+from tailer.feed.options import FeedOptions
+from tailer.feed.policy import Requests, after_loss
+from tailer.feed.snapshots import Resnapshots, initial_snapshot
+from tailer.feed.version import Reading
+from tailer.log.follow import check_there, follow
+from tailer.log.table import DeltaLog
+
+__all__ = ["read_changes", "read_items"]
+
+
+async def read_changes(
+    log: DeltaLog,
+    start: Offset,
+    last: int | None,
+    options: FeedOptions,
+    observer: Observer | None = None,
+) -> AsyncGenerator[ChangeBatch, None]:
+    """The change batches from an offset on, in order, up to version ``last`` or without end.
+
+    A version without changes gives one empty batch, which carries the offset on.
+    """
+    reading = Reading.of(log, options, observer or Observer(), Requests())
+    async with aclosing(_read(reading, start, last, notices=False)) as items:
+        async for item in items:
+            if isinstance(item, ChangeBatch):
+                yield item
+
+
+async def read_items(
+    log: DeltaLog,
+    start: Offset,
+    last: int | None,
+    options: FeedOptions,
+    observer: Observer,
+    requests: Requests,
+) -> AsyncGenerator[Item, None]:
+    """As :func:`read_changes`, with the notices in their places, and with the policies."""
+    at = start
+    reading = Reading.of(log, options, observer, requests)
+    while True:
+        try:
+            async with aclosing(_read(reading, at, last, notices=True)) as items:
+                async for item in items:
+                    yield item
+                    at = item.next_offset
+        except DataLoss as loss:
+            await check_there(log, at.version)  # or all its files are missing, for now
+            if options.policies.on_data_loss == "fail":
+                raise
+            at = at.under(reading.plan, reading.former)
+            notice = await after_loss(log, at, loss, options.policies.on_data_loss, requests)
+            observer.lost(notice)
+            yield notice
+            at = notice.next_offset
+        else:
+            return
+
+
+async def _read(
+    reading: Reading, start: Offset, last: int | None, *, notices: bool
+) -> AsyncGenerator[Item, None]:
+    """The way of the data up to the sink: store -> log -> plan -> fetch -> decode."""
+    at = start
+    if at.snapshot:
+        async with aclosing(initial_snapshot(reading, at, notices=notices)) as items:
+            async for item in items:
+                yield item
+                at = item.next_offset
+    # What is not there yet is skipped when it comes.
+    skips = reading.requests.skips
+    while at.version in skips and at.version <= await reading.log.latest_version():
+        notice = await skipped(reading, at)
+        yield notice
+        at = notice.next_offset
+    snapshots = Resnapshots(reading)
+    async with aclosing(snapshots.turn(at)) as items:
+        async for item in items:
+            yield item
+    following = (reading.options.follow, reading.observer.newest)
+    async with aclosing(follow(reading.log, at, last, *following)) as commits:
+        async for commit in commits:
+            async with aclosing(commit_items(reading, commit, at, notices=notices)) as items:
+                async for item in items:
+                    yield item
+                    at = item.next_offset
+            snapshots.passed(commit)
+            async with aclosing(snapshots.turn(at)) as items:
+                async for item in items:
+                    yield item

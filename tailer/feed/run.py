@@ -1,0 +1,130 @@
+"""A feed's life: start at the saved offset, read and publish, try again, end.
+
+After a failure nothing in memory is used again: the feed starts from its saved offset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from tailer.changes import Offset
+from tailer.errors import TailerError, TransientError, healing
+from tailer.feed.commit import Item
+from tailer.feed.metrics import FeedMetrics
+from tailer.feed.options import FeedOptions
+from tailer.feed.pipe import pipe
+from tailer.feed.policy import FeedPaused, Requests
+from tailer.feed.publish import Publisher
+from tailer.feed.read import read_items
+from tailer.log.table import DeltaLog
+from tailer.offsets import OffsetStore
+from tailer.sink import Sink, delivery_of
+
+__all__ = ["Feed", "run_feed"]
+
+
+@dataclass(slots=True)
+class Feed:
+    """One table to one sink. ``start`` finds the first offset of a feed that has none saved.
+
+    ``last`` ends the feed after that version; None follows for ever. ``jitter`` gives numbers in
+    [0, 1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park.
+    """
+
+    name: str
+    log: DeltaLog
+    sink: Sink
+    offsets: OffsetStore
+    start: Callable[[DeltaLog], Awaitable[Offset]]
+    metrics: FeedMetrics
+    jitter: Callable[[], float]
+    options: FeedOptions = field(default_factory=FeedOptions)
+    last: int | None = None
+    requests: Requests = field(default_factory=Requests)
+    park: Sink | None = None
+
+
+async def run_feed(feed: Feed) -> None:
+    """Run a feed until its last version, if it has one; until it is cancelled, else.
+
+    Retries after a :class:`TransientError` from the saved offset. Every other error ends the
+    feed, its offset unmoved. Cancellation lets the batch in hand be written and saved.
+    """
+    await feed.offsets.acquire()
+    try:
+        pause = feed.options.retry.pause_min_s
+        while True:
+            written = feed.metrics.versions_delivered
+            try:
+                return await _run_once(feed)
+            except TransientError as e:
+                if e.family != "rejoin":
+                    feed.metrics.retried(e)
+                if feed.metrics.versions_delivered > written:
+                    pause = feed.options.retry.pause_min_s
+                await anyio.sleep(e.retry_after_s or pause * (0.5 + feed.jitter() / 2))
+                pause = min(pause * 2, feed.options.retry.pause_max_s)
+            except FeedPaused:
+                raise
+            except TailerError as e:
+                feed.metrics.failed(e)
+                raise
+    finally:
+        with anyio.CancelScope(shield=True):
+            await feed.offsets.release()
+
+
+async def _run_once(feed: Feed) -> None:
+    """One attempt. What the operating system refuses for now is raised as a TransientError, also
+    where a library met it and nobody could name the file."""
+    with healing(f"{feed.log.store.root}: the feed can't go on"):
+        await _attempt(feed)
+
+
+async def _attempt(feed: Feed) -> None:
+    try:
+        delivery = await _delivery(feed)
+        offset = await feed.sink.open(feed.name) or await feed.offsets.load()
+        if offset is None:
+            # Found once: "latest" is another version after a failure or a restart, and what was
+            # committed meanwhile would be passed over.
+            offset, feed.requests.unsaved = await feed.start(feed.log), True
+        if feed.requests.unsaved:
+            # Before anything is written, or written once more: a disk that is full would have the
+            # same batch written again and again.
+            await feed.offsets.save(offset)
+            feed.requests.unsaved = False
+        feed.metrics.started(offset)
+        options = feed.options.for_sink(feed.sink)
+        how = (feed.sink, feed.park, feed.offsets, feed.metrics, feed.requests)
+        publisher = Publisher(*how, delivery)
+        if feed.requests.delivery and delivery != feed.requests.delivery:
+            await publisher.keep_delivery()  # the options accept it, this once
+        items = publisher.paced(
+            read_items(feed.log, offset, feed.last, options, feed.metrics, feed.requests),
+            options.publish.rows_per_s_max,
+        )
+        idle: tuple[float, Callable[[], Item]] = (
+            options.publish.heartbeat_s or math.inf,
+            publisher.heartbeat,
+        )
+        await pipe(items, publisher.publish, publisher.seen, idle)
+    finally:
+        with anyio.CancelScope(shield=True):
+            try:
+                await feed.sink.aclose()
+            finally:
+                if feed.park is not None:
+                    await feed.park.aclose()
+
+
+async def _delivery(feed: Feed) -> Mapping[str, Any]:
+    """What the sink's records are like. Raises :class:`ConfigError` if they were of another kind
+    before, unless that is accepted."""
+    kept = feed.requests.delivery
+    return delivery_of(feed.sink, feed.name, kept, await feed.offsets.load() if kept else None)

@@ -1,0 +1,239 @@
+"""The rows of a whole table: the initial snapshot, and one more while the changes go on.
+
+Files come in the order of their paths. That order is the same whatever the log is read from, so an
+offset inside a snapshot stays good when a new checkpoint appears or old commits are cleaned away.
+It is made out of core: runs of files are sorted and spilled, then merged, so memory stays bounded
+for a table of any number of files.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import tempfile
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import asdict, replace
+from operator import attrgetter
+from typing import IO
+
+import anyio.to_thread
+
+from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
+from tailer.decode.plan import plan_snapshot
+from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
+from tailer.delta.commit import Commit, file_digest
+from tailer.delta.segment import commit_name
+from tailer.delta.snapshot import Snapshot, file_key
+from tailer.errors import FileGone, TableError, spilling
+from tailer.feed.policy import ResnapshotRequest
+from tailer.feed.version import Reading, VersionReader
+from tailer.store import LOG_DIR
+
+__all__ = ["Resnapshot", "Resnapshots", "initial_snapshot", "sorted_files"]
+
+#: So many files are sorted in memory; about 20 MB of them.
+RUN_FILES = 20_000
+
+_by_path = attrgetter("path")
+
+
+async def sorted_files(
+    adds: AsyncGenerator[AddFile, None], spill_folder: str | None = None, run_files: int = RUN_FILES
+) -> Iterator[AddFile]:
+    """The files in the order of their paths; no more than ``run_files`` are held in memory."""
+    runs: list[IO[bytes]] = []
+    held: list[AddFile] = []
+    async with aclosing(adds) as found:
+        async for add in found:
+            held.append(add)
+            if len(held) == run_files:
+                runs.append(await anyio.to_thread.run_sync(_spilled, held, spill_folder))
+                held = []
+    held.sort(key=_by_path)
+    if not runs:
+        return iter(held)
+    return heapq.merge(*(_read_back(run) for run in runs), held, key=_by_path)
+
+
+def _spilled(adds: list[AddFile], folder: str | None) -> IO[bytes]:
+    """A sorted run in a temporary file, which vanishes when nobody reads it any more."""
+    # Bounds are for comparing files, and nobody compares those of a snapshot.
+    ordered = (replace(add, bounds=()) for add in sorted(adds, key=_by_path))
+    with spilling(folder):
+        run = tempfile.TemporaryFile(prefix="tailer-snapshot-", dir=folder)  # noqa: SIM115  # closed by its last reader
+        run.writelines(json.dumps(asdict(add)).encode() + b"\n" for add in ordered)
+        run.seek(0)
+    return run
+
+
+def _read_back(run: IO[bytes]) -> Iterator[AddFile]:
+    with run:
+        for line in run:
+            values = json.loads(line)
+            dv = values.pop("deletion_vector")
+            del values["bounds"]
+            yield AddFile(**values, deletion_vector=DeletionVectorDescriptor(**dv) if dv else None)
+
+
+async def _timestamp(reading: Reading, snapshot: Snapshot, floor_ms: int | None) -> int:
+    return await reading.log.timestamp(snapshot.version, snapshot, floor_ms)
+
+
+async def initial_snapshot(
+    reading: Reading, start: Offset, *, notices: bool
+) -> AsyncGenerator[ChangeBatch | Notice, None]:
+    """The rows of the snapshot that the offset names, from its index on.
+
+    With ``notices``, between a notice of its begin and one of its end, and only the latter leads
+    to the next version: after a crash between the two it comes again.
+    """
+    snapshot = await reading.log.snapshot(start.version)
+    timestamp = await _timestamp(reading, snapshot, start.timestamp_floor_ms)
+    first = replace(start, table_id=snapshot.state.table_id)
+    first = first.under(reading.plan, reading.former)
+    details = {"reason": "start", "version": start.version}
+    if notices and not first.index:
+        yield Notice("snapshot_begin", start.version, timestamp, first, first, details)
+    # Statistics are for files that were delivered before and are gone: nothing else counts them.
+    live = reading.log.live_files(snapshot, statistics=first.index > 0)
+    adds = await sorted_files(live, reading.options.diff.spill_folder)
+    files = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
+    at = first
+    reader = VersionReader(reading, snapshot, timestamp)
+    async with aclosing(reader.batches(files, first)) as batches:
+        async for batch in batches:
+            at = batch.next_offset
+            if notices and not at.snapshot:
+                counted = batch.offset.index + batch.num_rows
+                last = replace(batch.offset, index=counted, plan=reading.plan)
+                yield replace(batch, next_offset=last)
+                yield Notice("snapshot_end", start.version, timestamp, last, at, details)
+            else:
+                yield batch
+
+
+class Resnapshot:
+    """The table's rows once more, between the versions of a stream that goes on meanwhile.
+
+    It begins with the files of one version. What later versions remove is struck off, and what
+    they rewrite is added, so that each row is delivered as of the version that the stream has
+    reached, never as of an older one. The stream's own offset does not move.
+    """
+
+    def __init__(self, reading: Reading, request: ResnapshotRequest) -> None:
+        self.reading = reading
+        self.request = request
+        self.rows = 0
+        self._first = -1
+        self._files: Iterator[AddFile] | None = None
+        self._gone: set[tuple[str, str]] = set()
+        self._added: list[AddFile] = []
+
+    async def turn(self, stream: Offset) -> AsyncGenerator[ChangeBatch | Notice, None]:
+        """One turn: as many files as fit in before the stream's next version is there."""
+        version = stream.version - 1
+        snapshot = await self.reading.log.snapshot(version)
+        timestamp = await _timestamp(self.reading, snapshot, stream.timestamp_floor_ms)
+        if self._files is None:
+            self._first = version
+            live = self.reading.log.live_files(snapshot)
+            spill_folder = self.reading.options.diff.spill_folder
+            self._files = await sorted_files(live, spill_folder)
+            yield self._notice("snapshot_begin", stream, version, timestamp)
+        reader = VersionReader(self.reading, snapshot, timestamp)
+        while (add := self._next()) is not None:
+            file = plan_snapshot(add, version, timestamp, snapshot.state)
+            try:
+                if self._wants(file):
+                    async with aclosing(self._batches(reader, file, stream)) as batches:
+                        async for batch in batches:
+                            yield batch
+            except FileGone as e:
+                if not await self._is_there(stream.version):
+                    raise TableError(e.what, version=version, path=e.path, hint=e.hint) from None
+                self._added.append(add)  # a later version removes it; the stream will tell
+                return
+            if await self._is_there(stream.version):
+                return
+        yield self._notice("snapshot_end", stream, version, timestamp)
+        self._files = None
+
+    @property
+    def done(self) -> bool:
+        """Whether all its rows were read."""
+        return self._files is None and self._first >= 0
+
+    def passed(self, commit: Commit) -> None:
+        """The stream has delivered a commit."""
+        if not commit.header.removes:
+            return  # its rows are new, and came as changes
+        moot = self.reading.requests.live.known(commit.version)
+        for action in commit.file_actions():
+            if isinstance(action, AddCDCFile) or (moot and file_digest(action) in moot):
+                continue
+            if isinstance(action, RemoveFile):
+                self._gone.add(file_key(action))
+            else:
+                self._added.append(action)
+                self._gone.discard(file_key(action))
+
+    def _next(self) -> AddFile | None:
+        for add in self._files or ():
+            if file_key(add) not in self._gone:
+                return add
+        while self._added:
+            add = self._added.pop()
+            if file_key(add) not in self._gone:
+                return add
+        return None
+
+    def _wants(self, file: ChangeFile) -> bool:
+        where = self.request.where
+        return where is None or where.wants(file, self.reading.decode.writer_timezone)
+
+    async def _batches(
+        self, reader: VersionReader, file: ChangeFile, stream: Offset
+    ) -> AsyncGenerator[ChangeBatch, None]:
+        first = Offset(file.version, snapshot=True, table_id=file.table_id)
+        async with aclosing(reader.batches([file], first)) as batches:
+            async for batch in batches:
+                if batch.num_rows:
+                    offset = replace(first, index=self.rows)
+                    self.rows += batch.num_rows
+                    yield replace(batch, offset=offset, next_offset=stream)
+
+    async def _is_there(self, version: int) -> bool:
+        try:
+            await self.reading.log.store.stat(f"{LOG_DIR}/{commit_name(version)}")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _notice(self, kind: str, stream: Offset, version: int, timestamp_ms: int) -> Notice:
+        where = self.request.where.text if self.request.where else None
+        details = {"reason": "resnapshot", "version": self._first, "where": where}
+        if kind == "snapshot_end":
+            details["rows"] = self.rows
+        return Notice(kind, version, timestamp_ms, stream, stream, details)  # type: ignore[arg-type]  # one of the two
+
+
+class Resnapshots:
+    """The snapshots that were asked for while the stream goes on, one after the other."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._waiting = [Resnapshot(reading, asked) for asked in reading.requests.resnapshots]
+
+    def passed(self, commit: Commit) -> None:
+        """The stream has delivered a commit."""
+        for snapshot in self._waiting:
+            snapshot.passed(commit)
+
+    async def turn(self, stream: Offset) -> AsyncGenerator[ChangeBatch | Notice, None]:
+        """The turn of the first one that is not read through."""
+        if self._waiting and stream.version > 0 and not stream.index:
+            async with aclosing(self._waiting[0].turn(stream)) as items:
+                async for item in items:
+                    yield item
+            if self._waiting[0].done:
+                self._waiting.pop(0)

@@ -1,0 +1,1 @@
+"""Files of this machine: writing them durably, and temporary ones."""

@@ -1,0 +1,1 @@
+"""The log of a table: listing, reading and following it, its history."""

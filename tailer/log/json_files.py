@@ -1,0 +1,129 @@
+"""The JSON files of a log: the lines of commits, compactions and JSON checkpoints.
+
+A large file is kept on disk while it is worked on, not in memory. A commit whose writer does not
+rename it into place may be read while it is being written: it counts only once it is whole.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterator
+
+import anyio
+import anyio.to_thread
+
+from tailer.delta.actions import parse_line
+from tailer.delta.commit import Lines
+from tailer.errors import CorruptLog, TableError, TransientError, spilling
+from tailer.files.spill import ReadAgain
+from tailer.store import LOG_DIR, FileStatus, Store, traits_of
+
+__all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "JsonFiles"]
+
+#: A commit up to this size is kept in memory while it is worked on; a larger one on disk.
+MEMORY_BYTES_MAX = 16 * 1024 * 1024
+#: No line of the log is longer than this; one action is a few kilobytes at most.
+LINE_BYTES_MAX = 64 * 1024 * 1024
+READ_CHUNK_BYTES = 8 * 1024 * 1024
+
+
+class JsonFiles:
+    """Reads the JSON files of one table's log.
+
+    A commit that is half-written is waited for ``torn_commit_max_s`` seconds.
+    """
+
+    def __init__(self, store: Store, torn_commit_max_s: float) -> None:
+        self.store = store
+        self.torn_commit_max_s = torn_commit_max_s
+        self._atomic = traits_of(store).atomic
+
+    async def lines(self, name: str) -> tuple[Lines, FileStatus]:
+        """The lines of a JSON file of the log, as often as they are asked for.
+
+        A large one is kept in a temporary file, not in memory. Raises FileNotFoundError.
+        """
+        path = f"{LOG_DIR}/{name}"
+        data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
+        if status.size <= len(data):
+            return lambda: _split(io.BytesIO(data), name), status
+        with spilling(None):
+            spool = _Spool()
+        at = 0
+        while True:
+            with spilling(None):
+                await anyio.to_thread.run_sync(spool.file.write, data)
+            at += len(data)
+            if at >= status.size or not data:
+                break
+            data, now = await self.store.read(path, at, READ_CHUNK_BYTES)
+            if self._atomic and now.tag != status.tag:
+                raise TransientError(f"{self.store.root}, {path} was replaced while it was read")
+        with spilling(None):
+            spool.file.flush()
+
+        def again() -> Iterator[bytes]:
+            with io.BufferedReader(ReadAgain(spool.file)) as f:
+                yield from _split(f, name)
+
+        return again, status
+
+    async def whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
+        """The lines of a commit once its last one is whole and its size has come to rest.
+
+        A writer without atomic rename may be in the middle of it. (A tear exactly at a line's end
+        can't be seen.)
+        """
+        waited = 0.0
+        lines, status = await self.lines(name)
+        while True:
+            if (
+                self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size
+            ) and await anyio.to_thread.run_sync(_ends_whole, lines):
+                return lines, status
+            if waited >= self.torn_commit_max_s:
+                raise CorruptLog(
+                    f"the commit is half-written, and was not finished for {waited:.0f} s",
+                    table=self.store.root,
+                    version=version,
+                    path=name,
+                    hint="its writer does not write atomically and has died; repair or remove it",
+                )
+            pause = min(0.05 + waited, 1.0)
+            await anyio.sleep(pause)
+            waited += pause
+            lines, status = await self.lines(name)
+
+
+class _Spool:
+    """A file without a name, which is closed when nobody holds its lines any more."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115  # closed below
+
+    def __del__(self) -> None:
+        file = getattr(self, "file", None)
+        if file is not None:
+            file.close()
+
+
+def _split(file: io.BufferedIOBase | io.BytesIO | io.BufferedReader, name: str) -> Iterator[bytes]:
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        if len(line) > LINE_BYTES_MAX:
+            raise CorruptLog(f"a line is longer than {LINE_BYTES_MAX} bytes", path=name)
+        yield line
+
+
+def _ends_whole(lines: Lines) -> bool:
+    """Whether the last line is a whole one: ended by a newline, or JSON that can be read."""
+    last = b""
+    for line in lines():
+        last = line
+    if last.endswith(b"\n"):
+        return True
+    try:
+        parse_line(last)
+    except TableError:
+        return False
+    return bool(last.strip())

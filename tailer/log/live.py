@@ -1,0 +1,208 @@
+"""Which logical files are in the table, kept up to date commit by commit.
+
+A log may refer to one logical file any number of times ("Action Reconciliation"): a remove of a
+file that is not in the table removes no row, and an add of one that is there adds none. So a
+commit's changes count against the files of the version before it. Those are read once, when the
+first commit asks for them, and then follow the commits: a key of 16 bytes for each file, in a
+database that keeps a few megabytes in memory and the rest on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing, contextmanager
+from typing import TypeAlias
+
+import anyio.to_thread
+
+from tailer.delta.commit import KEY_BYTES, Commit, file_digest
+from tailer.errors import DataLoss, no_room, spilling
+from tailer.log.table import DeltaLog
+from tailer.store import ChangeSourced
+
+__all__ = ["LiveFiles", "Moot"]
+
+#: The digests of the files that a commit adds though they are there, or removes though they are not
+#: (:func:`tailer.delta.commit.file_digest`).
+Moot: TypeAlias = AbstractSet[bytes]
+
+_LOADED_AT_ONCE = 20_000
+#: Commits of more files than that are worked on in a thread.
+_FILES_INLINE_MAX = 200
+_CACHE_KIB = 4096
+
+
+class LiveFiles:
+    """The logical files of one table, at the version that its reader has reached.
+
+    ``told`` are the moot actions by version as another process has found them; then nothing is
+    read.
+    """
+
+    def __init__(self, told: Mapping[int, Moot] | None = None) -> None:
+        self._told = told
+        self._keys: _Keys | None = None
+        self._at: tuple[int, str, str] | None = None  # version, its commit's tag, table id
+        self._moot: Moot = frozenset()
+
+    async def moot(
+        self, log: DeltaLog, commit: Commit, *, wanted: bool, spill_folder: str | None = None
+    ) -> Moot:
+        """The file actions of a commit that change nothing, each given as its digest.
+
+        Commits come in order; one that is asked for out of order costs a look at the whole
+        snapshot before it, unless it is the last one once more. Without ``wanted`` nobody needs to
+        know, and nothing is read for it: the files are only kept up to date. Where the version
+        before can't be built any more, the commit is believed.
+        """
+        if self._told is not None:
+            return self._told.get(commit.version, frozenset())
+        if isinstance(log.store, ChangeSourced):
+            return frozenset()  # what the other side tells are the changes that it has found
+        reached = commit.version, commit.tag, commit.after.table_id
+        if self._at == reached:
+            return self._moot
+        if self._keys is None or not self._leads_to(commit):
+            self.forget()
+            if not wanted or not await self._load(log, commit.version - 1, spill_folder):
+                return frozenset()
+        keys, self._at = self._keys, None
+        assert keys is not None
+        header = commit.header
+        if len(header.added) + len(header.removed) > _FILES_INLINE_MAX * KEY_BYTES:
+            run = anyio.to_thread.run_sync
+            self._moot = await run(keys.follow, header.added, header.removed)
+        else:
+            self._moot = keys.follow(header.added, header.removed)
+        self._at = reached
+        return self._moot
+
+    def _leads_to(self, commit: Commit) -> bool:
+        """Whether these are the files of the version before, and of this table: another one may
+        have taken its place."""
+        if self._at is None or commit.before is None:
+            return False
+        version, _, table_id = self._at
+        return (version, table_id) == (commit.version - 1, commit.before.table_id)
+
+    @property
+    def version(self) -> int | None:
+        """The version whose files these are; None before any were read."""
+        return None if self._at is None else self._at[0]
+
+    def known(self, version: int) -> Moot:
+        """What :meth:`moot` has found of a version, if that was the last one."""
+        return self._moot if self._at is not None and self._at[0] == version else frozenset()
+
+    async def _load(self, log: DeltaLog, version: int, spill_folder: str | None) -> bool:
+        """Take over the files of a version; False where it can't be built any more."""
+        keys = _Keys(spill_folder)
+        if version >= 0:
+            try:
+                snapshot = await log.snapshot(version)
+            except DataLoss:
+                keys.close()
+                return False
+            found: list[bytes] = []
+            async with aclosing(log.live_files(snapshot)) as files:
+                async for add in files:
+                    found.append(file_digest(add))
+                    if len(found) == _LOADED_AT_ONCE:
+                        await anyio.to_thread.run_sync(keys.load, found)
+                        found = []
+            keys.load(found)
+        self._keys = keys
+        return True
+
+    def forget(self) -> None:
+        """Let go of all files: the next commit that asks for them has them read."""
+        if self._keys is not None:
+            self._keys.close()
+        self._keys, self._at, self._moot = None, None, frozenset()
+
+
+class _Keys:
+    """A set of digests in a database that vanishes when it is closed, or when the process ends."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        with spilling(folder), self._writing():
+            self._db = self._opened()
+        self.close = weakref.finalize(self, self._db.close)
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._folder is None:
+            # It needs no file until it has outgrown its cache; then it is in TMPDIR, without name.
+            path, file = "", -1
+        else:
+            file, path = tempfile.mkstemp(prefix="tailer-live-", dir=self._folder)
+        try:
+            db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            db.executescript(
+                "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;"
+                f"PRAGMA locking_mode = EXCLUSIVE; PRAGMA cache_size = -{_CACHE_KIB};"
+                "CREATE TABLE live (key BLOB PRIMARY KEY) WITHOUT ROWID"
+            )
+        finally:
+            if path:
+                os.close(file)
+                os.unlink(path)  # noqa: PTH108 - the database keeps it open
+        return db
+
+    @contextmanager
+    def _writing(self) -> Generator[None]:
+        """Raises :class:`TransientError` where the disk is full."""
+        try:
+            yield
+        except sqlite3.OperationalError as e:
+            raise no_room(self._folder, str(e)) from e
+
+    def load(self, keys: Iterable[bytes]) -> None:
+        """Take in keys of files that are there."""
+        with self._writing():
+            self._db.execute("BEGIN")
+            # In their order, so that each page of the database is visited once.
+            self._insert(sorted(keys))
+            self._db.execute("COMMIT")
+
+    def follow(self, added: bytes, removed: bytes) -> Moot:
+        """Take over a commit, given by the keys that it adds and removes, each behind the other;
+        returns those that were there already, or were not there."""
+        with self._writing():
+            self._db.execute("BEGIN")
+            changed = self._db.total_changes
+            self._db.executemany("DELETE FROM live WHERE key = ?", _each(removed))
+            self._insert(_split(added))
+            changed = self._db.total_changes - changed
+            if changed == (len(added) + len(removed)) // KEY_BYTES:
+                self._db.execute("COMMIT")
+                return frozenset()
+            # Something is moot, which is rare: it has to be asked for key by key.
+            self._db.execute("ROLLBACK")
+            moot = {key for key in _split(added) if self._has(key)}
+            moot |= {key for key in _split(removed) if not self._has(key)}
+            self._db.execute("BEGIN")
+            self._db.executemany("DELETE FROM live WHERE key = ?", _each(removed))
+            self._insert(_split(added))
+            self._db.execute("COMMIT")
+        return frozenset(moot)
+
+    def _insert(self, keys: Iterable[bytes]) -> None:
+        self._db.executemany("INSERT OR IGNORE INTO live VALUES (?)", ((key,) for key in keys))
+
+    def _has(self, key: bytes) -> bool:
+        found = self._db.execute("SELECT 1 FROM live WHERE key = ?", (key,)).fetchone()
+        return found is not None
+
+
+def _split(keys: bytes) -> Iterator[bytes]:
+    return (keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))
+
+
+def _each(keys: bytes) -> Iterator[tuple[bytes]]:
+    return ((key,) for key in _split(keys))

@@ -1,0 +1,100 @@
+"""Column mapping that was removed from a table, perhaps to come again: in which versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import aclosing
+
+from tailer.changes import Offset
+from tailer.decode.naming import Removal
+from tailer.delta.features import supports
+from tailer.delta.snapshot import TableState
+from tailer.delta.types import ArrayType, DataType, MapType, StructType
+from tailer.log.follow import FollowOptions, follow
+from tailer.log.table import DeltaLog
+
+#: What writers give a column that is made under a mapping.
+_GENERATED = re.compile(r"col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+
+__all__ = ["KnownRemovals", "mapping_removals"]
+
+
+async def mapping_removals(
+    log: DeltaLog, first: int, last: int, end: TableState, before: TableState | None = None
+) -> tuple[Removal, ...]:
+    """The commits of versions ``first`` to ``last`` that removed a column mapping, in order.
+
+    ``end`` is the state at ``last``, ``before`` the one ahead of ``first``, if it is known. The
+    commits are only looked through where these two don't tell that there is none. Raises what
+    reading the commits raises.
+    """
+    if first > last or not _was_mapped(end):
+        return ()
+    before = before or await log.state_before(first)
+    if before is not None and _same_mapping(before, end):
+        return ()
+    found = []
+    options = FollowOptions(same_table=False)
+    async with aclosing(follow(log, Offset(first), last, options)) as commits:
+        async for commit in commits:
+            was = commit.before
+            if was is not None and was.mapping != "none" and commit.after.mapping == "none":
+                found.append(Removal(commit.version, was))
+    return tuple(found)
+
+
+class KnownRemovals:
+    """The removals between a query's schema and what it reads, which grows: each commit is looked
+    through once. ``target`` is the schema's state with its version."""
+
+    def __init__(self, log: DeltaLog, target: tuple[TableState, int]) -> None:
+        self._log = log
+        self._end, self._high = target
+        self._low = self._high + 1
+        self._found: tuple[Removal, ...] = ()
+
+    async def of(self, first: int, last: int, end: TableState) -> tuple[Removal, ...]:
+        """Those of versions ``first`` to ``last``, whose state is ``end``, and from there to the
+        target on either side; perhaps more."""
+        if first < self._low:
+            before = await mapping_removals(self._log, first, self._high, self._end)
+            self._low, self._found = first, before
+        if last > self._high:
+            after = await mapping_removals(self._log, self._high + 1, last, end, self._end)
+            self._high, self._end, self._found = last, end, (*self._found, *after)
+        return self._found
+
+
+def _was_mapped(state: TableState) -> bool:
+    """Whether the table has or may have had a mapping: removing one leaves its mode, or its
+    feature, or, where the feature is dropped too, the one that guards the log from before that."""
+    return "delta.columnMapping.mode" in state.metadata.configuration or any(
+        supports(state.protocol, feature) for feature in ("columnMapping", "checkpointProtection")
+    )
+
+
+def _same_mapping(before: TableState, after: TableState) -> bool:
+    """Whether one mapping reaches from one state to the other, for what is sure.
+
+    A mapping that is made anew takes the columns' names as physical ones. So a generated one that
+    is there before and after was there all the time.
+    """
+    if "none" in (before.mapping, after.mapping):
+        return False
+    known = set(_columns(before.schema))
+    return any(column in known and _GENERATED(column[1]) for column in _columns(after.schema))
+
+
+def _columns(data_type: DataType) -> Iterator[tuple[int | None, str]]:
+    """Id and physical name of each column, nested ones too."""
+    match data_type:
+        case StructType(fields):
+            for field in fields:
+                yield field.field_id, field.physical_name
+                yield from _columns(field.type)
+        case ArrayType(element):
+            yield from _columns(element)
+        case MapType(key, value):
+            yield from _columns(key)
+            yield from _columns(value)

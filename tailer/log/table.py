@@ -1,0 +1,419 @@
+"""The table's log: its listing, its snapshots and its commits one by one.
+
+How it is followed as it grows is in :mod:`tailer.log.follow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing, closing
+
+import anyio
+import anyio.to_thread
+
+from tailer.delta.actions import Action, AddFile
+from tailer.delta.checkpoint import FILES, WITH_STATISTICS, adds_of
+from tailer.delta.checksum import VersionChecksum, parse_checksum
+from tailer.delta.commit import Commit, Lines, read_actions, read_header
+from tailer.delta.last_checkpoint import LastCheckpoint, parse_last_checkpoint
+from tailer.delta.segment import (
+    LogFile,
+    LogKind,
+    LogSegment,
+    commit_name,
+    log_file,
+    segments,
+)
+from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
+from tailer.delta.timestamps import commit_timestamp, enablement
+from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
+from tailer.log.checkpoints import CheckpointReader, ListedFiles, chunks
+from tailer.log.json_files import MEMORY_BYTES_MAX, JsonFiles
+from tailer.store import LOG_DIR, Store
+
+__all__ = ["DeltaLog", "versions_of"]
+
+
+class DeltaLog:
+    """The ``_delta_log`` of one table.
+
+    A commit that is half-written is waited for ``torn_commit_max_s`` seconds.
+    """
+
+    def __init__(self, store: Store, *, torn_commit_max_s: float = 10.0) -> None:
+        self.store = store
+        self.torn_commit_max_s = torn_commit_max_s
+        self._json = JsonFiles(store, torn_commit_max_s)
+        self._checkpoints = CheckpointReader(store, self.lines)
+
+    def _at(self, error: TableError) -> TableError:
+        return error.at(table=self.store.root)
+
+    # Listing
+
+    async def files(self, start_after: str = "") -> list[LogFile]:
+        """The files of the log, by version; other files in the folder are none of them."""
+        found = []
+        async with aclosing(self.store.list(LOG_DIR, start_after)) as listing:
+            async for status in listing:
+                file = log_file(status.name, status.size, status.mtime_ms)
+                if file is not None:
+                    found.append(file)
+        return sorted(found, key=lambda f: (f.version, f.name))
+
+    async def _recent_files(self) -> list[LogFile]:
+        """The files from the last known checkpoint on; all of them if that is not to be had."""
+        hint = await self._last_checkpoint()
+        if hint is not None:
+            files = await self.files(f"{hint.version:020d}")
+            if any(f.version == hint.version and f.kind is not LogKind.COMMIT for f in files):
+                return files
+        return await self.files()
+
+    async def _last_checkpoint(self) -> LastCheckpoint | None:
+        """What ``_last_checkpoint`` says: a hint, and none at all if it can't be trusted."""
+        try:
+            path = f"{LOG_DIR}/_last_checkpoint"
+            data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
+            return parse_last_checkpoint(data) if status.size <= len(data) else None
+        except (FileNotFoundError, CorruptLog):
+            return None
+
+    async def latest_version(self) -> int:
+        """The newest version. Raises :class:`TableError` if there is no table here."""
+        versions = versions_of(await self._recent_files())
+        if not versions:
+            raise TableError(
+                "no Delta table there: its _delta_log has no commit",
+                table=self.store.root,
+                hint="check the path, and that this user may read it",
+            )
+        return max(versions)
+
+    async def earliest_version(self) -> int:
+        """The first commit whose version before can still be built, so that the rows that leave
+        in it can be told."""
+        files = await self.files()
+        for version in sorted(f.version for f in files if f.kind is LogKind.COMMIT):
+            if version == 0 or _buildable(files, version - 1):
+                return version
+        await self.latest_version()  # says so if there is no table at all
+        raise DataLoss(
+            "no version's changes can be read: no commit follows a version that can be built",
+            table=self.store.root,
+            hint="start with a snapshot",
+        )
+
+    async def readable_after(self, version: int) -> int:
+        """The first version after this one whose changes can be read; at least the next to come."""
+        files = await self.files()
+        for later in sorted(f.version for f in files if f.kind is LogKind.COMMIT):
+            if later > version and _buildable(files, later - 1):
+                return later
+        return max([version, *versions_of(files)]) + 1
+
+    # Snapshots
+
+    async def snapshot(self, version: int | None = None) -> Snapshot:
+        """The snapshot of a version (None: the newest), without its files.
+
+        Raises :class:`DataLoss` if the version can't be built any more, :class:`CorruptLog` if the
+        log is damaged, :class:`UnsupportedTable` if it asks for more than we read.
+        """
+        files = await self._recent_files()
+        if version is None:
+            version = max(versions_of(files), default=-1)
+            if version < 0:
+                await self.latest_version()
+        if not _buildable(files, version):
+            files = await self.files()
+            await self._check_exists(files, version)
+        try:
+            try:
+                return await self._build(files, version)
+            except CorruptLog:
+                # The listing began at the checkpoint that is damaged; an older one may do.
+                return await self._build(await self.files(), version)
+        except TableError as e:
+            raise self._at(e) from None
+        except FileNotFoundError as e:
+            raise self._vanished(e) from None
+
+    def _vanished(self, e: FileNotFoundError) -> TransientError:
+        """A file of the log was listed and is gone: cleaned up in between, or the listing is old.
+        The next listing tells more."""
+        return TransientError(f"{self.store.root}, {e.filename or e}: listed and can't be read")
+
+    async def _build(self, files: list[LogFile], version: int) -> Snapshot:
+        """The snapshot, from the first segment among these files that is not damaged."""
+        damage: TableError | None = None
+        try:
+            for segment in segments(files, version):
+                try:
+                    return await self._read_snapshot(segment)
+                except CorruptLog as e:
+                    if segment.checkpoint is None:
+                        raise
+                    damage = damage or e
+        except DataLoss as e:
+            raise damage or e from None
+        raise AssertionError("segments() ends with an error")
+
+    async def _check_exists(self, files: list[LogFile], version: int) -> None:
+        newest = max(versions_of(files), default=-1)
+        if version > newest:
+            if await self.has_commit(version):  # the listing is older than the commit
+                raise TransientError(
+                    f"{self.store.root}: the log's listing ends before version {version}, which is "
+                    "there"
+                )
+            await self.latest_version()  # says so if there is no table at all
+            raise TableError(
+                f"there is no version {version}: the newest is {newest}",
+                table=self.store.root,
+                hint="ask for a version that exists",
+            )
+
+    async def has_commit(self, version: int) -> bool:
+        """Whether the commit is there: asked for by itself, for a listing may be older."""
+        return version >= 0 and await self._is_there(commit_name(version))
+
+    async def _is_there(self, name: str) -> bool:
+        try:
+            await self.store.stat(f"{LOG_DIR}/{name}")
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def _read_snapshot(self, segment: LogSegment) -> Snapshot:
+        reconciliation = Reconciliation()
+        for file in reversed(segment.deltas):
+            if file.kind is LogKind.COMMIT and file.version == segment.version:
+                # It may be the newest of all, and its writer still at work on it.
+                lines, _ = await self._json.whole_lines(file.name, file.version)
+            else:
+                lines = await self.lines(file.name)
+            steering = read_actions(file.name, lines(), files=False)
+            await anyio.to_thread.run_sync(reconciliation.take, steering)
+        for file in segment.checkpoint.files if segment.checkpoint else ():
+            reconciliation.take(await self._checkpoints.steering(file.name))
+        try:
+            state = reconciliation.state()
+        except TableError as e:
+            raise e.at(version=segment.version) from None
+        return Snapshot(
+            segment.version, state, segment, reconciliation.transactions, reconciliation.domains
+        )
+
+    async def live_files(
+        self, snapshot: Snapshot, *, statistics: bool = False
+    ) -> AsyncGenerator[AddFile, None]:
+        """The snapshot's files, streamed: memory grows with the commits after the checkpoint,
+        not with the table. With ``statistics``, their record counts too.
+
+        None is given before the checkpoint's list is read to its end. Raises as
+        :meth:`whole_way`.
+        """
+        segment, listed = await self.whole_way(snapshot, WITH_STATISTICS if statistics else FILES)
+        live = Reconciliation().live
+        with closing(listed):
+            for file in reversed(segment.deltas):
+                try:
+                    found = chunks(live(await self._json_actions(file.name)))
+                    async with aclosing(found) as batches:
+                        async for adds in batches:
+                            for add in adds:
+                                yield add
+                except TableError as e:
+                    raise self._at(e).at(version=file.version, path=file.name) from None
+                except FileNotFoundError as e:
+                    raise self._vanished(e) from None
+            listing = listed.items(
+                lambda batch: live(adds_of(batch), remember=False),
+                lambda name, lines: live(read_actions(name, lines()), remember=False),
+            )
+            async with aclosing(listing) as batches:
+                async for adds in batches:
+                    for add in adds:
+                        yield add
+
+    async def whole_way(
+        self, snapshot: Snapshot, fields: Sequence[str]
+    ) -> tuple[LogSegment, ListedFiles]:
+        """A segment by which the snapshot's files can be told, and its checkpoint's list of them,
+        with these fields of each, which the caller closes. The list is empty without a checkpoint.
+
+        It is the snapshot's own segment, unless its checkpoint is damaged, or has another number
+        of files than its writers counted: then another checkpoint or the commits from the first
+        one on tell. Raises :class:`CorruptLog` where no way is left, :class:`TransientError` if
+        the checkpoint has been cleaned up since the snapshot was read.
+        """
+        refused: TableError | None = None
+        async for segment in self._ways(snapshot):
+            checkpoint = segment.checkpoint
+            if checkpoint is None:
+                return segment, ListedFiles()
+            try:
+                counts = await self._counts(checkpoint.version, snapshot.state.table_id)
+                listed = await self._checkpoints.listed_files(checkpoint, fields, counts)
+            except TableError as e:
+                e.hint = e.hint or (
+                    "there is no other whole way to this version: restore the file, or start at a "
+                    "newer version"
+                )
+                refused = refused or self._at(e).at(version=checkpoint.version)
+            else:
+                return segment, listed
+        assert refused is not None  # the snapshot's own segment is a way
+        top = snapshot.segment.checkpoint.files[0].name if snapshot.segment.checkpoint else ""
+        if not await self._is_there(top):
+            raise self._vanished(FileNotFoundError(top))
+        raise refused
+
+    async def _ways(self, snapshot: Snapshot) -> AsyncGenerator[LogSegment, None]:
+        """The segments that lead to the snapshot: its own, then those of a new listing."""
+        yield snapshot.segment
+        try:
+            for segment in segments(await self.files(), snapshot.version):
+                if segment.checkpoint != snapshot.segment.checkpoint:
+                    yield segment
+        except DataLoss:
+            return
+
+    async def _counts(self, version: int, table_id: str) -> dict[str, int]:
+        """How many files the version's checkpoint should list, by the names of the files of the
+        log that say so; a hint that can't be trusted says nothing."""
+        counts: dict[str, int] = {}
+        hint = await self._last_checkpoint()
+        if hint is not None and hint.version == version and hint.num_files is not None:
+            counts["_last_checkpoint"] = hint.num_files
+        checksum = await self.checksum(version)
+        if checksum is not None and checksum.metadata.id == table_id:
+            counts[f"{version:020d}.crc"] = checksum.num_files
+        return counts
+
+    async def checksum(self, version: int) -> VersionChecksum | None:
+        """What a version's checksum file (``.crc``) says; None without one that can be trusted."""
+        try:
+            path = f"{LOG_DIR}/{version:020d}.crc"
+            data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
+            return parse_checksum(data) if status.size <= len(data) else None
+        except (FileNotFoundError, CorruptLog):
+            return None
+
+    async def timestamp(self, version: int, snapshot: Snapshot, floor_ms: int | None) -> int:
+        """The timestamp of a version whose snapshot is at hand, in epoch ms.
+
+        Its commit may be cleaned away; then what is left tells it: the checkpoint's own
+        modification time. ``floor_ms`` wins where it is given: it is what was said before.
+        """
+        if floor_ms is not None:
+            return floor_ms
+        try:
+            return (await self.commit(version, snapshot.state, None)).timestamp_ms
+        except (FileNotFoundError, DataLoss):  # a shared table's server may not give it
+            checkpoint = snapshot.segment.checkpoint
+            if checkpoint is None:
+                return 0
+            return (await self.store.stat(f"{LOG_DIR}/{checkpoint.files[0].name}")).mtime_ms
+
+    async def find_files(
+        self, version: int, keys: AbstractSet[tuple[str, str]]
+    ) -> dict[tuple[str, str], AddFile]:
+        """Those of the snapshot's files that have one of these keys
+        (:func:`tailer.delta.snapshot.file_key`)."""
+        if not keys:
+            return {}
+        snapshot = await self.snapshot(version)
+        async with aclosing(self.live_files(snapshot)) as files:
+            return {key: add async for add in files if (key := file_key(add)) in keys}
+
+    async def lines(self, name: str) -> Lines:
+        """The lines of a commit, compaction or JSON checkpoint, as often as they are asked for.
+
+        For whoever hands actions on as they are. Raises FileNotFoundError.
+        """
+        return (await self._json.lines(name))[0]
+
+    async def _json_actions(self, name: str) -> Iterator[Action]:
+        lines, _ = await self._json.lines(name)
+        return read_actions(name, lines())
+
+    # Commits
+
+    async def commit(self, version: int, before: TableState | None, floor_ms: int | None) -> Commit:
+        """One version's commit. ``floor_ms`` is the timestamp of the version before (None if not
+        known). Raises FileNotFoundError if it is not there (yet)."""
+        name = commit_name(version)
+        lines, status = await self._json.whole_lines(name, version)
+        try:
+            header = await anyio.to_thread.run_sync(lambda: read_header(name, lines()))
+            after = _state_after(before, header.protocol, header.metadata)
+            timestamp = commit_timestamp(
+                version,
+                status.mtime_ms,
+                floor_ms,
+                header.commit_info,
+                enablement(after.protocol, after.metadata),
+            )
+        except TableError as e:
+            raise self._at(e).at(version=version, path=name) from None
+        return Commit(
+            version, name, timestamp, status.mtime_ms, status.size, header, lines, before, after,
+            status.tag,
+        )  # fmt: skip
+
+    async def actions(self, version: int) -> Iterator[Action]:
+        """All actions of one version's commit, for whoever asks for no state of the table. Raises
+        FileNotFoundError if it is not there, :class:`CorruptLog` if the protocol forbids it."""
+        name = commit_name(version)
+        lines, _ = await self._json.whole_lines(name, version)
+        try:
+            await anyio.to_thread.run_sync(lambda: read_header(name, lines()))
+        except TableError as e:
+            raise self._at(e).at(version=version, path=name) from None
+        return read_actions(name, lines())
+
+    async def state_before(self, version: int) -> TableState | None:
+        """The state at ``version - 1``; None for version 0.
+
+        Where that snapshot can't be built any more but the one of ``version`` can, and its commit
+        changes neither protocol nor metadata, the two states are the same.
+        """
+        if version == 0:
+            return None
+        try:
+            return (await self.snapshot(version - 1)).state
+        except DataLoss as loss:
+            try:
+                at = await self.snapshot(version)
+                name = commit_name(version)
+                lines, _ = await self._json.lines(name)
+                header = read_header(name, lines())
+            except (TableError, FileNotFoundError):
+                raise loss from None
+            if header.protocol is None and header.metadata is None:
+                return at.state
+            raise
+
+
+def versions_of(files: Iterable[LogFile]) -> list[int]:
+    """The versions that exist: a checkpoint proves its version as well as a commit does."""
+    return [f.version for f in files if f.kind not in (LogKind.COMPACTED, LogKind.CHECKSUM)]
+
+
+def _buildable(files: list[LogFile], version: int) -> bool:
+    try:
+        next(segments(files, version))
+    except DataLoss:
+        return False
+    return version in versions_of(files)
+
+
+def _state_after(before: TableState | None, protocol: object, metadata: object) -> TableState:
+    if before is not None:
+        return before.after(protocol, metadata)  # type: ignore[arg-type]  # as in the header
+    reconciliation = Reconciliation()
+    reconciliation.take([a for a in (protocol, metadata) if a is not None])  # type: ignore[misc]  # as in the header
+    return reconciliation.state()

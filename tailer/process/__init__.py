@@ -1,0 +1,1 @@
+"""The process: its log lines and its signals."""

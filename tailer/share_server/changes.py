@@ -1,0 +1,235 @@
+"""Changes between versions: /changes, and the streaming side of /query.
+
+The work is that of the protocol's change feed ("Add CDC File"): a version with cdc actions is read
+from them alone, any other from its adds and removes with dataChange=true. Which rows of a file
+changed is the client's to find out, from the deletion vectors that travel with the actions. Adds of
+files that are there and removes of files that are not change nothing, and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import anyio.to_thread
+
+from tailer.decode.plan import Completions, counts_files, incomplete_removes, source_of
+from tailer.delta.actions import AddFile, RemoveFile, action_of
+from tailer.delta.commit import Commit, file_digest
+from tailer.delta.snapshot import file_key
+from tailer.errors import TailerError
+from tailer.log.history import version_at_or_after, version_at_or_before
+from tailer.log.live import LiveFiles, Moot
+from tailer.share_server.lines import LineWriter, choose_format
+from tailer.share_server.query import (
+    Answer,
+    Links,
+    QueryBody,
+    broken_off,
+    line_writer,
+    timestamp_of,
+)
+from tailer.share_server.refusals import Refusal, invalid
+from tailer.share_server.tables import SharedTable, missing_commit, raw_actions
+from tailer.sharing.model import Capabilities, EndOfStream, ndjson_line
+
+__all__ = ["ChangesRange", "changes_answer", "stream_answer"]
+
+_BATCH = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesRange:
+    """The parameters of /changes, as they came ("Read Change Data Feed from a Table")."""
+
+    starting_version: int | None
+    starting_timestamp: str | None
+    ending_version: int | None
+    ending_timestamp: str | None
+    historical_metadata: bool
+
+    async def versions(self, table: SharedTable) -> tuple[int, int]:
+        """First and last version, both inclusive. Raises a :class:`Refusal`."""
+        if self.starting_version is None and self.starting_timestamp is None:
+            raise invalid("startingVersion or startingTimestamp is missing")
+        if self.starting_version is not None and self.starting_timestamp is not None:
+            raise invalid("startingVersion and startingTimestamp exclude each other")
+        if self.ending_version is not None and self.ending_timestamp is not None:
+            raise invalid("endingVersion and endingTimestamp exclude each other")
+        newest = await table.latest_version()
+        if self.starting_version is not None:
+            first = self.starting_version
+        else:
+            first = await version_at_or_after(
+                table.log, timestamp_of(self.starting_timestamp or "")
+            )
+        last = newest
+        if self.ending_version is not None:
+            last = min(self.ending_version, newest)
+        elif self.ending_timestamp is not None:
+            last = await version_at_or_before(table.log, timestamp_of(self.ending_timestamp))
+        if first > newest:
+            raise invalid(f"the range starts at version {first}, and the newest is {newest}")
+        if last < first:
+            raise invalid(f"the range ends at version {last}, before it starts at {first}")
+        return first, last
+
+
+async def changes_answer(
+    table: SharedTable, asked_range: ChangesRange, asked: Capabilities, links: Links
+) -> Answer:
+    """The change feed of a range of versions."""
+    if not table.config.cdf:
+        raise invalid("the change data feed of this table is not shared")
+    first, last = await asked_range.versions(table)
+    walk = _Walk(table, first, last, feed=True, historical=asked_range.historical_metadata)
+    return await walk.answer(asked, links)
+
+
+async def stream_answer(
+    table: SharedTable, body: QueryBody, asked: Capabilities, links: Links
+) -> Answer:
+    """The files that came and went since startingVersion, with the metadata in between."""
+    if not table.config.history:
+        raise invalid("startingVersion needs a table whose history is shared")
+    newest = await table.latest_version()
+    first = body.starting_version or 0
+    if first > newest:
+        raise invalid(f"startingVersion is {first}, and the newest version is {newest}")
+    last = newest if body.ending_version is None else min(body.ending_version, newest)
+    return await _Walk(table, first, last, feed=False, historical=True).answer(asked, links)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A walk over versions ``first`` to ``last``. ``feed``: by the change feed's rules, else only
+    files; ``historical``: with the metadata of each version that changes it."""
+
+    table: SharedTable
+    first: int
+    last: int
+    feed: bool
+    historical: bool
+
+    async def answer(self, asked: Capabilities, links: Links) -> Answer:
+        end = (await self.table.snapshot(self.last)).state
+        before = await self.table.log.state_before(self.first)
+        opening = await self._commit(self.first, before, await self._floor())
+        start = opening.after
+        form = choose_format(asked, start, end)
+        # One range has one schema, its end's; who replays the log begins with the start's.
+        shown, at = (start, self.first) if self.historical else (end, self.last)
+        writer = line_writer(self.table, links, form, versioned=True)
+        head = writer.protocol(end.protocol)
+        sums = None if self.historical else await self.table.sums(at)
+        # A version is told only where the metadata of others may follow.
+        head += writer.metadata(shown, at if self.historical else None, sums)
+        chunks = self._chunks(opening, writer, asked, links)
+        return Answer(self.first, form, asked.end_of_stream, head, chunks, hold=True)
+
+    async def _floor(self) -> int | None:
+        return (await self.table.times()).get(self.first - 1)
+
+    async def _commit(self, version: int, before: Any, floor: int | None) -> Commit:
+        try:
+            commit = await self.table.log.commit(version, before, floor)
+        except FileNotFoundError:
+            raise missing_commit(version) from None
+        if self.feed:
+            source_of(commit, "cdf")
+        return commit
+
+    async def _chunks(
+        self, opening: Commit, writer: LineWriter, asked: Capabilities, links: Links
+    ) -> AsyncGenerator[bytes, None]:
+        commit = opening
+        try:
+            with self.table.following(self.first) as live:
+                while True:
+                    async with aclosing(self._version(commit, live, writer, asked)) as chunks:
+                        async for chunk in chunks:
+                            yield chunk
+                    if commit.version >= self.last:
+                        break
+                    then = commit.after, commit.timestamp_ms
+                    commit = await self._commit(commit.version + 1, *then)
+        except (TailerError, Refusal) as e:
+            # Where the client knows the action, it learns why; else the stream breaks off.
+            if asked.end_of_stream and commit is not opening:
+                yield ndjson_line(broken_off(e).to_json())
+                return
+            raise
+        if asked.end_of_stream:
+            yield ndjson_line(EndOfStream(None, None, links.expires_ms).to_json())
+
+    async def _version(
+        self, commit: Commit, live: LiveFiles, writer: LineWriter, asked: Capabilities
+    ) -> AsyncGenerator[bytes, None]:
+        # A feature may have come and gone within the range.
+        if choose_format(asked, commit.after) != writer.form and writer.form == "parquet":
+            raise invalid(f"version {commit.version} can't be told in the parquet format")
+        changed = commit.header.metadata is not None or commit.header.protocol is not None
+        if self.historical and changed and commit.version > self.first:
+            yield writer.metadata(commit.after, commit.version, None)
+        wanted = counts_files(commit, "cdf" if self.feed else "derived")
+        moot = await live.moot(self.table.log, commit, wanted=wanted)
+        completions = await self._completions(commit, moot)
+        lines = self._lines(commit, completions, moot, writer)
+        while chunk := await anyio.to_thread.run_sync(partial(_join, lines)):
+            yield chunk
+
+    async def _completions(self, commit: Commit, moot: Moot) -> Completions:
+        """The adds from which removes take what they lack."""
+        if self.feed and commit.header.cdcs:
+            return {}
+        wanted = incomplete_removes(commit, moot)
+        return await self.table.log.find_files(commit.version - 1, wanted) if wanted else {}
+
+    def _lines(
+        self, commit: Commit, completions: Completions, moot: Moot, writer: LineWriter
+    ) -> Iterator[bytes]:
+        by_cdc = self.feed and commit.header.cdcs > 0
+        # Readers that take the lines as they come see what leaves before what comes.
+        for wanted in ("cdc",) if by_cdc else ("remove", "add"):
+            if wanted == "remove" and not commit.header.removes:
+                continue
+            for kind, values in raw_actions(commit.name, commit.lines):
+                if kind != wanted or (kind != "cdc" and not values.get("dataChange", True)):
+                    continue
+                if moot and kind != "cdc" and _digest(kind, values) in moot:
+                    continue
+                action = values
+                if kind == "remove":
+                    action = _completed(values, completions)
+                    if action.get("partitionValues") is None and writer.form == "parquet":
+                        action = {**action, "partitionValues": {}}
+                yield writer.file(kind, action, commit.version, commit.timestamp_ms, snapshot=False)
+
+
+def _join(lines: Iterator[bytes]) -> bytes:
+    return b"".join(islice(lines, _BATCH))
+
+
+def _digest(kind: str, values: dict[str, Any]) -> bytes:
+    """What stands for the logical file of an add or remove, given as the log has it."""
+    action = action_of(kind, values)
+    assert isinstance(action, AddFile | RemoveFile)
+    return file_digest(action)
+
+
+def _completed(remove: dict[str, Any], completions: Completions) -> dict[str, Any]:
+    """A remove with what only the add that it removes can tell (:mod:`tailer.decode.plan`)."""
+    action = action_of("remove", remove) if completions else None
+    add = completions.get(file_key(action)) if isinstance(action, RemoveFile) else None
+    if add is None:
+        return remove
+    found: dict[str, Any] = {"partitionValues": add.partition_values, "size": add.size}
+    if add.base_row_id is not None:
+        found["baseRowId"] = add.base_row_id
+        found["defaultRowCommitVersion"] = add.default_row_commit_version
+    kept = {key: value for key, value in remove.items() if value is not None}
+    return {**found, **kept}

@@ -1,0 +1,204 @@
+"""``CONFIG.toml`` of ``tailer share``: read, checked, and turned into values.
+
+Every mistake is one line that names the file, the key and what is allowed. ``${NAME}`` in a string
+is the environment variable NAME, so that secrets stay out of the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tailer.config.settings import Setting, Settings, read_document
+from tailer.share_server.grants import Catalog, Grants, TableConfig
+from tailer.store.s3.options import is_http_address
+
+__all__ = ["SHARE", "TABLE", "Limits", "ShareConfig", "load_share_config"]
+
+#: S3 takes no signature that is good for longer.
+_URL_TTL_S_MAX = 7 * 86_400
+#: An HMAC key shorter than the hash's half would be the weakest part of a URL.
+_KEY_BYTES_MIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one recipient may ask of the server.
+
+    ``requests_per_s`` on average, ``burst`` at once, ``concurrent`` under way, and ``downloads`` of
+    files besides. A client that takes no byte, or is without a whole request, for ``stall_s``
+    seconds is cut off. ``page_size`` bounds a page of a list. ``connections`` counts all clients.
+    """
+
+    requests_per_s: float = 50.0
+    burst: int = 200
+    concurrent: int = 32
+    downloads: int = 256
+    stall_s: float = 60.0
+    page_size: int = 500
+    connections: int = 500
+
+
+_USUAL = Limits()
+
+SHARE: dict[str, Setting] = {
+    "address": Setting("text", "127.0.0.1:8080", "`host:port` to listen at."),
+    "public_url": Setting(
+        "text", "", "What clients know the server by; its path is the prefix of the API.",
+    ),
+    "tls_cert": Setting("text", "", "PEM file; with it and its key the server speaks TLS."),
+    "tls_key": Setting("text", "", "PEM file."),
+    "url_ttl_s": Setting("whole", 3600, "How long the URL of a file is good for."),
+    "signing_key": Setting("text", "", "What signs URLs and page tokens."),
+    "signing_key_file": Setting("text", "", "A file that holds it."),
+    "state": Setting("text", "share-state", "The folder of tokens and key."),
+    "audit": Setting("text", "", "The audit log; default: `audit.jsonl` in `state`."),
+    "requests_per_s": Setting("number", _USUAL.requests_per_s, "Of one recipient, on average."),
+    "burst": Setting("whole", _USUAL.burst, "At once."),
+    "concurrent": Setting("whole", _USUAL.concurrent, "Under way."),
+    "downloads": Setting("whole", _USUAL.downloads, "Files of one recipient under way."),
+    "stall_s": Setting("number", _USUAL.stall_s, "When a client that stands still is cut off."),
+    "page_size": Setting("whole", _USUAL.page_size, "The most items of a list's page."),
+    "connections": Setting("whole", _USUAL.connections, "Of all clients together, at once."),
+}  # fmt: skip
+TABLE: dict[str, Setting] = {
+    "location": Setting("text", None, "A path or `s3://bucket/key`."),
+    "history": Setting("flag", False, "Whether old versions may be asked for."),
+    "cdf": Setting("flag", False, "Whether its change feed may be asked for."),
+    "also": Setting("texts", [], "Further folders in which its files may lie."),
+    "proxy": Setting("flag", False, "Whether files on S3 pass through this server."),
+    "store": Setting("table", {}, "Options of its store."),
+}
+_TABLES = {"tables": Setting("table", {}, "")}
+_SCHEMAS = {"schemas": Setting("table", {}, "")}
+_RECIPIENT = {"grants": Setting("texts", [], "")}
+_TOP = {name: Setting("table", {}, "") for name in ("share", "shares", "recipients")}
+_OF_THE_DAEMON = ("feeds", "daemon", "store")
+
+
+@dataclass(frozen=True, slots=True)
+class ShareConfig:
+    """A whole configuration. ``address`` is (host, port); ``tls`` (certificate, key) or None.
+
+    ``public_url`` is what clients know the server by, with its prefix and without a slash at the
+    end. ``url_ttl_s`` is how long the URL of a file is good for, in seconds.
+    """
+
+    path: Path
+    address: tuple[str, int]
+    public_url: str
+    tls: tuple[Path, Path] | None
+    url_ttl_s: int
+    state: Path
+    audit: Path
+    catalog: Catalog
+    grants: Grants
+    limits: Limits
+    key: bytes | None = field(repr=False)
+
+    @property
+    def prefix(self) -> str:
+        """The path of the public URL: ``{prefix}`` of the protocol's text; may be empty."""
+        return urlsplit(self.public_url).path.rstrip("/")
+
+
+def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -> ShareConfig:
+    """The configuration in a file. Raises :class:`ConfigError` for the first mistake in it."""
+    # A file may hold feeds as well: `tailer run` reads those, and we leave them alone.
+    top = Settings(path, "", read_document(path, environment, _OF_THE_DAEMON), _TOP)
+    share = Settings(path, "share", top["share"], SHARE)
+    address = share.address("address")
+    assert address is not None  # it may not be empty
+    state = path.parent / share["state"]
+    tls = _tls(share, path.parent)
+    scheme = "https" if tls else "http"
+    public_url = share["public_url"] or f"{scheme}://{address[0]}:{address[1]}"
+    if not is_http_address(public_url):
+        raise share.wrong("public_url", f"is {public_url!r}, and must be http(s)://host[/prefix]")
+    catalog = _catalog(top, path.parent)
+    return ShareConfig(
+        path=path,
+        address=address,
+        public_url=public_url.rstrip("/"),
+        tls=tls,
+        url_ttl_s=min(share["url_ttl_s"], _URL_TTL_S_MAX),
+        state=state,
+        audit=path.parent / (share["audit"] or state.absolute() / "audit.jsonl"),
+        catalog=catalog,
+        grants=_grants(top, catalog),
+        limits=Limits(**{f.name: share[f.name] for f in fields(Limits)}),
+        key=_key(share, path.parent),
+    )
+
+
+def _tls(share: Settings, folder: Path) -> tuple[Path, Path] | None:
+    certificate, key = share["tls_cert"], share["tls_key"]
+    if bool(certificate) != bool(key):
+        raise share.wrong("tls_cert", "and tls_key go together")
+    return (folder / certificate, folder / key) if certificate else None
+
+
+def _key(share: Settings, folder: Path) -> bytes | None:
+    """The key that signs URLs and page tokens; None: one is made and kept in the state folder."""
+    text: str = share["signing_key"]
+    file: str = share["signing_key_file"]
+    if text and file:
+        raise share.wrong("signing_key", "and signing_key_file exclude each other")
+    if file:
+        try:
+            text = (folder / file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as e:
+            raise share.wrong("signing_key_file", f"can't be read ({e})") from None
+    if not text and not file:
+        return None
+    if len(text.encode()) < _KEY_BYTES_MIN:
+        raise share.wrong("signing_key", f"has fewer than {_KEY_BYTES_MIN} bytes")
+    return text.encode()
+
+
+def _catalog(top: Settings, folder: Path) -> Catalog:
+    catalog = Catalog()
+    shares = top.sections("shares", _SCHEMAS)
+    if not shares:
+        raise top.wrong(
+            "shares", "is empty; describe a table as [shares.NAME.schemas.SCHEMA.tables.TABLE]"
+        )
+    for share_name, share in shares.items():
+        catalog.add_share(share_name, share.wrong)
+        for schema_name, schema in share.sections("schemas", _TABLES).items():
+            catalog.add_schema(share_name, schema_name, schema.wrong)
+            for name, table in schema.sections("tables", TABLE).items():
+                catalog.add_table(
+                    TableConfig(
+                        share=share_name,
+                        schema=schema_name,
+                        name=name,
+                        location=_location(table["location"], folder),
+                        history=table["history"],
+                        cdf=table["cdf"],
+                        also=tuple(_location(also, folder) for also in table["also"]),
+                        proxy=table["proxy"],
+                        store=table["store"],
+                    ),
+                    table.wrong,
+                )
+    return catalog
+
+
+def _location(text: str, folder: Path) -> str:
+    local = "://" not in text and not text.startswith(("file:", "~"))
+    return str((folder / text).absolute()) if local else text
+
+
+def _grants(top: Settings, catalog: Catalog) -> Grants:
+    grants = Grants(catalog)
+    for name, recipient in top.sections("recipients", _RECIPIENT).items():
+        grants.known(name)
+        for grant in recipient["grants"]:
+            if not grants.add(name, grant):
+                raise recipient.wrong("grants", f"names {grant!r}, which is no share, schema or "
+                                      "table of this file")  # fmt: skip
+    return grants

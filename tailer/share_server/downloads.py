@@ -1,0 +1,110 @@
+"""Files under signed URLs: ranges, streamed at the client's pace."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+from aiohttp import web
+
+from tailer.errors import TableError
+from tailer.process.serving import send_chunk
+from tailer.share_server.query import may_be_read
+from tailer.share_server.refusals import Refusal, not_found
+from tailer.share_server.tables import SharedTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["byte_range", "send_file"]
+
+_CHUNK_BYTES = 1024 * 1024
+_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
+
+
+def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """(first, last) byte that a Range header asks for, both inclusive; None for the whole file.
+
+    A header that is no single range is passed over, as HTTP has it. Raises a :class:`Refusal`
+    (416) for a range that begins behind the file's end.
+    """
+    match = _RANGE.fullmatch((header or "").strip())
+    if match is None or not (match[1] or match[2]):
+        return None
+    if not match[1]:
+        first, last = max(0, size - int(match[2])), size - 1
+        satisfiable = size > 0 and int(match[2]) > 0
+    else:
+        first = int(match[1])
+        last = min(int(match[2]), size - 1) if match[2] else size - 1
+        if match[2] and int(match[2]) < first:
+            return None
+        satisfiable = first < size
+    if not satisfiable:
+        raise Refusal(416, "INVALID_PARAMETER_VALUE", f"the file has {size} bytes")
+    return first, last
+
+
+def _check_inside(table: SharedTable, where: str) -> None:
+    """Refuse what the log may name and a recipient may not have: a file outside of the shared
+    folders, be it by its name or by a symbolic link on the way."""
+    climbs = ".." in where.split("/") or "\x00" in where
+    if climbs or not may_be_read(table, where):
+        raise not_found("the file")
+    path = getattr(table.store, "path", None)
+    if path is None:
+        return
+    real = path(where).resolve()
+    roots = [Path(root).resolve() for root in (table.store.root, *table.config.also)]
+    if not any(real.is_relative_to(root) for root in roots):
+        raise not_found("the file")
+
+
+async def send_file(
+    request: web.Request, table: SharedTable, where: str, stall_s: float
+) -> tuple[web.StreamResponse, int]:
+    """Answer with a file or a range of it; returns the response and the bytes sent.
+
+    Raises a :class:`Refusal` for what is not there.
+    """
+    try:
+        await anyio.to_thread.run_sync(_check_inside, table, where)
+        source = await table.store.open(where, None)
+    except (FileNotFoundError, TableError):
+        raise not_found("the file") from None
+    with source:
+        size = source.size()
+        try:
+            wanted = byte_range(request.headers.get("Range"), size)
+        except Refusal as refusal:
+            body = refusal.body.to_json()
+            headers = {"Content-Range": f"bytes */{size}"}
+            return web.json_response(body, status=416, headers=headers), 0
+        first, last = wanted or (0, size - 1)
+        response = web.StreamResponse(status=206 if wanted else 200)
+        response.content_type = "application/octet-stream"
+        response.content_length = last - first + 1
+        response.headers["Accept-Ranges"] = "bytes"
+        if wanted:
+            response.headers["Content-Range"] = f"bytes {first}-{last}/{size}"
+        await response.prepare(request)
+        sent = 0
+        if request.method != "HEAD":
+            sent = await _send(response, source, first, last + 1, stall_s)
+        await response.write_eof()
+        return response, sent
+
+
+async def _send(
+    response: web.StreamResponse, source: pa.NativeFile, start: int, end: int, stall_s: float
+) -> int:
+    at = start
+    while at < end:
+        chunk = await anyio.to_thread.run_sync(source.read_at, min(_CHUNK_BYTES, end - at), at)
+        if not chunk:
+            raise ConnectionResetError("the file became shorter while it was sent")
+        await send_chunk(response, chunk, stall_s)
+        at += len(chunk)
+    return at - start

@@ -1,0 +1,206 @@
+"""The lines of an answer: actions of the log in the protocol's parquet and delta formats.
+
+Actions come as the JSON objects of the log, so that the delta format passes on what we do not
+read ourselves (tags, full statistics). What changes on the way is where the bytes are to be had:
+``path`` becomes a URL, and so does the file of a deletion vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tailer.delta.actions import DeletionVectorDescriptor, Metadata, Protocol
+from tailer.delta.checksum import VersionChecksum
+from tailer.delta.features import FEATURES, supports
+from tailer.delta.paths import dv_location, location
+from tailer.delta.schema import ArrayType, DataType, MapType, PrimitiveType, StructType
+from tailer.delta.snapshot import TableState
+from tailer.share_server.refusals import unsupported
+from tailer.sharing.model import Capabilities, ResponseFormat
+
+__all__ = ["LineWriter", "choose_format", "needs_delta"]
+
+#: What the log's own reading asks for does not reach who is given files.
+_SERVER_SIDE = {"v2checkpoint", "vacuumprotocolcheck"}
+#: One encoder for all lines: to make it takes as long as to write a line.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+_IN_COMMIT = {
+    "delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+}
+_PARQUET_TYPES = {
+    "string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date",
+    "timestamp",
+}  # fmt: skip
+
+
+def _asked_of_readers(state: TableState) -> set[str]:
+    """The reader features that a client needs for this table's files, in lower case."""
+    found = {
+        f.name.lower()
+        for f in FEATURES.values()
+        if f.for_readers and supports(state.protocol, f.name)
+    }
+    if state.mapping == "none":
+        found.discard("columnmapping")  # supported by the protocol, and not in use
+    return found - _SERVER_SIDE
+
+
+def _plain_types(data_type: DataType) -> bool:
+    match data_type:
+        case PrimitiveType(name):
+            return name in _PARQUET_TYPES or name.startswith(("decimal", "char", "varchar"))
+        case ArrayType(element):
+            return _plain_types(element)
+        case MapType(key, value):
+            return _plain_types(key) and _plain_types(value)
+        case StructType(fields):
+            return all(_plain_types(f.type) for f in fields)
+
+
+def needs_delta(state: TableState) -> bool:
+    """Whether the parquet format can't express this version of a table."""
+    return bool(_asked_of_readers(state)) or not _plain_types(state.schema)
+
+
+def choose_format(asked: Capabilities, *states: TableState) -> ResponseFormat:
+    """The format of an answer about these states ("Delta Sharing Capabilities Header").
+
+    Raises a :class:`Refusal` where the client takes none that fits, or lacks a reader feature.
+    """
+    needed = any(needs_delta(state) for state in states)
+    chosen = asked.choose(needs_delta=needed)
+    features = set().union(*(_asked_of_readers(state) for state in states))
+    if chosen is None:
+        why = ", ".join(sorted(features)) or "types that the parquet format lacks"
+        raise unsupported(
+            f"the table needs responseformat=delta ({why}), and the client takes "
+            f"{', '.join(asked.response_formats) or 'parquet'} only"
+        )
+    missing = features - asked.reader_features
+    if chosen == "delta" and missing:
+        raise unsupported(
+            f"the table needs the reader features {', '.join(sorted(missing))}, which the client "
+            "does not announce in delta-sharing-capabilities"
+        )
+    return chosen
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    return _ENCODER.encode(document).encode() + b"\n"
+
+
+def _file_id(root: str, where: str) -> str:
+    """The same for the same file in every answer, also where the table was replaced in between,
+    and telling nothing of where it lies."""
+    return hashlib.blake2b(f"{root}\0{where}".encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class LineWriter:
+    """Makes lines in one format. ``root`` is the table's address; ``url`` gives the URL of a
+    location, good until ``expires_ms``; ``versioned``: lines carry version and timestamp;
+    ``feed``: the table's change data feed is shared."""
+
+    form: ResponseFormat
+    root: str
+    url: Callable[[str], str]
+    expires_ms: int
+    versioned: bool
+    feed: bool
+
+    def protocol(self, protocol: Protocol) -> bytes:
+        """The first line."""
+        if self.form == "parquet":
+            return _line({"protocol": {"minReaderVersion": 1}})
+        values: dict[str, Any] = {
+            "minReaderVersion": protocol.min_reader_version,
+            "minWriterVersion": protocol.min_writer_version,
+        }
+        if protocol.reader_features is not None:
+            values["readerFeatures"] = sorted(protocol.reader_features)
+        if protocol.writer_features is not None:
+            values["writerFeatures"] = sorted(protocol.writer_features)
+        return _line({"protocol": {"deltaProtocol": values}})
+
+    def metadata(
+        self, state: TableState, version: int | None, sums: VersionChecksum | None
+    ) -> bytes:
+        """The line of a version's metadata; ``sums`` tell its size where the log has them."""
+        more: dict[str, Any] = {}
+        if self.versioned and version is not None:
+            more["version"] = version
+        if sums is not None:
+            more |= {"size": sums.table_size_bytes, "numFiles": sums.num_files}
+        metadata = _metadata(state.metadata)
+        if self.form == "delta":
+            return _line({"metaData": {"deltaMetadata": metadata, **more}})
+        metadata.pop("createdTime", None)
+        metadata["format"].pop("options")
+        feed = self.feed and state.cdf
+        metadata["configuration"] = {"enableChangeDataFeed": "true"} if feed else {}
+        return _line({"metaData": {**metadata, **more}})
+
+    def file(
+        self, kind: str, action: dict[str, Any], version: int, timestamp_ms: int, *, snapshot: bool
+    ) -> bytes:
+        """The line of an add, remove or cdc action. ``snapshot``: of a table's files rather than
+        of its changes."""
+        where = location(action["path"])
+        document: dict[str, Any] = {"id": _file_id(self.root, where)}
+        if self.form == "delta":
+            changed = dict(action)
+            changed["path"] = self.url(where)
+            dv = action.get("deletionVector")
+            if dv is not None:
+                changed["deletionVector"], dv_id = self._vector(dv)
+                if dv_id is not None:
+                    document["deletionVectorFileId"] = dv_id
+            if self.versioned:
+                document |= {"version": version, "timestamp": timestamp_ms}
+            document["expirationTimestamp"] = self.expires_ms
+            document["deltaSingleAction"] = {kind: changed}
+            return _line({"file": document})
+        document = {"url": self.url(where), **document}
+        document["partitionValues"] = action.get("partitionValues") or {}
+        document["size"] = action.get("size") or 0
+        if kind == "add" and isinstance(action.get("stats"), str):
+            document["stats"] = action["stats"]
+        if self.versioned:
+            document |= {"version": version, "timestamp": timestamp_ms}
+        document["expirationTimestamp"] = self.expires_ms
+        name = "file" if snapshot else {"cdc": "cdf"}.get(kind, kind)
+        return _line({name: document})
+
+    def _vector(self, values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+        descriptor = DeletionVectorDescriptor(
+            values["storageType"], values["pathOrInlineDv"], values.get("offset"),
+            values["sizeInBytes"], values["cardinality"],
+        )  # fmt: skip
+        where = dv_location(descriptor)
+        if where is None:
+            return values, None
+        moved = {**values, "storageType": "p", "pathOrInlineDv": self.url(where)}
+        return moved, _file_id(self.root, where)
+
+
+def _metadata(metadata: Metadata) -> dict[str, Any]:
+    # Commits do not travel, and so neither do the timestamps in them: whoever builds a log of what
+    # we send would miss them. A line's own `timestamp` is the one that counts.
+    configuration = {k: v for k, v in metadata.configuration.items() if k not in _IN_COMMIT}
+    values: dict[str, Any] = {
+        "id": metadata.id,
+        "name": metadata.name,
+        "description": metadata.description,
+        "format": {"provider": metadata.provider, "options": {}},
+        "schemaString": metadata.schema_string,
+        "partitionColumns": list(metadata.partition_columns),
+        "configuration": configuration,
+        "createdTime": metadata.created_time,
+    }
+    return {key: value for key, value in values.items() if value is not None}

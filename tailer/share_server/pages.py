@@ -1,0 +1,65 @@
+"""Pages of lists: opaque signed tokens that name the last item, so that a list may grow between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tailer.share_server.refusals import invalid
+from tailer.share_server.signing import Forged, Signer
+from tailer.sharing.model import Page
+
+__all__ = ["Pager", "max_results"]
+
+_INT32_MAX = 2**31 - 1
+
+Path = tuple[str, ...]
+
+
+def max_results(text: str | None, largest: int) -> int:
+    """The page size that a request asks for, at most ``largest``; 0 is allowed.
+
+    Raises a :class:`Refusal` for what is not a non-negative Int32.
+    """
+    if text is None:
+        return largest
+    if not (text.isascii() and text.isdigit()) or len(text) > 10 or int(text) > _INT32_MAX:
+        raise invalid("maxResults must be a number from 0 on")
+    return min(int(text), largest)
+
+
+class Pager:
+    """Cuts lists into pages. A token is bound to its list and its recipient."""
+
+    def __init__(self, signer: Signer) -> None:
+        self._signer = signer
+
+    def page(
+        self,
+        scope: Sequence[str],
+        size: int,
+        token: str | None,
+        after: Callable[[Path], Sequence[Path]],
+        item: Callable[[Path], dict[str, Any]],
+    ) -> Page:
+        """One page. ``scope`` names the list and the recipient; ``after`` gives the paths that come
+        after one (the empty path: all), and ``item`` what to show of a path.
+
+        Raises a :class:`Refusal` for a token that is not of this list.
+        """
+        last: Path = ()
+        if token:
+            try:
+                value = self._signer.open_token("page", token)
+            except Forged:
+                raise invalid("the pageToken is not one of this server's") from None
+            if value["of"] != list(scope):
+                raise invalid("the pageToken belongs to another list")
+            last = tuple(value["last"])
+        paths = after(last)
+        shown = paths[:size]
+        following = None
+        if len(paths) > size:
+            place = list(shown[-1]) if shown else list(last)
+            following = self._signer.token("page", {"of": list(scope), "last": place})
+        return Page(tuple(item(path) for path in shown), following)

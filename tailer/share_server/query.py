@@ -1,0 +1,358 @@
+"""What a table's endpoints answer: versions, metadata, files of a snapshot, and their order.
+
+The parameters are checked and the version is found before the first byte is sent; the lines then
+stream as they are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+
+from tailer.delta.actions import LONG_MAX
+from tailer.delta.snapshot import Snapshot
+from tailer.errors import ConfigError, CorruptLog, TailerError
+from tailer.log.history import parse_timestamp, version_at_or_after, version_at_or_before
+from tailer.share_server.hints import Hints, parse_hints
+from tailer.share_server.lines import LineWriter, choose_format
+from tailer.share_server.predicates import FileFacts, Node
+from tailer.share_server.refusals import Refusal, invalid, refusal_of
+from tailer.share_server.signing import Forged, Signer
+from tailer.share_server.tables import SharedTable
+from tailer.sharing.model import Capabilities, EndOfStream, ResponseFormat, ndjson_line
+
+__all__ = [
+    "Answer",
+    "Links",
+    "QueryBody",
+    "broken_off",
+    "find_version",
+    "line_writer",
+    "may_be_read",
+    "metadata_answer",
+    "query_answer",
+    "timestamp_of",
+]
+
+_INT32_MAX = 2**31 - 1
+_REFRESHED_MS_MAX = 7 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """How one request's recipient gets at a table's files, all until the same time.
+
+    ``now_ms`` and ``expires_ms`` in epoch ms. ``url`` makes the URL of a location. One time for a
+    whole answer keeps the URL of a file the same wherever it occurs: a reader pairs an add with a
+    remove by it.
+    """
+
+    signer: Signer
+    recipient: str
+    now_ms: int
+    expires_ms: int
+    url: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer about a table. ``version`` goes into the header, ``chunks`` are whole lines.
+
+    ``head`` lines are known already. With ``hold`` nothing is sent before the first chunks are
+    found: what is wrong with the table then is a status, and not a broken stream.
+    """
+
+    version: int
+    form: ResponseFormat
+    end_of_stream: bool
+    head: bytes
+    chunks: AsyncGenerator[bytes, None] | None = None
+    hold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBody:
+    """The body of /query, checked ("Request Body")."""
+
+    version: int | None = None
+    timestamp: str | None = None
+    starting_version: int | None = None
+    ending_version: int | None = None
+    limit: int | None = None
+    hints: Hints = field(default_factory=Hints)
+    include_refresh_token: bool = False
+    refresh_token: str | None = None
+
+    @classmethod
+    def parse(cls, body: Any) -> QueryBody:
+        """Raises a :class:`Refusal` for a body that is malformed; hints never are."""
+        if not isinstance(body, Mapping):
+            raise Refusal(400, "MALFORMED_REQUEST", "the body must be a JSON object")
+        sql = body.get("predicateHints")
+        hints = sql if isinstance(sql, Sequence) and not isinstance(sql, str) else ()
+        read = sql is None or hints is sql
+        refresh = body.get("refreshToken")
+        timestamp = body.get("timestamp")
+        if not isinstance(timestamp, str | None) or not isinstance(refresh, str | None):
+            raise invalid("timestamp and refreshToken must be strings")
+        found = cls(
+            version=_count(body, "version"),
+            timestamp=timestamp,
+            starting_version=_count(body, "startingVersion"),
+            ending_version=_count(body, "endingVersion"),
+            limit=_count(body, "limitHint", _INT32_MAX),
+            hints=parse_hints(hints, body.get("jsonPredicateHints"), whole=read),
+            include_refresh_token=body.get("includeRefreshToken") is True,
+            refresh_token=refresh,
+        )
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Refuse what excludes each other."""
+        given = [
+            name
+            for name, value in (
+                ("version", self.version),
+                ("timestamp", self.timestamp),
+                ("startingVersion", self.starting_version),
+                ("refreshToken", self.refresh_token),
+            )
+            if value is not None
+        ]
+        if len(given) > 1:
+            raise invalid(f"{' and '.join(given)} exclude each other")
+        # Without a start, the end is not used.
+        start, end = self.starting_version, self.ending_version
+        if start is not None and end is not None and end < start:
+            raise invalid("endingVersion is before startingVersion")
+
+
+def _count(body: Mapping[str, Any], key: str, largest: int = LONG_MAX) -> int | None:
+    value = body.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
+        raise invalid(f"{key} must be a number from 0 on")
+    return value
+
+
+def timestamp_of(text: str) -> int:
+    """Epoch ms of a timestamp parameter ("Timestamp Format"). Raises a :class:`Refusal`."""
+    try:
+        return parse_timestamp(text)
+    except (ConfigError, OverflowError) as e:
+        raise invalid(str(e)) from None
+
+
+async def find_version(table: SharedTable, starting_timestamp: str | None) -> int:
+    """The current version, or the first one at or after a time ("Query Table Version")."""
+    if starting_timestamp is None:
+        return await table.latest_version()
+    if not (table.config.history or table.config.cdf):
+        raise _no_history("startingTimestamp")
+    return await version_at_or_after(table.log, timestamp_of(starting_timestamp))
+
+
+def _no_history(what: str) -> Refusal:
+    return invalid(f"{what} needs a table whose history is shared, and this one's is not")
+
+
+def may_be_read(table: SharedTable, where: str) -> bool:
+    """Whether a location lies where this table's files may lie. Its log may name anything."""
+    if ".." in where.split("/"):
+        return False
+    if not where.startswith("/") and "://" not in where:
+        return True
+    roots = (table.store.root, *table.config.also)
+    return any(where.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def line_writer(
+    table: SharedTable, links: Links, form: ResponseFormat, *, versioned: bool
+) -> LineWriter:
+    """A writer of lines whose URLs name only files of the table."""
+
+    def url(where: str) -> str:
+        if not may_be_read(table, where):
+            raise CorruptLog("a file lies outside of the folders that are shared", path=where)
+        return links.url(where)
+
+    return LineWriter(form, table.store.root, url, links.expires_ms, versioned, table.config.cdf)
+
+
+async def metadata_answer(
+    table: SharedTable,
+    version: int | None,
+    timestamp: str | None,
+    asked: Capabilities,
+    links: Links,
+) -> Answer:
+    """Protocol and metadata ("Query Table Metadata"), of the current version unless another one is
+    asked for, as newer clients do. These are two lines, and never a third."""
+    found = await _travelled(table, version, timestamp)
+    travels = found is not None
+    at = await table.latest_version() if found is None else found
+    state = (await table.snapshot(at)).state
+    form = choose_format(asked, state)
+    writer = line_writer(table, links, form, versioned=travels)
+    head = writer.protocol(state.protocol) + writer.metadata(state, at, await table.sums(at))
+    return Answer(at, form, end_of_stream=False, head=head)
+
+
+async def _travelled(table: SharedTable, version: int | None, timestamp: str | None) -> int | None:
+    """The version that ``version`` or ``timestamp`` name; None if neither is given."""
+    if version is None and timestamp is None:
+        return None
+    if not table.config.history:
+        raise _no_history("version or timestamp")
+    if version is not None and timestamp is not None:
+        raise invalid("version and timestamp exclude each other")
+    newest = await table.latest_version()
+    if version is None:
+        version = await version_at_or_before(table.log, timestamp_of(timestamp or ""))
+    if version > newest:
+        raise invalid(f"there is no version {version}: the newest is {newest}")
+    return version
+
+
+async def query_answer(
+    table: SharedTable, body: QueryBody, asked: Capabilities, links: Links
+) -> Answer:
+    """The files of a snapshot ("Read Data from a Table", without startingVersion)."""
+    found = await _travelled(table, body.version, body.timestamp)
+    travels = found is not None
+    first_ms = links.now_ms
+    if found is not None:
+        version = found
+    elif body.refresh_token is not None:
+        version, first_ms = _refreshed(table, body.refresh_token, links)
+    else:
+        version = await table.latest_version()
+    snapshot = await table.snapshot(version)
+    state = snapshot.state
+    form = choose_format(asked, state)
+    timestamp_ms = await table.timestamp(version, snapshot) if travels else 0
+    writer = line_writer(table, links, form, versioned=travels)
+    head = writer.protocol(state.protocol)
+    head += writer.metadata(state, version, await table.sums(version))
+    refresh = None
+    if body.include_refresh_token:
+        refresh = _refresh_token(table, version, first_ms, links)
+    files = _files(table, snapshot, body, writer, timestamp_ms)
+    return Answer(version, form, asked.end_of_stream, head, _end(asked, links, files, refresh))
+
+
+def _refresh_token(table: SharedTable, version: int, first_ms: int, links: Links) -> str:
+    """A token for the same version's files, good for as long again as their URLs are.
+
+    With each use comes another one, but the first of them lets no version be read for longer than a
+    week: a reader is done by then, and old versions need the table's history to be shared.
+    """
+    until_ms = 2 * links.expires_ms - links.now_ms
+    until_ms = min(until_ms, first_ms + _REFRESHED_MS_MAX)
+    return links.signer.token(
+        "refresh", [*table.config.key, links.recipient, version, first_ms, until_ms]
+    )
+
+
+def _refreshed(table: SharedTable, token: str, links: Links) -> tuple[int, int]:
+    """(version, time of the first answer) that a refresh token asks for again."""
+    try:
+        *key, recipient, version, first_ms, until_ms = links.signer.open_token("refresh", token)
+    except (Forged, ValueError):
+        raise invalid("the refreshToken is not one of this server's") from None
+    if tuple(key) != table.config.key or recipient != links.recipient:
+        raise invalid("the refreshToken belongs to another table")
+    if links.now_ms >= until_ms:
+        raise invalid("the refreshToken has expired; ask for the table without it")
+    return int(version), int(first_ms)
+
+
+async def _files(
+    table: SharedTable, snapshot: Snapshot, body: QueryBody, writer: LineWriter, timestamp_ms: int
+) -> AsyncGenerator[bytes, None]:
+    """The lines of the snapshot's files, in chunks."""
+    selection = _Selection(snapshot, body, writer, timestamp_ms)
+    async with aclosing(table.live_files(snapshot)) as batches:
+        if selection.is_full():
+            return
+        async for batch in batches:
+            chunk = await anyio.to_thread.run_sync(partial(selection.lines, batch))
+            if chunk:
+                yield chunk
+            if selection.is_full():
+                return
+
+
+@dataclass(slots=True)
+class _Selection:
+    """Which files of a snapshot are sent: hints first, then the limit."""
+
+    snapshot: Snapshot
+    body: QueryBody
+    writer: LineWriter
+    timestamp_ms: int
+    rows: int = field(default=0)
+    predicates: tuple[Node, ...] = field(init=False)
+    #: Whether all hints are understood: otherwise no file's rows are sure to match.
+    understood: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = {f.name.lower() for f in self.snapshot.state.schema}
+        self.predicates, self.understood = self.body.hints.of(names)
+
+    def is_full(self) -> bool:
+        return self.body.limit is not None and self.rows >= self.body.limit
+
+    def lines(self, batch: list[dict[str, Any]]) -> bytes:
+        lines = []
+        for action in batch:
+            facts = FileFacts(self.snapshot.state, action)
+            outcomes = [facts.may(node) for node in self.predicates]
+            if not all(may.true for may in outcomes):
+                continue
+            lines.append(
+                self.writer.file(
+                    "add", action, self.snapshot.version, self.timestamp_ms, snapshot=True
+                )
+            )
+            # Rows count towards the limit only where all of them are sure to match.
+            counts = self.body.limit is not None and self.understood
+            if counts and all(may.certain for may in outcomes):
+                self.rows += facts.num_rows
+            if self.is_full():
+                break
+        return b"".join(lines)
+
+
+def broken_off(error: TailerError | Refusal) -> EndOfStream:
+    """The end of an answer that can't go on: why, and the status that it would have had."""
+    refusal = error if isinstance(error, Refusal) else refusal_of(error)
+    return EndOfStream(error=refusal.body.message, error_status=refusal.status)
+
+
+async def _end(
+    asked: Capabilities,
+    links: Links,
+    chunks: AsyncGenerator[bytes, None],
+    refresh_token: str | None,
+) -> AsyncGenerator[bytes, None]:
+    """The chunks, and the end-of-stream action behind them where the client knows of it: it says
+    that they are whole, or why they are not."""
+    end = EndOfStream(refresh_token, None, links.expires_ms)
+    try:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+    except (TailerError, Refusal) as e:
+        if not asked.end_of_stream:
+            raise
+        end = broken_off(e)
+    if asked.end_of_stream:
+        yield ndjson_line(end.to_json())

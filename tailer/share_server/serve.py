@@ -1,0 +1,173 @@
+"""``tailer share``: the server as a process, and its recipients' tokens by command."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import logging
+import re
+import ssl
+import sys
+import time
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from tailer.errors import ConfigError, cannot_listen
+from tailer.process.logs import ConsoleFormatter
+from tailer.process.signals import until_stopped
+from tailer.share_server.audit import SUMMED_S
+from tailer.share_server.config import ShareConfig, load_share_config
+from tailer.share_server.recipients import RecipientStore
+from tailer.share_server.signing import signing_key
+
+if TYPE_CHECKING:
+    from tailer.share_server.app import ShareServer
+
+__all__ = ["manage_tokens", "run_server", "share"]
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+async def share(arguments: argparse.Namespace) -> int:
+    """`tailer share CONFIG` and `tailer share token ACTION CONFIG [RECIPIENT]`."""
+    words: list[str] = arguments.words
+    if words[0] != "token":
+        if len(words) != 1:
+            raise ConfigError("tailer share CONFIG.toml takes one file")
+        return await run_server(load_share_config(Path(words[0])))
+    if len(words) < 3 or words[1] not in ("new", "revoke", "list"):
+        raise ConfigError("tailer share token new|revoke|list CONFIG.toml [RECIPIENT]")
+    recipient = words[3] if len(words) > 3 else None
+    config = load_share_config(Path(words[2]))
+    return manage_tokens(config, words[1], recipient, arguments.id, arguments.expires_in)
+
+
+async def run_server(config: ShareConfig) -> int:
+    """Serve until SIGINT or SIGTERM, reading the configuration again on SIGHUP; returns 0."""
+    from tailer.process.serving import serve_application
+    from tailer.share_server.app import ShareServer
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(ConsoleFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    server = ShareServer(config, signing_key(config.key, config.state))
+    host, port = config.address
+    try:
+        context = _tls_context(config)
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(
+                    serve_application(
+                        server.application(), config.address, server.bounds,
+                        tls=context, cancels=True,
+                    )
+                )  # fmt: skip
+            except OSError as e:
+                raise cannot_listen(f"{config.path}: share.address", (host, port), e) from e
+            _logger().info("sharing %s at %s", _counted(config), config.public_url)
+            await until_stopped(partial(_summing_up, server), partial(_reload, server, context))
+    finally:
+        await server.aclose()
+    return 0
+
+
+async def _summing_up(server: ShareServer) -> None:
+    while True:
+        await anyio.sleep(SUMMED_S)
+        server.audit.sum_up()
+
+
+async def _reload(server: ShareServer, context: ssl.SSLContext | None) -> None:
+    """Reopen the audit log and read the configuration again; one with a mistake leaves all as it
+    is."""
+    logger = _logger()
+    server.audit.reopen()
+    old = server.config
+    try:
+        new = await anyio.to_thread.run_sync(load_share_config, old.path)
+        _tls_context(new)  # a certificate that can't be used, and nothing is touched
+    except ConfigError as e:
+        logger.log(logging.ERROR, "configuration not taken: %s", e)
+        return
+    if context is not None and new.tls is not None:
+        context.load_cert_chain(*new.tls)
+    for key in ("address", "public_url", "state", "audit", "key"):
+        if getattr(new, key) != getattr(old, key):
+            name = {"key": "signing_key"}.get(key, key)
+            logger.warning("share.%s has changed; that needs a restart", name)
+    if (context is None) != (new.tls is None):
+        logger.warning("share.tls_cert came or went; that needs a restart")
+    await server.reconfigure(new)
+    logger.info("configuration read again: sharing %s", _counted(new))
+
+
+def _logger() -> logging.Logger:
+    return logging.getLogger("tailer.share")
+
+
+def _counted(config: ShareConfig) -> str:
+    return f"{len(config.catalog.tables())} tables with {len(config.grants.recipients)} recipients"
+
+
+def _tls_context(config: ShareConfig) -> ssl.SSLContext | None:
+    if config.tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(*config.tls)
+    except (OSError, ssl.SSLError) as e:
+        raise ConfigError(f"{config.path}: share.tls_cert and tls_key can't be used ({e})") from e
+    return context
+
+
+def manage_tokens(
+    config: ShareConfig, action: str, recipient: str | None, token_id: str | None, ttl: str
+) -> int:
+    """Make, revoke or list tokens; returns the exit status. A running server follows at once."""
+    store = RecipientStore(config.state, time.time)
+    if action == "list":
+        for token in store.tokens():
+            if recipient in (None, token.recipient):
+                until = "never" if token.expires is None else _iso(token.expires)
+                created = _iso(token.created)
+                print(f"{token.recipient}\t{token.id}\tcreated {created}\texpires {until}")
+        return 0
+    if recipient is None:
+        raise ConfigError(f"tailer share token {action} needs a RECIPIENT")
+    if action == "revoke":
+        gone = store.revoke(recipient, token_id)
+        print(f"{gone} of the tokens of {recipient} revoked", file=sys.stderr)
+        return 0 if gone else 1
+    if recipient not in config.grants.recipients:
+        known = ", ".join(config.grants.recipients) or "none"
+        raise ConfigError(f"{config.path} has no recipients.{recipient}; it has {known}")
+    bearer, token = store.new(recipient, _seconds(ttl))
+    profile = {
+        "shareCredentialsVersion": 1,
+        "endpoint": config.public_url,
+        "bearerToken": bearer,
+    }
+    if token.expires is not None:
+        profile["expirationTime"] = _iso(token.expires)
+    print(json.dumps(profile, indent=2))
+    return 0
+
+
+def _seconds(text: str) -> int | None:
+    if text == "never":
+        return None
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if match is None or not int(match[1]):
+        raise ConfigError(f"--expires-in {text!r} must be like 90d, 12h, 30m or 45s, or never")
+    return int(match[1]) * _UNITS_S[match[2]]
+
+
+def _iso(seconds: int) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.0Z")

@@ -1,0 +1,203 @@
+"""One shared table: its log, the snapshots that were asked for lately, and its files as the log
+has them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+
+from tailer.delta.actions import action_of
+from tailer.delta.checkpoint import AS_LOGGED, add_objects
+from tailer.delta.checksum import VersionChecksum
+from tailer.delta.commit import Lines
+from tailer.delta.segment import commits_of
+from tailer.delta.snapshot import Reconciliation, Snapshot
+from tailer.delta.timestamps import enablement
+from tailer.errors import CorruptLog, TableError
+from tailer.log.checkpoints import chunks
+from tailer.log.live import LiveFiles
+from tailer.log.table import DeltaLog
+from tailer.share_server.grants import TableConfig
+from tailer.store import LOG_DIR, Store, open_store
+
+__all__ = ["SharedTable", "Tables", "missing_commit", "raw_actions"]
+
+#: So many snapshots of a table are kept: the newest, and what time travel asks for.
+_SNAPSHOTS_KEPT = 8
+#: So many sets of live files, each at the version where a client's last range has ended.
+_LIVE_KEPT = 2
+_BATCH = 512
+
+FileAction = tuple[str, dict[str, Any]]
+
+
+def raw_actions(name: str, lines: Lines) -> Iterator[FileAction]:
+    """(kind, JSON object) of the adds, removes and cdc actions of a JSON file of the log."""
+    for line in lines():
+        if not line.strip():
+            continue
+        try:
+            document = json.loads(line.decode().removeprefix("\ufeff"))
+        except (ValueError, RecursionError) as e:
+            raise CorruptLog(f"the line is not JSON ({e})", path=name) from None
+        for kind in ("add", "remove", "cdc"):
+            values = document.get(kind) if isinstance(document, dict) else None
+            if isinstance(values, dict):
+                yield kind, values
+
+
+class SharedTable:
+    """A table that is shared. ``store`` may be shared with nobody: its owner closes it."""
+
+    def __init__(self, config: TableConfig, store: Store) -> None:
+        self.config = config
+        self.store = store
+        self.users = 0
+        # A reader waits for nobody: a commit that is half-written is the version before, for now.
+        self.log = DeltaLog(store, torn_commit_max_s=0.5)
+        self._snapshots: OrderedDict[int, tuple[object, Snapshot]] = OrderedDict()
+        self._reading = anyio.Lock()
+        self._live: list[LiveFiles] = []
+
+    async def latest_version(self) -> int:
+        """The newest version, by one listing."""
+        return await self.log.latest_version()
+
+    async def snapshot(self, version: int) -> Snapshot:
+        """The snapshot of a version, from memory where its commit file is still the same."""
+        identity = await self._identity(version)
+        kept = self._snapshots.get(version)
+        if kept is not None and kept[0] == identity:
+            self._snapshots.move_to_end(version)
+            return kept[1]
+        async with self._reading:
+            kept = self._snapshots.get(version)
+            if kept is None or kept[0] != identity:
+                snapshot = await self.log.snapshot(version)
+                self._snapshots[version] = (identity, snapshot)
+                while len(self._snapshots) > _SNAPSHOTS_KEPT:
+                    self._snapshots.popitem(last=False)
+                return snapshot
+            return kept[1]
+
+    @contextmanager
+    def following(self, version: int) -> Generator[LiveFiles]:
+        """The table's files, for one walk over the commits from that version on. Who asks for the
+        versions that follow an earlier range goes on with what was read for that one."""
+        fit = next((f for f in self._live if f.version in (version - 1, version)), None)
+        if fit is not None:
+            self._live.remove(fit)
+        live = fit or LiveFiles()
+        yield live
+        if live.version is not None:
+            self._live = [*self._live, live][-_LIVE_KEPT:]
+
+    async def _identity(self, version: int) -> object:
+        """What differs if another table took this one's place; None where the commit is gone."""
+        try:
+            status = await self.store.stat(f"{LOG_DIR}/{version:020d}.json")
+        except FileNotFoundError:
+            return None
+        return status.size, status.mtime_ms, status.tag
+
+    async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
+        """What makes URLs of the store's own; None where this server gives the files out."""
+        presigner = None if self.config.proxy else getattr(self.store, "presigner", None)
+        return await presigner(at, ttl_s) if presigner is not None else None
+
+    async def sums(self, version: int) -> VersionChecksum | None:
+        """What the log says of the version's size; None if it does not."""
+        return await self.log.checksum(version)
+
+    async def timestamp(self, version: int, snapshot: Snapshot) -> int:
+        """The version's timestamp in epoch ms, as the history of the table has it."""
+        state = snapshot.state
+        since = enablement(state.protocol, state.metadata)
+        in_commit = since is not None and version >= since[0]
+        floor = None if in_commit else (await self.times()).get(version)
+        return await self.log.timestamp(version, snapshot, floor)
+
+    async def times(self) -> dict[int, int]:
+        """The modification times of all commits, made to rise, by version."""
+        rising: dict[int, int] = {}
+        before: int | None = None
+        for version, file in commits_of(await self.log.files()).items():
+            before = file.mtime_ms if before is None else max(file.mtime_ms, before + 1)
+            rising[version] = before
+        return rising
+
+    async def live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """The snapshot's adds as the log has them, in batches, as they are found: memory grows
+        with the commits after the checkpoint, not with the table."""
+        segment, listed = await self.log.whole_way(snapshot, AS_LOGGED)
+        live = partial(_live, Reconciliation())
+        with closing(listed):
+            for file in reversed(segment.deltas):
+                raw = raw_actions(file.name, await self.log.lines(file.name))
+                async for batch in chunks(live(raw, remember=True), _BATCH):
+                    yield batch
+            listing = listed.items(
+                lambda batch: live((("add", add) for add in add_objects(batch)), remember=False),
+                lambda name, lines: live(raw_actions(name, lines), remember=False),
+            )
+            async for batch in listing:
+                yield batch
+
+
+def _live(
+    reconciliation: Reconciliation, actions: Iterator[FileAction], *, remember: bool
+) -> Iterator[dict[str, Any]]:
+    for kind, values in actions:
+        # Whether a file is live is told by its path and vector; its statistics cost most to read.
+        action = action_of(kind, {k: v for k, v in values.items() if k != "stats"})
+        if action is not None and any(reconciliation.live([action], remember=remember)):
+            yield values
+
+
+class Tables:
+    """The tables that are open, opened on demand, and closed when they are no longer configured
+    and nobody uses them any more."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str, str], SharedTable] = {}
+
+    def take(self, config: TableConfig) -> SharedTable:
+        """The table of a configuration, to be given back. Raises :class:`ConfigError` if no store
+        serves it."""
+        table = self._open.get(config.key)
+        if table is None:
+            store = open_store(config.location, config.store)
+            table = self._open[config.key] = SharedTable(config, store)
+        table.users += 1
+        return table
+
+    async def give_back(self, table: SharedTable) -> None:
+        """Say that a table is no longer used."""
+        table.users -= 1
+        if not table.users and self._open.get(table.config.key) is not table:
+            await table.store.aclose()
+
+    async def keep(self, configs: Iterable[TableConfig]) -> None:
+        """Close the tables that are none of these, now or when they are given back."""
+        wanted = {config.key: config for config in configs}
+        for key, table in list(self._open.items()):
+            if wanted.get(key) != table.config:
+                del self._open[key]
+                if not table.users:
+                    await table.store.aclose()
+
+    async def aclose(self) -> None:
+        """Close all."""
+        await self.keep(())
+
+
+def missing_commit(version: int) -> TableError:
+    """The error for a commit that the log no longer has."""
+    return TableError(f"version {version} is no longer in the table's log")

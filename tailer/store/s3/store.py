@@ -1,0 +1,374 @@
+"""The store of tables on S3, and on whatever speaks as S3 does.
+
+Every range that is read is held against what the answer says of itself: which bytes of how many,
+and of which state of the object (its ETag). What is short or of another state is fetched again, and
+is an error after that; it never becomes an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from itertools import pairwise
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import anyio
+import pyarrow as pa
+
+from tailer.errors import ConfigError, TableError, TransientError, first_error
+from tailer.store import FileStatus, StoreTraits
+from tailer.store.ahead import Budget
+from tailer.store.ranged import Ahead, RangedReader
+from tailer.store.s3.client import Call, S3Client
+from tailer.store.s3.errors import Answer, Unfit, refusal
+from tailer.store.s3.listing import Page, parse_page
+from tailer.store.s3.options import S3Options, parse_s3_address
+from tailer.store.traffic import Traffic
+
+__all__ = ["S3Store", "SharedClients", "status_of"]
+
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+#: What is fetched of a data file's end when it is opened: the footer of all but very wide tables.
+_TAIL_BYTES = 64 * 1024
+#: A larger range is fetched in parts of this size, several at a time.
+_PART_BYTES = 4 * 1024 * 1024
+#: A server that gives a whole object for a range of it is put up with, up to this size.
+_WHOLE_BYTES_MAX = 32 * 1024 * 1024
+#: How often a folder that says nothing is looked at for gaps and other tables, in seconds.
+_CHECK_S = 120.0
+
+
+class SharedClients:
+    """The clients of a process: one for each set of options and event loop, open while in use."""
+
+    _all: ClassVar[
+        WeakKeyDictionary[asyncio.AbstractEventLoop, dict[S3Options, tuple[S3Client, int]]]
+    ] = WeakKeyDictionary()
+
+    @classmethod
+    def take(cls, options: S3Options) -> S3Client:
+        """The client of these options, one user more."""
+        clients = cls._all.setdefault(asyncio.get_running_loop(), {})
+        client, users = clients.get(options) or (S3Client(options), 0)
+        clients[options] = client, users + 1
+        return client
+
+    @classmethod
+    async def give_back(cls, client: S3Client) -> None:
+        """One user less; the last one closes it."""
+        clients = cls._all.get(asyncio.get_running_loop(), {})
+        known, users = clients.get(client.options, (None, 0))
+        if known is client and users > 1:
+            clients[client.options] = client, users - 1
+        else:
+            if known is client:
+                del clients[client.options]
+            await client.aclose()
+
+
+class S3Store:
+    """A table under a key of a bucket. ``table`` is ``s3://bucket/key``, or s3a or s3n.
+
+    Requests are counted by ``traffic``.
+    """
+
+    traits = StoreTraits(atomic=True, check_s=_CHECK_S)
+
+    def __init__(
+        self, table: str, options: Mapping[str, Any] | S3Options, traffic: Traffic | None = None
+    ) -> None:
+        address = parse_s3_address(table)
+        if address is None:
+            raise ConfigError(f"{table!r} is no S3 address: s3://bucket/key is")
+        self._bucket, self._key = address
+        chosen = options if isinstance(options, S3Options) else S3Options.from_options(options)
+        self._options = chosen
+        self._traffic = traffic or Traffic()
+        self._client: S3Client | None = None
+        self._ahead: Budget | None = None
+        self._gate = asyncio.Semaphore(chosen.table_concurrency)
+
+    @property
+    def root(self) -> str:
+        """The table's address."""
+        return f"s3://{self._bucket}/{self._key}"
+
+    def _place(self, location: str) -> tuple[str, str]:
+        """(bucket, key) of a location. Raises :class:`TableError` for one of another store."""
+        address = parse_s3_address(location)
+        if address is not None:
+            return address
+        if "://" in location or location.startswith("/"):
+            raise TableError(
+                "the log names a file in another store than the table's",
+                table=self.root,
+                path=location,
+                hint="only files in S3 are read",
+            )
+        return self._bucket, f"{self._key}/{location}" if self._key else location
+
+    def _connected(self) -> S3Client:
+        if self._client is None:
+            self._client = SharedClients.take(self._options)
+            self._ahead = Budget(self._options.read_ahead_bytes_max, self._client.ahead)
+        return self._client
+
+    async def _request(self, call: Call) -> Answer:
+        client = self._connected()
+        async with self._gate:
+            return await client.request(call, self._traffic)
+
+    def ahead(self) -> Budget:
+        """See :class:`tailer.store.ReadsAhead`."""
+        self._connected()
+        assert self._ahead is not None
+        return self._ahead
+
+    async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
+        """See :class:`tailer.store.Store`."""
+        bucket, key = self._place(folder)
+        prefix = f"{key}/"
+        query = {"list-type": "2", "prefix": prefix, "delimiter": "/", "encoding-type": "url"}
+        if start_after:
+            query["start-after"] = prefix + start_after
+        while True:
+            page = await self._page(bucket, query)
+            for found in page.objects:
+                name = found.key.removeprefix(prefix)
+                # Not every server knows start-after; and some list the folder itself.
+                if name > start_after and found.key.startswith(prefix):
+                    yield FileStatus(
+                        name, found.size, found.mtime_ms, _tag(found.etag, found.mtime_ms)
+                    )
+            if page.following is None:
+                return
+            query["continuation-token"] = page.following
+
+    async def _page(self, bucket: str, query: Mapping[str, str]) -> Page:
+        def check(answer: Answer) -> None:
+            if answer.status == 200:
+                parse_page(answer.body)
+
+        answer = await self._request(Call("list", "GET", bucket, query=query, check=check))
+        if answer.status != 200:
+            raise refusal(answer, "list", bucket, query["prefix"])
+        return parse_page(answer.body)
+
+    async def stat(self, location: str) -> FileStatus:
+        """See :class:`tailer.store.Store`."""
+        bucket, key = self._place(location)
+        answer = await self._request(Call("head", "HEAD", bucket, key, check=_check_status))
+        return self._status(answer, location, "head", bucket, key)
+
+    def _status(
+        self, answer: Answer, location: str, operation: str, bucket: str, key: str
+    ) -> FileStatus:
+        if answer.status == 404:
+            raise FileNotFoundError(location)
+        if answer.status not in (200, 206):
+            raise refusal(answer, operation, bucket, key)
+        return status_of(answer, location)
+
+    async def read(
+        self, location: str, offset: int = 0, length: int | None = None
+    ) -> tuple[bytes, FileStatus]:
+        """See :class:`tailer.store.Store`."""
+        if length == 0:
+            return b"", await self.stat(location)
+        upto = None if length is None else offset + length
+        data, status = await self._get(location, offset, upto, None)
+        if data is None:  # nothing lies at this offset, and the refusal does not tell the rest
+            return b"", await self.stat(location)
+        return data, status
+
+    async def _get(
+        self, location: str, start: int, end: int | None, etag: str | None
+    ) -> tuple[bytes | None, FileStatus]:
+        """The bytes of [start, end), fewer at the file's end; None where there are none at all.
+
+        A negative ``start`` counts from the file's end. With an ``etag``, of that state alone.
+        """
+        bucket, key = self._place(location)
+        headers = {"Range": f"bytes={start}" if start < 0 else f"bytes={start}-"}
+        if end is not None:
+            headers["Range"] += str(end - 1)
+        if etag:
+            headers["If-Match"] = etag
+        bytes_max = None if end is None else max(end - start, _WHOLE_BYTES_MAX)
+        check = _range_check(start, end, etag)
+        call = Call("get", "GET", bucket, key, {}, headers, bytes_max=bytes_max, check=check)
+        answer = await self._request(call)
+        if answer.status == 416:
+            return None, FileStatus("", 0, 0, "")
+        if answer.status == 412:
+            raise TransientError(f"s3://{bucket}/{key} was replaced while it was read")
+        status = self._status(answer, location, "get", bucket, key)
+        return _cut(answer, start, end), status
+
+    async def open(self, location: str, size: int | None) -> pa.NativeFile:  # noqa: ARG002 - the answer has it
+        """See :class:`tailer.store.Store`. Its bytes are had as they are read."""
+        return await self._open(location, None)
+
+    async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:
+        """See :class:`tailer.store.ReadsAhead`: both ends of the file are asked for at once."""
+        kept_max = self._options.read_ahead_bytes_max
+        upto = min(first, size - _TAIL_BYTES, _PART_BYTES, kept_max // 2)
+        if upto <= 0:
+            return await self._open(location, None)
+        begin = asyncio.create_task(self._get(location, 0, upto, None))
+        try:
+            return await self._open(location, begin)
+        finally:
+            if not begin.done():
+                begin.cancel()
+            await asyncio.wait([begin])
+            if not begin.cancelled():
+                begin.exception()  # whatever it is, the file's end has told it
+
+    async def _open(
+        self, location: str, begin: asyncio.Task[tuple[bytes | None, FileStatus]] | None
+    ) -> pa.NativeFile:
+        tail, status = await self._get(location, -_TAIL_BYTES, None, None)
+        if tail is None:
+            status = await self.stat(location)
+            if status.size:
+                raise TransientError(f"{self.root}, {location}: no end of {status.size} bytes")
+            tail = b""
+        etag = status.tag.rpartition(" ")[0]
+        ahead = Ahead(self._ahead)
+        if begin is not None:
+            data, state = await begin
+            if data and state.tag == status.tag and len(data) <= status.size - len(tail):
+                ahead.first = data
+
+        async def fetch(start: int, end: int) -> bytes:
+            return await self._parts(location, start, end, etag)
+
+        kept_max = self._options.read_ahead_bytes_max
+        loop = asyncio.get_running_loop()
+        reader = RangedReader(fetch, loop, status.size, tail, kept_max, ahead)
+        return pa.PythonFile(reader, mode="r")
+
+    async def _parts(self, location: str, start: int, end: int, etag: str) -> bytes:
+        """A range of an open file, in parts that are fetched side by side."""
+        bounds = [*range(start, end, _PART_BYTES), end]
+
+        async def part(first: int, last: int) -> bytes:
+            data, _ = await self._get(location, first, last, etag)
+            if data is None or len(data) != last - first:
+                raise TransientError(f"{self.root}, {location} is shorter than it was when opened")
+            return data
+
+        if len(bounds) == 2:
+            return await part(start, end)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                parts = [tasks.create_task(part(*ends)) for ends in pairwise(bounds)]
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
+        return b"".join(p.result() for p in parts)
+
+    @asynccontextmanager
+    async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002 - none tells of itself
+        """See :class:`tailer.store.Store`: there is no telling, only waiting."""
+        yield _Sleep()
+
+    async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
+        """What makes, of a location, a URL that can be read without credentials for so many
+        seconds; it gives None for a file in another bucket. None for anonymous access."""
+        with contextlib.suppress(FileNotFoundError):
+            # A request that is answered tells which region the bucket is in.
+            await self.stat("_delta_log/_last_checkpoint")
+        assert self._client is not None
+        signer = await self._client.presigner(self._bucket, at, ttl_s)
+        if signer is None:
+            return None
+
+        def url(location: str) -> str | None:
+            bucket, key = self._place(location)
+            return signer.url(key) if bucket == self._bucket else None
+
+        return url
+
+    async def aclose(self) -> None:
+        """Give the connections back."""
+        client, self._client = self._client, None
+        if client is not None:
+            await SharedClients.give_back(client)
+
+
+class _Sleep:
+    """A watch that sees nothing."""
+
+    async def wait(self, seconds: float) -> None:
+        """See :class:`tailer.store.Watch`."""
+        await anyio.sleep(seconds)
+
+
+def _tag(etag: str, mtime_ms: int) -> str:
+    """What changes with the object. The same bytes written again have the same ETag."""
+    return f"{etag} {mtime_ms}"
+
+
+def status_of(answer: Answer, location: str) -> FileStatus:
+    """The status of the whole object, from the headers of a GET or HEAD.
+
+    Raises :class:`Unfit` where they lack it.
+    """
+    headers = answer.headers
+    try:
+        changed = parsedate_to_datetime(headers["last-modified"])
+        found = _RANGE.fullmatch(headers["content-range"]) if answer.status == 206 else None
+        size = int(found[3] if found else headers["content-length"])
+    except (KeyError, ValueError, TypeError) as e:
+        raise Unfit(f"its headers are not an object's ({e!r})") from None
+    mtime_ms = int(changed.timestamp()) * 1000
+    name = location.rpartition("/")[2]
+    return FileStatus(name, size, mtime_ms, _tag(headers.get("etag", ""), mtime_ms))
+
+
+def _check_status(answer: Answer) -> None:
+    if answer.status == 200:
+        status_of(answer, "")
+
+
+def _range_check(start: int, end: int | None, etag: str | None) -> Callable[[Answer], None]:
+    """Holds an answer against the range that was asked for. A negative start counts from the
+    object's end."""
+
+    def check(answer: Answer) -> None:
+        if answer.status not in (200, 206):
+            return
+        size = status_of(answer, "").size
+        if etag and answer.headers.get("etag") != etag:
+            raise Unfit("it is of another state of the object")
+        first = max(0, size + start) if start < 0 else start
+        last = size if end is None else min(end, size)
+        if answer.status == 200:
+            if len(answer.body) != size:
+                raise Unfit(f"{len(answer.body)} bytes of {size}")
+            return
+        found = _RANGE.fullmatch(answer.headers["content-range"])
+        if found is None or (int(found[1]), int(found[2]) + 1) != (first, last):
+            raise Unfit(
+                f"{answer.headers['content-range']!r}, and {first}-{last - 1} was asked for"
+            )
+        if len(answer.body) != last - first:
+            raise Unfit(f"{len(answer.body)} bytes of {last - first}")
+
+    return check
+
+
+def _cut(answer: Answer, start: int, end: int | None) -> bytes | None:
+    """The range, also from the answer of a server that gives the whole object for it."""
+    if answer.status == 206:
+        return answer.body
+    if start < 0:
+        return answer.body[start:]
+    return answer.body[start:end] if start < len(answer.body) else None

@@ -1,0 +1,1 @@
+"""Tables of a Delta Sharing server, as a store: its answers become a log and files."""

@@ -1,0 +1,461 @@
+"""The log of a shared table, made from the sharing server's answers and kept on the disk.
+
+A shared table shows no log, but what the server tells is what a log tells. So each answer to a
+range of versions becomes the commit files of those versions, and each answer to a snapshot becomes
+a checkpoint with one sidecar; whoever reads logs reads these.
+
+Ranges come by one of two requests: ``changes``, the change data feed, or ``files``, the plain data
+changes of /query. ``cdf`` asks for the one and ``derived`` for the other; ``auto`` goes by the
+table's properties at each version, and cuts a range where they change.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import anyio.to_thread
+
+from tailer.errors import DataLoss, TableError, spilling
+from tailer.sharing.answers import Line, SharedFile
+from tailer.sharing.client import Answer, Query, SharingClient
+from tailer.sharing.http import Refused
+from tailer.sharing.model import EndOfStream, Table
+from tailer.store.shared.links import LinkTable, Origin
+from tailer.store.shared.spool import Spool, append_actions, complete_removes
+from tailer.store.shared.state import SharedState, Timeline, feed_enabled
+
+__all__ = ["ChangeRequests", "SharedLog", "Spooled"]
+
+#: Which requests a table's changes are asked for by.
+ChangeRequests = Literal["auto", "cdf", "derived"]
+
+#: The ranges whose commits are kept: the one being read, and the one before it.
+_RANGES_KEPT = 2
+_STATES_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """One made file on the disk; ``mtime_ms`` is what a log's reader takes its time from."""
+
+    file: Path
+    mtime_ms: int
+
+
+@dataclass(slots=True)
+class _Range:
+    """The commits of the versions ``first`` to ``last``, as they are gathered and then kept."""
+
+    origin: Origin
+    folder: Path
+    timeline: Timeline
+    last: int
+    times: dict[int, int] = field(default_factory=dict)
+    # Of each version with removes: the partition columns that all of them have values of.
+    removes: dict[int, set[str]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        return self.origin.first
+
+    def holds(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+    def file(self, version: int) -> Path:
+        return self.folder / f"{version:020d}.json"
+
+
+class SharedLog:
+    """Commits, checkpoints and sidecars by version. One caller at a time: the store sees to it.
+
+    ``folder`` is where they are kept, ``versions_per_request`` how many versions one request asks
+    for at most.
+    """
+
+    def __init__(
+        self,
+        client: SharingClient,
+        table: Table,
+        folder: Path,
+        links: LinkTable,
+        requests: ChangeRequests,
+        versions_per_request: int,
+    ) -> None:
+        self._client = client
+        self._table = table
+        self._folder = folder
+        self._links = links
+        self._requests = requests
+        self._span = versions_per_request
+        self._ranges: list[_Range] = []
+        self._states: dict[int, SharedState] = {}
+        self._times: dict[int, int] = {}
+        self._sidecar: tuple[Origin, Path] | None = None
+        self._refresh_token: str | None = None
+        self._made = 0
+
+    def serve(self, requests: ChangeRequests) -> None:
+        """From now on, ask for changes in this way; what was got in another one is forgotten."""
+        if requests != self._requests:
+            self._requests = requests
+            while self._ranges:
+                found = self._ranges.pop()
+                shutil.rmtree(found.folder, ignore_errors=True)
+                self._links.drop(found.origin)
+
+    # Commits
+
+    async def commit(self, version: int, newest: int) -> Spooled:
+        """A version's commit, fetched with those that follow it up to ``newest``.
+
+        Raises :class:`DataLoss` for a version that the server does not give.
+        """
+        found = next((r for r in self._ranges if r.holds(version)), None)
+        if found is None:
+            last = min(newest, version + self._span - 1)
+            try:
+                found = await self._fetch(version, last)
+            except Refused as e:
+                raise self._lost(e, version, "the changes") from None
+            await self._keep(found)
+        return Spooled(found.file(version), self._time(version))
+
+    def _lost(self, refusal: Refused, version: int, what: str) -> TableError:
+        if refusal.status == 401:
+            return refusal
+        return DataLoss(
+            f"the sharing server does not give {what} of this version: {refusal.what}",
+            version=version,
+            hint="it may be too old, or the provider shares no history or no change data feed; "
+            "start at a newer version, or with a snapshot",
+        )
+
+    async def _fetch(self, first: int, last: int) -> _Range:
+        if self._requests == "derived":
+            return await self._range("files", first, last)
+        if self._requests == "cdf":
+            return await self._feed(first, last)
+        before = self._states.get(first - 1)
+        guess = feed_enabled(before.metadata) if before is not None else None
+        refusal: Refused | None = None
+        if guess is not False:
+            try:
+                return await self._range("changes", first, last)
+            except Refused as e:
+                refusal = e
+                if e.status == 401:
+                    raise
+        try:
+            found = await self._range("files", first, last)
+        except Refused as e:
+            if refusal is not None and last == first:
+                raise refusal from None
+            if e.status == 401:
+                raise
+            return await self._feed(first, first if refusal else last)
+        return await self._by_properties(found, last, refusal)
+
+    async def _feed(self, first: int, last: int) -> _Range:
+        """The feed of a range; of its first version alone, if a later one has none."""
+        try:
+            return await self._range("changes", first, last)
+        except Refused as e:
+            if last == first or e.status == 401:
+                raise
+            return await self._range("changes", first, first)
+
+    async def _by_properties(self, found: _Range, last: int, refusal: Refused | None) -> _Range:
+        """The part of a range of files in which the table has no feed; or the feed of the part,
+        from its first version on, in which it has one."""
+        timeline, first = found.timeline, found.first
+        if timeline.feed_at(first) is not True:
+            on = timeline.first_with_feed(on=True, last=last)
+            if on is not None:
+                found.last = on - 1
+            return found
+        off = timeline.first_with_feed(on=False, last=last)
+        if refusal is not None and off is None:
+            raise refusal
+        await self._forget(found)
+        return await self._feed(first, last if off is None else off - 1)
+
+    def _ask(self, origin: Origin) -> AbstractAsyncContextManager[Answer]:
+        """The request that an origin names."""
+        if origin.kind == "changes":
+            return self._client.changes(
+                self._table, starting_version=origin.first, ending_version=origin.last
+            )
+        if origin.kind == "files":
+            query = Query(starting_version=origin.first, ending_version=origin.last)
+            return self._client.query(self._table, query)
+        return self._client.query(self._table, Query(version=origin.first))
+
+    async def _range(self, kind: str, first: int, last: int) -> _Range:
+        """One request's commits, written as they come.
+
+        The end of a range is a hint: what lies beyond it is dropped.
+        """
+        self._made += 1
+        origin = Origin(kind, first, last)
+        folder = self._folder / f"range-{self._made}"
+        found = _Range(origin, folder, Timeline(first), last)
+        async with self._ask(origin) as answer:
+            with spilling(None):
+                folder.mkdir()
+            spool = Spool(self._links, origin)
+            try:
+                async with aclosing(answer.lines()) as lines:
+                    async for line in lines:
+                        await self._take(found, line, spool)
+                await spool.flush()
+                await self._finish(found)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+        return found
+
+    async def _take(self, found: _Range, line: Line, spool: Spool) -> None:
+        if isinstance(line, EndOfStream):
+            return
+        if not isinstance(line, SharedFile):
+            if line.version is None or line.version <= found.last:
+                found.timeline.take(line)
+            return
+        version = line.version
+        if version is None:
+            if found.first != found.last:
+                raise TableError("a file of the sharing server's answer lacks its version")
+            version = found.first
+        if version < found.first:
+            raise TableError(
+                f"the sharing server gave a file of version {version}, and version {found.first} "
+                "and later were asked for"
+            )
+        if version <= found.last:
+            if line.timestamp_ms is not None:
+                found.times.setdefault(version, line.timestamp_ms)
+            if line.kind == "remove":
+                named = set(line.action.get("partitionValues") or ())
+                found.removes[version] = found.removes.get(version, named) & named
+            await spool.add(found.file(version), line)
+
+    async def _finish(self, found: _Range) -> None:
+        """Complete the commits by what the whole answer tells: their times and states."""
+        timeline = found.timeline
+        if timeline.complete and timeline.changes_unstamped:
+            async with self._client.metadata(self._table) as answer:
+                now = await _states(answer, 0)
+            timeline.widen(now.at(0).protocol)
+        before = self._states.get(found.first - 1)
+        if before is None and found.first > 0:
+            with suppress(Refused):
+                before = await self._state(found.first - 1)
+        time = self._times.get(found.first - 1)
+        if time is None and found.times:
+            start = min(found.times)
+            time = found.times[start] - (start - found.first) - 1
+        for version in range(found.first, found.last + 1):
+            after = timeline.at(version)
+            if found.origin.kind == "changes":
+                after = after.with_feed()
+            if before is None and version > 0 and version not in found.removes:
+                # The state before can't be had, and nothing in this version depends on it.
+                before = after
+            time = found.times.get(version, time)
+            if time is None:
+                time = _created(after)
+            found.times[version] = time
+            if before is not None and version in found.removes:
+                lacking = before.partition_keys() - found.removes[version]
+                await anyio.to_thread.run_sync(complete_removes, found.file(version), lacking)
+            info = {"inCommitTimestamp": time}
+            lines = [{"commitInfo": info}, *after.actions(before)]
+            append_actions(found.file(version), lines)
+            before = after
+
+    async def _keep(self, found: _Range) -> None:
+        self._ranges.append(found)
+        self._remember(found.last, found.timeline.at(found.last), found)
+        for version, time in found.times.items():
+            self._times[version] = time
+        while len(self._ranges) > _RANGES_KEPT:
+            await self._forget(self._ranges.pop(0))
+        oldest = self._ranges[0].first - 1
+        self._times = {v: t for v, t in self._times.items() if v >= oldest}
+
+    def _remember(self, version: int, state: SharedState, found: _Range | None = None) -> None:
+        if found is not None and found.origin.kind == "changes":
+            state = state.with_feed()
+        self._states.pop(version, None)
+        self._states[version] = state
+        while len(self._states) > _STATES_KEPT:
+            self._states.pop(next(iter(self._states)))
+
+    async def _forget(self, found: _Range) -> None:
+        await anyio.to_thread.run_sync(lambda: shutil.rmtree(found.folder, ignore_errors=True))
+        self._links.drop(found.origin)
+
+    def _time(self, version: int) -> int:
+        return self._times.get(version, 0)
+
+    def known_time(self, version: int) -> int:
+        """The time of a version in epoch ms, as far as an answer told it: otherwise 0."""
+        known = self._times.get(version)
+        if known is None and (state := self._states.get(version)) is not None:
+            return _created(state)
+        return known or 0
+
+    # Snapshots
+
+    async def checkpoint(self, version: int) -> Spooled:
+        """A checkpoint of a version: its state, and a sidecar by name.
+
+        Raises :class:`DataLoss` for a version that the server does not give.
+        """
+        try:
+            state = await self._state(version)
+        except Refused as e:
+            raise self._lost(e, version, "the metadata") from None
+        file = self._folder / f"{version:020d}.checkpoint.json"
+        sidecar = {"path": f"{version:020d}.json", "sizeInBytes": 1, "modificationTime": 0}
+        file.unlink(missing_ok=True)
+        append_actions(
+            file,
+            [
+                {"checkpointMetadata": {"version": version}},
+                *state.actions(None),
+                {"sidecar": sidecar},
+            ],
+        )
+        return Spooled(file, self.known_time(version))
+
+    async def _state(self, version: int) -> SharedState:
+        """The state at a version, by the first request that tells it."""
+        known = self._states.get(version)
+        if known is not None:
+            return known
+        refusal: Refused | None = None
+        async with self._client.metadata(self._table) as answer:
+            current = await _states(answer, version)
+            if answer.version == version:
+                state = current.at(version)
+                self._remember(version, state)
+                return state
+        for request in (
+            self._client.query(self._table, Query(version=version, limit_hint=1)),
+            self._ask(Origin("changes", version, version)),
+            self._ask(Origin("files", version, version)),
+        ):
+            try:
+                async with request as answer:
+                    told = (await _states(answer, version)).at(version)
+            except Refused as e:
+                refusal = refusal or e
+                continue
+            self._remember(version, told)
+            return told
+        raise refusal or TableError("the sharing server tells no metadata")
+
+    async def sidecar(self, version: int, newest: int) -> Spooled:
+        """The files of a snapshot. Raises :class:`DataLoss` if the server does not give it."""
+        origin = Origin("snapshot", version, version)
+        if self._sidecar is None or self._sidecar[0] != origin:
+            if self._sidecar is not None:
+                self._sidecar[1].unlink(missing_ok=True)
+                self._links.drop(self._sidecar[0])
+                self._sidecar = None
+            file = self._folder / f"{version:020d}.sidecar.json"
+            try:
+                await self._snapshot(origin, file, current=version == newest)
+            except Refused as e:
+                raise self._lost(e, version, "the snapshot") from None
+            self._sidecar = origin, file
+        return Spooled(self._sidecar[1], self.known_time(version))
+
+    async def _snapshot(self, origin: Origin, file: Path, *, current: bool) -> None:
+        """Write a snapshot's files. The current one needs no history to be shared, but the table
+        may have moved on since its version was asked for."""
+        if current:
+            query = Query(include_refresh_token=True)
+            async with self._client.query(self._table, query) as answer:
+                if answer.version == origin.first:
+                    self._refresh_token = await self._spool(answer, origin, file)
+                    return
+        self._refresh_token = None
+        async with self._ask(origin) as answer:
+            if answer.version not in (None, origin.first):
+                raise TableError(
+                    f"the sharing server was asked for version {origin.first}, and answers with "
+                    f"version {answer.version}"
+                )
+            await self._spool(answer, origin, file)
+
+    async def _spool(self, answer: Answer, origin: Origin, file: Path | None) -> str | None:
+        """Write the files of an answer, or only take their URLs; returns the refresh token."""
+        spool = Spool(self._links, origin)
+        if file is not None:
+            append_actions(file, [])
+        async with aclosing(answer.lines()) as lines:
+            async for line in lines:
+                if isinstance(line, SharedFile):
+                    await spool.add(file, line)
+        await spool.flush()
+        return answer.end.refresh_token if answer.end is not None else None
+
+    # URLs
+
+    async def learn(self, location: str, version: int, *, snapshot: bool) -> None:
+        """Ask for the URLs of one version, or of its snapshot, until a file's is among them."""
+        kinds = {"cdf": ("changes",), "derived": ("files",)}.get(
+            self._requests, ("changes", "files")
+        )
+        refusal: TableError | None = None
+        for kind in ("snapshot",) if snapshot else kinds:
+            if location not in self._links:
+                try:
+                    await self.renew(Origin(kind, version, version))
+                except DataLoss as e:
+                    refusal = refusal or e
+        if location not in self._links and refusal is not None:
+            raise refusal
+
+    async def renew(self, origin: Origin) -> None:
+        """Ask once more what gave these URLs, and take the new ones."""
+        self._links.issue += 1
+        token = self._refresh_token
+        if origin.kind == "snapshot" and token is not None:
+            query = Query(refresh_token=token, include_refresh_token=True)
+            with suppress(Refused):
+                async with self._client.query(self._table, query) as answer:
+                    self._refresh_token = await self._spool(answer, origin, None) or token
+                    return
+        try:
+            async with self._ask(origin) as answer:
+                await self._spool(answer, origin, None)
+        except Refused as e:
+            raise self._lost(e, origin.first, "new URLs for the files") from None
+
+
+async def _states(answer: Answer, version: int) -> Timeline:
+    """The states at the head of an answer; what follows them is not waited for."""
+    timeline = Timeline(version)
+    lines: AsyncGenerator[Line, None] = answer.lines()
+    async with aclosing(lines):
+        async for line in lines:
+            if isinstance(line, SharedFile | EndOfStream):
+                break
+            timeline.take(line)
+            if timeline.complete:
+                break
+    timeline.at(version)  # says what is lacking
+    return timeline
+
+
+def _created(state: SharedState) -> int:
+    created = state.metadata.get("createdTime")
+    return created if isinstance(created, int) and not isinstance(created, bool) else 0

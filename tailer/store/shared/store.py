@@ -1,0 +1,363 @@
+"""The store of shared tables: ``profile.share#share.schema.table``.
+
+What a table's folder has is made here from a Delta Sharing server's answers, so that whoever reads
+tables reads shared ones: a ``_delta_log`` with a commit and a checkpoint for every version, and
+the files, whose bytes come by ranges from pre-signed URLs.
+
+The server is asked for its newest version no more often than every ``poll_interval_s`` seconds
+("Delta Sharing Streaming Specs"), however often the log is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import anyio
+import anyio.to_thread
+import pyarrow as pa
+
+from tailer.errors import ConfigError, TableError, meant, spilling
+from tailer.files.spill import SpillFolder
+from tailer.sharing.client import ClientOptions, SharingClient
+from tailer.sharing.http import Refused, timestamp_text
+from tailer.sharing.model import Table
+from tailer.sharing.profile import load_profile, parse_address
+from tailer.store import LOG_DIR, FileStatus, StoreTraits
+from tailer.store.https import HttpsFiles, Link
+from tailer.store.shared.links import LinkTable
+from tailer.store.shared.log import ChangeRequests, SharedLog, Spooled
+
+__all__ = ["SharingOptions", "SharingStore"]
+
+POLL_INTERVAL_MIN_S = 30.0
+_VERSIONS_PER_REQUEST_MAX = 10_000
+_LISTED_MAX = 5_000_000
+
+#: A checkpoint needs some id in its name, and here there is one for each version.
+_CHECKPOINT = "checkpoint.00000000-0000-0000-0000-000000000000.json"
+_COMMIT_NAME = re.compile(r"([0-9]{20})\.json")
+_CHECKPOINT_NAME = re.compile(rf"([0-9]{{20}})\.{re.escape(_CHECKPOINT)}")
+
+
+@dataclass(frozen=True, slots=True)
+class SharingOptions:
+    """The options of a shared table's store, as configuration has them.
+
+    ``change_source`` says by which request changes are had; a feed's own comes before it.
+    """
+
+    change_source: ChangeRequests = "auto"
+    poll_interval_s: float = POLL_INTERVAL_MIN_S
+    max_versions_per_rpc: int = 100
+    response_format: Literal["auto", "delta", "parquet"] = "auto"
+    ca_bundle: str | None = None
+    allow_http: bool = False
+    timeout_s: float = 120.0
+    answer_bytes_max: int = 16 * 1024**3
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """The options in a configuration's table. Raises :class:`ConfigError` for a wrong one."""
+        kinds = {f.name: str(f.type).partition(" ")[0] for f in fields(cls)}
+        for key in values:
+            if key not in kinds:
+                raise ConfigError(
+                    f"a shared table has no option {key!r}{meant(key, kinds)}; "
+                    f"it has {', '.join(sorted(kinds))}"
+                )
+        options = cls(**{key: _typed(key, value, kinds[key]) for key, value in values.items()})
+        if not POLL_INTERVAL_MIN_S <= options.poll_interval_s < math.inf:
+            raise ConfigError(
+                f"poll_interval_s is {options.poll_interval_s:g}, and sharing servers are asked "
+                f"for their version every {POLL_INTERVAL_MIN_S:g} seconds at most"
+            )
+        if not 1 <= options.max_versions_per_rpc <= _VERSIONS_PER_REQUEST_MAX:
+            raise ConfigError(f"max_versions_per_rpc must be from 1 to {_VERSIONS_PER_REQUEST_MAX}")
+        for name in ("timeout_s", "answer_bytes_max"):
+            if not 0 < getattr(options, name) < math.inf:
+                raise ConfigError(f"{name} must be greater than 0")
+        for key, allowed in (
+            ("change_source", ("auto", "cdf", "derived")),
+            ("response_format", ("auto", "delta", "parquet")),
+        ):
+            if getattr(options, key) not in allowed:
+                raise ConfigError(f"{key} must be one of {', '.join(allowed)}")
+        return options
+
+
+def _typed(key: str, value: Any, kind: str) -> Any:
+    """An option's value; the command line has all of them as text."""
+    try:
+        match kind, value:
+            case "bool", bool():
+                return value
+            case "bool", "true" | "false":
+                return value == "true"
+            case "int", int() | str() if not isinstance(value, bool):
+                return int(value)
+            case "float", int() | float() | str() if not isinstance(value, bool):
+                return float(value)
+            case _ if kind not in ("bool", "int", "float") and isinstance(value, str):
+                return value
+    except ValueError:
+        pass
+    wanted = kind if kind in ("bool", "int", "float") else "str"
+    raise ConfigError(f"{key} is {value!r}, and must be a {wanted}")
+
+
+class SharingStore:
+    """A shared table. ``clock`` gives epoch seconds; see :class:`tailer.store.Store`.
+
+    Raises :class:`ConfigError` for an address, a profile or an option that is wrong.
+    """
+
+    #: What is made here is whole when it is there, and whether there is more costs no request.
+    traits = StoreTraits(atomic=True)
+
+    def __init__(
+        self,
+        address: str,
+        options: SharingOptions | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._options = options = options or SharingOptions()
+        file, share, schema, name = parse_address(address)
+        profile = load_profile(file, allow_http=options.allow_http)
+        self._table = Table(name, schema, share)
+        self._root = f"{file}#{self._table}"
+        self._client = SharingClient(
+            profile,
+            clock,
+            ClientOptions(
+                options.response_format,
+                ca_bundle=options.ca_bundle,
+                timeout_s=options.timeout_s,
+                answer_bytes_max=options.answer_bytes_max,
+            ),
+        )
+        self._files = HttpsFiles(
+            self._client.sessions.files, self, clock, root=self._root,
+            allow_http=options.allow_http, whereabouts=self._client.sessions.whereabouts,
+        )  # fmt: skip
+        self._lock = anyio.Lock()
+        self._opened: tuple[SpillFolder, LinkTable, SharedLog] | None = None
+        self._newest: int | None = None
+        self._oldest: int | None = None
+        self._poll_at = 0.0
+        self._went_back = False
+
+    @property
+    def root(self) -> str:
+        """The table's address: the profile's file and the table's name."""
+        return self._root
+
+    def _log(self) -> SharedLog:
+        return self._open()[2]
+
+    def _open(self) -> tuple[SpillFolder, LinkTable, SharedLog]:
+        if self._opened is None:
+            with spilling(None):
+                scratch = SpillFolder("tailer-share-")
+            links = LinkTable(scratch.folder / "links.db")
+            options = self._options
+            log = SharedLog(
+                self._client, self._table, scratch.folder, links,
+                options.change_source, options.max_versions_per_rpc,
+            )  # fmt: skip
+            self._opened = scratch, links, log
+        return self._opened
+
+    def serve(self, change_source: str) -> None:
+        """See :class:`tailer.store.ChangeSourced`."""
+        if change_source not in ("auto", "cdf", "derived"):
+            raise ConfigError(f"{change_source!r} is not a change source")
+        self._log().serve(change_source)  # type: ignore[arg-type]  # one of the three
+
+    # Versions
+
+    async def _known_newest(self, wanted: int | None = None) -> int:
+        """The newest version that is known; asked for anew where ``wanted`` is later, if it is
+        time to."""
+        newest, now = self._newest, anyio.current_time()
+        if newest is not None and (wanted is None or wanted <= newest or now < self._poll_at):
+            return newest
+        found = await self._client.version(self._table)
+        self._poll_at = now + self._options.poll_interval_s
+        # One server of several may be a little behind: only what is said twice is believed.
+        if newest is not None and found < newest and not self._went_back:
+            self._went_back = True
+            return newest
+        self._went_back = False
+        self._newest = found
+        return found
+
+    async def _known_oldest(self) -> int:
+        """The first version that the server can tell of; 0 where it can't say."""
+        if self._oldest is None:
+            try:
+                self._oldest = await self._client.version(self._table, timestamp_text(0))
+            except Refused as e:
+                if e.status == 401:
+                    raise
+                self._oldest = 0
+        return self._oldest
+
+    async def version_at_or_after(self, timestamp_ms: int) -> int | None:
+        """The first version at or after a time in epoch ms; None if all are before it.
+
+        Raises :class:`TableError` where the server does not look versions up by time.
+        """
+        async with self._lock:
+            try:
+                return await self._client.version(self._table, timestamp_text(timestamp_ms))
+            except Refused as e:
+                if e.status == 401:
+                    raise
+                try:
+                    await self._client.version(self._table, timestamp_text(0))
+                except Refused:
+                    raise e.at(table=self._root) from None
+                return None
+
+    # The store
+
+    async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
+        """See :class:`tailer.store.Store`."""
+        if folder.strip("/") != LOG_DIR:
+            return
+        digits = re.match(r"[0-9]{1,20}", start_after)
+        async with self._lock:
+            newest = await self._known_newest()
+            first = int(digits[0]) if digits else await self._known_oldest()
+            known_time = self._log().known_time
+        if newest - first > _LISTED_MAX:
+            raise TableError(
+                f"the sharing server speaks of {newest - first} versions, too many to list",
+                table=self._root,
+                hint="start at a version",
+            )
+        for version in range(first, newest + 1):
+            time_ms = known_time(version)
+            for name in (f"{version:020d}.{_CHECKPOINT}", f"{version:020d}.json"):
+                if name > start_after:
+                    yield FileStatus(name, 1, time_ms, name)
+
+    async def stat(self, location: str) -> FileStatus:
+        """See :class:`tailer.store.Store`."""
+        if location.startswith(("data/", "dv/")):
+            _, size, tag = await self._files.read(location, 0, 1)
+            return FileStatus(location, size, 0, tag)
+        async with self._lock:
+            return await _status(location, await self._made(location))
+
+    async def read(
+        self, location: str, offset: int = 0, length: int | None = None
+    ) -> tuple[bytes, FileStatus]:
+        """See :class:`tailer.store.Store`."""
+        if location.startswith(("data/", "dv/")):
+            data, size, tag = await self._files.read(location, offset, length)
+            return data, FileStatus(location, size, 0, tag)
+        async with self._lock:
+            if location == f"{LOG_DIR}/_last_checkpoint":
+                hint = b'{"version":%d,"size":1}' % await self._known_newest()
+                end = None if length is None else offset + length
+                return hint[offset:end], FileStatus("_last_checkpoint", len(hint), 0, "")
+            made = await self._made(location)
+            status = await _status(location, made)
+            return await anyio.to_thread.run_sync(_read, made.file, offset, length), status
+
+    async def _made(self, location: str) -> Spooled:
+        """A file of the log, made if it is not there yet. Raises FileNotFoundError."""
+        folder, _, name = location.rpartition("/")
+        try:
+            if folder == f"{LOG_DIR}/_sidecars" and (match := _COMMIT_NAME.fullmatch(name)):
+                return await self._log().sidecar(int(match[1]), await self._newest_for(match[1]))
+            if folder == LOG_DIR and (match := _COMMIT_NAME.fullmatch(name)):
+                return await self._log().commit(int(match[1]), await self._newest_for(match[1]))
+            if folder == LOG_DIR and (match := _CHECKPOINT_NAME.fullmatch(name)):
+                await self._newest_for(match[1])
+                return await self._log().checkpoint(int(match[1]))
+        except TableError as e:
+            raise e.at(table=self._root) from None
+        raise FileNotFoundError(location)
+
+    async def _newest_for(self, digits: str) -> int:
+        """The newest version. Raises FileNotFoundError if that one is not there yet."""
+        newest = await self._known_newest(int(digits))
+        if int(digits) > newest:
+            raise FileNotFoundError(digits)
+        return newest
+
+    async def open(self, location: str, size: int | None) -> pa.NativeFile:
+        """See :class:`tailer.store.Store`."""
+        return await self._files.open(location, size)
+
+    @asynccontextmanager
+    async def watch(self, folder: str) -> AsyncIterator[_Pause]:  # noqa: ARG002  # a server tells nothing by itself
+        """See :class:`tailer.store.Store`."""
+        yield _Pause()
+
+    async def aclose(self) -> None:
+        """Close all connections, and remove what was kept on the disk."""
+        await self._client.aclose()
+        if self._opened is not None:
+            scratch, links, _ = self._opened
+            self._opened = None
+            links.close()
+            await anyio.to_thread.run_sync(scratch.close)
+
+    # Links
+
+    async def expect(self, location: str, version: int, *, snapshot: bool) -> None:
+        """See :class:`tailer.store.Elsewhere`: another store may have read the log."""
+        _, links, log = self._open()
+        if location in links:
+            return
+        async with self._lock:
+            try:
+                await log.learn(location, version, snapshot=snapshot)
+            except TableError as e:
+                raise e.at(table=self._root) from None
+
+    async def link(self, location: str) -> Link:
+        """See :class:`tailer.store.https.Links`."""
+        return self._open()[1].get(location)[0]
+
+    async def renewed(self, location: str, old: Link) -> Link:
+        """See :class:`tailer.store.https.Links`."""
+        _, links, log = self._open()
+        async with self._lock:
+            # Several readers may find their URLs expired at once: one of them asks for all.
+            link, origin = links.get(location)
+            if link.issued == old.issued:
+                await log.renew(origin)
+                link, _ = links.get(location)
+                if link.issued == old.issued:
+                    raise FileNotFoundError(location)
+            return link
+
+
+class _Pause:
+    """Waits: the server has no way to tell of a new version."""
+
+    async def wait(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+
+
+async def _status(location: str, made: Spooled) -> FileStatus:
+    size = (await anyio.to_thread.run_sync(made.file.stat)).st_size
+    name = location.rpartition("/")[2]
+    return FileStatus(name, size, made.mtime_ms, name)
+
+
+def _read(file: Path, offset: int, length: int | None) -> bytes:
+    with file.open("rb") as f:
+        f.seek(offset)
+        return f.read() if length is None else f.read(length)

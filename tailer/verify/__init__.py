@@ -1,0 +1,1 @@
+"""Proofs on a table or a topic of your own: `tailer verify`."""

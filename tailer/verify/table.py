@@ -1,0 +1,223 @@
+"""The proof of exact rows: a snapshot, and the events after it, give the later snapshot.
+
+All rows go through the comparison's engine with a sign: the rows of the earlier snapshot and those
+that come count +1, those that leave and the rows of the later snapshot -1. Whatever does not add up
+to zero is a wrong event, wherever it comes from: also from a writer's wrong cdc files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import anyio.to_thread
+import pyarrow as pa
+import pyarrow.compute as pc
+from anyio.from_thread import BlockingPortal
+
+from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, Offset
+from tailer.decode.engine import Engine
+from tailer.decode.rows import output_schema
+from tailer.decode.stream import REF_FIELDS, RowStream
+from tailer.decode.variant import canonical_variants
+from tailer.delta.snapshot import TableState
+from tailer.errors import CorruptRow, first_error
+from tailer.feed.options import FeedOptions
+from tailer.feed.read import read_changes
+from tailer.log.mapping_removals import mapping_removals
+from tailer.log.table import DeltaLog
+
+__all__ = ["SignedRows", "Verdict", "compare_rows", "verify"]
+
+_COMING = pa.array(["insert", "update_postimage"])
+_EXAMPLES_MAX = 5
+
+_Side = Literal["leaving", "coming"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came out for the versions first..last.
+
+    ``missing``: rows of the later snapshot that the events do not lead to; ``surplus``: rows that
+    they lead to and that are not there. ``examples`` has up to five of them, with a column
+    ``surplus`` (negative: missing). ``events`` counts the events.
+    """
+
+    first: int
+    last: int
+    events: int
+    missing: int
+    surplus: int
+    examples: pa.Table | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the events are right."""
+        return not (self.missing or self.surplus)
+
+
+async def verify(
+    log: DeltaLog, first: int, last: int, options: FeedOptions
+) -> AsyncGenerator[Verdict, None]:
+    """Verdicts on the versions first..last: one on all of them together if that is exact.
+
+    Otherwise, or where the range has no one schema that all rows can be read in, one for each
+    version, in order. Memory is bounded by ``options.diff``.
+    """
+    try:
+        verdict = await _verify(log, first, last, options)
+    except CorruptRow:
+        if first == last:
+            raise
+        verdict = None
+    if verdict is not None and (verdict.exact or first == last):
+        yield verdict
+        return
+    for version in range(first, last + 1):
+        yield await _verify(log, version, version, options)
+
+
+async def _verify(log: DeltaLog, first: int, last: int, options: FeedOptions) -> Verdict:
+    state = (await log.snapshot(last)).state
+    removals = await mapping_removals(log, first, last, state)
+    options = replace(options, decode=replace(options.decode, removals=removals))
+    try:
+        return await _verify_in(log, first, last, options, state)
+    except CorruptRow:
+        if first < last or first == 0:
+            raise
+        before = (await log.snapshot(first - 1)).state
+        if before.schema == state.schema:
+            raise
+    # No row can be read in both schemas, so none may stay: each side is held against its own.
+    left = await _verify_in(log, first, last, options, before, "leaving")
+    came = await _verify_in(log, first, last, options, state, "coming")
+    return Verdict(
+        first,
+        last,
+        left.events + came.events,
+        left.missing + came.missing,
+        left.surplus + came.surplus,
+        left.examples if came.exact else came.examples,
+    )
+
+
+async def _verify_in(
+    log: DeltaLog,
+    first: int,
+    last: int,
+    options: FeedOptions,
+    state: TableState,
+    side: _Side | None = None,
+) -> Verdict:
+    """The verdict in one schema: on all rows; or on one side's, which are in that schema."""
+    decode = replace(options.decode, target=None if side else state, columns=None)
+    options = replace(options, decode=decode)
+    try:
+        async with BlockingPortal() as portal:
+            signed = SignedRows(portal, log, first, last, options, state, side)
+            compare = partial(compare_rows, signed, options)
+            missing, surplus, examples = await anyio.to_thread.run_sync(compare)
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
+    return Verdict(first, last, signed.events, missing, surplus, examples)
+
+
+def compare_rows(signed: SignedRows, options: FeedOptions) -> tuple[int, int, pa.Table | None]:
+    """How many rows are missing and how many too many, and examples of them."""
+    rows = signed.stream()
+    # An engine that fails leaves the rest of the rows, and what they come from must be closed here.
+    with closing(rows), Engine(options.diff) as engine:
+        missing, surplus, examples = engine.unbalanced(rows, _EXAMPLES_MAX)
+    names = [*signed.names[: examples.num_columns - 1], "surplus"]
+    return missing, surplus, examples.rename_columns(names) if examples.num_rows else None
+
+
+class SignedRows:
+    """All rows of both snapshots and of the events between them, each with its sign."""
+
+    def __init__(
+        self,
+        portal: BlockingPortal,
+        log: DeltaLog,
+        first: int,
+        last: int,
+        options: FeedOptions,
+        state: TableState,
+        side: _Side | None = None,
+    ) -> None:
+        self.side = side
+        self.portal = portal
+        self.log = log
+        self.first, self.last = first, last
+        self.options = options
+        self.events = 0
+        fields = list(output_schema(state))[: -len(METADATA_FIELDS)]
+        self.names = [f.name for f in fields]
+        numbered = (pa.field(f"c{i}", f.type) for i, f in enumerate(fields))
+        self.schema = pa.schema([*REF_FIELDS, *numbered])
+
+    def stream(self) -> RowStream:
+        """The rows as the engine takes them, once."""
+        return RowStream(self.schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        if self.first and self.side != "coming":
+            for batch in self._pull(self._snapshot(self.first - 1)):
+                yield self._signed(batch, pa.repeat(pa.scalar(1, pa.int8()), batch.num_rows))
+        yield from self.changes()
+        if self.side != "leaving":
+            for batch in self._pull(self._snapshot(self.last)):
+                yield self._signed(batch, pa.repeat(pa.scalar(-1, pa.int8()), batch.num_rows))
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the events, counted in ``events``."""
+        changes = read_changes(self.log, Offset(self.first), self.last, self.options)
+        for batch in self._pull(changes):
+            comes = pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
+            sign = pc.if_else(comes, pa.scalar(1, pa.int8()), pa.scalar(-1, pa.int8()))
+            meant = pa.repeat(pa.scalar(True), batch.num_rows)
+            if self.side is not None:
+                meant = comes if self.side == "coming" else pc.invert(comes)
+            count = pc.sum(meant).as_py() or 0
+            if count:
+                self.events += count
+                yield self._signed(batch, sign).filter(meant)
+
+    def _snapshot(self, version: int) -> AsyncGenerator[ChangeBatch, None]:
+        start = Offset(version, snapshot=True)
+        return read_changes(self.log, start, version, self.options)
+
+    def _signed(self, batch: ChangeBatch, sign: pa.Array) -> pa.RecordBatch:
+        values = [self.comparable(c) for c in batch.rows.columns[: -len(METADATA_FIELDS)]]
+        if [v.type for v in values] != [f.type for f in list(self.schema)[len(REF_FIELDS) :]]:
+            raise CorruptRow(
+                "a row that leaves is not in the schema of the version before, or one that comes "
+                "not in its own",
+                version=batch.version,
+            )
+        return pa.RecordBatch.from_arrays([sign, batch.positions, *values], schema=self.schema)
+
+    def comparable(self, column: pa.Array) -> pa.Array:
+        """A column of a snapshot or an event such that equal values are equal there."""
+        return canonical_variants(column)
+
+    def _pull(self, batches: AsyncGenerator[ChangeBatch, None]) -> Iterator[ChangeBatch]:
+        """Drive the async side from the engine's thread."""
+
+        async def following() -> ChangeBatch | None:
+            return await anext(batches, None)
+
+        async def close() -> None:
+            async with aclosing(batches):
+                pass
+
+        try:
+            while (batch := self.portal.call(following)) is not None:
+                yield batch
+        finally:
+            self.portal.call(close)

@@ -1,0 +1,372 @@
+"""``CONFIG.toml``: what it means, and that every mistake is one line that says where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailer.cli.main import main
+from tailer.config.feeds import Config, load_config
+from tailer.config.settings import DAEMON, FEED, Kind
+from tailer.errors import ConfigError
+from tailer.log.history import parse_timestamp
+from tests.support.source import ROOT
+
+SINK = '[feeds.orders.sink]\ntype = "jsonl"\npath = "orders.jsonl"\n'
+SMALLEST = '[feeds.orders]\ntable = "orders"\n' + SINK
+
+
+def load(folder: Path, text: str, **environment: str) -> Config:
+    path = folder / "tailer.toml"
+    path.write_text(text)
+    return load_config(path, environment)
+
+
+def test_options_of_s3_are_for_tables_on_s3_alone(tmp_path: Path) -> None:
+    for table, options in (("S3://lake/t", {"region": "r"}), ("s3_export/t", {})):
+        config = load(
+            tmp_path, '[store.s3]\nregion = "r"\n' + SMALLEST.replace('orders"\n', f'{table}"\n', 1)
+        )
+        assert config.feeds["orders"].store == options
+
+
+def test_the_smallest_file_has_defaults(tmp_path: Path) -> None:
+    config = load(tmp_path, SMALLEST)
+    assert config.http == ("127.0.0.1", 9464)
+    assert config.state == tmp_path / "state"
+    feed = config.feeds["orders"]
+    assert (feed.table, feed.start, feed.sink_type) == ("orders", "latest", "jsonl")
+    assert feed.sink_options == {"path": "orders.jsonl"}
+    assert feed.options.change_source == "auto"
+    assert feed.options.decode.batch_rows_max == 131_072
+
+
+def test_every_key_reaches_its_place(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        """
+        [daemon]
+        http = "[::1]:0"
+        state = "/var/lib/tailer"
+        lock_folder = "run"
+        [feeds."orders.eu"]
+        table = "/data/orders"
+        from = 12
+        change_source = "cdf"
+        batch_rows_max = 1
+        batch_bytes_max = 2
+        writer_timezone = "Europe/Berlin"
+        torn_commit_max_s = 0.5
+        poll_min_s = 1
+        poll_max_s = 2.5
+        retry_min_s = 3
+        retry_max_s = 4
+        [feeds."orders.eu".sink]
+        type = "jsonl"
+        path = "-"
+        ids = false
+        """,
+    )
+    assert config.http == ("::1", 0)
+    assert config.state == Path("/var/lib/tailer")
+    assert config.lock_folder == tmp_path / "run"
+    feed = config.feeds["orders.eu"]
+    assert (feed.start, feed.torn_commit_max_s) == ("12", 0.5)
+    options = feed.options
+    assert options.change_source == "cdf"
+    assert (options.decode.batch_rows_max, options.decode.batch_bytes_max) == (1, 2)
+    assert options.decode.writer_timezone == "Europe/Berlin"
+    assert (options.follow.poll_min_s, options.follow.poll_max_s) == (1.0, 2.5)
+    assert (options.retry.pause_min_s, options.retry.pause_max_s) == (3.0, 4.0)
+    assert feed.sink_options == {"path": "-", "ids": False}
+
+
+def test_http_can_be_off(tmp_path: Path) -> None:
+    assert load(tmp_path, '[daemon]\nhttp = ""\n' + SMALLEST).http is None
+
+
+def test_variables_come_from_the_environment(tmp_path: Path) -> None:
+    text = SMALLEST.replace('"orders"', '"/data/${STAGE}/${NAME}"')
+    config = load(tmp_path, text, STAGE="prod", NAME="orders")
+    assert config.feeds["orders"].table == "/data/prod/orders"
+
+
+def feed_with(line: str) -> str:
+    return f'[feeds.orders]\ntable = "orders"\n{line}\n{SINK}'
+
+
+MISTAKES = {
+    "no feeds": ("[daemon]\n", "feeds is missing"),
+    "empty feeds": ("[feeds]\n", "feeds is empty"),
+    "unknown table": (SMALLEST + "[sinks]\n", "sinks is not known; known are daemon, feeds, store"),
+    "unknown daemon key": (
+        "[daemon]\nport = 1\n" + SMALLEST,
+        "daemon.port is not known; known are http, lease_s,",
+    ),
+    "unknown feed key": (
+        feed_with("tavle = 1"),
+        "feeds.orders.tavle is not known (did you mean 'table'?); known are",
+    ),
+    "no table": ("[feeds.orders]\n" + SINK, "feeds.orders.table is missing"),
+    "no sink": ('[feeds.orders]\ntable = "orders"\n', "feeds.orders.sink is missing"),
+    "no sink type": (
+        '[feeds.orders]\ntable = "orders"\n[feeds.orders.sink]\n',
+        "feeds.orders.sink.type is missing",
+    ),
+    "table is a number": ("[feeds.orders]\ntable = 1\n" + SINK, "feeds.orders.table is 1, and"),
+    "feed is no table": ("[feeds]\norders = 1\n", "feeds.orders must be a table"),
+    "daemon is no table": ("daemon = 1\n" + SMALLEST, "daemon is 1, and must be a"),
+    "unknown source": (
+        feed_with('change_source = "magic"'),
+        "feeds.orders.change_source is 'magic', and must be one of auto, cdf, derived",
+    ),
+    "rows below one": (
+        feed_with("batch_rows_max = 0"),
+        "batch_rows_max is 0, and must be a whole number, greater than 0",
+    ),
+    "rows as text": (
+        feed_with('batch_rows_max = "9"'),
+        "batch_rows_max is '9', and must be a whole number",
+    ),
+    "rows as a flag": (feed_with("batch_rows_max = true"), "batch_rows_max is True, and must be"),
+    "negative seconds": (
+        feed_with("poll_max_s = -1"),
+        "poll_max_s is -1, and must be a number, greater than 0",
+    ),
+    "endless seconds": (feed_with("poll_max_s = inf"), "poll_max_s is inf, and must be a number"),
+    "too great for any machine": (
+        feed_with(f"batch_bytes_max = {2**63}"),
+        "batch_bytes_max is 9223372036854775808, and must be a whole number",
+    ),
+    "too little to compare with": (
+        feed_with("diff_memory_bytes_max = 1000000"),
+        "diff_memory_bytes_max is 1000000, and must be a whole number, 67108864 or greater",
+    ),
+    "no such start": (
+        feed_with('from = "12x"'),
+        "feeds.orders.from is '12x', and must be latest, earliest, snapshot, a version or a time",
+    ),
+    "no such zone": (
+        feed_with('writer_timezone = "Mars/Base"'),
+        "feeds.orders.writer_timezone is 'Mars/Base', not a time zone's name",
+    ),
+    "address without port": (
+        '[daemon]\nhttp = "localhost"\n' + SMALLEST,
+        "daemon.http is 'localhost', and must be host:port",
+    ),
+    "port too high": ('[daemon]\nhttp = "::1:65536"\n' + SMALLEST, "must be host:port"),
+    "variable that is not set": (
+        SMALLEST.replace('"orders"', '"${NOWHERE}"'),
+        "the environment variable NOWHERE is not set",
+    ),
+    "not TOML": ("[feeds", "is not TOML"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_with_file_and_key(
+    tmp_path: Path, mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, sentence = MISTAKES[mistake]
+    path = tmp_path / "tailer.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        load_config(path, {})
+    for command in ("run", "check"):
+        assert main([command, str(path)]) == 2
+        printed = capsys.readouterr()
+        (line,) = printed.err.splitlines()
+        assert line.startswith(f"tailer: {path}")
+        assert sentence in line
+        assert printed.out == ""
+
+
+SINK_MISTAKES = {
+    "unknown type": ('type = "carrier-pigeon"', "no sink of type 'carrier-pigeon'; installed are"),
+    "no path": ('type = "jsonl"', "needs the option 'path'"),
+    "unknown option": (
+        'type = "jsonl"\npath = "x"\npaht = 1',
+        "has no option 'paht' (did you mean 'path'?); allowed are",
+    ),
+    "wrong kind": ('type = "jsonl"\npath = 7', "option 'path' of sink 'jsonl' is 7, not a str"),
+    "no flag": ('type = "jsonl"\npath = "x"\nids = 1', "option 'ids' of sink 'jsonl' is 1, not a"),
+}
+
+
+@pytest.mark.parametrize("mistake", SINK_MISTAKES)
+def test_a_mistake_in_a_sink_is_one_line_too(
+    tmp_path: Path, mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, sentence = SINK_MISTAKES[mistake]
+    path = tmp_path / "tailer.toml"
+    path.write_text(
+        f'[daemon]\nhttp = ""\n[feeds.orders]\ntable = "x"\n[feeds.orders.sink]\n{text}\n'
+    )
+    assert main(["run", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tailer: {path}: feeds.orders.sink: ")
+    assert sentence in line
+
+
+def test_a_start_may_be_a_time_of_toml(tmp_path: Path) -> None:
+    text = feed_with("from = 2026-01-31T12:00:00+01:00")
+    assert parse_timestamp(load(tmp_path, text).feeds["orders"].start) == 1_769_857_200_000
+
+
+def test_a_file_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(tmp_path / "none.toml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tailer: {tmp_path / 'none.toml'} can't be read")
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_start_that_means_nothing_is_a_mistake(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tailer.toml"
+    path.write_text('[daemon]\nhttp = ""\n' + feed_with('from = "yesterday"'))
+    assert main([command, str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tailer: {path}: feeds.orders.from")
+    assert "'yesterday'" in line
+
+
+# Every key
+
+
+def with_value(table: str, key: str, value: str) -> str:
+    """A file in which one key has this value."""
+    if table == "daemon":
+        return f"[daemon]\n{key} = {value}\n{SMALLEST}"
+    lines = {"table": '"orders"', key: value}
+    head = "".join(f"{k} = {v}\n" for k, v in lines.items())
+    return f"[feeds.orders]\n{head}" + ("" if key in ("sink", "sinks") else SINK)
+
+
+WRONG: dict[Kind, list[str]] = {
+    "text": ["1", "true", "['a']"],
+    "whole": ["'1'", "1.5", "true", "0", "-1", "nan"],
+    "number": ["'1'", "true", "-0.5", "nan", "[]"],
+    "flag": ["'true'", "1", "0"],
+    "texts": ["'a'", "[1]", "[['a']]", "{}"],
+    "table": ["'a'", "1", "['a']"],
+    "start": ["'soon'", "-1", "true", "{}"],
+}
+EVERY_MISTAKE = [
+    (table, key, value)
+    for table, settings in (("daemon", DAEMON), ("feeds.orders", FEED))
+    for key, setting in settings.items()
+    for value in [*WRONG[setting.kind], *(["'no such choice'"] if setting.choices else [])]
+]
+
+
+@pytest.mark.parametrize(("table", "key", "value"), EVERY_MISTAKE)
+def test_every_key_s_mistakes_name_file_key_and_what_is_allowed(
+    tmp_path: Path, table: str, key: str, value: str
+) -> None:
+    setting = (DAEMON if table == "daemon" else FEED)[key]
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, with_value(table, key, value))
+    sentence = str(refused.value)
+    assert sentence.startswith(f"{tmp_path / 'tailer.toml'}: {table}.{key} is ")
+    assert "\n" not in sentence
+    allowed = "a version or a time" if setting.kind == "start" else setting.allowed()
+    assert allowed in sentence
+
+
+def test_every_default_is_allowed(tmp_path: Path) -> None:
+    for settings in (DAEMON, FEED):
+        for key, setting in settings.items():
+            assert setting.default is None or not setting.fault(setting.default), key
+    load(tmp_path, SMALLEST)
+
+
+MORE_MISTAKES = {
+    "unknown store": ("[store.gcs]\n" + SMALLEST, "store.gcs is not known; known are s3"),
+    "name with a slash": ('[feeds."a/b"]\ntable = "x"\n',
+                          "feeds has the name 'a/b'; it must not be empty or hold a /"),
+    "two tokens": ("[daemon]\ntoken = 'a'\ntoken_file = 'b'\n" + SMALLEST, "only one of the two"),
+    "no token file": ("[daemon]\ntoken_file = 'b'\n" + SMALLEST, "token_file is 'b', which can't"),
+    "deprecated": (feed_with("ignore_changes = true"), "use skip_change_commits"),
+    "empty state": ("[daemon]\nstate = ''\n" + SMALLEST,
+                    "daemon.state is empty, and must be a folder or s3://bucket/prefix"),
+    "empty table": ("[feeds.orders]\ntable = ''\n", "feeds.orders.table is empty, and must be"),
+    "unknown option of S3": ("[store.s3]\narea = 'x'\n" + SMALLEST,
+                             "store.s3: area is not an option of the S3 store; known are "),
+    "bad option of S3": ("[store.s3]\nmax_attempts = 0\n" + SMALLEST,
+                         "store.s3: max_attempts is 0, and must be at least 1"),
+    "bad where": (feed_with("where = 'a +'"), "feeds.orders.where is 'a +', not understood at"),
+    "bad mask": (feed_with("mask = {a = 'hide'}"),
+                 "feeds.orders.mask.a is 'hide', and must be one of drop, redact, hash"),
+    "no mask key": (feed_with("mask = {a = 'hash'}"),
+                    "feeds.orders.mask_key has 0 bytes, and must have 16 to 64"),
+    "crossed polls": (feed_with("poll_min_s = 9\npoll_max_s = 1"),
+                      "feeds.orders.poll_min_s is 9.0, and must not be above poll_max_s"),
+    "sink and sinks": (SMALLEST + "[feeds.orders.sinks.a]\ntype = 'jsonl'\n",
+                       "feeds.orders.sinks stands beside sink"),
+    "sink of sinks": ("[feeds.orders]\ntable='x'\n[feeds.orders.sinks.a]\npath = 'x'\n",
+                      "feeds.orders.sinks.a.type is missing"),
+    "sink without type": ("[feeds.orders]\ntable='x'\n[feeds.orders.sink]\ntype = 1\n",
+                          "feeds.orders.sink.type is 1, and must be a string"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MORE_MISTAKES)
+def test_what_contradicts_itself_is_one_line_too(tmp_path: Path, mistake: str) -> None:
+    text, sentence = MORE_MISTAKES[mistake]
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, text)
+    assert str(refused.value).startswith(f"{tmp_path / 'tailer.toml'}: ")
+    assert sentence in str(refused.value)
+
+
+STORE_MISTAKES = {
+    "option of a local table": ("[feeds.orders.store]\nregion = 'x'\n", "takes no option 'region'"),
+    "parked on S3": ("[daemon]\nstate = 's3://bucket/state'\n", "feeds.orders.park is missing"),
+}
+
+
+@pytest.mark.parametrize("mistake", STORE_MISTAKES)
+def test_what_only_the_parts_know_is_refused_before_anything_starts(
+    tmp_path: Path, mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more, sentence = STORE_MISTAKES[mistake]
+    path = tmp_path / "tailer.toml"
+    path.write_text(feed_with('on_reject = "park"') + more)
+    for command in ("run", "check"):
+        assert main([command, str(path)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"tailer: {path}: feeds.orders")
+        assert sentence in line
+
+
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    text = "[daemon]\ntoken = 'geheim'\n" + feed_with(
+        "mask = {a = 'hash'}\nmask_key = 'geheim geheim geheim'"
+    ).replace('path = "orders.jsonl"', "password = 'geheim'")
+    assert "geheim" not in repr(load(tmp_path, text + "[store.s3]\nprofile = 'geheim'\n"))
+
+
+def test_the_reference_names_every_key_with_what_is_allowed() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    sections = dict(zip(("daemon", "store", "feeds"), text.split("\n## ")[1:], strict=True))
+    for section, settings in (("daemon", DAEMON), ("feeds", FEED)):
+        rows = {}
+        for line in sections[section].split("\n### ")[0].splitlines():
+            if line.startswith("| `"):
+                cells = [cell.strip() for cell in line.strip("|").split("|")]
+                rows[cells[0].strip("`")] = cells[1]
+        assert rows == {key: setting.allowed() for key, setting in settings.items()}
+
+
+def test_what_the_sharing_server_reads_may_stand_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "tailer.toml"
+    path.write_text(
+        '[share]\nsigning_key = "${NOT_SET_HERE}"\n[recipients.ann]\ngrants = ["s"]\n'
+        '[shares.s.schemas.x.tables.t]\nlocation = "t"\n'
+        '[feeds.t]\ntable = "t"\n[feeds.t.sink]\ntype = "jsonl"\npath = "-"\n'
+    )
+    assert set(load_config(path, {}).feeds) == {"t"}

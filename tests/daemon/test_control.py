@@ -1,0 +1,309 @@
+"""The control API, reloading, patterns and lifecycle of a real daemon."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.support.ordered import SCHEMA, TOKEN, Setting, until, wait_for_count, wait_for_state
+from tests.support.programs import run_tailer
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(tmp_path)
+
+
+def test_a_feed_is_paused_resumed_stopped_and_started(setting: Setting) -> None:
+    table = setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        for order, state, lease in (("pause", "paused", "held"), ("stop", "stopped", "none")):
+            assert setting.order("orders", order) == (202, {"feed": "orders", "order": order})
+            wait_for_state(program, setting, state)
+            assert setting.status("orders")["lease"] == lease
+            before = setting.ids("orders")
+            table.insert([{"id": 10}])
+            program.wait_a_moment(0.2)
+            assert setting.ids("orders") == before
+            assert setting.ask("GET", "/readyz")[0] == 200, "it rests because it is to"
+            setting.order("orders", "resume" if order == "pause" else "start")
+            wait_for_count(program, setting, len(before) + 1)
+        # An event is in the file before it is counted.
+        until(program, lambda: setting.status("orders")["events"] == 5)
+        status = setting.status("orders")
+        assert (status["state"], status["lease"]) == ("following", "held")
+        assert status["offset"]["version"] == 4
+        assert program.stop() == 0
+
+
+def test_control_needs_the_token(setting: Setting) -> None:
+    setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        for token in (None, "", "wrong", TOKEN[:-1]):
+            assert setting.ask("GET", "/api/v1/feeds", token=token)[0] == 401
+            assert setting.ask("POST", "/api/v1/feeds/orders/stop", token=token)[0] == 401
+        assert setting.ask("GET", "/api/v1/feeds")[0] == 200
+        assert setting.order("nobody", "stop") == (404, {"error": "there is no feed 'nobody'"})
+        assert setting.ask("GET", "/api/v1/feeds/nobody")[0] == 404
+        assert setting.ask("POST", "/api/v1/feeds/orders/skip", "{")[0] == 400
+        assert setting.ask("POST", "/api/v1/feeds/orders/skip", "[1]")[0] == 400
+        assert setting.ask("POST", "/api/v1/feeds/orders/skip", b"\xff\xfe{")[0] == 400
+        assert setting.ask("POST", "/api/v1/feeds/orders/skip", "[" * 60_000)[0] == 400
+        assert setting.ask("POST", "/api/v1/feeds/orders/skip", " " * 70_000)[0] == 413
+        assert setting.ask("GET", "/api/v1/feeds", token="\xff")[0] == 401
+        for scheme in ("bearer", "BEARER", "bEaReR"):
+            assert setting.ask("GET", "/api/v1/feeds", scheme=scheme)[0] == 200
+        assert setting.ask("GET", "/api/v1/feeds", scheme="Basic")[0] == 401
+        assert setting.order("orders", "skip", version=-1)[0] == 400
+        status, answer = setting.order("orders", "skip", version=1)
+        assert status == 400
+        assert "version 1 can't be skipped: the feed is at version 2" in answer["error"]
+        assert setting.order("orders", "resnapshot", where="id +")[0] == 400
+        status, answer = setting.order("orders", "resnapshot", where="id = 1")
+        assert status == 400
+        assert "the table's partition columns are: none" in answer["error"]
+        assert TOKEN not in str(program)
+        assert program.stop() == 0
+
+
+def test_without_a_token_status_is_read_here_and_nothing_is_changed(setting: Setting) -> None:
+    setting.daemon = ""
+    setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        (feed,) = setting.ask("GET", "/api/v1/feeds", token=None)[1]["feeds"]
+        assert feed["name"] == "orders"
+        for host in ("localhost:1", "[::1]:1"):
+            assert setting.ask("GET", "/api/v1/feeds", token=None, host=host)[0] == 200
+        assert setting.ask("GET", "/api/v1/feeds", token=None, host="evil.example")[0] == 401
+        status, answer = setting.ask("POST", "/api/v1/feeds/orders/stop", token=None)
+        assert (status, answer["error"]) == (403, "control is off: no daemon.token is configured")
+        assert program.stop() == 0
+
+
+def test_the_token_may_lie_in_a_file(setting: Setting) -> None:
+    (setting.folder / "secret").write_text(TOKEN + "\n")
+    setting.daemon = 'token_file = "secret"\n'
+    setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        until(program, lambda: setting.status("orders")["state"] == "following")
+        assert program.stop() == 0
+
+
+def test_a_new_schema_waits_for_a_resume(setting: Setting) -> None:
+    table = setting.table("orders")
+    setting.feed("orders", 'on_schema_change = "pause"')
+    with setting.program() as program:
+        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        table.schema = pa.schema([*SCHEMA, ("country", pa.string())])
+        table.commit(table.metadata(), table.add([{"id": 3, "country": "DE"}]))
+        until(program, lambda: setting.status("orders")["state"] == "paused")
+        assert "added country" in setting.status("orders")["last_error"]
+        setting.order("orders", "resume")
+        until(program, lambda: setting.ids("orders") == [0, 1, 2, 3])
+        assert program.stop() == 0
+
+
+def test_a_version_that_stops_a_feed_is_skipped(setting: Setting) -> None:
+    table = setting.table("orders")
+    other = setting.table("other")
+    setting.feed("orders")
+    setting.feed("other")
+    with setting.program() as program:
+        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        add = table.add([{"id": 3}])
+        (table.folder / add["add"]["path"]).unlink()
+        table.commit(add)
+        table.insert([{"id": 4}])
+        until(program, lambda: setting.status("orders")["state"] == "failed")
+        assert "the data file is gone" in setting.status("orders")["last_error"]
+        assert setting.ask("GET", "/readyz")[0] == 503
+        assert setting.order("orders", "skip", version=2)[0] == 202
+        until(program, lambda: setting.ids("orders") == [0, 1, 2, 4])
+        assert [n["_notice"] for n in setting.lines("orders") if "_notice" in n] == [
+            "skipped_version"
+        ]
+        other.insert([{"id": 3}])
+        until(program, lambda: setting.ids("other") == [0, 1, 2, 3])
+        assert program.stop() == 0
+
+
+def test_a_table_is_read_again_while_changes_go_on(setting: Setting) -> None:
+    table = setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        assert setting.order("orders", "resnapshot")[0] == 202
+        until(program, lambda: len(setting.ids("orders")) == 6)
+        until(program, lambda: setting.status("orders")["resnapshots"] == 0)
+        table.insert([{"id": 3}])
+        until(program, lambda: setting.ids("orders")[6:] == [3])
+        kinds = [n["_notice"] for n in setting.lines("orders") if "_notice" in n]
+        assert kinds == ["snapshot_begin", "snapshot_end"]
+        assert program.stop() == 0
+
+
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_the_configuration_is_read_again(setting: Setting, *, by_signal: bool) -> None:
+    for name in ("same", "gone", "changed", "new"):
+        setting.table(name)
+    for name in ("same", "gone", "changed"):
+        setting.feed(name)
+    with setting.program() as program:
+        until(program, lambda: all(setting.ids(n) for n in ("same", "gone", "changed")))
+        del setting.feeds["gone"]
+        setting.feed("changed", "batch_rows_max = 1")
+        setting.feed("new")
+        if by_signal:
+            program.process.send_signal(signal.SIGHUP)
+        else:
+            status, said = setting.ask("POST", "/api/v1/reload")
+            assert (status, said) == (
+                200,
+                {"started": ["new"], "stopped": ["gone"], "restarted": ["changed"]},
+            )
+        until(program, lambda: setting.ids("new") == [0, 1, 2])
+        names = {feed["name"] for feed in setting.ask("GET", "/api/v1/feeds")[1]["feeds"]}
+        assert names == {"same", "changed", "new"}
+        assert setting.ids("changed") == [0, 1, 2], "it went on from its offset"
+        assert sum("feed same following" in e for e in program.errors) == 1, "left alone"
+
+        setting.feed("new", "batch_rows_max = 0")
+        if by_signal:
+            program.process.send_signal(signal.SIGHUP)
+            program.wait_until(lambda: any("batch_rows_max is 0" in e for e in program.errors))
+        else:
+            status, said = setting.ask("POST", "/api/v1/reload")
+            assert status == 400
+            assert "feeds.new.batch_rows_max is 0" in said["error"]
+        assert setting.status("new")["state"] == "following", "a mistake changes nothing"
+        assert program.stop() == 0
+
+
+def test_a_reload_leaves_the_state_where_it_is(setting: Setting) -> None:
+    table = setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        setting.state = "elsewhere"
+        setting.feed("orders", "batch_rows_max = 1")
+        assert setting.ask("POST", "/api/v1/reload")[1]["restarted"] == ["orders"]
+        table.insert([{"id": 3}])
+        until(program, lambda: 3 in setting.ids("orders"))
+        assert setting.ids("orders") == [0, 1, 2, 3], "it went on from its offset"
+        assert any("daemon.state has changed" in e for e in program.errors)
+        assert program.stop() == 0
+    assert not (setting.folder / "elsewhere").exists()
+
+
+def test_tables_of_a_pattern_come_and_go(setting: Setting) -> None:
+    setting.table("lake/one")
+    setting.feed("lake", "discover_s = 0.1", table="lake/*/", output="lake-{table}.jsonl")
+    with setting.program() as program:
+        until(program, lambda: setting.ids("lake-one") == [0, 1, 2])
+        setting.table("lake/two", 2)
+        until(program, lambda: setting.ids("lake-two") == [0, 1])
+        assert setting.status("lake/two")["state"] == "following"
+        assert setting.order("lake/two", "pause")[0] == 202
+        shutil.rmtree(setting.folder / "lake" / "one")
+        until(
+            program,
+            lambda: (
+                [f["name"] for f in setting.ask("GET", "/api/v1/feeds")[1]["feeds"]] == ["lake/two"]
+            ),
+        )
+        assert program.stop() == 0
+    done = run_tailer("offsets", "show", setting.config, "lake/two")
+    assert json.loads(done.stdout)["version"] == 2
+    done = run_tailer("check", setting.config)
+    assert done.stdout.startswith("lake/two: ok, "), done.stdout + done.stderr
+
+
+def test_a_table_that_comes_later_is_followed_by_order(setting: Setting) -> None:
+    setting.table("others")
+    setting.feed("orders")
+    setting.feed("others")
+    with setting.program() as program:
+        wait_for_state(program, setting, "failed")
+        assert "no Delta table there" in setting.status("orders")["last_error"]
+        setting.table("orders")
+        assert setting.order("orders", "start")[0] == 202
+        wait_for_count(program, setting, 3)
+        assert program.stop() == 0
+
+
+def test_several_sinks_have_offsets_of_their_own(setting: Setting) -> None:
+    setting.table("orders")
+    setting.feed_of_two()
+    with setting.program() as program:
+        until(program, lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2])
+        assert setting.status("orders")["sinks"] == ["a: jsonl", "b: jsonl"]
+        assert program.stop() == 0
+    assert run_tailer("offsets", "reset", setting.config, "orders/b").returncode == 0
+    with setting.program() as program:
+        until(program, lambda: setting.ids("b") == [0, 1, 2] * 2)
+        assert program.stop() == 0
+    assert setting.ids("a") == [0, 1, 2]
+
+
+def test_log_lines_may_be_json(setting: Setting) -> None:
+    setting.daemon += 'log_format = "json"\n'
+    setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        assert program.stop() == 0
+    # Python's own development mode says things too, of its slow steps.
+    lines = [json.loads(line) for line in program.errors if line.startswith("{")]
+    (line,) = (line for line in lines if line.get("event") == "following")
+    assert (line["feed"], line["level"]) == ("orders", "info")
+    assert {"time", "message"} <= line.keys()
+
+
+def test_what_is_paused_from_the_start_waits(setting: Setting) -> None:
+    setting.table("orders")
+    setting.feed("orders", "paused = true")
+    with setting.program() as program:
+        until(program, lambda: setting.status("orders")["state"] == "paused")
+        assert setting.ids("orders") == []
+        setting.order("orders", "resume")
+        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        assert program.stop() == 0
+
+
+CHECKS = {
+    'columns = ["idd"]': "feeds.orders.columns names 'idd', and the table's columns are: id",
+    'key = ["nr"]': "feeds.orders.key names 'nr', and the table's columns are: id",
+    'mask = {mail = "drop"}': "feeds.orders.mask names 'mail', and the table's columns are: id",
+    "where = 'id = 1'": "orders.where names 'id', and the table's partition columns are: none",
+}
+
+
+@pytest.mark.parametrize("line", CHECKS)
+def test_check_finds_names_that_the_table_does_not_have(setting: Setting, line: str) -> None:
+    setting.table("orders")
+    setting.feed("orders", line)
+    done = run_tailer("check", setting.config)
+    assert done.returncode == 2
+    assert CHECKS[line] in done.stderr
+
+
+def test_check_says_where_each_sink_would_start(setting: Setting) -> None:
+    setting.table("orders")
+    setting.feed_of_two()
+    assert run_tailer(
+        "offsets", "set", setting.config, "orders/b", "--at-version", "2"
+    ).returncode == 0  # fmt: skip
+    done = run_tailer("check", setting.config)
+    assert "a from version 0, index 0 (earliest), b from version 2, index 0 (saved" in done.stdout

@@ -1,0 +1,132 @@
+"""What the operating system refuses now and gives later: descriptors, threads, a disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import ssl
+from pathlib import Path
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from tailer.changes import ChangeFile
+from tailer.daemon.discovery import discover
+from tailer.decode.damage import unreadable
+from tailer.errors import CorruptLog, TransientError, may_heal
+from tailer.feed.run import run_feed
+from tailer.offsets.local import LocalOffsetStore
+from tailer.testing.faulty import Script
+from tailer.testing.table import TableBuilder
+from tests.support.feeds import state
+from tests.support.programs import started, whole_lines
+from tests.support.rig import Rig
+
+SCHEMA = pa.schema([("id", pa.int64())])
+LACKS = [errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE, errno.EINTR, errno.ENOSPC]
+
+
+def refused(number: int, kind: type[OSError] = OSError) -> OSError:
+    return kind(number, os.strerror(number), "/lake/file")
+
+
+def configure(folder: Path, feeds: int, more: str = "") -> Path:
+    """So many feeds from one table, each to a file of its own."""
+    table = TableBuilder(folder / "orders", SCHEMA, cdf=True)
+    table.create()
+    table.insert([{"id": i} for i in range(3)])
+    config = folder / "tailer.toml"
+    config.write_text(
+        f'[daemon]\nhttp = ""\n{more}'
+        + "".join(
+            f'[feeds.f{i}]\ntable = "orders"\nfrom = "earliest"\nretry_max_s = 0.5\n'
+            f'[feeds.f{i}.sink]\ntype = "jsonl"\npath = "f{i}.jsonl"\n'
+            for i in range(feeds)
+        )
+    )
+    return config
+
+
+def test_feeds_without_a_descriptor_wait_for_one(tmp_path: Path) -> None:
+    config = configure(tmp_path, 30)
+    outputs = [tmp_path / f"f{i}.jsonl" for i in range(30)]
+    with started("run", config, dev=False) as program:
+        pid = program.process.pid
+        _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, most))
+        program.wait_until(
+            lambda: any("tries again" in e and "Too many open files" in e for e in program.errors)
+        )
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
+        while not all(len(whole_lines(output)) == 3 for output in outputs):
+            assert program.process.poll() is None, str(program)
+            program.wait_a_moment(0.05)
+        assert program.stop() == 0
+    assert not any(" stopped: " in line for line in program.errors), str(program)
+    assert any("LimitNOFILE" in line for line in program.errors)
+    assert len(program.errors) < 1000
+    for output in outputs:
+        assert [json.loads(line)["id"] for line in whole_lines(output)] == [0, 1, 2]
+
+
+# One place says what heals
+
+
+@pytest.mark.parametrize("number", LACKS)
+def test_a_lack_heals_wherever_a_feed_meets_it(tmp_path: Path, number: int) -> None:
+    for method in ("list", "stat", "read", "open", "write"):
+        folder = tmp_path / method
+        folder.mkdir()
+        rig = Rig(folder)
+        rig.table.insert([{"id": 1}, {"id": 2}])
+        script = Script({method: [refused(number)]})
+        anyio.run(run_feed, rig.feed(script=script, last=1))
+        assert rig.metrics.events_delivered == 2, method
+
+
+def test_what_does_not_heal_is_not_tried_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.table.insert([{"id": 1}])
+    for error in (refused(errno.EINVAL), RuntimeError("a bug")):
+        script = Script({"write": [error]})
+        with pytest.raises(type(error)):
+            anyio.run(run_feed, rig.feed(script=script, last=1))
+
+
+@pytest.mark.parametrize("number", LACKS)
+def test_a_file_that_can_t_be_read_for_now_is_not_damaged(number: int) -> None:
+    file = ChangeFile("part.parquet", "part.parquet", 1, 0, "an-id", state(), {}, "insert", "files")
+    error = unreadable(file, refused(number))
+    assert isinstance(error, TransientError)
+    assert "part.parquet" in str(error)
+    assert os.strerror(number) in str(error)
+    assert isinstance(unreadable(file, OSError("Corrupt snappy data.")), CorruptLog)
+
+
+def test_a_lack_of_threads_heals_and_tls_has_numbers_of_its_own() -> None:
+    assert may_heal(RuntimeError("can't start new thread"))
+    assert not may_heal(RuntimeError("a bug"))
+    assert not may_heal(refused(errno.EIO, ssl.SSLError))
+    assert not may_heal(refused(errno.EACCES))
+
+
+def test_a_state_folder_without_descriptors_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(*_: object, **__: object) -> int:
+        raise refused(errno.EMFILE)
+
+    offsets = LocalOffsetStore(tmp_path / "state", "orders")
+    (tmp_path / "lake" / "orders" / "_delta_log").mkdir(parents=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", no_descriptor)
+        with pytest.raises(TransientError, match=r"Too many open files\); let this process"):
+            anyio.run(offsets.acquire)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", no_descriptor)
+        with pytest.raises(TransientError, match="can't be listed"):
+            anyio.run(discover, str(tmp_path / "lake/*/"), {})
+    assert anyio.run(discover, str(tmp_path / "lake/*/"), {}).keys() == {"orders"}

@@ -1,0 +1,138 @@
+"""What operators do, and what happens to them: full disks, one target twice, a check beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailer.cli.main import main
+from tailer.testing.table import TableBuilder
+from tests.support.programs import run_tailer, started, whole_lines
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def make_table(folder: Path, *rows: int) -> TableBuilder:
+    table = TableBuilder(folder, SCHEMA, cdf=True)
+    table.create()
+    for row in rows:
+        table.insert([{"id": row}])
+    return table
+
+
+def configure(folder: Path, daemon: str = "", **outputs: str) -> Path:
+    """Feeds by name, each of the table of that name, with the file that it writes."""
+    feeds = "".join(
+        f'[feeds.{name}]\ntable = "{name}"\nfrom = "earliest"\nretry_max_s = 0.3\n'
+        f'[feeds.{name}.sink]\ntype = "jsonl"\npath = "{output}"\n'
+        for name, output in outputs.items()
+    )
+    path = folder / "tailer.toml"
+    path.write_text(f'[daemon]\nhttp = ""\n{daemon}{feeds}')
+    return path
+
+
+def ids(file: Path) -> list[int]:
+    return [json.loads(line)["id"] for line in whole_lines(file)]
+
+
+def test_a_full_disk_under_the_offsets_repeats_one_batch_and_no_more(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "orders", 0)
+    config = configure(tmp_path, orders="out.jsonl")
+    with started("run", config) as program:
+        offset = tmp_path / "state" / "orders.offset.json"
+
+        def saved() -> int:
+            return int(json.loads(offset.read_text())["offset"]["version"])
+
+        while not offset.exists() or saved() < 2:
+            program.wait_a_moment(0.02)
+        full = offset.with_suffix(".tmp")
+        full.symlink_to("/dev/full")
+        table.insert([{"id": 1}])
+        while 1 not in ids(tmp_path / "out.jsonl"):
+            program.wait_a_moment(0.02)
+        program.wait_a_moment(2.0)  # for several attempts
+        assert ids(tmp_path / "out.jsonl") == [0, 1], "nothing is written that can't be recorded"
+        told = [line for line in program.errors if "tries again:" in line]
+        assert len(told) == 1, "once, however often it is tried"
+        assert "the offset can't be saved" in told[0]
+        full.unlink()
+        while saved() < 3:
+            program.wait_a_moment(0.02)
+        assert ids(tmp_path / "out.jsonl") == [0, 1, 1]
+        assert program.stop() == 0
+
+
+def test_a_check_leaves_a_running_daemon_alone(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "orders", 0)
+    config = configure(tmp_path, orders="out.jsonl")
+    with started("run", config) as program:
+        program.wait_until(lambda: any(" following " in e for e in program.errors))
+        while not (tmp_path / "out.jsonl").exists():
+            program.wait_a_moment(0.02)
+        torn = tmp_path / "out.jsonl"
+        done = run_tailer("check", config)
+        assert done.returncode == 0, done.stderr
+        assert "another process holds the offset" in done.stdout
+        assert "its sink was not tried" in done.stdout
+        table.insert([{"id": 1}])
+        while torn.read_text().count("\n") < 2:
+            program.wait_a_moment(0.02)
+        assert program.stop() == 0
+    assert ids(torn) == [0, 1]
+    done = run_tailer("check", config)
+    assert (done.returncode, "(saved offset)" in done.stdout) == (0, True), done.stdout
+
+
+@pytest.mark.parametrize("other", ["./out.jsonl", "sub/../out.jsonl", "symbolic", "hard"])
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_two_feeds_with_one_file_are_a_mistake(
+    tmp_path: Path, command: str, other: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "out.jsonl"
+    file.touch()
+    (tmp_path / "symbolic").symlink_to(file)
+    config = configure(tmp_path, orders="out.jsonl", others=other)
+    target = str(file)
+    if other == "hard":
+        (tmp_path / "hard").hardlink_to(file)
+        target = f"the file of several names with inode {file.stat().st_ino} on "
+    assert main([command, str(config)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"feeds.others.sink writes to {target}" in line
+    assert "as feeds.orders.sink does; each must have its own" in line
+
+
+def test_two_daemons_with_one_file_do_not_cut_each_other(tmp_path: Path) -> None:
+    make_table(tmp_path / "orders", 0, 1)
+    make_table(tmp_path / "others", 2, 3)
+    one = configure(tmp_path, orders="out.jsonl").rename(tmp_path / "one.toml")
+    two = configure(tmp_path, 'state = "other"\n', others="out.jsonl")
+    out = tmp_path / "out.jsonl"
+    with started("run", one) as first:
+        while not out.exists() or out.read_text().count("\n") < 2:
+            first.wait_a_moment(0.02)
+        with started("run", two) as second:
+            second.wait_until(lambda: any(" following " in e for e in second.errors))
+            second.wait_a_moment(0.5)
+            assert ids(out) == [0, 1]
+            assert first.stop() == 0
+            while out.read_text().count("\n") < 4:
+                second.wait_a_moment(0.02)
+            assert second.stop() == 0
+    assert ids(out) == [0, 1, 2, 3], "when the first has gone the second goes on by itself"
+
+
+def test_a_pattern_s_tables_with_one_file_are_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure(tmp_path, lake="out.jsonl")
+    config.write_text(config.read_text().replace('table = "lake"', 'table = "lake/*/"'))
+    assert main(["check", str(config)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "feeds.lake.sink writes all tables of the pattern to" in line
+    assert "put {table} into it" in line

@@ -1,0 +1,126 @@
+"""How much is unread, and how long it will still be there."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tailer.changes import Offset
+from tailer.daemon.retention import Outlook, interval_seconds
+from tailer.testing.table import TableBuilder
+from tests.support.rig import SCHEMA, Rig
+
+pytestmark = pytest.mark.anyio
+DAY = 86_400
+#: The commits' times: version v at day v.
+DAY_MS = DAY * 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("interval 30 days", 30 * DAY),
+        ("interval 1 week", 7 * DAY),
+        ("INTERVAL 2 WEEKS 1 day", 15 * DAY),
+        ("interval 36 hours 30 minutes", 36 * 3600 + 1800),
+        ("1 second", 1),
+        ("interval 0 seconds", 0),
+        ("interval 1 month", 99),
+        ("interval", 99),
+        ("soon", 99),
+        ("interval 3 days and more", 99),
+        (None, 99),
+    ],
+)
+async def test_intervals_are_read_as_table_properties_have_them(
+    text: str | None, seconds: float
+) -> None:
+    assert interval_seconds(text, 99) == seconds
+
+
+class Scene:
+    def __init__(self, folder: Path, **properties: str) -> None:
+        named = {k.replace("__", "."): v for k, v in properties.items()}
+        table = TableBuilder(folder / "orders", SCHEMA, cdf=True, properties=named)
+        self.rig = Rig(folder, table)
+        self.table = table
+        table.create(timestamp_ms=0)
+        self.metrics = self.rig.metrics
+        self.outlook = Outlook(self.rig.feed(last=0).log, self.metrics)
+
+    async def look(self, version: int, *, snapshot: bool = False) -> tuple[float, float]:
+        self.metrics.started(Offset(version, snapshot=snapshot))
+        await self.outlook.look()
+        return self.metrics.seconds_to_loss("log"), self.metrics.seconds_to_loss("data")
+
+
+async def test_lag_in_bytes_is_the_sizes_of_unread_file_actions(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    adds = [scene.table.add([{"id": i}], size=100 * i) for i in (1, 2)]
+    for add in adds:
+        scene.table.commit(add)
+    scene.table.commit(scene.table.remove(adds[0]), scene.table.cdc([], size=7))
+    await scene.look(1)
+    assert scene.rig.metric("tailer_lag_bytes") == 100 + 200 + 100 + 7
+    await scene.look(2)
+    assert scene.rig.metric("tailer_lag_bytes") == 200 + 100 + 7
+    await scene.look(4)
+    assert scene.rig.metric("tailer_lag_bytes") == 0
+    assert scene.rig.metric("tailer_lag_versions") == 0
+
+
+async def test_the_log_is_threatened_only_below_a_checkpoint(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, delta__logRetentionDuration="interval 10 days")
+    for day in range(1, 5):
+        scene.table.commit(scene.table.add([{"id": day}]), timestamp_ms=day * DAY_MS)
+    assert await scene.look(2) == (math.inf, math.inf)
+    scene.table.checkpoint(4)
+    assert await scene.look(2) == (12 * DAY, math.inf)
+    assert await scene.look(3) == (13 * DAY, math.inf)
+    assert await scene.look(4) == (math.inf, math.inf), "the checkpoint's own commit is kept"
+    assert await scene.look(5) == (math.inf, math.inf), "nothing is unread"
+
+
+async def test_without_cleanup_the_log_stays(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, delta__enableExpiredLogCleanup="false")
+    scene.table.commit(scene.table.add([{"id": 1}]), timestamp_ms=DAY_MS)
+    scene.table.commit(scene.table.add([{"id": 2}]), timestamp_ms=DAY_MS)
+    scene.table.checkpoint(2)
+    assert (await scene.look(1))[0] == math.inf
+
+
+async def test_data_is_threatened_by_removals_that_are_not_read_yet(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, delta__deletedFileRetentionDuration="interval 2 days")
+    add = scene.table.add([{"id": 1}])
+    scene.table.commit(add, timestamp_ms=DAY_MS)
+    gone = scene.table.remove(add, deletionTimestamp=3 * DAY_MS)
+    scene.table.commit(gone, timestamp_ms=4 * DAY_MS)
+    assert (await scene.look(1))[1] == 5 * DAY
+    assert (await scene.look(2))[1] == 5 * DAY
+    assert (await scene.look(3))[1] == math.inf
+    assert (await scene.look(1, snapshot=True))[1] == 5 * DAY, "the snapshot's files go too"
+
+
+async def test_change_files_go_by_their_age(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    cdc = scene.table.cdc([{"id": 1, "_change_type": "delete"}])
+    scene.table.commit(cdc, timestamp_ms=5 * DAY_MS)
+    assert (await scene.look(1))[1] == (5 + 7) * DAY
+
+
+async def test_the_metric_speaks_before_the_loss(tmp_path: Path) -> None:
+    """As an alert would see it: the time left shrinks, then cleanup passes the offset."""
+    scene = Scene(tmp_path, delta__logRetentionDuration="interval 1 days")
+    now = 0.0
+    scene.metrics.clock = lambda: now
+    for day in range(1, 4):
+        scene.table.commit(scene.table.add([{"id": day}]), timestamp_ms=day * DAY_MS)
+    scene.table.checkpoint(3)
+    await scene.look(1)
+    seen = []
+    for days in (0.0, 1.0, 1.9, 2.1):
+        now = days * DAY
+        seen.append(scene.rig.metric("tailer_time_to_data_loss_seconds", cause="log") / DAY)
+    assert [round(days, 1) for days in seen] == [2.0, 1.0, 0.1, -0.1]

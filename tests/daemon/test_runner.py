@@ -1,0 +1,57 @@
+"""One feed's life in the daemon, where the real parts can't be made to fail so."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tailer.daemon.runner import Runner
+from tailer.errors import TransientError
+from tailer.testing.faulty import Script
+from tests.support.rig import Rig
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    rig = Rig(tmp_path)
+    rig.table.insert([{"id": 1}, {"id": 2}, {"id": 3}])
+    return rig
+
+
+def runner_of(rig: Rig, script: Script) -> Runner:
+    feed = rig.feed(script=script)
+    return Runner(feed, ["jsonl"], paused=False, logger=logging.getLogger("tailer.test"))
+
+
+async def states(runner: Runner, last: str) -> None:
+    """Run it until it is in that state, then end it."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.run)
+        while runner.status(0.0).state != last:  # noqa: ASYNC110  # a status has no event
+            await anyio.sleep(0.001)
+        await runner.end()
+
+
+async def test_a_bug_stops_its_feed_and_is_logged_with_its_traceback(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = runner_of(rig, Script({"write": [None, ZeroDivisionError("of nothing")]}))
+    with caplog.at_level(logging.ERROR):
+        await states(runner, "failed")
+    assert "a bug" in (runner.last_error or "")
+    assert "ZeroDivisionError: of nothing" in (runner.last_error or "")
+    assert "Traceback" in caplog.text
+    assert rig.metric("tailer_errors_total", family="internal") == 1
+    assert rig.ids == [], "the offset is not moved"
+
+
+async def test_an_offset_that_can_t_be_taken_now_is_taken_later(rig: Rig) -> None:
+    full = TransientError("no room")
+    await states(runner_of(rig, Script({"acquire": [full, full]})), "stopped")
+    assert rig.ids == [1, 2, 3]
+    assert rig.metric("tailer_retries_total") == 2

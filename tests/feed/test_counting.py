@@ -1,0 +1,190 @@
+"""An index counts the rows that are there: what statistics say of them is a hint."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow.parquet as pq
+import pytest
+
+from tailer.changes import Offset
+from tailer.decode.plan import ChangeSource
+from tailer.errors import FileGone, OffsetError
+from tailer.feed.options import FeedOptions
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import FileOrder
+from tailer.spark.planning import Budget, Planner
+from tailer.testing.table import Action, TableBuilder
+from tests.support.feeds import ID, batches, events, refusal, table_log, without_pages
+
+FORMER = FeedOptions().plan_id(counting=1)
+PLAN = FeedOptions().plan_id()
+VECTORS = ["deletionVectors", "changeDataFeed"]
+#: Per file: rows, and how many of them the statistics tell.
+WRONG = [(5, 3), (6, 6), (3, 7), (0, 2), (4, None), (2, 0)]
+TOTAL = sum(count for count, _ in WRONG)
+
+
+def wrong_adds(table: TableBuilder) -> list[Action]:
+    made, first = [], 0
+    for number, (count, told) in enumerate(WRONG):
+        rows = [{"id": first + i} for i in range(count)]
+        stats = None if told is None else json.dumps({"numRecords": told})
+        made.append(table.add(rows, path=f"{number}.parquet", stats=stats, row_group_size=2))
+        first += count
+    return made
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableBuilder:
+    made = TableBuilder(tmp_path / "t", ID, cdf=True)
+    made.create(made.protocol(3, 7, readerFeatures=VECTORS[:1], writerFeatures=VECTORS))
+    return made
+
+
+def ids(table: TableBuilder, start: Offset) -> list[int]:
+    return [e["id"] for e in events(table, start, start.version)]
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_resume_counts_what_the_files_have(
+    table: TableBuilder, *, snapshot: bool, checkpoint: bool
+) -> None:
+    version = table.commit(*wrong_adds(table))
+    if checkpoint:
+        table.checkpoint()
+    whole = ids(table, Offset(version, snapshot=snapshot))
+    assert whole == list(range(TOTAL))
+    for index in range(TOTAL + 1):
+        start = Offset(version, index, snapshot=snapshot, plan=PLAN)
+        assert ids(table, start) == whole[index:]
+    beyond = Offset(version, TOTAL + 1, snapshot=snapshot, plan=PLAN)
+    assert f"has {TOTAL}" in refusal(lambda: ids(table, beyond), OffsetError)
+
+
+@pytest.mark.parametrize("source", ["cdf", "derived"])
+def test_rows_that_a_vector_hides_are_not_counted(
+    table: TableBuilder, source: ChangeSource
+) -> None:
+    first, second = wrong_adds(table)[:2]
+    table.commit(first, second)
+    gone, left = table.delete_rows(first, [0, 4])
+    table.commit(gone, left)
+    removed = table.remove(left, stats=json.dumps({"numRecords": 2}))
+    version = table.commit(removed, table.remove(second))
+    whole = [e["id"] for e in events(table, version, source=source)]
+    assert whole == [1, 2, 3, 5, 6, 7, 8, 9, 10]
+    for index in range(len(whole)):
+        plan = FeedOptions(change_source=source).plan_id()
+        found = events(table, Offset(version, index, plan=plan), version, source=source)
+        assert [e["id"] for e in found] == whole[index:]
+
+
+def test_what_is_passed_over_is_not_decoded(table: TableBuilder) -> None:
+    adds = wrong_adds(table)[:2]
+    version = table.commit(*adds)
+    without_pages(table.folder / adds[0]["add"]["path"])
+    assert ids(table, Offset(version, 7, plan=PLAN)) == [7, 8, 9, 10]
+    assert "0.parquet" in refusal(lambda: ids(table, Offset(version)))
+
+
+def test_of_a_file_that_is_gone_the_log_is_believed(table: TableBuilder) -> None:
+    files = [table.add([{"id": n}, {"id": n + 1}], path=f"{n}") for n in range(0, 40, 2)]
+    version = table.commit(*files)
+    for n in (0, 4):
+        (table.folder / str(n)).unlink()
+    assert ids(table, Offset(version, 7)) == list(range(7, 40))
+    message = refusal(lambda: ids(table, Offset(version, 5)), FileGone)
+    assert "4: the data file is gone" in message, "one of its rows was not delivered"
+
+
+@pytest.mark.parametrize("plan", [None, FORMER])
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_an_index_counted_by_statistics_loses_nothing(
+    table: TableBuilder, plan: str | None, *, snapshot: bool
+) -> None:
+    """Whatever was counted: what came before the first doubtful file, and nothing behind it."""
+    right = [table.add([{"id": n}], path=f" {n + 3}") for n in (-2, -1)]
+    version = table.commit(*right, *wrong_adds(table))
+    everything = [-2, -1, *range(TOTAL)]
+    for index in range(1, 25):
+        start = Offset(version, index, snapshot=snapshot, plan=plan)
+        assert ids(table, start) == everything[min(index, 2) :]
+
+
+def test_an_index_counted_otherwise_stays_where_no_file_is_doubtful(table: TableBuilder) -> None:
+    version = table.commit(*(table.add([{"id": n}, {"id": n + 1}]) for n in range(0, 6, 2)))
+    for index in range(1, 6):
+        assert ids(table, Offset(version, index, plan=FORMER)) == list(range(index, 6))
+
+
+def test_offsets_within_a_version_say_how_they_count(table: TableBuilder) -> None:
+    version = table.commit(*wrong_adds(table)[:2])
+    assert PLAN != FORMER
+    for batch in batches(table, version, batch_rows_max=4):
+        for row in range(1, batch.num_rows):
+            cut = batch.slice(0, row).next_offset
+            assert (cut.index, cut.plan) == (batch.offset.index + row, PLAN)
+
+
+def test_an_index_that_counted_files_that_are_not_there_reads_the_version_again(
+    table: TableBuilder,
+) -> None:
+    there = table.add([{"id": 1}])
+    table.commit(there)
+    version = table.commit(there, table.add([{"id": 2}, {"id": 3}]))
+    assert ids(table, Offset(version, 2, plan=FORMER)) == [2, 3]
+    assert ids(table, Offset(version, 1, plan=PLAN)) == [3]
+
+
+def plan_of(table: TableBuilder, start: Offset, *, files: int = 1) -> list[list[FileOrder]]:
+    """The orders of one batch after the other."""
+
+    async def plan() -> list[list[FileOrder]]:
+        planner, at, found = Planner(table_log(table), SourceOptions(str(table.folder))), start, []
+        while at.version <= table.version:
+            end = await planner.advance(at, table.version, Budget(files=files), None)
+            several: list[Any] = []
+            async with aclosing(planner.orders(at, end)) as orders:
+                several += [o async for _, orders_of in orders for o in orders_of]
+            found.append(several)
+            at = end
+        return found
+
+    return anyio.run(plan)
+
+
+def rows_in(table: TableBuilder, order: FileOrder) -> list[int]:
+    file = table.folder / order.file.path
+    column: list[int] = pq.read_table(file).column("id").to_pylist()
+    end = None if order.take is None else order.skip + order.take
+    return column[order.skip : end]
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_spark_cuts_a_version_by_what_its_files_have(
+    table: TableBuilder, *, snapshot: bool
+) -> None:
+    version = table.commit(*wrong_adds(table))
+    for files in (1, 2, 4):
+        found = plan_of(table, Offset(version, snapshot=snapshot), files=files)
+        assert len(found) >= 5 // files
+        rows = [i for several in found for order in several for i in rows_in(table, order)]
+        assert rows == list(range(TOTAL))
+
+
+@pytest.mark.parametrize(("plan", "first"), [(None, 0), (FORMER, 0), ("another", 0), ("own", 7)])
+def test_spark_begins_where_an_index_is_beyond_doubt(
+    table: TableBuilder, plan: str | None, first: int
+) -> None:
+    version = table.commit(*wrong_adds(table))
+    own = PLAN if plan == "own" else plan
+    found = plan_of(table, replace(Offset(version, 7), plan=own), files=100)
+    rows = [i for several in found for order in several for i in rows_in(table, order)]
+    assert rows == list(range(first, TOTAL))

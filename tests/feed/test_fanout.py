@@ -1,0 +1,213 @@
+"""Several sinks behind one reader."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailer.changes import Offset
+from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError
+from tailer.feed.fanout import Branch, FanOut
+from tailer.feed.policy import ResnapshotRequest
+from tailer.feed.run import Feed, run_feed
+from tailer.log.history import start_offset
+from tailer.offsets.local import LocalOffsetStore
+from tailer.offsets.memory import MemoryOffsetStore
+from tailer.sink import Sink, load_sink
+from tailer.testing.batches import change_batch
+from tailer.testing.faulty import FaultyOffsetStore, FaultySink, Script
+from tests.support.feeds import ID as SCHEMA
+from tests.support.rig import Rig
+
+pytestmark = pytest.mark.anyio
+
+
+class Several:
+    """The rig's table to sinks a, b, ... each with its own file, offsets and script."""
+
+    def __init__(self, rig: Rig, folder: Path) -> None:
+        self.rig = rig
+        self.folder = folder
+
+    def feed(self, *names: str, start: str = "0", **scripts: Script) -> tuple[Feed, Script]:
+        reading = Script({})
+        feed = self.rig.feed(script=reading, start=start)
+
+        async def first() -> Offset:
+            return await start_offset(feed.log, start)
+
+        branches = [
+            Branch(name, self.sink(name, scripts.get(name)), self.offsets(name)) for name in names
+        ]
+        feed.sink = feed.offsets = FanOut(branches, first)
+        return feed, reading
+
+    def offsets(self, name: str) -> LocalOffsetStore:
+        return LocalOffsetStore(self.folder / "state", f"orders/{name}")
+
+    def sink(self, name: str, script: Script | None) -> Sink:
+        sink = load_sink("jsonl").from_options({"path": f"{name}.jsonl"}, self.folder)
+        return FaultySink(sink, script) if script else sink
+
+    def ids(self, name: str) -> list[int]:
+        lines = (self.folder / f"{name}.jsonl").read_text().splitlines()
+        return [e["id"] for line in lines if "_notice" not in (e := json.loads(line))]
+
+    def notices(self, name: str) -> list[str]:
+        lines = (self.folder / f"{name}.jsonl").read_text().splitlines()
+        return [e["_notice"] for line in lines if "_notice" in (e := json.loads(line))]
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Several:
+    rig = Rig(tmp_path)
+    rig.table.commit(
+        *(rig.table.add([{"id": 2 * i}, {"id": 2 * i + 1}], path=f"{i}.parquet") for i in range(3))
+    )
+    rig.table.insert([{"id": 6}], path="3.parquet")
+    return Several(rig, tmp_path)
+
+
+def opened(script: Script) -> list[str]:
+    return [what for name, what in script.calls if name == "open" and what.endswith(".parquet")]
+
+
+async def test_each_file_is_read_once_and_everyone_has_everything(several: Several) -> None:
+    feed, reading = several.feed("a", "b", "c")
+    await run_feed(feed)
+    assert several.ids("a") == several.ids("b") == several.ids("c") == list(range(7))
+    assert opened(reading) == ["0.parquet", "1.parquet", "2.parquet", "3.parquet"]
+    for name in "abc":
+        assert await several.offsets(name).load() == Offset(3)
+
+
+@pytest.mark.parametrize("error", [SinkRejected("no"), TransientError("no")])
+async def test_one_that_fails_neither_loses_nor_repeats_for_the_others(
+    several: Several, error: Exception
+) -> None:
+    feed, _ = several.feed("a", "b", b=Script({"write": [None, None, error]}))
+    try:
+        await run_feed(feed)
+    except SinkRejected:
+        assert several.ids("b") == [0, 1]
+        assert several.ids("a") == [0, 1, 2, 3], "what was begun was finished"
+        feed, _ = several.feed("a", "b")
+        await run_feed(feed)
+    assert several.ids("a") == several.ids("b") == list(range(7))
+
+
+async def test_a_sink_is_given_the_rest_of_a_batch(several: Several) -> None:
+    """Its offset may lie inside one, saved when batches were cut elsewhere."""
+    table_id = several.rig.table.table_id
+    await several.offsets("a").save(Offset(1, 1, table_id=table_id))
+    await several.offsets("b").save(Offset(1, 4, table_id=table_id))
+    feed, _ = several.feed("a", "b")
+    await run_feed(feed)
+    assert several.ids("a") == [1, 2, 3, 4, 5, 6]
+    assert several.ids("b") == [4, 5, 6]
+
+
+async def test_a_new_sink_joins_when_it_has_caught_up(several: Several) -> None:
+    feed, _ = several.feed("a")
+    await run_feed(feed)
+    several.rig.table.insert([{"id": 7}])
+    feed, _ = several.feed("a", "b", start="snapshot")
+    await run_feed(feed)
+    assert several.ids("a") == list(range(8))
+    assert sorted(several.ids("b")) == list(range(8))
+    assert several.notices("b") == ["snapshot_begin", "snapshot_end"]
+    assert several.notices("a") == []
+    assert several.rig.metric("tailer_retries_total") == 0, "to join in is no failure"
+
+
+async def test_two_new_ones_share_one_snapshot(several: Several) -> None:
+    feed, reading = several.feed("a", "b", start="snapshot")
+    await run_feed(feed)
+    assert sorted(several.ids("a")) == sorted(several.ids("b")) == list(range(7))
+    assert len(opened(reading)) == 4
+
+
+async def test_a_snapshot_in_mid_stream_is_for_everyone(several: Several) -> None:
+    feed, _ = several.feed("a", "b")
+    await run_feed(feed)
+    several.rig.table.insert([{"id": 7}])
+    several.rig.requests.resnapshots.append(ResnapshotRequest())
+    feed, _ = several.feed("a", "b")
+    await run_feed(feed)
+    for name in "ab":
+        assert sorted(several.ids(name)[7:]) == [*range(8)]
+        assert several.notices(name) == ["snapshot_begin", "snapshot_end"]
+        assert await several.offsets(name).load() == Offset(4)
+
+
+async def test_all_are_owned_or_none(several: Several) -> None:
+    other = several.offsets("b")
+    await other.acquire()
+    feed, _ = several.feed("a", "b")
+    with pytest.raises(OffsetError, match="another process"):
+        await run_feed(feed)
+    await several.offsets("a").acquire()
+    await other.release()
+
+
+async def test_a_disk_that_is_full_under_an_offset_repeats_one_batch(several: Several) -> None:
+    feed, _ = several.feed("a", "b")
+    full = TransientError("the offset can't be saved")
+    script = Script({"save": [None, None, *[full] * 5]})  # of the start, of version 0, ...
+    assert isinstance(feed.sink, FanOut)
+    branch = feed.sink.branches[1]
+    branch.offsets = FaultyOffsetStore(branch.offsets, script)
+    await run_feed(feed)
+    assert several.ids("a") == list(range(7))
+    assert several.ids("b") == [0, 1, *range(7)]
+
+
+async def test_what_is_left_of_a_batch_may_be_preimages_alone(tmp_path: Path) -> None:
+    """Its offset stands behind the batch's last row, and before images that are no rows."""
+    rows = change_batch(SCHEMA, [{"id": 1}, {"id": 2}])
+    paired = replace(rows, indices=pa.array([0, 3]), next_offset=Offset(1, 6))
+    writes = Script({})
+    sink = load_sink("jsonl").from_options({"path": "a.jsonl"}, tmp_path)
+    offsets = MemoryOffsetStore()
+    await offsets.save(Offset(1, 5))
+
+    async def nowhere() -> Offset:
+        raise AssertionError("it has an offset")
+
+    fan_out = FanOut([Branch("a", FaultySink(sink, writes), offsets)], nowhere)
+    await fan_out.open("orders")
+    await fan_out.write(paired)
+    await fan_out.aclose()
+    assert [what for name, what in writes.calls if name == "write"] == [str(Offset(1, 5))]
+    assert (tmp_path / "a.jsonl").read_text() == ""
+    assert await offsets.load() == Offset(1, 6)
+
+
+def test_each_sinks_delivery_is_kept_by_its_name(tmp_path: Path) -> None:
+    """Those that keep it themselves, or say nothing of it, have none."""
+
+    def branches(key: str) -> FanOut:
+        common: dict[str, object] = {"bootstrap_servers": "127.0.0.1:9", "topic": "t", "key": [key]}
+        kinds: list[tuple[str, str, dict[str, object]]] = [
+            ("a", "kafka", {**common, "delivery": "at-least-once"}),
+            ("b", "kafka", common),
+            ("c", "jsonl", {"path": "c.jsonl"}),
+        ]
+        return FanOut(
+            [
+                Branch(name, load_sink(kind).from_options(options, tmp_path), MemoryOffsetStore())
+                for name, kind, options in kinds
+            ],
+            lambda: pytest.fail("nothing starts"),
+        )
+
+    kept = branches("id").delivery("orders", None, None)
+    assert kept.keys() == {"a"}
+    assert kept["a"]["key"] == ["id"]
+    assert branches("id").delivery("orders", kept, Offset(3)) == kept
+    with pytest.raises(ConfigError, match=r"at version 3, where feed 'orders/a' goes on"):
+        branches("v").delivery("orders", kept, Offset(3))

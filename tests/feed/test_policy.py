@@ -1,0 +1,417 @@
+"""What a feed does by itself when the table changes under it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.errors import DataLoss, FileGone, SchemaChanged, SinkRejected
+from tailer.feed.policy import FeedPaused, OnDataLoss, Policies
+from tailer.feed.publish import PARKED_IN_A_ROW_MAX
+from tailer.feed.run import run_feed
+from tailer.sink import announce, load_sink
+from tailer.testing.faulty import Script
+from tailer.testing.table import TableBuilder
+from tests.support.rig import SCHEMA, Rig
+
+pytestmark = pytest.mark.anyio
+
+WIDER = pa.schema([*SCHEMA, ("country", pa.string())])
+
+
+def location(table: TableBuilder, action: dict[str, Any]) -> Path:
+    (values,) = action.values()
+    return Path(table.folder, values["path"])
+
+
+# Schema changes
+
+
+@pytest.fixture
+def evolved(tmp_path: Path) -> Rig:
+    """Version 1: two rows; version 2: a new column and two rows; version 3: one row."""
+    rig = Rig(tmp_path)
+    rig.table.insert([{"id": 1}, {"id": 2}])
+    rig.table.schema = WIDER
+    rows = [{"id": 3, "country": "DE"}, {"id": 4, "country": "FR"}]
+    rig.table.commit(rig.table.metadata(), rig.table.add(rows))
+    rig.table.insert([{"id": 5, "country": "IT"}])
+    return rig
+
+
+async def test_a_new_schema_is_said_before_its_first_row(evolved: Rig) -> None:
+    await run_feed(evolved.feed())
+    kinds = [line.get("_notice", line.get("id")) for line in evolved.lines]
+    assert kinds == [1, 2, "schema_change", 3, 4, 5]
+    (notice,) = evolved.notices
+    assert notice["version"] == 2
+    assert notice["table_id"] == evolved.table.table_id
+    assert notice["details"]["added"] == ["country"]
+    assert [f["name"] for f in json.loads(notice["details"]["schema"])["fields"]] == [
+        "id",
+        "country",
+    ]
+    assert evolved.metric("tailer_notices_total", kind="schema_change") == 1
+
+
+async def test_a_notice_that_comes_again_is_the_same_line(evolved: Rig) -> None:
+    with pytest.raises(SinkRejected):
+        await run_feed(evolved.feed(script=Script({"write": [None] * 2 + [SinkRejected("no")]})))
+    await run_feed(evolved.feed())
+    lines = evolved.output.read_text().splitlines()
+    notices = [line for line in lines if "_notice" in line]
+    assert len(notices) == 2, "the crash was between the notice and the first row"
+    assert len(set(notices)) == 1
+    assert evolved.ids == [1, 2, 3, 4, 5]
+
+
+async def test_inside_the_version_it_is_not_said_again(evolved: Rig) -> None:
+    script = Script({"write": [None] * 3 + [SinkRejected("no")]})
+    with pytest.raises(SinkRejected):
+        await run_feed(evolved.feed(script=script, batch_rows_max=1))
+    assert (await evolved.offset()).index == 1 or (await evolved.offset()).version == 2
+    await run_feed(evolved.feed(batch_rows_max=1))
+    assert evolved.ids == [1, 2, 3, 4, 5]
+
+
+async def test_fail_stops_before_the_first_row_by_name(evolved: Rig) -> None:
+    policies = Policies(on_schema_change="fail")
+    with pytest.raises(SchemaChanged, match=r"version 2: the schema changes \(added country\)"):
+        await run_feed(evolved.feed(policies=policies))
+    assert evolved.ids == [1, 2]
+    assert await evolved.offset() == Offset(2)
+    evolved.requests.accepted.add(2)
+    await run_feed(evolved.feed(policies=policies))
+    assert evolved.ids == [1, 2, 3, 4, 5]
+
+
+async def test_pause_says_it_and_waits_for_the_operator(evolved: Rig) -> None:
+    policies = Policies(on_schema_change="pause")
+    for _ in range(2):
+        with pytest.raises(FeedPaused, match="version 2: the schema changes"):
+            await run_feed(evolved.feed(policies=policies))
+        assert [n["_notice"] for n in evolved.notices][-1] == "schema_change"
+        assert evolved.ids == [1, 2]
+    assert evolved.metric("tailer_errors_total", family="paused") == 0, "it is no error"
+    evolved.requests.accepted.add(2)
+    await run_feed(evolved.feed(policies=policies))
+    assert evolved.ids == [1, 2, 3, 4, 5]
+
+
+async def test_a_comment_is_no_new_schema(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.table.commit(rig.table.metadata(description="orders"), rig.table.add([{"id": 1}]))
+    await run_feed(rig.feed(policies=Policies(on_schema_change="fail")))
+    assert rig.ids == [1]
+    assert rig.notices == []
+
+
+# Data loss
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> Rig:
+    """Versions 1 to 6, one row each."""
+    rig = Rig(tmp_path)
+    for i in range(1, 7):
+        rig.table.insert([{"id": i}])
+    return rig
+
+
+def clean_up(table: TableBuilder, before: int) -> None:
+    """A checkpoint, and the commits before it deleted, as log cleanup does."""
+    table.checkpoint(before)
+    for version in range(before):
+        table.commit_path(version).unlink()
+
+
+async def test_log_cleanup_past_the_offset_fails_by_name(long: Rig) -> None:
+    await run_feed(long.feed(last=2))
+    clean_up(long.table, 5)
+    with pytest.raises(DataLoss, match="the log was cleaned up"):
+        await run_feed(long.feed(last=6))
+    assert await long.offset() == Offset(3)
+    assert long.ids == [1, 2]
+
+
+async def test_skip_goes_on_where_the_log_can_be_read_and_says_what_is_lost(long: Rig) -> None:
+    await run_feed(long.feed(last=2))
+    clean_up(long.table, 5)
+    await run_feed(long.feed(last=6, policies=Policies(on_data_loss="skip")))
+    assert long.ids == [1, 2, 6]
+    (notice,) = long.notices
+    details = notice["details"]
+    assert (notice["_notice"], notice["version"]) == ("data_loss", 3)
+    assert (details["first_version"], details["last_version"]) == (3, 5)
+    assert long.metric("tailer_data_loss_total", unit="version") == 3
+    assert await long.offset() == Offset(7)
+
+
+async def test_snapshot_starts_anew_with_the_newest_rows(long: Rig) -> None:
+    await run_feed(long.feed(last=2))
+    clean_up(long.table, 5)
+    await run_feed(long.feed(last=6, policies=Policies(on_data_loss="snapshot")))
+    assert long.ids[:2] == [1, 2]
+    assert sorted(long.ids[2:]) == [1, 2, 3, 4, 5, 6]
+    kinds = [n["_notice"] for n in long.notices]
+    assert kinds == ["data_loss", "snapshot_begin", "snapshot_end"]
+    assert long.notices[0]["details"]["last_version"] == 6
+    long.table.insert([{"id": 7}])
+    await run_feed(long.feed(last=7, policies=Policies(on_data_loss="snapshot")))
+    assert long.ids[-1] == 7
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "snapshot"])
+async def test_cleanup_passes_a_feed_that_runs(long: Rig, policy: OnDataLoss) -> None:
+    """The sink is slow, and meanwhile the versions behind the one in hand are cleaned away."""
+    feed = long.feed(last=6, policies=Policies(on_data_loss=policy))
+    inner = feed.sink
+
+    class Slow:
+        async def open(self, name: str) -> Offset | None:
+            return await inner.open(name)
+
+        async def write(self, batch: ChangeBatch) -> None:
+            if batch.version == 1 and batch.num_rows and not batch.offset.snapshot:
+                await anyio.wait_all_tasks_blocked()  # one more is read, and waits
+                clean_up(long.table, 5)
+            await inner.write(batch)
+
+        async def announce(self, notice: Notice) -> None:
+            await announce(inner, notice)
+
+        async def aclose(self) -> None:
+            await inner.aclose()
+
+    feed.sink = Slow()
+    if policy == "fail":
+        with pytest.raises(DataLoss, match="the commit is missing, though version"):
+            await run_feed(feed)
+        assert long.ids == [1, 2]
+        return
+    await run_feed(feed)
+    assert long.ids[:2] == [1, 2]
+    assert sorted(long.ids[2:]) == ([6] if policy == "skip" else [1, 2, 3, 4, 5, 6])
+    assert long.notices[0]["details"]["first_version"] == 3
+    assert await long.offset() == Offset(7)
+
+
+async def test_a_file_that_vacuum_took_fails_or_is_left_out(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    adds = [rig.table.add([{"id": 10 * i}, {"id": 10 * i + 1}]) for i in range(3)]
+    rig.table.commit(*adds)
+    rig.table.insert([{"id": 99}])
+    location(rig.table, adds[1]).unlink()
+    with pytest.raises(FileGone, match="the data file is gone"):
+        await run_feed(rig.feed(batch_rows_max=1))
+    await run_feed(rig.feed(batch_rows_max=1, policies=Policies(on_data_loss="skip")))
+    assert rig.ids == [0, 1, 20, 21, 99]
+    (notice,) = rig.notices
+    assert notice["details"]["files"] == [adds[1]["add"]["path"]]
+    assert rig.metric("tailer_data_loss_total", unit="file") == 1
+    assert rig.metric("tailer_data_loss_total", unit="version") == 0
+
+
+@pytest.mark.parametrize("stop_after", range(1, 8))
+@pytest.mark.parametrize("cdc", [False, True])
+async def test_what_is_left_comes_whole_wherever_the_feed_was_stopped(
+    tmp_path: Path, stop_after: int, *, cdc: bool
+) -> None:
+    """Also where nobody knows how many changes the lost file had (a cdc file)."""
+    rig = Rig(tmp_path)
+
+    def file(first: int) -> dict[str, Any]:
+        rows = [{"id": first + i, "_change_type": "insert"} for i in range(2)]
+        return rig.table.cdc(rows) if cdc else rig.table.add([{"id": r["id"]} for r in rows])
+
+    actions = [file(10 * i) for i in range(3)]
+    rig.table.commit(*actions)
+    rig.table.insert([{"id": 99}])
+    policies = Policies(on_data_loss="skip")
+    script = Script({"write": [None] * stop_after + [SinkRejected("stop")]})
+    try:
+        await run_feed(rig.feed(script=script, batch_rows_max=1, policies=policies))
+    except SinkRejected:
+        rig.requests.lost.clear()
+    location(rig.table, actions[0]).unlink()
+    await run_feed(rig.feed(batch_rows_max=1, policies=policies))
+    delivered = {event["_event_id"]: event["id"] for event in rig.events}
+    assert {10, 11, 20, 21, 99} <= set(delivered.values())
+    assert len(delivered) == len(set(delivered.values())), "repeats have the same ids"
+    first_time = list(delivered.values())
+    assert first_time == sorted(first_time)
+
+
+async def test_a_derived_version_without_one_of_its_files_is_lost_whole(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, TableBuilder(tmp_path / "plain", SCHEMA))
+    rig.table.create()
+    old = rig.table.add([{"id": 1}, {"id": 2}])
+    rig.table.commit(old)
+    rig.table.commit(rig.table.remove(old), rig.table.add([{"id": 1}]))
+    rig.table.insert([{"id": 3}])
+    await run_feed(rig.feed(last=1))
+    location(rig.table, old).unlink()
+    with pytest.raises(DataLoss, match="version 2"):
+        await run_feed(rig.feed())
+    await run_feed(rig.feed(policies=Policies(on_data_loss="skip")))
+    assert rig.ids == [1, 2, 3]
+    assert rig.notices[0]["details"]["last_version"] == 2
+
+
+# Refused rows
+
+
+class Picky:
+    """Refuses batches that hold certain ids."""
+
+    def __init__(self, rig: Rig, refused: set[int]) -> None:
+        self.inner = load_sink("jsonl").from_options({"path": str(rig.output)}, Path())
+        self.refused = refused
+
+    async def open(self, feed: str) -> Offset | None:
+        return await self.inner.open(feed)
+
+    async def write(self, batch: ChangeBatch) -> None:
+        if self.refused & set(batch.rows.column("id").to_pylist()):
+            raise SinkRejected("a poison row")
+        await self.inner.write(batch)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+async def test_refused_rows_are_parked_alone_and_counted(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.table.insert([{"id": i} for i in range(20)])
+    rig.table.insert([{"id": 20}])
+    parked = tmp_path / "parked.jsonl"
+    park = load_sink("jsonl").from_options({"path": str(parked)}, Path())
+    poison = {0, 7, 8, 19, 20}
+    feed = rig.feed(sink=Picky(rig, poison), park=park, batch_rows_max=16)
+    await run_feed(feed)
+    assert rig.ids == [i for i in range(21) if i not in poison]
+    lines = [json.loads(line) for line in parked.read_text().splitlines()]
+    assert [line["id"] for line in lines] == sorted(poison)
+    ids = {line["_event_id"] for line in [*lines, *rig.events]}
+    assert len(ids) == 21, "a parked row keeps its event id"
+    assert rig.metric("tailer_parked_events_total") == len(poison)
+    assert await rig.offset() == Offset(3)
+
+
+async def test_a_sink_that_refuses_everything_is_not_parked_away(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    count = PARKED_IN_A_ROW_MAX + 10
+    rig.table.insert([{"id": i} for i in range(count)])
+    park = load_sink("jsonl").from_options({"path": str(tmp_path / "parked.jsonl")}, Path())
+    feed = rig.feed(sink=Picky(rig, set(range(count))), park=park, batch_rows_max=count)
+    with pytest.raises(SinkRejected, match="a poison row"):
+        await run_feed(feed)
+    assert await rig.offsets.load() is None or await rig.offset() == Offset(1)
+
+
+# Skip options
+
+
+@pytest.fixture
+def rewritten(tmp_path: Path) -> Rig:
+    """Version 1 inserts, 2 deletes a file, 3 rewrites one, 4 inserts, 5 rearranges."""
+    rig = Rig(tmp_path, TableBuilder(tmp_path / "orders", SCHEMA))
+    table = rig.table
+    table.create()
+    adds = [table.add([{"id": 10 * i}, {"id": 10 * i + 1}]) for i in range(2)]
+    table.commit(*adds)
+    table.commit(table.remove(adds[0]))
+    table.commit(table.remove(adds[1]), table.add([{"id": 10}]))
+    last = table.add([{"id": 20}])
+    table.commit(last)
+    table.commit(table.remove(last, dataChange=False), table.add([{"id": 20}], dataChange=False))
+    return rig
+
+
+@pytest.mark.parametrize(
+    ("options", "versions"),
+    [
+        (Policies(), {1, 2, 3, 4}),
+        (Policies(ignore_deletes=True), {1, 3, 4}),
+        (Policies(skip_change_commits=True), {1, 4}),
+        (Policies(ignore_deletes=True, skip_change_commits=True), {1, 4}),
+    ],
+)
+async def test_skip_options_pass_over_whole_versions(
+    rewritten: Rig, options: Policies, versions: set[int]
+) -> None:
+    await run_feed(rewritten.feed(policies=options))
+    assert {e["_commit_version"] for e in rewritten.events} == versions
+    assert await rewritten.offset() == Offset(6)
+
+
+async def test_a_version_that_the_operator_skips_is_recorded(rewritten: Rig) -> None:
+    rewritten.requests.skips.add(3)
+    await run_feed(rewritten.feed())
+    assert {e["_commit_version"] for e in rewritten.events} == {1, 2, 4}
+    (notice,) = rewritten.notices
+    assert (notice["_notice"], notice["version"]) == ("skipped_version", 3)
+
+
+async def test_also_one_in_whose_midst_the_feed_stands(rewritten: Rig) -> None:
+    script = Script({"write": [None, SinkRejected("stop")]})
+    with pytest.raises(SinkRejected):
+        await run_feed(rewritten.feed(start="1", script=script, batch_rows_max=1))
+    assert (await rewritten.offset()).index == 1
+    rewritten.requests.skips.add(1)
+    await run_feed(rewritten.feed())
+    assert [e["_commit_version"] for e in rewritten.events][:2] == [1, 2]
+    assert rewritten.notices[0]["details"] == {"from_index": 1}
+
+
+async def test_other_options_read_a_version_from_its_start(rewritten: Rig) -> None:
+    """The index was counted under options under which the version had other changes."""
+    script = Script({"write": [None, SinkRejected("stop")]})
+    with pytest.raises(SinkRejected):
+        await run_feed(rewritten.feed(start="1", script=script, batch_rows_max=1))
+    assert (await rewritten.offset()).index == 1
+    await run_feed(rewritten.feed(batch_rows_max=1, change_source="derived", last=1))
+    ids = [e["id"] for e in rewritten.events]
+    assert ids == [0, 0, 1, 10, 11]
+    assert len({e["_event_id"] for e in rewritten.events}) == 4
+
+
+class Unplugged(Script):
+    """Moves a table away before its second data file is read, and back at the first retry."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__({})
+        self.there, self.away = rig.table.folder, rig.table.folder.with_name("away")
+        rig.metrics.on_retry = self.plug
+        self.told: list[str] = []
+
+    def __call__(self, method: str, argument: object = "") -> None:
+        super().__call__(method, argument)
+        data = [argument for _, argument in self.calls if argument.endswith(".parquet")]
+        if len(set(data)) > 1 and not self.told and self.there.exists():
+            self.there.rename(self.away)
+
+    def plug(self, error: Exception) -> None:
+        if not self.told:
+            self.away.rename(self.there)
+        self.told.append(str(error))
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "snapshot"])
+async def test_files_of_a_table_that_is_away_are_not_lost(
+    tmp_path: Path, policy: OnDataLoss
+) -> None:
+    rig = Rig(tmp_path)
+    rig.table.commit(*(rig.table.add([{"id": i}]) for i in range(3)))
+    script = Unplugged(rig)
+    with anyio.fail_after(30):
+        await run_feed(rig.feed(script=script, policies=Policies(on_data_loss=policy)))
+    assert "the table is gone" in script.told[0]
+    assert rig.notices == []
+    assert sorted(set(rig.ids)) == [0, 1, 2]

@@ -1,0 +1,219 @@
+"""The rows of a whole table: the initial snapshot, and one more while the changes go on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.delta.actions import AddFile, DeletionVectorDescriptor
+from tailer.errors import SinkRejected
+from tailer.feed.policy import ResnapshotRequest
+from tailer.feed.run import run_feed
+from tailer.feed.selection import Selection, parse_where
+from tailer.feed.snapshots import sorted_files
+from tailer.testing.faulty import Script
+from tests.support.feeds import without_pages
+from tests.support.rig import Rig
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    """Version 1: eight files of two rows, in the order of their names."""
+    rig = Rig(tmp_path)
+    rig.table.commit(
+        *(rig.table.add([{"id": 2 * i}, {"id": 2 * i + 1}], path=f"f{i}.parquet") for i in range(8))
+    )
+    return rig
+
+
+# The order of the files
+
+
+async def made(count: int) -> AsyncGenerator[AddFile, None]:
+    dv = DeletionVectorDescriptor("u", "x", 1, 34, 2)
+    for i in range(count):
+        path = f"{i * 7919 % count:06d} größe"
+        yield AddFile(
+            path, {"p": None, "q": "ä"}, i, 0, True, i,
+            deletion_vector=dv if i % 2 else None, base_row_id=i,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("run_files", [1, 7, 100, 1000])
+async def test_files_are_sorted_out_of_core(tmp_path: Path, run_files: int) -> None:
+    found = list(await sorted_files(made(100), str(tmp_path), run_files))
+    assert found == sorted([add async for add in made(100)], key=lambda add: add.path)
+    assert [name async for name in anyio.Path(tmp_path).iterdir()] == [], "nothing is left behind"
+
+
+# Resuming
+
+
+@pytest.mark.parametrize("stop_after", [1, 5, 15])
+async def test_delivered_files_are_not_decoded_again(rig: Rig, stop_after: int) -> None:
+    script = Script({"write": [None] * stop_after + [SinkRejected("stop")]})
+    with pytest.raises(SinkRejected):
+        await run_feed(rig.feed(start="snapshot", script=script, batch_rows_max=1))
+    for i in range(stop_after // 2):
+        without_pages(rig.table.folder / f"f{i}.parquet")
+    await run_feed(rig.feed(start="snapshot", batch_rows_max=1))
+    assert rig.ids == list(range(16))
+    assert [n["_notice"] for n in rig.notices] == ["snapshot_begin", "snapshot_end"]
+
+
+async def test_a_new_checkpoint_does_not_disturb_it(rig: Rig) -> None:
+    rig.table.insert([{"id": 16}], path="e.parquet")
+    script = Script({"write": [None] * 5 + [SinkRejected("stop")]})
+    with pytest.raises(SinkRejected):
+        await run_feed(rig.feed(start="snapshot", script=script))
+    rig.table.checkpoint(2)
+    rig.table.commit_path(0).unlink()
+    rig.table.commit_path(1).unlink()
+    await run_feed(rig.feed(start="snapshot"))
+    assert rig.ids == [16, *range(16)]
+    assert len({e["_event_id"] for e in rig.events}) == 17
+
+
+async def test_the_end_is_said_even_after_a_crash_right_before_it(rig: Rig) -> None:
+    script = Script({"announce": [None, SinkRejected("stop")]})
+    with pytest.raises(SinkRejected):
+        await run_feed(rig.feed(start="snapshot", script=script))
+    assert (await rig.offset()).snapshot
+    await run_feed(rig.feed(start="snapshot"))
+    assert rig.ids == list(range(16))
+    assert [n["_notice"] for n in rig.notices] == ["snapshot_begin", "snapshot_end"]
+    assert await rig.offset() == Offset(2)
+
+
+# Once more, while the changes go on
+
+
+async def test_a_table_is_read_again_without_moving_the_offset(rig: Rig) -> None:
+    await run_feed(rig.feed())
+    assert rig.ids == list(range(16))
+    rig.table.insert([{"id": 100}])
+    rig.requests.resnapshots.append(ResnapshotRequest())
+    await run_feed(rig.feed())
+    again = [e for e in rig.events[16:] if e["id"] != 100]
+    assert sorted(e["id"] for e in again) == list(range(16))
+    assert {e["_event_id"][-1] for e in again} == {"s"}
+    assert rig.requests.resnapshots == []
+    assert await rig.offset() == Offset(3)
+    begin, end = rig.notices
+    assert (begin["_notice"], end["_notice"]) == ("snapshot_begin", "snapshot_end")
+    assert end["details"] == {"reason": "resnapshot", "version": 1, "where": None, "rows": 16}
+
+
+async def test_versions_come_between_its_files_and_no_row_is_older_than_the_stream(
+    rig: Rig,
+) -> None:
+    """While the stream catches up: files that were rewritten meanwhile come in their new form."""
+    await run_feed(rig.feed())
+    table = rig.table
+    for i in range(4, 8):
+        old = next(a for a in table.actions() if a.get("add", {}).get("path") == f"f{i}.parquet")
+        rows = [{"id": 2 * i}, {"id": 1000 + i}]
+        table.commit(table.remove(old), table.add(rows, path=f"g{i}.parquet"))
+    rig.requests.resnapshots.append(ResnapshotRequest())
+    await run_feed(rig.feed())
+    lines = rig.lines[16:]
+    versions = [line["version"] if "_notice" in line else line["_commit_version"] for line in lines]
+    assert versions == sorted(versions), "a row of the snapshot is as of the version just passed"
+    state: dict[int, bool] = {}
+    for line in rig.events[16:]:
+        state[line["id"]] = line["_change_type"] in ("insert", "update_postimage")
+    live = {row for row, alive in state.items() if alive}
+    assert live == {*range(8), 8, 10, 12, 14, 1004, 1005, 1006, 1007}
+    snapshot_files = [line for line in rig.events[16:] if line["_event_id"].endswith("s")]
+    assert {9, 11, 13, 15}.isdisjoint({e["id"] for e in snapshot_files if e["_commit_version"] > 4})
+
+
+async def test_it_starts_over_after_a_failure_and_ends(rig: Rig) -> None:
+    await run_feed(rig.feed())
+    rig.table.insert([{"id": 100}])
+    rig.requests.resnapshots.append(ResnapshotRequest())
+    with pytest.raises(SinkRejected):
+        await run_feed(rig.feed(script=Script({"write": [None] * 3 + [SinkRejected("stop")]})))
+    assert len(rig.requests.resnapshots) == 1
+    await run_feed(rig.feed())
+    assert {e["id"] for e in rig.events[16:]} == {*range(16), 100}
+    assert rig.requests.resnapshots == []
+
+
+async def test_only_the_wanted_partitions_are_read_again(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    from tailer.testing.table import TableBuilder
+
+    schema = pa.schema([("id", pa.int64()), ("country", pa.string())])
+    table = TableBuilder(tmp_path / "t", schema, partition_by=["country"])
+    rig = Rig(tmp_path, table)
+    table.create()
+    table.commit(
+        *(
+            table.add([{"id": i}], partition={"country": c})
+            for i, c in enumerate(("DE", "FR", "IT"))
+        )
+    )
+    selection = Selection(where=parse_where("country <> 'IT'"))
+    await run_feed(rig.feed(selection=selection))
+    table.commit()
+    rig.requests.resnapshots.append(ResnapshotRequest(parse_where("country >= 'FR'")))
+    await run_feed(rig.feed(selection=selection))
+    assert rig.ids == [0, 1, 1]
+
+
+# Pairs
+
+
+async def test_an_update_s_two_images_are_never_in_two_batches(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    kinds = ["insert", *["update_preimage", "update_postimage"] * 10, "delete"]
+    rows = [{"id": i, "_change_type": kind} for i, kind in enumerate(kinds)]
+    rig.table.commit(rig.table.cdc(rows))
+    batches: list[list[str]] = []
+    feed = rig.feed(batch_rows_max=3)
+    inner = feed.sink
+
+    class Watching:
+        async def open(self, name: str) -> Offset | None:
+            return await inner.open(name)
+
+        async def write(self, batch: ChangeBatch) -> None:
+            batches.append(batch.rows.column("_change_type").to_pylist())
+            await inner.write(batch)
+
+        async def announce(self, notice: Notice) -> None:
+            raise AssertionError(notice)
+
+        async def aclose(self) -> None:
+            await inner.aclose()
+
+    feed.sink = Watching()
+    await run_feed(feed)
+    assert rig.ids == list(range(len(kinds)))
+    assert all(b[-1] != "update_preimage" for b in batches if b)
+    assert max(map(len, batches)) <= 4
+
+
+# Heartbeats
+
+
+async def test_a_feed_that_rests_gives_signs_of_life(rig: Rig) -> None:
+    from tailer.feed.options import PublishOptions
+
+    feed = rig.feed(last=10, publish=PublishOptions(heartbeat_s=0.02))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run_feed, feed)
+        while rig.metric("tailer_notices_total", kind="heartbeat") < 3:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    beat = rig.notices[-1]
+    assert beat["details"]["offset"]["version"] == 2
+    assert await rig.offset() == Offset(2)

@@ -1,0 +1,135 @@
+"""The two parts of a run: what both print is shown, and either can fail it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.source import ROOT
+
+PATIENCE_S = 280.0
+PROGRAM = """
+import sys
+from tests import __main__ as run
+programs = dict(zip(run.PARTS.values(), sys.argv[1:]))
+run._pytest = lambda expression: [sys.executable, "-uc", programs[expression]]
+sys.exit(run.run_parts())
+"""
+WAITS = """
+import pathlib, time
+try:
+    pathlib.Path({here!r}).touch()
+    time.sleep(50)
+except KeyboardInterrupt:
+    print("tidies up")
+    raise SystemExit(2)
+"""
+
+
+def started(first: str, second: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, first, second]
+    return subprocess.Popen(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def output_of(first: str, second: str) -> tuple[list[str], int]:
+    with started(first, second) as run:
+        lines = run.communicate(timeout=PATIENCE_S)[0].splitlines()
+    return lines, run.returncode
+
+
+def until(path: Path) -> str:
+    return f"while not pathlib.Path({str(path)!r}).exists(): time.sleep(0.01)"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status"), [(0, 0, 0), (1, 0, 1), (0, 2, 2), (5, 1, 5)]
+)
+def test_either_part_can_fail_the_run(first: int, second: int, status: int) -> None:
+    parts = [f"print('=== {code} ==='); raise SystemExit({code})" for code in (first, second)]
+    lines, code = output_of(*parts)
+    said = [f"failed with status {c}: {c}" if c else "passed: 0" for c in (first, second)]
+    assert lines[-2:] == [f"tests with Java: {said[0]}", f"tests without Java: {said[1]}"]
+    assert code == status
+
+
+def test_lines_of_both_are_shown_as_they_come_and_their_endings_in_one_piece(
+    tmp_path: Path,
+) -> None:
+    turn = [tmp_path / str(i) for i in range(3)]
+    touch = "import pathlib, time\nnext = lambda path: pathlib.Path(path).touch()\n"
+    ending = "print('====== FAILURES ======', 'b' * 100_000, '== 1 failed in 2.00s ==', sep='\\n')"
+    first = f"""{touch}
+print('=========== test session starts ===========', 'a', sep='\\n', flush=True)
+next({str(turn[0])!r})
+{until(turn[1])}
+{ending}
+next({str(turn[2])!r})
+time.sleep(0.05)
+print('the rest')
+"""
+    second = f"""{touch}
+{until(turn[0])}
+import sys
+print('c', file=sys.stderr)
+next({str(turn[1])!r})
+{until(turn[2])}
+print('d')
+"""
+    lines, _ = output_of(first, second)
+    java, other = "tests with Java: ", "tests without Java: "
+    begun = [f"{java}=========== test session starts ===========", f"{java}a"]
+    assert [line for line in lines if line in begun] == begun
+    assert {f"{other}c", f"{other}d"} <= set(lines)
+    start = lines.index("tests with Java:")
+    whole = ["====== FAILURES ======", "b" * 100_000, "== 1 failed in 2.00s ==", "the rest"]
+    assert lines[start + 1 : start + 5] == whole
+    assert lines[-2:] == [f"{java}passed: the rest", f"{other}passed: d"]
+
+
+def test_a_part_is_seen_while_the_other_one_runs(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    waits = f"import pathlib, time\n{until(seen)}\nprint('b')"
+    with started(waits, "print('a', flush=True)") as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "tests without Java: a\n"
+        seen.touch()
+        assert "tests with Java: b\n" in run.communicate(timeout=PATIENCE_S)[0]
+
+
+def test_a_part_that_is_killed_fails_the_run() -> None:
+    lines, status = output_of("print('a')", "import os; os.kill(os.getpid(), 9)")
+    assert lines[-1] == "tests without Java: failed with status -9: "
+    assert status == 9
+
+
+def test_output_that_another_process_holds_open_is_not_waited_for(tmp_path: Path) -> None:
+    ends = tmp_path / "ends"
+    left = f"import pathlib, time\n{until(ends)}"
+    command = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {left!r}])"
+    try:
+        lines, status = output_of(f"{command}; print('a')", "print('b')")
+    finally:
+        ends.touch()
+    assert lines[-2:] == ["tests with Java: passed: a", "tests without Java: passed: b"]
+    assert status == 0
+
+
+def test_both_parts_of_a_run_that_is_ended_tidy_up(tmp_path: Path) -> None:
+    there = [tmp_path / "first", tmp_path / "second"]
+    first, second = (WAITS.format(here=str(path)) for path in there)
+    with started(first, second) as run:
+        while not all(path.exists() for path in there):
+            assert run.poll() is None
+            time.sleep(0.02)
+        run.send_signal(signal.SIGTERM)
+        lines = run.communicate(timeout=PATIENCE_S)[0].splitlines()
+    said = {"tests with Java: tidies up", "tests without Java: tidies up"}
+    assert said <= set(lines)
+    assert run.returncode == 2

@@ -1,0 +1,240 @@
+"""Signals at many moments of a process's life: at its start, while it works, at its end."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailer.config.feeds import load_config
+from tailer.testing.table import TableBuilder
+from tests.support.components import free_port
+from tests.support.programs import PATIENCE_S, whole_lines
+from tests.support.source import python_files
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A feed of many small batches, and an address that a process left behind would keep taken."""
+    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    table.create()
+    table.insert([{"id": i} for i in range(2000)])
+    file = tmp_path / "tailer.toml"
+    file.write_text(
+        f'[daemon]\nhttp = "127.0.0.1:{free_port()}"\n'
+        '[feeds.orders]\ntable = "orders"\nfrom = "earliest"\nbatch_rows_max = 5\n'
+        '[feeds.orders.sink]\ntype = "jsonl"\npath = "out.jsonl"\n'
+    )
+    return file
+
+
+def receives(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    with suppress(FileNotFoundError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            name, _, mask = line.partition(":")
+            if name == "SigCgt":
+                return bool(int(mask, 16) >> (number - 1) & 1)
+    return False
+
+
+@contextmanager
+def received(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A `tailer` that was just started, and receives signals from now on."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tailer", *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + PATIENCE_S
+        while not receives(process.pid, signal.SIGHUP):
+            assert process.poll() is None
+            assert time.monotonic() < until, "it receives no signals"
+            time.sleep(0.002)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit status and what was said; a process that does not end fails the test."""
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert "Traceback" not in errors, errors
+    return process.returncode, errors
+
+
+# A process receives signals before it has loaded anything, and so long as it is there.
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.3])
+def test_a_hangup_while_the_daemon_is_being_loaded_does_not_end_it(
+    config: Path, delay_s: float
+) -> None:
+    with received("run", config) as process:
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        assert any("configuration read again" in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        assert end(process)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "status"),
+    [
+        ("run", signal.SIGINT, 0),
+        ("run", signal.SIGTERM, 0),
+        ("tail", signal.SIGHUP, 0),
+        ("read", signal.SIGINT, 1),
+        ("verify", signal.SIGTERM, 143),
+    ],
+)
+def test_a_signal_while_a_command_is_being_loaded_ends_it(
+    config: Path, command: str, number: signal.Signals, status: int
+) -> None:
+    output = config.parent / "out.parquet"
+    table = config.parent / "orders"
+    arguments: dict[str, list[str | Path]] = {
+        "run": [config],
+        "tail": [table],
+        "read": [table, "--starting-version", "0", "--output", output],
+        "verify": [table],
+    }
+    with received(command, *arguments[command]) as process:
+        process.send_signal(number)
+        found, errors = end(process)
+    assert found == status, errors
+    assert not output.exists()
+    assert not (config.parent / "out.jsonl").exists(), "nothing was begun"
+
+
+def test_nothing_else_takes_signals() -> None:
+    """What takes one gives it back some time, and then it does what it does by default."""
+    takers = re.compile(r"\b(open_signal_receiver|add_signal_handler|signal\.signal)\(")
+    files = [file for file in python_files("tailer", "sinks") if takers.search(file.text)]
+    assert [file.path.as_posix() for file in files] == ["tailer/process/signals.py"]
+
+
+# Two in a row: the first asks for an orderly end, the second ends the process.
+
+GAPS_MS = [0, 2, 5, 20, 60]
+
+
+@pytest.mark.parametrize("gap_ms", GAPS_MS)
+def test_two_interrupts_end_the_daemon_whatever_lies_between_them(
+    config: Path, gap_ms: int
+) -> None:
+    with received("run", config) as process:
+        assert process.stderr is not None
+        while "following" not in process.stderr.readline():
+            assert process.poll() is None
+        time.sleep(random.uniform(0, 0.2))
+        process.send_signal(signal.SIGINT)
+        time.sleep(gap_ms / 1000)
+        process.send_signal(signal.SIGINT)
+        # By a signal it would be killed in the middle of its end.
+        assert end(process)[0] in (0, 130)
+    address = load_config(config).http
+    assert address is not None
+    socket.create_server(address).close()  # it is free
+    for line in whole_lines(config.parent / "out.jsonl"):
+        json.loads(line)
+
+
+@pytest.mark.parametrize("command", ["tail", "read", "verify"])
+def test_two_interrupts_end_a_command_at_any_moment(config: Path, command: str) -> None:
+    table = config.parent / "orders"
+    more = {
+        "tail": ["--from", "earliest"],
+        "read": ["--starting-version", "0", "--batch-rows-max", "1", "--output", "-"],
+        "verify": ["--batch-rows-max", "1"],
+    }[command]
+    allowed = {"tail": (0, 130), "read": (0, 1, 130), "verify": (0, 130)}[command]
+    for moment in range(2):
+        with received(command, table, *more) as process:
+            time.sleep(0.4 * moment + random.uniform(0, 0.4))
+            process.send_signal(signal.SIGINT)
+            time.sleep(random.choice(GAPS_MS) / 1000)
+            process.send_signal(signal.SIGINT)
+            assert end(process)[0] in allowed
+
+
+def test_a_second_interrupt_ends_a_process_whose_threads_do_not(tmp_path: Path) -> None:
+    program = tmp_path / "stuck.py"
+    program.write_text(
+        "import threading, anyio, anyio.to_thread\n"
+        "from tailer.process.signals import install, stop_asked, until_stopped\n"
+        "install()\n"
+        "async def work():\n"
+        "    async with anyio.create_task_group() as tasks:\n"
+        "        tasks.start_soon(anyio.to_thread.run_sync, threading.Event().wait)\n"
+        "        with anyio.CancelScope(shield=True):\n"
+        "            print('works', flush=True)\n"
+        "            await stop_asked()\n"
+        "            print('was asked', flush=True)\n"
+        "anyio.run(until_stopped, work)\n"
+    )
+    command = [sys.executable, str(program)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "works\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "was asked\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+
+
+def test_a_signal_that_another_thread_is_given_is_seen_at_once(tmp_path: Path) -> None:
+    """The main thread sleeps without end, and is not interrupted."""
+    program = tmp_path / "other.py"
+    program.write_text(
+        "import signal, threading, anyio\n"
+        "from tailer.process.signals import install, until_stopped\n"
+        "install()\n"
+        "async def work():\n"
+        "    ready = threading.Event()\n"
+        "    def other():\n"
+        "        ready.wait()\n"
+        "        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+        "        threading.Event().wait()\n"
+        "    threading.Thread(target=other, daemon=True).start()\n"
+        "    ready.set()\n"
+        "    await anyio.sleep_forever()\n"
+        "print(anyio.run(until_stopped, work))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=PATIENCE_S,
+        check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+
+
+def test_nohup_keeps_a_hangup_from_ending_a_command(config: Path) -> None:
+    table = str(config.parent / "orders")
+    command = ["nohup", sys.executable, "-m", "tailer", "tail", table, "--from", "earliest"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while not receives(process.pid, signal.SIGHUP):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout is not None
+        assert process.stdout.readline(), "it goes on"
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+        assert process.wait(PATIENCE_S) == 0
