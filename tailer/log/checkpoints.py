@@ -69,10 +69,7 @@ class CheckpointReader:
             for file in checkpoint.files:
                 found = await self.steering(file.name)
                 sidecars = [_sidecar_name(a) for a in found if isinstance(a, Sidecar)]
-                if file.name.endswith(".json"):
-                    await listed.take_lines(file.name, await self._lines(file.name))
-                else:
-                    await self._take(listed, file.name, fields, required=not sidecars)
+                await self._take(listed, file.name, fields, required=not sidecars)
                 for name in sidecars:
                     await self._take(listed, name, fields, required=True)
             _check_count(checkpoint, listed.count, counts)
@@ -84,6 +81,9 @@ class CheckpointReader:
     async def _take(
         self, listed: ListedFiles, name: str, fields: Sequence[str], *, required: bool
     ) -> None:
+        if name.endswith(".json"):  # a shared table's sidecars are, too
+            await listed.take_lines(name, await self._lines(name))
+            return
         with await self._open(name) as source:
             await listed.take(add_batches(name, source, fields, required=required))
 

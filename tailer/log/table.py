@@ -30,7 +30,7 @@ from tailer.delta.timestamps import commit_timestamp, enablement
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
 from tailer.log.checkpoints import CheckpointReader, ListedFiles, chunks
 from tailer.log.json_files import MEMORY_BYTES_MAX, JsonFiles
-from tailer.store import LOG_DIR, Store
+from tailer.store import LOG_DIR, ChangeSourced, Store
 
 __all__ = ["DeltaLog", "versions_of"]
 
@@ -272,8 +272,13 @@ class DeltaLog:
         raise refused
 
     async def _ways(self, snapshot: Snapshot) -> AsyncGenerator[LogSegment, None]:
-        """The segments that lead to the snapshot: its own, then those of a new listing."""
+        """The segments that lead to the snapshot: its own, then those of a new listing.
+
+        Of a store whose commits are changes that it has found itself, no commits make a snapshot.
+        """
         yield snapshot.segment
+        if isinstance(self.store, ChangeSourced):
+            return
         try:
             for segment in segments(await self.files(), snapshot.version):
                 if segment.checkpoint != snapshot.segment.checkpoint:
