@@ -15,6 +15,9 @@ from tests.support import components
 from tests.support.components import Component, NotMade, run_maker
 from tests.support.source import ROOT
 
+#: Of the run that this test is a part of, and not of the one that it starts.
+OURS = ("CI", "PYTEST_ADDOPTS")
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -141,7 +144,7 @@ def test_a_pytest_prepares_what_its_own_tests_need(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest",
          "-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", str(tmp_path), str(test)],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=280,
-        env={**{n: v for n, v in os.environ.items() if n != "CI"}, "PATH": "/nowhere"},
+        env={**{n: v for n, v in os.environ.items() if n not in OURS}, "PATH": "/nowhere"},
     )  # fmt: skip
     assert "can't be prepared: the S3 server: Go is missing" in (done.stdout)
     assert "1 skipped" in done.stdout

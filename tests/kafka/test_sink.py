@@ -319,7 +319,7 @@ async def test_a_compacted_topic_without_keys_is_named(kafka: Broker) -> None:
 async def test_a_limit_that_was_lowered_meanwhile_is_named(kafka: Broker) -> None:
     topic = fresh()
     options: dict[str, Any] = {"partitions": 1, "delivery_timeout_ms": 9_000}
-    options["request_timeout_ms"] = 9_000
+    options["request_timeout_ms"] = 8_000
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
         set_topic_config(kafka.bootstrap, topic, "max.message.bytes", "2000")

@@ -189,7 +189,9 @@ class Auditor:
             return
         version = self.rng.choice(sorted(counts))
         index = self.rng.randint(0, counts[version])
-        offset = Offset(version, index, table_id=self.writer.present.table_id)
+        plan = FeedOptions(change_source=source, key=self.key).plan_id()
+        table_id = self.writer.present.table_id
+        offset = Offset(version, index, table_id=table_id, plan=plan)
         resumed = await _batches(log, offset, version, source, 3, self.key)
         events = [e for b in whole if b.version == version for e in _events(b)]
         rest = [e for b in resumed for e in _events(b)]

@@ -161,7 +161,8 @@ def kill_executor(driver: Driver, pause_s: float) -> psutil.Process:
 
 def own_jars() -> str:
     """Delta's own jars; Spark brings the others."""
-    return ":".join(jar for jar in delta_jars().split(",") if any(name in jar for name in DELTA))
+    own = (jar for jar in delta_jars().split(",") if any(name in Path(jar).name for name in DELTA))
+    return ":".join(own)
 
 
 def rows(frame: DataFrame) -> Counter[tuple[Any, ...]]:

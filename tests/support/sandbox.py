@@ -40,12 +40,16 @@ def within_unit(unit: Path, state: Path) -> list[str]:
     """The sandbox of a unit of systemd's, as far as a program shows it: all is read-only but its
     state folder and its own temporary one, ``/proc`` shows its own user's processes, no rights, no
     memory that is written and run, and the system calls and addresses that the unit allows."""
+    own = [state, Path(sys.prefix), Path(__file__)]
+    free = ("/var/tmp", "/srv", "/media")  # noqa: S108  # hidden by a file system of the program's own
+    temporary = next(at for at in free if not any(map(Path.is_relative_to, own, [Path(at)] * 3)))
     script = (
-        'mount --bind "$0" "$0" && mount -t tmpfs tmpfs /var/tmp && '
+        f'mount --bind "$0" "$0" && mount -t tmpfs tmpfs {temporary} && '
         "mount -t proc -o hidepid=invisible proc /proc && "
         "for at in $(cut -d' ' -f2 /proc/self/mounts | sort -u); do case $at in "
-        '"$0"|/var/tmp|/proc*|/sys/*) ;; *) mount -o remount,bind,ro $at || exit 1;; esac; done && '
-        "export TMPDIR=/var/tmp && umask 0077 && "
+        f'"$0"|{temporary}|/proc*|/sys/*) ;; '
+        "*) mount -o remount,bind,ro $at || exit 1;; esac; done && "
+        f"export TMPDIR={temporary} && umask 0077 && "
         f'exec setpriv --no-new-privs {_NO_RIGHTS} "$@"'
     )
     begun = _begun(script, str(state))
