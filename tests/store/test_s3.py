@@ -69,7 +69,7 @@ async def test_options_may_be_text_and_are_checked() -> None:
     mistakes: list[tuple[dict[str, Any], str]] = [
         (
             {"endpoint": "x"},
-            r"is not an option of the S3 store \(did you mean 'endpoint_url'\?\); known",
+            r"is not an option of the S3 store \(here it is endpoint_url\); known",
         ),
         ({"anonymous": "perhaps"}, "anonymous is 'perhaps', and must be a bool"),
         ({"max_concurrency": True}, "max_concurrency is True, and must be a int"),
