@@ -207,7 +207,7 @@ def test_a_time_that_clocks_skip_or_show_twice_is_read_as_java_reads_it(
 )
 def test_a_text_that_is_no_such_value_is_refused_with_text_and_type(name: str, text: str) -> None:
     message = refusal(lambda: value(text, name), CorruptLog)
-    assert repr(text) in message
+    assert repr(text)[:1000] in message  # a long one is cut in the middle
     assert name in message
 
 
