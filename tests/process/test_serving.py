@@ -104,7 +104,7 @@ async def slowly(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def test_a_connection_without_a_whole_request_is_closed_whatever_it_sends() -> None:
-    async with serving(stall_s=0.4) as client:
+    async with serving(stall_s=1.5) as client:
         idle, _ = await client.connect()
         half, _ = await client.connect(HEALTH)
         dribbling, out = await client.connect()
