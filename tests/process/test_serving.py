@@ -111,7 +111,8 @@ async def test_a_connection_without_a_whole_request_is_closed_whatever_it_sends(
         sending = asyncio.create_task(slowly(out, HEALTH + b"X: " + b"a" * 3000))
         assert await rest(idle) == b""
         assert status_of(await rest(half)) == 408
-        assert status_of(await rest(dribbling)) == 408
+        # It is cut off; whether it hears why is TCP's, for it was still sending.
+        assert (await rest(dribbling))[:12] in (b"", b"HTTP/1.1 408")
         sending.cancel()
         # Between two requests, too.
         kept, out = await client.connect(HEALTH + b"\r\n")
