@@ -119,8 +119,9 @@ def test_nothing_that_is_given_is_read_or_added_up_beyond_its_bounds(tmp_path: P
         check=True, timeout=60,
     )  # fmt: skip
     rounds, seed = 20 * int(os.environ.get("TAILER_TORTURE_ROUNDS", "500")), random.randrange(2**32)
+    program = str(ROOT / "tests" / "support" / "columns_fuzz.py")
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "support" / "columns_fuzz.py"), built, str(rounds), str(seed)],
+        [sys.executable, program, built, str(rounds), str(seed)],
         env={
             **os.environ, "LD_PRELOAD": ":".join(libraries), "PYTHONMALLOC": "malloc",
             # The interpreter keeps what it has made; and no memory is an error like others.

@@ -19,7 +19,11 @@ from tests.spark.others import OWN, done_by, required_python
 
 __all__ = ["golden"]  # a fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(2400),
+    pytest.mark.needs("pyspark-pipelines-4.2.0"),
+]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

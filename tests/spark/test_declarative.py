@@ -18,7 +18,11 @@ from tailer.testing.table import TableBuilder
 from tests.spark.others import OWN, required_python
 from tests.support.source import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(2400),
+    pytest.mark.needs("pyspark-pipelines-4.2.0"),
+]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 COMMAND = ["spark-pipelines", "run", "--conf", "spark.sql.catalogImplementation=hive"]

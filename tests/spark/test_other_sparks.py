@@ -16,7 +16,11 @@ import pytest
 from tailer.testing.table import TableBuilder
 from tests.spark.others import OLDER, done_by, required_python, run_python
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(2400),
+    pytest.mark.needs("pyspark-4.0.5", "pyspark-4.1.4"),
+]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 # Types, deletion vectors, column mapping, row ids, variants; and what is refused.
