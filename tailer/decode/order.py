@@ -26,31 +26,24 @@ def is_ordered(parquet: pq.ParquetFile) -> bool:
     """Whether the rows of a cdc file can be given as they lie in it: all that leave lie before all
     that come; or there are postimages, and each lies right behind a preimage.
 
-    Only the change types are read, and not even those where the footer tells that all are one.
+    Only the change types are read. Statistics could save that, but they are hints, and pyarrow does
+    not survive to be asked for those of a damaged file.
     """
-    if parquet.metadata.num_rows < 2 or _is_of_one_kind(parquet.metadata):
+    if parquet.metadata.num_rows < 2:
         return True
     seen = _Seen()
     for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[CHANGE_TYPE]):
-        seen.add(batch.column(0).cast(pa.string()))
+        seen.add(_shortened(batch.column(0)).cast(pa.string()))
         if not (seen.leaving_first or seen.adjacent):
             return False
     return seen.leaving_first or (seen.adjacent and seen.updated)
 
 
-def _is_of_one_kind(footer: pq.FileMetaData) -> bool:
-    """Whether the footer proves that all rows are of one change type."""
-    kinds = set()
-    for group in range(footer.num_row_groups):
-        columns = footer.row_group(group)
-        found = None
-        for number in range(columns.num_columns):
-            if columns.column(number).path_in_schema == CHANGE_TYPE:
-                found = columns.column(number).statistics
-        if found is None or not found.has_min_max or found.min != found.max:
-            return False
-        kinds.add(found.min)
-    return len(kinds) == 1
+def _shortened(kinds: pa.Array) -> pa.Array:
+    """Two of the change types where all are one: more of them tell no more."""
+    if not pa.types.is_dictionary(kinds.type) or len(kinds.dictionary) != 1 or kinds.null_count:
+        return kinds
+    return kinds.slice(0, 2)
 
 
 @dataclass(slots=True)

@@ -80,6 +80,18 @@ def test_a_resume_goes_on_in_the_same_order(
         assert found(table, start, **bounds) == " ".join(whole.split()[index:])
 
 
+def test_statistics_of_the_change_types_are_hints(tmp_path: Path) -> None:
+    """Those of this file say that all of its rows are inserts."""
+    table = cdc_table(tmp_path, "idid")
+    (file,) = (table.folder / "_change_data").iterdir()
+    content = file.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    lie = content[footer:].replace(b"delete", b"insert")
+    assert lie != content[footer:]
+    file.write_bytes(content[:footer] + lie)
+    assert found(table) == "1d 3d 0i 2i"
+
+
 def test_an_index_in_the_writers_order_begins_with_its_file(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "t", ID, cdf=True)
     table.create()
