@@ -24,6 +24,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from msgspec import structs
+
 from tailer.changes import COMING_KINDS, LEAVING_KINDS, ChangeFile, ChangeType, Origin
 from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
 from tailer.delta.commit import Commit, FileAction, file_digest
@@ -45,6 +47,7 @@ __all__ = [
     "plan_changes",
     "plan_rewrite",
     "plan_snapshot",
+    "rewritten_files",
     "row_ids_hold",
     "source_of",
 ]
@@ -66,7 +69,8 @@ def _work_order(
     if not isinstance(action, AddCDCFile):
         more["without"] = action.deletion_vector
         more["num_records"] = action.num_records
-        more["bounds"] = action.bounds
+        if commit.header.adds and commit.header.removes:  # only then are files compared
+            more["bounds"] = action.bounds
         more["base_row_id"] = action.base_row_id
         more["default_row_commit_version"] = action.default_row_commit_version
     return ChangeFile(
@@ -161,16 +165,20 @@ def _pairs(commit: Commit, moot: AbstractSet[bytes], *, data_changes_only: bool 
 
 
 def _file_changes(
-    commit: Commit, completions: Completions, moot: AbstractSet[bytes]
+    commit: Commit,
+    completions: Completions,
+    moot: AbstractSet[bytes],
+    *,
+    data_changes_only: bool = True,
 ) -> Iterator[ChangeFile]:
-    pairs = _pairs(commit, moot)
+    pairs = _pairs(commit, moot, data_changes_only=data_changes_only)
     if commit.header.removes:
         for action in _effective(commit, moot):
-            if isinstance(action, RemoveFile) and action.data_change:
+            if isinstance(action, RemoveFile) and (action.data_change or not data_changes_only):
                 yield from _leaving(commit, action, pairs, completions)
     if commit.header.adds:
         for action in _effective(commit, moot):
-            if isinstance(action, AddFile) and action.data_change:
+            if isinstance(action, AddFile) and (action.data_change or not data_changes_only):
                 yield from _coming(commit, action, pairs)
 
 
@@ -214,12 +222,13 @@ class Rewrite:
         return bool(self.leaving and self.coming)
 
 
-def plan_rewrite(
+def rewritten_files(
     commit: Commit,
     completions: Completions | None = None,
     moot: AbstractSet[bytes] = frozenset(),
-) -> Rewrite:
-    """The files of a version whose changes are derived; none if it only rearranges.
+) -> Iterator[ChangeFile]:
+    """The files of a version whose changes are derived, whatever their dataChange flags: those
+    that leave, then those that come; none if it only rearranges.
 
     The arguments are those of :func:`plan_changes`.
     """
@@ -231,19 +240,23 @@ def plan_rewrite(
             hint="use change source auto or cdf",
         )
     if not commit.header.data_changes:
-        return Rewrite([], [])
+        return
     try:
-        pairs = _pairs(commit, moot, data_changes_only=False)
-        leaving: list[ChangeFile] = []
-        coming: list[ChangeFile] = []
-        for action in _effective(commit, moot):
-            if isinstance(action, RemoveFile):
-                leaving += _leaving(commit, action, pairs, completions or {})
-            elif isinstance(action, AddFile):
-                coming += _coming(commit, action, pairs)
+        yield from _file_changes(commit, completions or {}, moot, data_changes_only=False)
     except TableError as e:
         raise e.at(version=commit.version, path=commit.name) from None
-    return Rewrite(leaving, coming)
+
+
+def plan_rewrite(
+    commit: Commit,
+    completions: Completions | None = None,
+    moot: AbstractSet[bytes] = frozenset(),
+) -> Rewrite:
+    """The files of :func:`rewritten_files`, side by side."""
+    rewrite = Rewrite([], [])
+    for file in rewritten_files(commit, completions, moot):
+        (rewrite.leaving if file.change_type == "delete" else rewrite.coming).append(file)
+    return rewrite
 
 
 def row_ids_hold(commit: Commit, rewrite: Rewrite) -> bool:
@@ -323,10 +336,9 @@ def _completed(remove: RemoveFile, before: TableState, completions: Completions)
             "version before",
             path=remove.path,
         )
-    names = ("size", "num_records", "base_row_id", "default_row_commit_version")
+    names = ("size", "stats", "stats_parsed", "base_row_id", "default_row_commit_version")
     lacking = {n: getattr(add, n) for n in names if getattr(remove, n) is None}
-    lacking["bounds"] = remove.bounds or add.bounds
-    return replace(remove, partition_values=add.partition_values, **lacking)
+    return structs.replace(remove, partition_values=add.partition_values, **lacking)
 
 
 def plan_snapshot(add: AddFile, version: int, timestamp_ms: int, state: TableState) -> ChangeFile:

@@ -1,20 +1,21 @@
 """The actions of the log as typed values, and the parsing of one JSON line into one of them.
 
 Unknown actions and unknown fields are passed over ("Protocol Evolution"); a known action that
-lacks a required field, or has one of the wrong kind, is an error. Statistics are cut down while
-parsing to ``num_records`` and the bounds of a few integer columns: a commit can hold a hundred
-thousand of them, and no more is ever asked for.
+lacks a required field, or has one of the wrong kind, is an error. Where an object names a key
+twice, the last one counts, as in Spark; an action twice on one line is refused.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from tailer.delta.statistics import Bounds, file_statistics
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import astuple, force_setattr
+
+from tailer.delta.statistics import Bounds, Statistics, bounds, file_statistics, record_count
 from tailer.errors import CorruptLog
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "CommitInfo",
     "DeletionVectorDescriptor",
     "DomainMetadata",
+    "FileAction",
     "Metadata",
     "Protocol",
     "RemoveFile",
@@ -34,14 +36,28 @@ __all__ = [
     "parse_line",
 ]
 
-StringMap = dict[str, str | None]
-
 #: Every number of the log is a long at most.
 LONG_MAX = 2**63 - 1
+StringMap: TypeAlias = dict[str, str | None]
+
+# What may be null in the log, and stands for the empty value of its kind here.
+if TYPE_CHECKING:
+    Long: TypeAlias = int
+    Text: TypeAlias = str
+    Texts: TypeAlias = tuple[str, ...]
+    Values: TypeAlias = StringMap
+    Properties: TypeAlias = dict[str, str]
+else:
+    Long = Annotated[int, Meta(ge=-LONG_MAX - 1, le=LONG_MAX)]
+    Text, Texts = str | None, tuple[str, ...] | None
+    Values = Properties = StringMap | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeletionVectorDescriptor:
+class _Action(Struct, frozen=True, rename="camel"):
+    """One action, its fields named as in the log but for their case."""
+
+
+class DeletionVectorDescriptor(_Action, frozen=True):
     """Where a deletion vector lies ("Deletion Vector Descriptor Schema").
 
     ``size_in_bytes`` is the raw size, before base85; ``cardinality`` the number of rows deleted.
@@ -49,9 +65,9 @@ class DeletionVectorDescriptor:
 
     storage_type: str
     path_or_inline_dv: str
-    offset: int | None
-    size_in_bytes: int
-    cardinality: int
+    size_in_bytes: Long
+    cardinality: Long
+    offset: Long | None = None
 
     @property
     def unique_id(self) -> str:
@@ -60,96 +76,132 @@ class DeletionVectorDescriptor:
         return f"{self.storage_type}{self.path_or_inline_dv}{at}"
 
 
-@dataclass(frozen=True, slots=True)
-class Protocol:
+class _Counted(_Action, frozen=True):
+    """An action with the statistics of its file, read when they are asked for: a commit can hold
+    a hundred thousand of them, and few are."""
+
+    @property
+    def num_records(self) -> int | None:
+        """``numRecords``; None without statistics that can be read."""
+        return record_count(self._statistics())
+
+    @property
+    def bounds(self) -> tuple[Bounds, ...]:
+        """The bounds of a few integer columns."""
+        return bounds(self._statistics())
+
+    def _statistics(self) -> Statistics:
+        return file_statistics(self.stats, self.stats_parsed)  # type: ignore[attr-defined]  # below
+
+
+class AddFile(_Counted, frozen=True):
+    """A logical file that comes into the table. ``size`` in bytes."""
+
+    path: str
+    size: Long
+    data_change: bool
+    partition_values: Values = {}
+    deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: Long | None = None
+    default_row_commit_version: Long | None = None
+    stats: Any = None
+    stats_parsed: Any = msgspec.field(name="stats_parsed", default=None)
+
+    def __post_init__(self) -> None:
+        if not self.partition_values:
+            force_setattr(self, "partition_values", {})
+
+
+class RemoveFile(_Counted, frozen=True):
+    """A logical file that leaves the table; ``deletion_timestamp`` in epoch ms.
+
+    All but ``path`` and ``data_change`` may be lacking: older writers leave out even the partition
+    values, and None says that they did.
+    """
+
+    path: str
+    data_change: bool = True
+    deletion_timestamp: Long | float | None = None
+    partition_values: StringMap | None = None
+    size: Long | None = None
+    deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: Long | None = None
+    default_row_commit_version: Long | None = None
+    stats: Any = None
+    stats_parsed: Any = msgspec.field(name="stats_parsed", default=None)
+
+
+class AddCDCFile(_Action, frozen=True):
+    """A file of row-level changes ("Add CDC File"). ``size`` in bytes, 0 if it is not known."""
+
+    path: str
+    partition_values: Values = {}
+    size: Long | None = None
+
+    def __post_init__(self) -> None:
+        if not self.partition_values:
+            force_setattr(self, "partition_values", {})
+
+
+class Protocol(_Action, frozen=True):
     """What readers and writers must know ("Protocol Evolution"). Features: None below 3 and 7."""
 
-    min_reader_version: int
-    min_writer_version: int
+    min_reader_version: Long
+    min_writer_version: Long
     reader_features: frozenset[str] | None = None
     writer_features: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(_Action, frozen=True):
     """The table's id, schema and properties ("Change Metadata"). ``created_time``: epoch ms."""
 
     id: str
     schema_string: str
-    partition_columns: tuple[str, ...]
-    configuration: dict[str, str] = field(hash=False)
+    partition_columns: Texts = ()
+    configuration: Properties = {}
     name: str | None = None
     description: str | None = None
-    provider: str = "parquet"
-    created_time: int | None = None
+    format: Any = None
+    created_time: Long | float | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "partition_columns", self.partition_columns or ())
+        given: StringMap = dict(self.configuration or {})
+        force_setattr(self, "configuration", {k: v for k, v in given.items() if v is not None})
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.schema_string, self.partition_columns))
+
+    @property
+    def provider(self) -> str:
+        """The format of the table's files."""
+        provider = self.format.get("provider") if isinstance(self.format, dict) else None
+        return provider if isinstance(provider, str) else "parquet"
 
 
-@dataclass(frozen=True, slots=True)
-class AddFile:
-    """A logical file that comes into the table. ``size`` in bytes, times in epoch ms."""
-
-    path: str
-    partition_values: StringMap = field(hash=False)
-    size: int
-    modification_time: int
-    data_change: bool
-    num_records: int | None = None
-    bounds: tuple[Bounds, ...] = ()
-    deletion_vector: DeletionVectorDescriptor | None = None
-    base_row_id: int | None = None
-    default_row_commit_version: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveFile:
-    """A logical file that leaves the table. All but ``path`` and ``data_change`` may be lacking:
-    older writers leave out even the partition values, and None says that they did."""
-
-    path: str
-    data_change: bool
-    deletion_timestamp: int | None = None
-    partition_values: StringMap | None = field(default=None, hash=False)
-    size: int | None = None
-    num_records: int | None = None
-    bounds: tuple[Bounds, ...] = ()
-    deletion_vector: DeletionVectorDescriptor | None = None
-    base_row_id: int | None = None
-    default_row_commit_version: int | None = None
-    extended_file_metadata: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AddCDCFile:
-    """A file of row-level changes ("Add CDC File"). ``size`` in bytes."""
-
-    path: str
-    partition_values: StringMap = field(hash=False)
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetTransaction:
+class SetTransaction(_Action, frozen=True):
     """The last transaction of one application. ``last_updated``: epoch ms."""
 
     app_id: str
-    version: int
-    last_updated: int | None = None
+    version: Long
+    last_updated: Long | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DomainMetadata:
+class DomainMetadata(_Action, frozen=True):
     """The configuration of one metadata domain; ``removed`` makes it a tombstone."""
 
     domain: str
-    configuration: str
-    removed: bool
+    configuration: Text = ""
+    removed: bool = False
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "configuration", self.configuration or "")
 
 
-@dataclass(frozen=True, slots=True)
-class CommitInfo:
+class CommitInfo(_Action, frozen=True):
     """Provenance of a commit. The protocol leaves its shape open: ``fields`` is what was there."""
 
-    fields: dict[str, Any] = field(hash=False)
+    fields: dict[str, Any]
 
     @property
     def in_commit_timestamp(self) -> int | None:
@@ -164,26 +216,22 @@ class CommitInfo:
         return isinstance(tags, dict) and tags.get("delta.rowTracking.preserved") == "true"
 
 
-@dataclass(frozen=True, slots=True)
-class Sidecar:
-    """A file of file actions that a v2 checkpoint refers to. Size in bytes, time in epoch ms."""
+class Sidecar(_Action, frozen=True):
+    """A file of file actions that a v2 checkpoint refers to. Size in bytes."""
 
     path: str
-    size_in_bytes: int
-    modification_time: int
+    size_in_bytes: Long
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointMetadata:
+class CheckpointMetadata(_Action, frozen=True):
     """Marks a v2 checkpoint and gives its version."""
 
-    version: int
+    version: Long
 
 
-Action = (
-    AddFile
-    | RemoveFile
-    | AddCDCFile
+FileAction: TypeAlias = AddFile | RemoveFile | AddCDCFile
+Action: TypeAlias = (
+    FileAction
     | Metadata
     | Protocol
     | SetTransaction
@@ -194,261 +242,66 @@ Action = (
 )
 
 
-def _is_unicode(text: str) -> bool:
-    """Whether it can be written as UTF-8: JSON can escape half a surrogate pair, which can't."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+class _Skipped(Struct):
+    """An object whose fields nobody asks for."""
 
 
-class _Fields:
-    """Typed access to one action's JSON object; what is missing or of another kind is an error."""
+class _Steering(Struct, rename="camel"):
+    """A line of the log, by the kinds of action that are no files."""
 
-    __slots__ = ("kind", "values")
-
-    def __init__(self, kind: str, values: Any) -> None:
-        if not isinstance(values, dict):
-            raise CorruptLog(f"the {kind} action is not an object")
-        self.kind = kind
-        self.values: dict[str, Any] = values
-
-    def _get(self, name: str, kinds: type | tuple[type, ...], *, required: bool) -> Any:
-        value = self.values.get(name)
-        if value is None:
-            if required:
-                raise CorruptLog(f"the {self.kind} action lacks its {name}")
-            return None
-        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is int):
-            raise CorruptLog(f"{name} of the {self.kind} action is a {type(value).__name__}")
-        if isinstance(value, int) and not -LONG_MAX - 1 <= value <= LONG_MAX:
-            raise CorruptLog(f"{name} of the {self.kind} action does not fit in 64 bits")
-        if isinstance(value, str) and not _is_unicode(value):
-            raise CorruptLog(f"{name} of the {self.kind} action has half a surrogate pair in it")
-        return value
-
-    # A commit can have a hundred thousand files: what is as it should be is known at a glance.
-
-    def text(self, name: str) -> str:
-        value = self.values.get(name)
-        if type(value) is str and value.isascii():
-            return value
-        return self._get(name, str, required=True)  # type: ignore[no-any-return]  # checked there
-
-    def text_or_none(self, name: str) -> str | None:
-        return None if self.values.get(name) is None else self.text(name)
-
-    def integer(self, name: str) -> int:
-        value = self.values.get(name)
-        if type(value) is int and -LONG_MAX <= value <= LONG_MAX:
-            return value
-        return self._get(name, int, required=True)  # type: ignore[no-any-return]  # checked there
-
-    def integer_or_none(self, name: str) -> int | None:
-        return None if self.values.get(name) is None else self.integer(name)
-
-    def time(self, name: str) -> int:
-        """A time in epoch ms, 0 if there is none. Some writers give it as a float; as in Spark,
-        what is behind the point does not count."""
-        value = self.values.get(name)
-        if isinstance(value, float) and math.isfinite(value) and abs(value) <= LONG_MAX:
-            return int(value)
-        return self.integer_or_none(name) or 0
-
-    def flag(self, name: str, *, default: bool | None = None) -> bool:
-        value = self.values.get(name)
-        if value is True or value is False:
-            return value
-        value = self._get(name, bool, required=default is None)
-        return bool(default) if value is None else bool(value)
-
-    def flag_or_none(self, name: str) -> bool | None:
-        return self._get(name, bool, required=False)  # type: ignore[no-any-return]  # checked there
-
-    def strings(self, name: str) -> tuple[str, ...] | None:
-        value = self._get(name, list, required=False)
-        if value is None:
-            return None
-        if not all(isinstance(item, str) for item in value):
-            raise CorruptLog(f"{name} of the {self.kind} action is not a list of strings")
-        return tuple(value)
-
-    def string_map_or_none(self, name: str) -> StringMap | None:
-        value = self._get(name, (dict, list), required=False)
-        if value is None:
-            return None
-        # A checkpoint read from Parquet gives a map as a list of pairs.
-        if isinstance(value, list) and not all(isinstance(pair, tuple) for pair in value):
-            raise CorruptLog(f"{name} of the {self.kind} action is not a map")
-        pairs = dict(value) if isinstance(value, list) else value
-        for key, item in pairs.items():
-            if not (isinstance(key, str) and isinstance(item, str | None)):
-                raise CorruptLog(f"{name} of the {self.kind} action is not a map of strings")
-        return pairs
+    add: _Skipped | None = None
+    remove: _Skipped | None = None
+    cdc: _Skipped | None = None
+    meta_data: Metadata | None = None
+    protocol: Protocol | None = None
+    txn: SetTransaction | None = None
+    domain_metadata: DomainMetadata | None = None
+    commit_info: dict[str, Any] | None = None
+    sidecar: Sidecar | None = None
+    checkpoint_metadata: CheckpointMetadata | None = None
 
 
-def _deletion_vector(values: Any) -> DeletionVectorDescriptor | None:
-    if values is None:
-        return None
-    f = _Fields("deletionVector", values)
-    return DeletionVectorDescriptor(
-        storage_type=f.text("storageType"),
-        path_or_inline_dv=f.text("pathOrInlineDv"),
-        offset=f.integer_or_none("offset"),
-        size_in_bytes=f.integer("sizeInBytes"),
-        cardinality=f.integer("cardinality"),
-    )
+class _Line(_Steering):
+    """A line of the log."""
+
+    add: AddFile | None = None  # type: ignore[assignment]  # all of it, here
+    remove: RemoveFile | None = None  # type: ignore[assignment]
+    cdc: AddCDCFile | None = None  # type: ignore[assignment]
 
 
-def _add(f: _Fields) -> AddFile:
-    records, bounds = file_statistics(f.values)
-    return AddFile(
-        path=f.text("path"),
-        partition_values=f.string_map_or_none("partitionValues") or {},
-        size=f.integer("size"),
-        modification_time=f.time("modificationTime"),
-        data_change=f.flag("dataChange"),
-        num_records=records,
-        bounds=bounds,
-        deletion_vector=_deletion_vector(f.values.get("deletionVector")),
-        base_row_id=f.integer_or_none("baseRowId"),
-        default_row_commit_version=f.integer_or_none("defaultRowCommitVersion"),
-    )
-
-
-def _remove(f: _Fields) -> RemoveFile:
-    records, bounds = file_statistics(f.values)
-    return RemoveFile(
-        path=f.text("path"),
-        data_change=f.flag("dataChange", default=True),
-        deletion_timestamp=f.integer_or_none("deletionTimestamp"),
-        partition_values=f.string_map_or_none("partitionValues"),
-        size=f.integer_or_none("size"),
-        num_records=records,
-        bounds=bounds,
-        deletion_vector=_deletion_vector(f.values.get("deletionVector")),
-        base_row_id=f.integer_or_none("baseRowId"),
-        default_row_commit_version=f.integer_or_none("defaultRowCommitVersion"),
-        extended_file_metadata=f.flag_or_none("extendedFileMetadata"),
-    )
-
-
-def _cdc(f: _Fields) -> AddCDCFile:
-    return AddCDCFile(
-        path=f.text("path"),
-        partition_values=f.string_map_or_none("partitionValues") or {},
-        size=f.integer_or_none("size") or 0,
-    )
-
-
-def _metadata(f: _Fields) -> Metadata:
-    file_format = f.values.get("format")
-    provider = file_format.get("provider") if isinstance(file_format, dict) else None
-    configuration = f.string_map_or_none("configuration") or {}
-    return Metadata(
-        id=f.text("id"),
-        schema_string=f.text("schemaString"),
-        partition_columns=f.strings("partitionColumns") or (),
-        configuration={k: v for k, v in configuration.items() if v is not None},
-        name=f.text_or_none("name"),
-        description=f.text_or_none("description"),
-        provider=provider if isinstance(provider, str) else "parquet",
-        created_time=f.integer_or_none("createdTime"),
-    )
-
-
-def _protocol(f: _Fields) -> Protocol:
-    readers, writers = f.strings("readerFeatures"), f.strings("writerFeatures")
-    return Protocol(
-        min_reader_version=f.integer("minReaderVersion"),
-        min_writer_version=f.integer("minWriterVersion"),
-        reader_features=None if readers is None else frozenset(readers),
-        writer_features=None if writers is None else frozenset(writers),
-    )
-
-
-def _transaction(f: _Fields) -> SetTransaction:
-    return SetTransaction(
-        app_id=f.text("appId"),
-        version=f.integer("version"),
-        last_updated=f.integer_or_none("lastUpdated"),
-    )
-
-
-def _domain(f: _Fields) -> DomainMetadata:
-    return DomainMetadata(
-        domain=f.text("domain"),
-        configuration=f.text_or_none("configuration") or "",
-        removed=f.flag("removed", default=False),
-    )
-
-
-def _sidecar(f: _Fields) -> Sidecar:
-    return Sidecar(
-        path=f.text("path"),
-        size_in_bytes=f.integer("sizeInBytes"),
-        modification_time=f.time("modificationTime"),
-    )
-
-
-def _commit_info(f: _Fields) -> CommitInfo:
-    return CommitInfo(f.values)
-
-
-def _checkpoint_metadata(f: _Fields) -> CheckpointMetadata:
-    return CheckpointMetadata(f.integer("version"))
-
-
-_PARSERS: dict[str, Callable[[_Fields], Action]] = {
-    "add": _add,
-    "remove": _remove,
-    "cdc": _cdc,
-    "metaData": _metadata,
-    "protocol": _protocol,
-    "txn": _transaction,
-    "domainMetadata": _domain,
-    "commitInfo": _commit_info,
-    "sidecar": _sidecar,
-    "checkpointMetadata": _checkpoint_metadata,
+_TYPES = {
+    "add": AddFile,
+    "remove": RemoveFile,
+    "cdc": AddCDCFile,
+    "metaData": Metadata,
+    "protocol": Protocol,
+    "txn": SetTransaction,
+    "domainMetadata": DomainMetadata,
+    "sidecar": Sidecar,
+    "checkpointMetadata": CheckpointMetadata,
 }
 
-
-_FILE_KINDS = frozenset({"add", "remove", "cdc"})
-
-
-class _KeyTwice(ValueError):
-    """An object of the line names a key twice."""
+_QUOTED = [f'"{field.encode_name}"'.encode() for field in msgspec.structs.fields(_Line)]
+_LINES = msgspec.json.Decoder(_Line)
+_STEERING = msgspec.json.Decoder(_Steering)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _KeyTwice("it names a key twice")
-    return found
+def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
+    """The action on one line of a commit file; None for a blank line or an unknown action.
 
-
-def _flat(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    return pairs
-
-
-#: One decoder for all lines: to make it takes longer than to read a line.
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
-_LAST_WINS = json.JSONDecoder()
-_PAIRS = json.JSONDecoder(object_pairs_hook=_flat)
-
-
-def _document(text: str) -> Any:
-    """The JSON of a line. A key may come twice within a commitInfo alone, whose shape the protocol
-    leaves open; the last one counts there, as in Spark."""
+    Without ``files`` a line with an add, remove or cdc action need only be a JSON object, and is
+    None. Raises :class:`CorruptLog` without a place: the caller knows file and line number. A line
+    with two actions is refused, since one of them would be lost.
+    """
+    data = line if isinstance(line, bytes) else line.encode(errors="surrogatepass")
+    if not data or data.isspace():
+        return None
+    decoder = _LINES if files else _STEERING
     try:
-        return _DECODER.decode(text)
-    except _KeyTwice:
-        if [kind for kind, _ in _PAIRS.decode(text)] != ["commitInfo"]:
-            raise
-        return _LAST_WINS.decode(text)
+        found = decoder.decode(data)
+    except (ValueError, RecursionError):
+        found = _converted(data, decoder.type)
+    return _only(found, data)
 
 
 def action_of(kind: str, values: Any) -> Action | None:
@@ -456,38 +309,75 @@ def action_of(kind: str, values: Any) -> Action | None:
 
     Raises :class:`CorruptLog` where a required field is missing or of the wrong kind.
     """
-    parser = _PARSERS.get(kind)
-    return None if parser is None or values is None else parser(_Fields(kind, values))
-
-
-def parse_line(line: bytes | str, *, statistics: bool = True, files: bool = True) -> Action | None:
-    """The action on one line of a commit file; None for a blank line or an unknown action.
-
-    Without ``statistics`` a file's are passed over: to read them takes as long as all else.
-    Without ``files`` a line with an add, remove or cdc action need only be JSON, and is None.
-    Raises :class:`CorruptLog` without a place: the caller knows file and line number. A line with
-    two actions is refused, since one of them would be lost.
-    """
-    if not line.strip():
+    if values is None or kind not in _TYPES:
         return None
     try:
-        text = line if isinstance(line, str) else line.decode()
-        document = _document(text.removeprefix("\ufeff"))
+        return msgspec.convert(values, _TYPES[kind])  # type: ignore[no-any-return]  # an action
+    except msgspec.ValidationError as e:
+        raise CorruptLog(_reason(e, kind)) from None
+
+
+def _only(found: _Steering, data: bytes) -> Action | None:
+    """The one action that a line may have."""
+    actions = astuple(found)
+    if actions.count(None) < len(actions) - 1:
+        raise CorruptLog("the line has two actions, and a line may have one")
+    for quoted, action in zip(_QUOTED, actions, strict=True):
+        if action is not None:
+            if data.count(quoted) > 1:  # of two that are named alike only the last one was found
+                _check_names(data)
+            if isinstance(action, dict):
+                return CommitInfo(action)
+            return None if isinstance(action, _Skipped) else action
+    _check_names(data)
+    return None
+
+
+def _converted(data: bytes, kind: type[_Steering]) -> _Steering:
+    """A line that msgspec refuses, by Python's own parser: a mark may lie before it, and half a
+    surrogate pair, NaN or 1e999 in a field that nobody reads. Raises :class:`CorruptLog`."""
+    try:
+        document = json.loads(data.decode().removeprefix("\ufeff"))
     except (ValueError, RecursionError) as e:
         raise CorruptLog(f"the line is not JSON ({e})") from None
-    if not isinstance(document, dict):
-        raise CorruptLog("the line is not a JSON object")
-    if not files and len(document) == 1 and not _FILE_KINDS.isdisjoint(document):
-        return None
-    if not statistics:
-        for values in document.values():
-            if isinstance(values, dict):
-                values.pop("stats", None)
-    actions = [
-        action
-        for kind, values in document.items()
-        if (action := action_of(kind, values)) is not None
-    ]
-    if len(actions) > 1:
-        raise CorruptLog("the line has two actions, and a line may have one")
-    return actions[0] if actions else None
+    try:
+        found = msgspec.convert(document, kind)
+    except (msgspec.ValidationError, RecursionError) as e:
+        raise CorruptLog(_reason(e)) from None
+    try:
+        msgspec.json.encode(msgspec.structs.replace(found, commit_info=None))
+    except UnicodeEncodeError:
+        raise CorruptLog("the action has half a surrogate pair in it") from None
+    return found
+
+
+def _check_names(data: bytes) -> None:
+    """Raise :class:`CorruptLog` for a line that names an action twice: one would be lost."""
+    pairs = json.loads(data.decode().removeprefix("\ufeff"), object_pairs_hook=list)
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise CorruptLog("the line names an action twice, and one of them would be lost")
+
+
+_AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+_LACKING = re.compile(r"Object missing required field `(.*)`|.*, got `null`")
+
+
+def _reason(error: Exception, kind: str = "") -> str:
+    """What msgspec says of a field, with the action's name."""
+    said = _AT.fullmatch(str(error))
+    what, place = said.groups() if said else (str(error), "")
+    path = [part for part in [kind, *place.split(".")] if part]
+    if not path:
+        return f"the line is no action: {what}"
+    lacking = _LACKING.fullmatch(what)
+    if lacking and lacking[1]:
+        return f"the {path[-1]} action lacks its {lacking[1]}"
+    if len(path) == 1:
+        return f"the {path[0]} action is not an object"
+    *_, owner, field = path
+    if lacking:
+        return f"the {owner} action lacks its {field}"
+    if "<=" in what or ">=" in what:
+        return f"{field} of the {owner} action does not fit in 64 bits"
+    return f"{field} of the {owner} action: {what[0].lower()}{what[1:]}"

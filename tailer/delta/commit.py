@@ -19,6 +19,7 @@ from tailer.delta.actions import (
     CheckpointMetadata,
     CommitInfo,
     DomainMetadata,
+    FileAction,
     Metadata,
     Protocol,
     RemoveFile,
@@ -46,7 +47,6 @@ KEY_BYTES = 16
 
 #: The lines of one file of the log, anew at each call.
 Lines = Callable[[], Iterable[bytes]]
-FileAction = AddFile | RemoveFile | AddCDCFile
 
 
 @dataclass(slots=True)
@@ -106,17 +106,12 @@ class Commit:
         return _digest(location(path)) in self.header.paired
 
 
-def read_actions(
-    name: str, lines: Iterable[bytes], *, statistics: bool = True, files: bool = True
-) -> Iterator[Action]:
-    """The actions of one JSON file of the log; an error names the file and the line.
-
-    Without ``statistics``, files come without their record counts and bounds; without ``files``,
-    they don't come at all.
-    """
+def read_actions(name: str, lines: Iterable[bytes], *, files: bool = True) -> Iterator[Action]:
+    """The actions of one JSON file of the log, without ``files`` those that are no files; an error
+    names the file and the line."""
     for number, line in enumerate(lines, start=1):
         try:
-            action = parse_line(line, statistics=statistics, files=files)
+            action = parse_line(line, files=files)
         except TableError as e:
             e.what = f"line {number}: {e.what}"
             raise e.at(path=name) from None
@@ -155,7 +150,7 @@ class _Scan:
                 self._file(action, self._removed, self._removed_keys, "removed")
             case AddCDCFile():
                 header.cdcs += 1
-                header.file_bytes += action.size
+                header.file_bytes += action.size or 0
                 if len(self._cdc_partitions) < 2:
                     values = sorted(action.partition_values.items())
                     self._cdc_partitions.add(_digest(repr(values)))
@@ -207,7 +202,7 @@ def read_header(name: str, lines: Iterable[bytes]) -> CommitHeader:
     """
     scan = _Scan()
     try:
-        for action in read_actions(name, lines, statistics=False):
+        for action in read_actions(name, lines):
             scan.take(action)
         return scan.finish()
     except TableError as e:

@@ -6,12 +6,15 @@ mislead is kept. A commit can hold a hundred thousand of them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
-__all__ = ["Bounds", "file_statistics"]
+import msgspec
+
+__all__ = ["Bounds", "Statistics", "bounds", "file_statistics", "record_count"]
+
+Statistics: TypeAlias = Mapping[str, Any]
 
 _LONG_MAX = 2**63 - 1
 _BOUNDS_MAX = 4
@@ -28,25 +31,28 @@ class Bounds:
     no_nulls: bool
 
 
-def file_statistics(action: Mapping[str, Any]) -> tuple[int | None, tuple[Bounds, ...]]:
-    """``numRecords`` and the bounds of a few integer columns, be the statistics of an add or remove
-    a JSON string or the checkpoint's struct."""
-    stats: Any = action.get("stats_parsed")
-    if not isinstance(stats, dict):
-        text = action.get("stats")
-        if not isinstance(text, str) or "numRecords" not in text:
-            return None, ()
-        try:
-            stats = json.loads(text)
-        except (ValueError, RecursionError):
-            return None, ()
-    if not isinstance(stats, dict):
-        return None, ()
+def file_statistics(text: Any, parsed: Any = None) -> Statistics:
+    """The statistics of an add or remove, from its JSON string or the checkpoint's struct; empty
+    if they can't be read."""
+    if isinstance(parsed, dict):
+        return parsed
+    if not isinstance(text, str):
+        return {}
+    try:
+        found = msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def record_count(stats: Statistics) -> int | None:
+    """``numRecords``; None without one that can be right."""
     records = stats.get("numRecords")
-    return records if _is_long(records) and records >= 0 else None, _bounds(stats)
+    return records if _is_long(records) and records >= 0 else None
 
 
-def _bounds(stats: Mapping[str, Any]) -> tuple[Bounds, ...]:
+def bounds(stats: Statistics) -> tuple[Bounds, ...]:
+    """The bounds of the first few integer columns that have both."""
     lows, highs = stats.get("minValues"), stats.get("maxValues")
     # Some writers' checkpoints have the other spelling.
     nulls = stats.get("nullCount") or stats.get("nullCounts")

@@ -14,6 +14,7 @@ from tailer.decode.plan import (
     incomplete_removes,
     plan_changes,
     plan_rewrite,
+    rewritten_files,
     source_of,
 )
 from tailer.delta.commit import Commit
@@ -109,11 +110,11 @@ async def _plan(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
     derived = source_of(commit, reading.options.change_source) == "derived"
     lacking = incomplete_removes(commit, moot, derived=derived)
     known = await reading.log.find_files(commit.version - 1, lacking)
-    if derived:
+    if derived and commit.header.adds and commit.header.removes:
         files = await _derived(reading, commit, plan_rewrite(commit, known, moot))
     else:
-        wants = reading.selector.wants
-        files = (file for file in plan_changes(commit, known, moot) if wants(file))
+        found = (rewritten_files if derived else plan_changes)(commit, known, moot)
+        files = filter(reading.selector.wants, found)
     if not reading.options.paired:
         return files
     lost = reading.requests.lost

@@ -9,19 +9,19 @@ for a table of any number of files.
 from __future__ import annotations
 
 import heapq
-import json
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import IO
 
 import anyio.to_thread
+import msgspec
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.plan import plan_snapshot
-from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
+from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
 from tailer.delta.commit import Commit, file_digest
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, file_key
@@ -58,22 +58,17 @@ async def sorted_files(
 
 def _spilled(adds: list[AddFile], folder: str | None) -> IO[bytes]:
     """A sorted run in a temporary file, which vanishes when nobody reads it any more."""
-    # Bounds are for comparing files, and nobody compares those of a snapshot.
-    ordered = (replace(add, bounds=()) for add in sorted(adds, key=_by_path))
     with spilling(folder):
         run = tempfile.TemporaryFile(prefix="tailer-snapshot-", dir=folder)  # noqa: SIM115  # closed by its last reader
-        run.writelines(json.dumps(asdict(add)).encode() + b"\n" for add in ordered)
+        run.writelines(msgspec.json.encode(add) + b"\n" for add in sorted(adds, key=_by_path))
         run.seek(0)
     return run
 
 
 def _read_back(run: IO[bytes]) -> Iterator[AddFile]:
+    decoder = msgspec.json.Decoder(AddFile)
     with run:
-        for line in run:
-            values = json.loads(line)
-            dv = values.pop("deletion_vector")
-            del values["bounds"]
-            yield AddFile(**values, deletion_vector=DeletionVectorDescriptor(**dv) if dv else None)
+        yield from map(decoder.decode, run)
 
 
 async def _timestamp(reading: Reading, snapshot: Snapshot, floor_ms: int | None) -> int:

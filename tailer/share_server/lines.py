@@ -179,8 +179,8 @@ class LineWriter:
 
     def _vector(self, values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
         descriptor = DeletionVectorDescriptor(
-            values["storageType"], values["pathOrInlineDv"], values.get("offset"),
-            values["sizeInBytes"], values["cardinality"],
+            values["storageType"], values["pathOrInlineDv"], values["sizeInBytes"],
+            values["cardinality"], values.get("offset"),
         )  # fmt: skip
         where = dv_location(descriptor)
         if where is None:

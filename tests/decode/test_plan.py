@@ -342,7 +342,7 @@ def test_snapshot_rows_are_inserts_without_the_rows_that_a_vector_deletes(
 
 
 def test_a_snapshots_work_order_is_an_insert_of_its_own_origin() -> None:
-    file = AddFile("a%20b", {}, 1, 0, data_change=False, num_records=3)
+    file = AddFile("a%20b", 1, data_change=False, stats='{"numRecords": 3}')
     order = plan_snapshot(file, 4, 99, state())
     assert (order.change_type, order.origin, order.location) == ("insert", "snapshot", "a b")
     assert (order.version, order.timestamp_ms, order.num_records) == (4, 99, 3)

@@ -31,7 +31,7 @@ def described(
     data: bytes, cardinality: int, *, size: int | None = None, offset: int | None = 1
 ) -> DeletionVectorDescriptor:
     size = len(data) if size is None else size
-    return DeletionVectorDescriptor("u", "x", offset, size, cardinality)
+    return DeletionVectorDescriptor("u", "x", size, cardinality, offset)
 
 
 def stored(data: bytes, *, version: bytes = b"\x01") -> bytes:
@@ -44,7 +44,7 @@ def from_file(rows: Sequence[int]) -> bytes:
 
 
 def inline(text: str, size: int, cardinality: int) -> list[int]:
-    return list(parse_inline_dv(DeletionVectorDescriptor("i", text, None, size, cardinality)))
+    return list(parse_inline_dv(DeletionVectorDescriptor("i", text, size, cardinality)))
 
 
 def inline_data(data: bytes, cardinality: int) -> list[int]:
@@ -76,7 +76,7 @@ def test_a_big_endian_run_of_four_billion_rows_needs_no_memory_of_that_size() ->
     bucket.add_range(0, 2**32)
     bucket.run_optimize()
     data = struct.pack(">iii", 1681511376, 1, len(bucket.serialize())) + bucket.serialize()
-    descriptor = DeletionVectorDescriptor("i", z85_encode(data), None, len(data), 2**32)
+    descriptor = DeletionVectorDescriptor("i", z85_encode(data), len(data), 2**32)
     assert len(parse_inline_dv(descriptor)) == 2**32
 
 

@@ -118,7 +118,7 @@ def test_a_sidecars_manifest_is_read() -> None:
             ),
         }
     )
-    assert set(actions(data, files=False)) == {CheckpointMetadata(2), Sidecar("s.parquet", 9, 1)}
+    assert set(actions(data, files=False)) == {CheckpointMetadata(2), Sidecar("s.parquet", 9)}
     with pytest.raises(CorruptLog, match=f"{NAME}: the checkpoint has no add column"):
         actions(data, files=True)
     assert not list(add_batches(NAME, pa.BufferReader(data), FILES, required=False))

@@ -70,7 +70,7 @@ def test_a_feature_list_below_reader_version_3_counts_for_nothing() -> None:
 
 
 def test_files_of_another_format_are_refused() -> None:
-    orc = Metadata("1", "{}", (), {}, provider="orc")
+    orc = Metadata("1", "{}", (), {}, format={"provider": "orc"})
     assert "'orc'" in refusal(lambda: check_readable(Protocol(1, 2), orc), UnsupportedTable)
 
 

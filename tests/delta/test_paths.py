@@ -12,7 +12,7 @@ from tests.support.feeds import refusal
 
 
 def vector(storage: str, path: str) -> DeletionVectorDescriptor:
-    return DeletionVectorDescriptor(storage, path, 4, 40, 6)
+    return DeletionVectorDescriptor(storage, path, 40, 6, 4)
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ from tailer.errors import CorruptLog, UnsupportedTable
 from tests.support.feeds import metadata, refusal, state
 
 FIRST, SECOND = DeletionVectorDescriptor("u", "x", 1, 1, 1), DeletionVectorDescriptor(
-    "u", "x", 9, 1, 1
+    "u", "x", 1, 1, 9
 )  # fmt: skip
 MAPPED = {"delta__columnMapping__mode": "id"}
 
 
 def add(path: str, dv: DeletionVectorDescriptor | None = None, size: int = 1) -> AddFile:
-    return AddFile(path, {}, size, 0, data_change=True, deletion_vector=dv)
+    return AddFile(path, size, data_change=True, deletion_vector=dv)
 
 
 def remove(path: str, dv: DeletionVectorDescriptor | None = None) -> RemoveFile:

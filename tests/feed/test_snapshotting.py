@@ -36,12 +36,12 @@ def rig(tmp_path: Path) -> Rig:
 
 
 async def made(count: int) -> AsyncGenerator[AddFile, None]:
-    dv = DeletionVectorDescriptor("u", "x", 1, 34, 2)
+    dv = DeletionVectorDescriptor("u", "x", 34, 2, 1)
     for i in range(count):
         path = f"{i * 7919 % count:06d} größe"
         yield AddFile(
-            path, {"p": None, "q": "ä"}, i, 0, True, i,
-            deletion_vector=dv if i % 2 else None, base_row_id=i,
+            path, i, True, {"p": None, "q": "ä"},
+            deletion_vector=dv if i % 2 else None, base_row_id=i, stats=f'{{"numRecords":{i}}}',
         )  # fmt: skip
 
 

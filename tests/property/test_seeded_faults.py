@@ -11,14 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from tailer.changes import ChangeFile
 from tailer.decode import diff, plan, stream
 from tailer.decode.columns import find_field
 from tailer.decode.engine import Engine
 from tailer.decode.tracking import tracked_rows
-from tailer.delta import actions
-from tailer.delta.actions import CommitInfo, RemoveFile
+from tailer.delta.actions import AddFile, CommitInfo, RemoveFile, parse_line
 from tailer.delta.commit import Commit
 from tailer.errors import TailerError
 from tailer.testing.writer import TableWriter
@@ -138,10 +138,13 @@ def a_pair_of_vectors_is_swapped(patch: Patch) -> None:
 
 
 def data_change_is_ignored(patch: Patch) -> None:
-    for kind in ("add", "remove"):
-        parse: Any = actions._PARSERS[kind]
-        changing = lambda f, parse=parse: replace(parse(f), data_change=True)  # noqa: E731
-        patch.setitem(actions._PARSERS, kind, changing)
+    def changing(line: bytes, **options: Any) -> Any:
+        action = parse_line(line, **options)
+        if isinstance(action, AddFile | RemoveFile):
+            return structs.replace(action, data_change=True)
+        return action
+
+    patch.setattr("tailer.delta.commit.parse_line", changing)
 
 
 def a_removed_file_s_vector_is_not_applied(patch: Patch) -> None:

@@ -61,7 +61,7 @@ def test_the_bitmaps_of_these_tests_have_containers_of_every_kind() -> None:
 def descriptor(
     storage: str, path: str, offset: int | None, data: bytes, rows: BitMap64
 ) -> DeletionVectorDescriptor:
-    return DeletionVectorDescriptor(storage, path, offset, len(data), len(rows))
+    return DeletionVectorDescriptor(storage, path, len(data), len(rows), offset)
 
 
 async def read(root: str, dv: DeletionVectorDescriptor) -> BitMap64:

@@ -42,7 +42,7 @@ def dv_file(action: Action) -> str | None:
         return None
     return dv_location(
         DeletionVectorDescriptor(
-            dv["storageType"], dv["pathOrInlineDv"], dv.get("offset"), dv["sizeInBytes"], 0
+            dv["storageType"], dv["pathOrInlineDv"], dv["sizeInBytes"], 0, dv.get("offset")
         )
     )
 

@@ -68,9 +68,9 @@ def test_a_vector_holds_positions_beyond_32_bits(table: TableBuilder, storage: s
     dv = DeletionVectorDescriptor(
         fields["storageType"],
         fields["pathOrInlineDv"],
-        fields.get("offset"),
         fields["sizeInBytes"],
         fields["cardinality"],
+        fields.get("offset"),
     )
     if storage == "i":
         assert list(parse_inline_dv(dv)) == LARGE
