@@ -25,6 +25,7 @@ import anyio.to_thread
 from anyio.from_thread import start_blocking_portal
 
 from tailer.delta.actions import Action, AddFile, DomainMetadata, Metadata, Protocol
+from tailer.delta.checkpoint import WITH_STATISTICS
 from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.properties import tombstone_retention_ms
 from tailer.delta.schema import StructField
@@ -198,7 +199,7 @@ class DeltaLog:
     def files(self, snapshot: Snapshot | None = None) -> Iterator[AddFile]:
         """The live files of a snapshot, streamed; of the current one by default."""
         at = snapshot or self.snapshot
-        return self._stream(lambda log: log.live_files(at, statistics=True))
+        return self._stream(lambda log: log.live_files(at, WITH_STATISTICS))
 
     @staticmethod
     def filter_file_list(

@@ -20,6 +20,7 @@ import anyio
 from tailer.changes import Offset
 from tailer.cli.output import jsonl_options, open_output, output_kind
 from tailer.decode.rows import DecodeOptions, output_schema
+from tailer.delta.checkpoint import WITH_STATISTICS
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError, TailerError, printable
@@ -252,7 +253,7 @@ async def _snapshot(arguments: argparse.Namespace, log: DeltaLog) -> int:
         return 0
     files = size = 0
     records: int | None = 0  # not known, if one of the files has no statistics
-    async for add in log.live_files(snapshot, statistics=True):
+    async for add in log.live_files(snapshot, WITH_STATISTICS):
         files, size = files + 1, size + add.size
         deleted = add.deletion_vector.cardinality if add.deletion_vector else 0
         if records is not None:

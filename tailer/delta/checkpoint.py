@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AS_LOGGED",
     "FILES",
+    "KEYS",
     "WITH_STATISTICS",
     "add_batches",
     "add_objects",
@@ -40,6 +41,8 @@ FILES = (
     "baseRowId",
     "defaultRowCommitVersion",
 )
+#: What tells logical files apart, beside what every add has.
+KEYS = ("path", "size", "dataChange", "deletionVector")
 #: With the statistics.
 WITH_STATISTICS = (*FILES, "stats", "stats_parsed.numRecords")
 #: All that a commit would have.

@@ -17,6 +17,9 @@ __all__ = ["dv_location", "location", "split_scheme", "z85_decode"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 
+#: A path with none of these is a location as it is.
+_ODD = (":", "%", "..", "\x00")
+
 # RFC 32 of ZeroMQ: the base85 alphabet that survives inside JSON strings.
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _Z85_VALUE = {c: i for i, c in enumerate(_Z85)}
@@ -46,6 +49,8 @@ def location(path: str) -> str:
     ``s3n`` are the same store). Raises :class:`CorruptLog` for an empty path, a control
     character, an encoding that is not UTF-8, or a path that leaves the table.
     """
+    if path and not any(odd in path for odd in _ODD):
+        return path
     scheme, rest = split_scheme(path)
     try:
         decoded = unquote(rest, errors="strict") if "%" in rest else rest

@@ -22,6 +22,7 @@ import msgspec
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.plan import plan_snapshot
 from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
+from tailer.delta.checkpoint import FILES, WITH_STATISTICS
 from tailer.delta.commit import Commit, file_digest
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, file_key
@@ -91,7 +92,7 @@ async def initial_snapshot(
     if notices and not first.index:
         yield Notice("snapshot_begin", start.version, timestamp, first, first, details)
     # Statistics are for files that were delivered before and are gone: nothing else counts them.
-    live = reading.log.live_files(snapshot, statistics=first.index > 0)
+    live = reading.log.live_files(snapshot, WITH_STATISTICS if first.index else FILES)
     adds = await sorted_files(live, reading.options.diff.spill_folder)
     files = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
     at = first

@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import anyio.to_thread
 
+from tailer.delta.checkpoint import KEYS
 from tailer.delta.commit import KEY_BYTES, Commit, file_digest
 from tailer.errors import DataLoss, no_room, spilling
 from tailer.log.table import DeltaLog
@@ -109,7 +110,7 @@ class LiveFiles:
                 keys.close()
                 return False
             found: list[bytes] = []
-            async with aclosing(log.live_files(snapshot)) as files:
+            async with aclosing(log.live_files(snapshot, KEYS)) as files:
                 async for add in files:
                     found.append(file_digest(add))
                     if len(found) == _LOADED_AT_ONCE:

@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 
 from tailer.delta.actions import Action, AddFile
-from tailer.delta.checkpoint import FILES, WITH_STATISTICS, adds_of
+from tailer.delta.checkpoint import FILES, adds_of
 from tailer.delta.checksum import VersionChecksum, parse_checksum
 from tailer.delta.commit import Commit, Lines, read_actions, read_header
 from tailer.delta.last_checkpoint import LastCheckpoint, parse_last_checkpoint
@@ -207,15 +207,15 @@ class DeltaLog:
         )
 
     async def live_files(
-        self, snapshot: Snapshot, *, statistics: bool = False
+        self, snapshot: Snapshot, fields: Sequence[str] = FILES
     ) -> AsyncGenerator[AddFile, None]:
         """The snapshot's files, streamed: memory grows with the commits after the checkpoint,
-        not with the table. With ``statistics``, their record counts too.
+        not with the table. ``fields`` are those that are wanted of the adds of a checkpoint.
 
         None is given before the checkpoint's list is read to its end. Raises as
         :meth:`whole_way`.
         """
-        segment, listed = await self.whole_way(snapshot, WITH_STATISTICS if statistics else FILES)
+        segment, listed = await self.whole_way(snapshot, fields)
         live = Reconciliation().live
         with closing(listed):
             for file in reversed(segment.deltas):

@@ -23,6 +23,7 @@ from tailer.decode.plan import (
     source_of,
 )
 from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
+from tailer.delta.checkpoint import WITH_STATISTICS
 from tailer.delta.commit import Commit
 from tailer.delta.schema import arrow_schema
 from tailer.delta.snapshot import TableState
@@ -149,7 +150,7 @@ class Planner:
         if self.options.paired:
             return replace(planned, rewrite=VersionOrder(first, first.version, 0, 1))
         if files:
-            adds = [add async for add in self.log.live_files(snapshot, statistics=True)]
+            adds = [add async for add in self.log.live_files(snapshot, WITH_STATISTICS)]
             adds.sort(key=lambda add: add.path)  # the order of the daemon's snapshot
             planned.files.extend(
                 plan_snapshot(add, start.version, timestamp, snapshot.state)

@@ -4,7 +4,7 @@ number of times, and only what is there can leave, only what is not there can co
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from tailer.changes import Offset
 from tailer.decode.plan import ChangeSource
 from tailer.delta.actions import AddFile
+from tailer.delta.checkpoint import FILES
 from tailer.delta.snapshot import Snapshot
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
@@ -135,10 +136,10 @@ class Counted(DeltaLog):
     read = 0
 
     def live_files(
-        self, snapshot: Snapshot, *, statistics: bool = False
+        self, snapshot: Snapshot, fields: Sequence[str] = FILES
     ) -> AsyncGenerator[AddFile, None]:
         self.read += 1
-        return super().live_files(snapshot, statistics=statistics)
+        return super().live_files(snapshot, fields)
 
 
 def read(

@@ -37,6 +37,7 @@ from sinks.formats.json import json_lines
 from tailer.changes import Offset
 from tailer.decode.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
+from tailer.delta.checkpoint import WITH_STATISTICS
 from tailer.errors import TableError
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
@@ -250,7 +251,7 @@ async def read_all(table: Path, mode: str, *, checked: bool = False) -> str:
     newest = await log.latest_version()
     if mode == "snapshot":
         snapshot = await log.snapshot()
-        async with aclosing(log.live_files(snapshot, statistics=True)) as files:
+        async with aclosing(log.live_files(snapshot, WITH_STATISTICS)) as files:
             paths = sorted([repr(file) async for file in files])
         digest.update(repr((newest, snapshot.state, paths)).encode())
         start = Offset(newest, snapshot=True)

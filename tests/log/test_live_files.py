@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tailer.delta.checkpoint import WITH_STATISTICS
 from tailer.errors import CorruptLog, TransientError
 from tailer.feed.snapshots import sorted_files
 from tailer.log.table import DeltaLog
@@ -178,7 +179,7 @@ async def test_another_checkpoint_of_the_version_will_do(table: TableBuilder, ho
     clean(table)
     log = log_of(table)
     assert await paths(log) == sorted(FILES)
-    files = await sorted_files(log.live_files(await log.snapshot(), statistics=True))
+    files = await sorted_files(log.live_files(await log.snapshot(), WITH_STATISTICS))
     assert [(add.path, add.num_records) for add in files] == [(f, 1) for f in sorted(FILES)]
     wanted = {("f3.parquet", ""), ("f5.parquet", "")}
     assert set(await log.find_files(5, wanted)) == wanted
