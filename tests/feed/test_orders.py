@@ -56,7 +56,7 @@ def test_orders_outlive_a_kill(
         shown = run_tailer("offsets", "show", setting.config, "orders")
         assert '"paused": true' in shown.stderr
         assert setting.order("orders", "resume")[0] == 202
-        until(program, lambda: setting.status("orders")["offset"]["version"] == 5)
+        until(program, lambda: setting.version("orders") == 5)
         until(program, lambda: setting.status("orders")["orders"] == {})
         program.process.kill()
         program.wait()
@@ -122,7 +122,7 @@ def test_a_skip_takes_only_versions_that_can_come(setting: Setting) -> None:
     setting.feed("orders")
     with setting.program() as program:
         wait_for_count(program, setting, 3)
-        until(program, lambda: setting.status("orders")["offset"]["version"] == 2)
+        until(program, lambda: setting.version("orders") == 2)
         for version, why in (
             (1, "the feed is at version 2"),
             (1_002, "the table's newest version is 1"),

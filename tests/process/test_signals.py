@@ -59,6 +59,8 @@ def received(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        # The tests themselves may have been started by nohup.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509  # no other thread forks
     )
     try:
         until = time.monotonic() + PATIENCE_S

@@ -276,11 +276,12 @@ def run_front(bucket: Bucket, tls: ssl.SSLContext | None = None) -> Iterator[Fro
     """A front of the bucket's server, in a thread, as long as the block runs."""
     port, scheme = free_port(), "http" if tls is None else "https"
     front = Front(replace(bucket, url=f"{scheme}://127.0.0.1:{port}"), bucket.url)
-    loop = asyncio.new_event_loop()
     started = threading.Event()
-    ending = asyncio.Event()
+    end: list[Callable[[], object]] = []
 
     async def serve() -> None:
+        loop, ending = asyncio.get_running_loop(), asyncio.Event()
+        end.append(lambda: loop.call_soon_threadsafe(ending.set))
         app = web.Application(client_max_size=1 << 30)
         app.router.add_route("*", "/{path:.*}", front.handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -290,12 +291,12 @@ def run_front(bucket: Bucket, tls: ssl.SSLContext | None = None) -> Iterator[Fro
         await ending.wait()
         await runner.cleanup()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    # What is still at work on a request is cancelled, and waited for.
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
         assert started.wait(150)
         yield front
     finally:
-        loop.call_soon_threadsafe(ending.set)
+        end[0]()
         thread.join()
-        loop.close()

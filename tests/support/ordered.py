@@ -103,6 +103,11 @@ class Setting:
         assert status == 200, found
         return found  # type: ignore[no-any-return]  # JSON
 
+    def version(self, feed: str) -> int | None:
+        """The version of a feed's offset; None while it starts."""
+        offset = self.status(feed)["offset"]
+        return None if offset is None else int(offset["version"])
+
 
 def until(program: Program, what: Callable[[], bool]) -> None:
     while True:
