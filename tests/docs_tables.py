@@ -10,8 +10,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from sinks import jsonl
+from sinks.formats.load import SETTINGS as FORMATS
+from sinks.formats.registry import REGISTRY
+from sinks.kafka.options import KafkaOptions
+from sinks.kafka.security import Security
 from tailer.config.settings import DAEMON, FEED
-from tailer.settings import Setting, options_table
+from tailer.settings import Setting, options_table, settings_of
 from tailer.share_server.config import SHARE, TABLE
 from tests.support.source import ROOT
 
@@ -22,6 +27,11 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "feed": FEED,
     "share": SHARE,
     "shared table": TABLE,
+    "jsonl": jsonl.SETTINGS,
+    "formats": {name: FORMATS[name] for name in FORMATS if name not in ("name", "topic")},
+    "registry": REGISTRY,
+    "kafka": settings_of(KafkaOptions),
+    "kafka security": settings_of(Security),
 }
 _MARKED = re.compile(r"(<!-- options: (.*?) -->\n).*?(<!-- end of options -->)", re.DOTALL)
 

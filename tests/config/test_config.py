@@ -184,13 +184,19 @@ def test_a_mistake_is_one_line_with_file_and_key(
 
 SINK_MISTAKES = {
     "unknown type": ('type = "carrier-pigeon"', "no sink of type 'carrier-pigeon'; installed are"),
-    "no path": ('type = "jsonl"', "needs the option 'path'"),
+    "no path": (
+        'type = "jsonl"',
+        "option 'path' of sink 'jsonl' is missing, and must be a file or -",
+    ),
     "unknown option": (
         'type = "jsonl"\npath = "x"\npaht = 1',
-        "has no option 'paht' (did you mean 'path'?); allowed are",
+        "option 'paht' of sink 'jsonl' is not known (did you mean 'path'?); known are",
     ),
-    "wrong kind": ('type = "jsonl"\npath = 7', "option 'path' of sink 'jsonl' is 7, not a str"),
-    "no flag": ('type = "jsonl"\npath = "x"\nids = 1', "option 'ids' of sink 'jsonl' is 1, not a"),
+    "wrong kind": ('type = "jsonl"\npath = 7', "option 'path' of sink 'jsonl' is 7, and must be"),
+    "no flag": (
+        'type = "jsonl"\npath = "x"\nids = 1',
+        "option 'ids' of sink 'jsonl' is 1, and must",
+    ),
 }
 
 
