@@ -131,7 +131,9 @@ class Setting:
         figure = str(number).removesuffix(".0")
         if self.unit != "bytes":
             return figure
-        round_in = (f" ({number // size:g} {name})" for size, name in _UNITS if not number % size)
+        round_in = (
+            f" ({number // size:g} {name})" for size, name in _UNITS if number and not number % size
+        )
         return figure + next(round_in, "")
 
     def shown_default(self) -> str:
@@ -171,10 +173,11 @@ def _from_text(kind: Kind, text: str) -> Any:
 class SettingTable:
     """The settings of one component, which errors call ``owner``: "sink 'kafka'".
 
-    ``text``: every value may be given as text. ``spelling`` makes the names of options and those
-    given comparable. ``renames``: other tools' names are taken for ours, else the error says ours.
-    ``answers`` has the names that mean nothing here, spelled so, and what to do instead. ``place``
-    stands before a name in errors, where one place in a file says more than the owner.
+    ``text``: every value may be given as text. ``spelling`` turns a name that was given into one
+    that can be looked up. ``renames``: other spellings and other tools' names are taken for ours;
+    otherwise the error says what the option is called here. ``answers`` has the names that mean
+    nothing here, and what to do instead. ``place`` stands before a name in errors, where the place
+    in a file says more than the owner.
     """
 
     owner: str
@@ -197,14 +200,14 @@ class SettingTable:
     def rename(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What was given, under our names; unknown names stay. Raises :class:`ConfigError` for
         one that has an answer, and for an option that is given twice."""
-        known = self._spelled()
+        known = self._other_names() if self.renames else {}
         found: dict[str, Any] = {}
         first: dict[str, str] = {}
         for name, value in given.items():
             plain = self.spelling(name)
             if plain in self.answers and name not in self.settings:
                 raise self.wrong(name, f"is not known: {self.answers[plain]}")
-            ours = known.get(plain, name)
+            ours = name if name in self.settings else known.get(plain, name)
             if ours in found:
                 raise self.wrong(name, f"is the same as {first[ours]!r}; leave one out")
             found[ours], first[ours] = value, name
@@ -234,18 +237,16 @@ class SettingTable:
         return self.wrong(name, f"{shown}must be {setting.allowed()}")
 
     def _unknown(self, name: str) -> ConfigError:
-        plain = self.spelling(name)
-        ours = [known for known, s in self.settings.items() if plain in s.elsewhere]
-        hint = f" (here it is {ours[0]!r})" if ours else meant(name, self.settings)
+        ours = self._other_names().get(self.spelling(name))
+        hint = f" (here it is {ours!r})" if ours else meant(name, self.settings)
         listed = ", ".join(sorted(self.settings))
         return self.wrong(name, f"is not known{hint}; known are {listed}")
 
-    def _spelled(self) -> dict[str, str]:
-        """Our names by their spelling; those of other tools too, where they are taken for ours."""
+    def _other_names(self) -> dict[str, str]:
+        """Our names by what else they are called."""
         found = {self.spelling(name): name for name in self.settings}
-        if self.renames:
-            for name, setting in self.settings.items():
-                found.update(dict.fromkeys(setting.elsewhere, name))
+        for name, setting in self.settings.items():
+            found.update(dict.fromkeys(setting.elsewhere, name))
         return found
 
 

@@ -18,6 +18,8 @@ from sinks.kafka.security import Security
 from tailer.config.settings import DAEMON, FEED
 from tailer.settings import Setting, options_table, settings_of
 from tailer.share_server.config import SHARE, TABLE
+from tailer.store.s3.options import S3Options
+from tailer.store.shared.store import SharingOptions
 from tests.support.source import ROOT
 
 __all__ = ["TABLES", "pages", "with_tables"]
@@ -27,6 +29,8 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "feed": FEED,
     "share": SHARE,
     "shared table": TABLE,
+    "s3": settings_of(S3Options),
+    "shared tables": settings_of(SharingOptions),
     "jsonl": jsonl.SETTINGS,
     "formats": {name: FORMATS[name] for name in FORMATS if name not in ("name", "topic")},
     "registry": REGISTRY,

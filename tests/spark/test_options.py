@@ -85,7 +85,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**RANGE, "spillFolder": "/nowhere"}, "spillFolder /nowhere is not a folder"),
     ({**RANGE, "store__region": "x"}, "takes no option 'region'"),
     ({**RANGE, "path": "s3://b/t", "store__secret_key": "hush"},
-     "secret_key is not an option"),
+     "option 'secret_key' of the S3 store is not known"),
     ({**RANGE, "path": "s3://b/t", "store__secret_access_key": "hush"},
      "access_key_id and secret_access_key go together"),
     ({**RANGE, "versionAsOf": 1}, "no option 'versionasof'; it has batchBytesMax"),
