@@ -94,7 +94,7 @@ class Setting:
     def value(self, given: Any, *, text: bool = False) -> Any:
         """The value of what was given. With ``text``, a string may be the text of any kind, as
         command lines have it. Raises ``ValueError`` for what is not allowed."""
-        value = _from_text(self.kind, given) if text and isinstance(given, str) else given
+        value = self._from_text(given) if text and isinstance(given, str) else given
         if not self._fits(value) or (value == "" and self.default is REQUIRED):
             raise ValueError(value)
         if self.parse is not None:
@@ -102,6 +102,21 @@ class Setting:
         if self.kind == "number":
             return float(value)
         return None if value == "" and self.default is None else value
+
+    def _from_text(self, text: str) -> Any:
+        match self.kind:
+            case "whole":
+                size = _SIZE.fullmatch(text.strip().lower())
+                return int(size[1]) * 1024 ** " kmgt".index(size[2] or " ") if size else int(text)
+            case "number":
+                return float(text)
+            case "flag" if text.lower() in _WORDS:
+                return _WORDS[text.lower()]
+            case "texts" if text.lstrip().startswith("["):
+                return json.loads(text)
+            case "texts":
+                return [name.strip() for name in text.split(",") if name.strip()]
+        return text.lower() if self.choices else text
 
     def _fits(self, value: Any) -> bool:
         if self.kind in ("whole", "number"):
@@ -150,23 +165,6 @@ class Setting:
             case str():
                 return f"`{self.default}`"
         return "required"
-
-
-def _from_text(kind: Kind, text: str) -> Any:
-    """A value of that kind out of its text. Raises ``ValueError``."""
-    match kind:
-        case "whole":
-            size = _SIZE.fullmatch(text.strip().lower())
-            return int(size[1]) * 1024 ** " kmgt".index(size[2] or " ") if size else int(text)
-        case "number":
-            return float(text)
-        case "flag" if text.lower() in _WORDS:
-            return _WORDS[text.lower()]
-        case "texts" if text.lstrip().startswith("["):
-            return json.loads(text)
-        case "texts":
-            return [name.strip() for name in text.split(",") if name.strip()]
-    return text
 
 
 @dataclass(frozen=True, slots=True)

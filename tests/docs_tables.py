@@ -18,6 +18,7 @@ from sinks.kafka.security import Security
 from tailer.config.settings import DAEMON, FEED
 from tailer.settings import Setting, options_table, settings_of
 from tailer.share_server.config import SHARE, TABLE
+from tailer.spark.options import SOURCE
 from tailer.store.s3.options import S3Options
 from tailer.store.shared.store import SharingOptions
 from tests.support.source import ROOT
@@ -31,6 +32,7 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "shared table": TABLE,
     "s3": settings_of(S3Options),
     "shared tables": settings_of(SharingOptions),
+    "spark": SOURCE,
     "jsonl": jsonl.SETTINGS,
     "formats": {name: FORMATS[name] for name in FORMATS if name not in ("name", "topic")},
     "registry": REGISTRY,
