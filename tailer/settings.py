@@ -105,9 +105,10 @@ class Setting:
 
     def _from_text(self, text: str) -> Any:
         match self.kind:
+            case "whole" if self.unit and (size := _SIZE.fullmatch(text.strip().lower())):
+                return int(size[1]) * 1024 ** " kmgt".index(size[2] or " ")
             case "whole":
-                size = _SIZE.fullmatch(text.strip().lower())
-                return int(size[1]) * 1024 ** " kmgt".index(size[2] or " ") if size else int(text)
+                return int(text)
             case "number":
                 return float(text)
             case "flag" if text.lower() in _WORDS:

@@ -137,7 +137,8 @@ def test_a_value_may_be_its_text_where_all_are(name: str, text: str, value: Any)
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("rows_max", "1x"), ("rows_max", "0"), ("rows_max", ""), ("wait_s", "soon"), ("wait_s", "nan"),
+    [("rows_max", "1x"), ("rows_max", "0"), ("rows_max", ""), ("parts", "1k"),
+     ("wait_s", "soon"), ("wait_s", "nan"),
      ("on", "perhaps"), ("key", '["a"'), ("key", "[1]"), ("size", "2g")],
 )  # fmt: skip
 def test_a_text_that_is_no_value_is_refused(name: str, text: str) -> None:
