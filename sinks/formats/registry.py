@@ -142,7 +142,7 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
         parts = urlsplit(taken["url"])
         _ = parts.port
     except ValueError as e:
-        raise ConfigError(f"the schema registry's url is no address: {e}") from None
+        raise ConfigError(f"the schema registry's url is not an address: {e}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError("the schema registry's url is no http:// or https:// address")
     if parts.username or parts.password:

@@ -208,7 +208,7 @@ def topic_name(template: str, feed: str, table: str | None = None) -> str:
     name = template.replace("{feed}", feed).replace("{table}", table or "")
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
         raise ConfigError(
-            f"{name!r} (from {template!r}) is no name for a topic: letters, digits, '.', '_' and "
+            f"{name!r} (from {template!r}) is not a topic's name: letters, digits, '.', '_' and "
             "'-' only, 249 at most"
         )
     return name

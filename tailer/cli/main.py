@@ -100,7 +100,7 @@ def _shares_parser(commands: Any) -> None:
     p.add_argument("profile", metavar="PROFILE", help="a profile file, as the provider gave it")
     p.add_argument("--share", metavar="NAME", help="only this share")
     p.add_argument("--schema", metavar="NAME", help="only this schema, of the share named")
-    p.add_argument("--page-size", type=_whole, metavar="N", help="ask for so many at a time")
+    p.add_argument("--page-size", type=_whole, metavar="N", help="entries in one answer")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
     p.add_argument("--ca-bundle", metavar="FILE", help="authorities of TLS certificates, as PEM")
     p.add_argument("--allow-http", action="store_true", help="send the token without TLS, too")

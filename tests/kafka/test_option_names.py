@@ -97,8 +97,8 @@ def test_an_option_under_two_names_is_refused() -> None:
     ("options", "said"),
     [
         ({"transaction_timeout_ms": 1}, "of milliseconds, 1000 or greater"),
-        ({"topic": "a b"}, "is no name for a topic"),
-        ({"transaction_topic": "ends/{feed}"}, "is no name for a topic"),
+        ({"topic": "a b"}, "is not a topic's name"),
+        ({"transaction_topic": "ends/{feed}"}, "is not a topic's name"),
     ],
 )
 def test_what_no_broker_takes_is_found_before_one_is_asked(

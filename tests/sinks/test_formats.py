@@ -432,7 +432,7 @@ def test_row_headers_say_what_an_event_is() -> None:
         ("avro", {"subjects": "x"}, "must be one of topic, record, topic_record"),
         ("avro", {"envelope": "x"}, "must be one of rows, debezium"),
         ("avro", {"registry": {"url": "ftp://x"}}, "no http:// or https:// address"),
-        ("avro", {"registry": {"url": "http://[x"}}, "url is no address"),
+        ("avro", {"registry": {"url": "http://[x"}}, "url is not an address"),
         ("avro", {"registry": {"url": "http://u:p@x"}}, "has credentials in it"),
         ("arrow", {"key": ["id"]}, "format 'arrow' has no keys"),
     ],
