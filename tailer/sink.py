@@ -251,4 +251,4 @@ def _setting(expected: type, default: Any) -> Setting:
             raise ValueError(value)
         return value
 
-    return Setting("any", default, "", form=f"a {expected.__name__}", parse=parse)
+    return Setting("any", default, "", form=f"of type {expected.__name__}", parse=parse)

@@ -200,7 +200,8 @@ SOURCE: dict[str, Setting] = {
     ),
     "maxPartitionBytes": Setting("whole", 128 * _MIB, "Bytes of files in one task.", unit="bytes"),
     "derivedFanOut": Setting(
-        "whole", 8, "Most tasks that share the comparison of one rewrite.", unit="tasks",
+        "whole", 8, "Tasks among which the comparison of one rewrite is divided; 1 means never.",
+        unit="tasks",
     ),
     "diffMemoryBytesMax": Setting(
         "whole", DiffOptions().memory_bytes_max, "Memory for a comparison, in each task.",
