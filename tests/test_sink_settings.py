@@ -67,7 +67,7 @@ def test_a_factory_may_still_check_by_itself(pigeon: str) -> None:
     assert take_options("owl", {"url": "x"}, allowed) == {"url": "x", "tries": 3}
     for options, said in (
         ({}, "option 'url' of sink 'owl' is missing"),
-        ({"url": "x", "tries": True}, "option 'tries' of sink 'owl' is True, and must be of type int"),
+        ({"url": "x", "tries": True}, "'tries' of sink 'owl' is True, and must be of type int"),
         ({"url": "x", "trys": 1}, "is not known .did you mean 'tries'"),
     ):
         with pytest.raises(ConfigError, match=said):

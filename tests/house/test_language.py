@@ -32,6 +32,9 @@ STUMBLES = {
     r"\banew\b": "'again'",
     r"\bha(s|ve) the way\b": "what it does",
     r"\bwhere to go on\b": "'further reading'",
+    r"\bstay those of the start\b": "'cannot be changed by a reload'",
+    r"\blet \w+ be (greater|less|another)\b": "'increase ...', 'set ...'",
+    r"\bthat is not expected\b": "'unexpected'",
     r"; empty: (all|off|none)\b": "'empty means all'",
 }
 
