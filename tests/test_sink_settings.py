@@ -68,7 +68,7 @@ def test_a_factory_may_still_check_by_itself(pigeon: str) -> None:
     for options, said in (
         ({}, "option 'url' of sink 'owl' is missing"),
         ({"url": "x", "tries": True}, "'tries' of sink 'owl' is True, and must be of type int"),
-        ({"url": "x", "trys": 1}, "is not known .did you mean 'tries'"),
+        ({"url": "x", "triess": 1}, "is not known .did you mean 'tries'"),
     ):
         with pytest.raises(ConfigError, match=said):
             take_options("owl", options, allowed)
