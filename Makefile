@@ -14,7 +14,7 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/_columns.c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest test-highest lint format golden bench torture wheel clean
+.PHONY: help demo test test-lowest test-highest lint format docs golden bench torture wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,9 @@ lint: $(DEV) ## check style, types and spelling
 format: $(DEV) ## put the code into its one form
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
+
+docs: $(DEV) ## write the tables of options in docs/ from the code
+	$(RUN) tests.docs_tables
 
 golden: $(DEV) ## write tests/golden anew with Spark (needs Java 17)
 	$(RUN) tests.golden.generate $(ARGS)

@@ -15,6 +15,7 @@ import stat
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.json import text_of
-from sinks.formats.load import encoder_options, load_encoder
+from sinks.formats.load import encoder_settings, load_encoder
 from sinks.formats.records import Encoder
 from sinks.formats.rows import row_objects
 from sinks.line_file import LineFile
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import take_options
+from tailer.errors import SinkRejected, TransientError
+from tailer.settings import REQUIRED, Setting, SettingTable
 
-__all__ = ["FORMATS", "JsonlSink", "batch_lines", "encoded_lines"]
+__all__ = ["FORMATS", "SETTINGS", "JsonlSink", "batch_lines", "encoded_lines"]
 
 #: The formats whose values are JSON, one line each.
 FORMATS = ("rows", "debezium", "cloudevents")
+SETTINGS: dict[str, Setting] = {
+    "path": Setting("text", REQUIRED, "The file, or `-` for standard output.", form="a file or -"),
+    "format": Setting(
+        "text", "rows", "Format of the lines; its options are options of the sink.",
+        choices=FORMATS,
+    ),
+    "ids": Setting("flag", True, "Format `rows`: add `_event_id`."),
+    "origin": Setting("flag", False, "Format `rows`: add `_origin`, how the change was found."),
+    "row_ids": Setting("flag", False, "Format `rows`: add `_row_id`, the stable row id."),
+    "notices": Setting("flag", True, "Write notices: lines with the field `_notice`."),
+    "sync": Setting("flag", True, "Sync the file to the disk after each batch."),
+}  # fmt: skip
 #: The options of encoders that only a message broker has a place for.
 _NOT_HERE = ("ids", "mode", "name", "schema", "tombstones", "topic")
 
@@ -95,20 +108,12 @@ class JsonlSink:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
-        """Options: ``path`` (required); ``ids``, ``sync`` and ``notices`` (default true);
-        ``origin`` and ``row_ids`` (default false); ``format`` (rows, debezium or cloudevents;
-        default rows) and those of the format."""
-        own: dict[str, tuple[type, Any]] = {"path": (str, ...), "format": (str, "rows")}
-        own |= dict.fromkeys(("ids", "sync", "notices"), (bool, True))
-        own |= dict.fromkeys(("origin", "row_ids"), (bool, False))
-        wanted = options.get("format", "rows")
-        if wanted not in FORMATS:
-            raise ConfigError(
-                f"option 'format' of sink 'jsonl' is {wanted!r}; it is one of: {', '.join(FORMATS)}"
-            )
-        of_format = {k: v for k, v in encoder_options(wanted).items() if k not in _NOT_HERE}
-        taken = take_options("jsonl", options, {**own, **of_format})
-        chosen = {k: taken.pop(k) for k in of_format}
+        """Options: :data:`SETTINGS` and those of the format."""
+        table = SettingTable("sink 'jsonl'", SETTINGS)
+        of_format = encoder_settings(table.value("format", options)).items()
+        more = {name: setting for name, setting in of_format if name not in _NOT_HERE}
+        taken = replace(table, settings={**SETTINGS, **more}).take(options)
+        chosen = {name: taken.pop(name) for name in more}
         named = taken.pop("path")
         return cls(None if named == "-" else folder / named, **taken, options=chosen)
 

@@ -299,6 +299,6 @@ def no_room(folder: str | None, reason: str) -> TransientError:
     """The error of a temporary file that could not be written, for that reason."""
     where = folder or "the system's temporary folder"
     return TransientError(
-        f"temporary files can't be written to {where} ({reason}); make room there, or let "
-        "spill_folder (of the whole process: TMPDIR) be another folder"
+        f"temporary files can't be written to {where} ({reason}); make room there, or set "
+        "spill_folder (for the whole process: TMPDIR) to another folder"
     )

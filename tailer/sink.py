@@ -15,10 +15,12 @@ from typing import Any
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, meant
+from tailer.settings import Setting, SettingTable
 
 __all__ = [
     "GROUP",
     "Announces",
+    "DeclaresSettings",
     "KeepsProgress",
     "KnowsDelivery",
     "Looks",
@@ -30,6 +32,7 @@ __all__ = [
     "announce",
     "delivery_of",
     "load_sink",
+    "make_sink",
     "reopen",
     "take_options",
     "wants_row_ids",
@@ -169,7 +172,8 @@ def wants_row_ids(sink: Sink) -> bool:
 
 
 class SinkFactory(typing.Protocol):
-    """What an entry point of the group names: usually the sink's class."""
+    """What an entry point of the group names: usually the sink's class. It may declare its options:
+    see :class:`DeclaresSettings`."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> Sink:
@@ -178,6 +182,18 @@ class SinkFactory(typing.Protocol):
         ``folder`` is what relative paths are relative to. Raises :class:`ConfigError` naming the
         key that is missing, unknown or of the wrong kind.
         """
+
+
+@typing.runtime_checkable
+class DeclaresSettings(typing.Protocol):
+    """A factory that says which options its sink has.
+
+    Then they are checked before :meth:`SinkFactory.from_options` gets them, with the errors that
+    all options have ("did you mean ...?"), and complete: those that are not given have their
+    defaults.
+    """
+
+    settings: Mapping[str, Setting]
 
 
 @cache
@@ -205,6 +221,14 @@ def load_sink(kind: str) -> SinkFactory:
         ) from e
 
 
+def make_sink(kind: str, options: Mapping[str, Any], folder: Path) -> Sink:
+    """The sink of that type with these options; see :meth:`SinkFactory.from_options`."""
+    factory = load_sink(kind)
+    if isinstance(factory, DeclaresSettings):
+        options = SettingTable(f"sink {kind!r}", factory.settings).take(options)
+    return factory.from_options(options, folder)
+
+
 def take_options(
     kind: str,
     options: Mapping[str, Any],
@@ -213,24 +237,18 @@ def take_options(
 ) -> dict[str, Any]:
     """A sink's options, checked: ``allowed`` maps each key to its type and default.
 
-    A default of ``...`` makes the key required; ``what`` is what messages call it. Raises
-    :class:`ConfigError` naming the key and what is allowed.
+    The short form of :class:`DeclaresSettings`. A default of ``...`` makes the key required;
+    ``what`` is what messages call it. Raises :class:`ConfigError` naming the key and what is
+    allowed.
     """
-    for key in options:
-        if key not in allowed:
-            raise ConfigError(
-                f"{what} {kind!r} has no option {key!r}{meant(key, allowed)}; "
-                f"allowed are: {', '.join(sorted(allowed))}"
-            )
-    taken = {}
-    for key, (expected, default) in allowed.items():
-        value = options.get(key, default)
-        if value is ...:
-            raise ConfigError(f"{what} {kind!r} needs the option {key!r}")
-        right = isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
-        if key in options and not right:
-            raise ConfigError(
-                f"option {key!r} of {what} {kind!r} is {value!r}, not a {expected.__name__}"
-            )
-        taken[key] = value
-    return taken
+    settings = {name: _setting(*declaration) for name, declaration in allowed.items()}
+    return SettingTable(f"{what} {kind!r}", settings).take(options)
+
+
+def _setting(expected: type, default: Any) -> Setting:
+    def parse(value: Any) -> Any:
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            raise ValueError(value)
+        return value
+
+    return Setting("any", default, "", form=f"of type {expected.__name__}", parse=parse)

@@ -142,7 +142,10 @@ class AvroEncoder:
         """The values in the wire format, and the id of their schema."""
         full_name = f"{schema['namespace']}.{schema['name']}"
         if not self.topic and self.subjects != "record":
-            raise ConfigError("format 'avro' names its subjects after a topic, and there is none")
+            raise ConfigError(
+                "format 'avro' names its subjects after the topic, and this sink has no topic; set "
+                "subjects = 'record'"
+            )
         subject = {
             "topic": f"{self.topic}-{part}",
             "record": full_name,

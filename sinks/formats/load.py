@@ -7,42 +7,62 @@ from pathlib import Path
 from typing import Any
 
 from sinks.formats.records import Encoder, Registry
-from tailer.errors import ConfigError
-from tailer.sink import take_options
+from tailer.errors import ConfigError, meant
+from tailer.settings import Setting, SettingTable
 
-__all__ = ["FORMATS", "encoder_options", "load_encoder"]
+__all__ = ["FORMATS", "SETTINGS", "encoder_settings", "load_encoder"]
 
-#: The formats, by the name that the configuration gives them.
-FORMATS = ("rows", "debezium", "cloudevents", "avro", "arrow")
-
-#: What every format takes. ``name`` is the feed's name and ``topic`` the topic's, which the sink
-#: fills in; ``table`` the table's name in the events, if not the one in its metadata.
-_COMMON: dict[str, tuple[type, Any]] = {
-    "key": (list, []),
-    "tombstones": (bool, False),
-    "name": (str, ""),
-    "topic": (str, ""),
-    "table": (str, ""),
+_COMMON = ("key", "tombstones", "name", "topic", "table")
+#: The formats, by the name that the configuration gives them, and the options of each.
+FORMATS: dict[str, tuple[str, ...]] = {
+    "rows": (*_COMMON, "ids"),
+    "debezium": (*_COMMON, "schema"),
+    "cloudevents": (*_COMMON, "mode"),
+    "avro": (*_COMMON, "registry", "subjects", "envelope"),
+    "arrow": (*_COMMON, "ids", "record_bytes_max"),
 }
-_OWN: dict[str, dict[str, tuple[type, Any]]] = {
-    "rows": {"ids": (bool, False)},
-    "debezium": {"schema": (bool, False)},
-    "cloudevents": {"mode": (str, "structured")},
-    "avro": {
-        "registry": (dict, {}),
-        "subjects": (str, "topic"),
-        "envelope": (str, "rows"),
-    },
-    "arrow": {"ids": (bool, False), "record_bytes_max": (int, 900_000)},
-}
+SETTINGS: dict[str, Setting] = {
+    "key": Setting("texts", [], "Columns of a record's key, in this order."),
+    "tombstones": Setting(
+        "flag", False, "After each delete, write a record without a value, for compacted topics.",
+    ),
+    "table": Setting(
+        "text", "", "The table's name in events.", unset="the name in its metadata, else its id",
+    ),
+    "ids": Setting(
+        "flag", False, "Formats `rows` and `arrow`: add `_event_id`; `rows` also `_origin` and, "
+        "where known, `_row_id`.",
+    ),
+    "schema": Setting("flag", False, "Format `debezium`: Connect's schema in every record."),
+    "mode": Setting(
+        "text", "structured", "Format `cloudevents`: the event as the value, or its attributes "
+        "as headers.", choices=("structured", "binary"),
+    ),
+    "registry": Setting("table", {}, "Format `avro`: the schema registry."),
+    "subjects": Setting(
+        "text", "topic", "Format `avro`: what names the subjects of schemas.",
+        choices=("topic", "record", "topic_record"),
+    ),
+    "envelope": Setting(
+        "text", "rows", "Format `avro`: the row, or Debezium's envelope.",
+        choices=("rows", "debezium"),
+    ),
+    "record_bytes_max": Setting(
+        "whole", 900_000, "Format `arrow`: most bytes in one record, if it has several rows.",
+        unit="bytes",
+    ),
+    # The sink fills these in: the feed's name and the topic's.
+    "name": Setting("text", "", "The feed's name."),
+    "topic": Setting("text", "", "The topic's name."),
+}  # fmt: skip
 
 
-def encoder_options(format: str) -> dict[str, tuple[type, Any]]:  # noqa: A002  # the option's name
-    """The options of a format: type and default of each, as :func:`tailer.sink.take_options` takes
-    them. Raises :class:`ConfigError` for a format that there is not."""
+def encoder_settings(format: str) -> dict[str, Setting]:  # noqa: A002  # the option's name
+    """The settings of a format. Raises :class:`ConfigError` for an unknown one."""
     if format not in FORMATS:
-        raise ConfigError(f"there is no format {format!r}; there are: {', '.join(FORMATS)}")
-    return {**_COMMON, **_OWN.get(format, {})}
+        hint = meant(format, FORMATS)
+        raise ConfigError(f"there is no format {format!r}{hint}; known are {', '.join(FORMATS)}")
+    return {name: SETTINGS[name] for name in FORMATS[format]}
 
 
 def load_encoder(
@@ -51,15 +71,13 @@ def load_encoder(
     registry: Registry | None = None,
     folder: Path | None = None,
 ) -> Encoder:
-    """The encoder of a format with its options (:func:`encoder_options`).
+    """The encoder of a format with its options (:func:`encoder_settings`).
 
     ``registry`` stands in for the one that the options name; ``folder`` is what its files are
     relative to. Raises :class:`ConfigError` naming the format or the option that is wrong.
     """
-    taken = take_options(format, options, encoder_options(format), what="format")
+    taken = SettingTable(f"format {format!r}", encoder_settings(format)).take(options)
     key = tuple(taken["key"])
-    if not all(isinstance(name, str) for name in key):
-        raise ConfigError(f"option 'key' of format {format!r} is not a list of column names")
     if taken["tombstones"] and not key:
         raise ConfigError("tombstones need a key: name its columns in the option 'key'")
     return _made(format, key, taken, registry, folder)
@@ -81,7 +99,7 @@ def _made(
     if format == "cloudevents":
         from sinks.formats.cloudevents import CloudEventsEncoder
 
-        binary = _choice(format, "mode", taken, ("structured", "binary")) == "binary"
+        binary = taken["mode"] == "binary"
         return CloudEventsEncoder(key, binary=binary, table=taken["table"], **common)
     if format == "avro":
         return _avro(key, taken, registry, folder)
@@ -105,32 +123,15 @@ def _avro(
     from sinks.formats.avro import AvroEncoder
     from sinks.formats.registry import load_registry
 
-    subjects = _choice("avro", "subjects", taken, ("topic", "record", "topic_record"))
-    debezium = _choice("avro", "envelope", taken, ("rows", "debezium")) == "debezium"
     if registry is None:
         registry = load_registry(taken["registry"], folder)
     return AvroEncoder(
         registry,
         key,
         topic=taken["topic"],
-        subjects=subjects,  # type: ignore[arg-type]  # one of the choices
-        debezium=debezium,
+        subjects=taken["subjects"],
+        debezium=taken["envelope"] == "debezium",
         tombstones=taken["tombstones"],
         name=taken["name"],
         table=taken["table"],
     )
-
-
-def _choice(
-    format: str,  # noqa: A002
-    option: str,
-    taken: Mapping[str, Any],
-    choices: tuple[str, ...],
-) -> str:
-    value = taken[option]
-    if value not in choices:
-        raise ConfigError(
-            f"option {option!r} of format {format!r} is {value!r}; it is one of: "
-            f"{', '.join(choices)}"
-        )
-    return str(value)

@@ -18,22 +18,25 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import take_options
+from tailer.settings import REQUIRED, Setting, SettingTable
 
-__all__ = ["REGISTRY_OPTIONS", "RegistryClient", "load_registry", "located"]
+__all__ = ["REGISTRY", "RegistryClient", "load_registry", "located"]
 
-#: The options of a registry, as :func:`tailer.sink.take_options` takes them.
-REGISTRY_OPTIONS: dict[str, tuple[type, Any]] = {
-    "url": (str, ...),
-    "user": (str, ""),
-    "password": (str, ""),
-    "token": (str, ""),
-    "ca_bundle": (str, ""),
-    "client_cert": (str, ""),
-    "client_key": (str, ""),
-    "auto_register": (bool, True),
-    "timeout_s": (int, 10),
-}
+REGISTRY: dict[str, Setting] = {
+    "url": Setting("text", REQUIRED, "Address of the registry.", form="http(s)://host[:port]"),
+    "user": Setting("text", "", "User name, with `password`."),
+    "password": Setting("text", "", "Password of `user`.", secret=True),
+    "token": Setting("text", "", "Bearer token, instead of a user.", secret=True),
+    "ca_bundle": Setting(
+        "text", "", "PEM file of the authorities to trust.", unset="the system's authorities",
+    ),
+    "client_cert": Setting("text", "", "PEM file of the client's certificate."),
+    "client_key": Setting("text", "", "PEM file of its key.", unset="in `client_cert`"),
+    "auto_register": Setting(
+        "flag", True, "Register new schemas; otherwise they must be registered already.",
+    ),
+    "timeout_s": Setting("whole", 10, "How long to wait for an answer.", unit="seconds"),
+}  # fmt: skip
 
 _FILES = ("ca_bundle", "client_cert", "client_key")
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -130,18 +133,16 @@ def located(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> RegistryClient:
-    """The client of a configuration table: ``url`` (required), ``user`` and ``password`` or
-    ``token``, ``ca_bundle``, ``client_cert`` and ``client_key`` (files, relative to ``folder``),
-    ``auto_register`` (default true), ``timeout_s``.
+    """The client of a configuration table (:data:`REGISTRY`); files are relative to ``folder``.
 
     Raises :class:`ConfigError` naming the option that is wrong.
     """
-    taken = take_options("avro", options, REGISTRY_OPTIONS, what="registry of format")
+    taken = SettingTable("the schema registry", REGISTRY).take(options)
     try:
         parts = urlsplit(taken["url"])
         _ = parts.port
     except ValueError as e:
-        raise ConfigError(f"the schema registry's url is no address: {e}") from None
+        raise ConfigError(f"the schema registry's url is not an address: {e}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError("the schema registry's url is no http:// or https:// address")
     if parts.username or parts.password:

@@ -65,7 +65,7 @@ def accepted(
     if not options.accept_changes:
         raise ConfigError(
             f"the sink's options change {told}{where}: {meaning}; change them back, give the feed "
-            "another name to write the table anew, or set accept_changes = true for one start"
+            "another name to write the table again, or set accept_changes = true for one start"
         )
     logging.getLogger("tailer.kafka").warning(
         "feed %s: accepted: the sink's options change %s%s; take accept_changes out after this "

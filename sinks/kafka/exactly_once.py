@@ -176,9 +176,9 @@ class ExactlyOnce(Session):
                 )
             if known != topic.id:
                 raise SinkRejected(
-                    f"the topic {name} was deleted and made anew since feed {self.feed!r} wrote "
-                    f"to it up to {self.progress.offset} (its id was {known}, and is {topic.id}); "
-                    "give the feed another name to write the table to it again"
+                    f"the topic {name} was deleted and created again since feed {self.feed!r} "
+                    f"wrote to it up to {self.progress.offset} (its id was {known}, and is "
+                    f"{topic.id}); give the feed another name to write the table to it again"
                 )
             return topic
         if topic is None:
@@ -329,7 +329,7 @@ class ExactlyOnce(Session):
     def _dropped_on_error(self) -> Iterator[None]:
         """After any error this session writes nothing more; if it was fenced, it says by whom."""
         if self._broken:
-            raise TransientError("the session with Kafka has failed; it is opened anew")
+            raise TransientError("the session with Kafka has failed; it is opened again")
         try:
             yield
         except Fenced as e:

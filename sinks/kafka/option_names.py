@@ -1,8 +1,8 @@
 """The names that other Kafka clients have for our options: taken for ours, or answered.
 
-Whoever comes from librdkafka, the Java client or kafka-python writes their names, with dots or with
-underscores. Those that mean one of our options are taken for it; of the others the answer says what
-takes their place.
+Users of librdkafka, the Java client or kafka-python write their names, with dots or with
+underscores. Those that mean one of our options are taken for it (``elsewhere`` of its setting); for
+the others the error says what to do instead.
 """
 
 from __future__ import annotations
@@ -10,34 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tailer.errors import ConfigError
-
-__all__ = ["our_names", "with_dots"]
-
-#: Other clients' names, with underscores, that mean one of ours.
-_SAME = {
-    "metadata_broker_list": "bootstrap_servers",
-    "compression_type": "compression",
-    "compression_codec": "compression",
-    "queue_buffering_max_ms": "linger_ms",
-    "batch_size": "batch_bytes",
-    "buffer_memory": "in_flight_bytes",
-    "message_timeout_ms": "delivery_timeout_ms",
-    "sasl_mechanisms": "sasl_mechanism",
-    "sasl_plain_username": "sasl_username",
-    "sasl_plain_password": "sasl_password",
-    "ssl_ca_location": "ssl_cafile",
-    "ssl_certificate_location": "ssl_certfile",
-    "ssl_key_location": "ssl_keyfile",
-    "ssl_key_password": "ssl_password",
-}
+__all__ = ["ANSWERS", "spelling", "with_dots"]
 
 _READERS = "it is an option of consumers, and the sink only writes"
 _STORES = "Java's key stores are not read; give PEM files as ssl_cafile, ssl_certfile, ssl_keyfile"
 _ALWAYS = "the producer is always idempotent, with acks=all; leave it out"
 
 #: Names that mean nothing here, and what to do instead.
-_ANSWERS = {
+ANSWERS = {
     "acks": _ALWAYS,
     "request_required_acks": _ALWAYS,
     "enable_idempotence": _ALWAYS,
@@ -68,30 +48,10 @@ _ANSWERS = {
     "enable_ssl_certificate_verification": "certificates are always verified; give ssl_cafile",
 }
 
-#: Our options that are tables.
-_TABLES = ("topic_config", "registry")
 
-
-def our_names(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The options under our names (``known``); what has no meaning here is left as it is.
-
-    Raises :class:`ConfigError` for a name that only other clients have a use for, with what takes
-    its place, and for an option that is given under two names.
-    """
-    found: dict[str, Any] = {}
-    given: dict[str, str] = {}
-    for name, value in with_dots(options, _TABLES):
-        plain = name.replace(".", "_").replace("-", "_").lower()
-        if plain in _ANSWERS and name not in known:
-            raise ConfigError(f"sink 'kafka' has no option {name!r}: {_ANSWERS[plain]}")
-        plain = _SAME.get(plain, plain)
-        ours = plain if plain in known else name
-        if ours in found:
-            raise ConfigError(
-                f"options {given[ours]!r} and {name!r} of sink 'kafka' are the same; leave one out"
-            )
-        found[ours], given[ours] = value, name
-    return found
+def spelling(name: str) -> str:
+    """A name as we write it: other clients have dots, hyphens and capitals."""
+    return name.replace(".", "_").replace("-", "_").lower()
 
 
 def with_dots(

@@ -4,125 +4,134 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sinks.formats.load import FORMATS, encoder_options
+from sinks.formats.load import FORMATS, SETTINGS, encoder_settings
 from sinks.formats.registry import located
-from sinks.kafka.option_names import our_names, with_dots
+from sinks.kafka.option_names import ANSWERS, spelling, with_dots
 from sinks.kafka.security import Security
 from tailer.errors import ConfigError
-from tailer.sink import take_options
+from tailer.settings import REQUIRED, Setting, SettingTable, declared, settings_of
 
-__all__ = ["COMPRESSIONS", "DELIVERIES", "DRIVERS", "KafkaOptions", "topic_name"]
-
-#: A transaction takes several requests; one that is shorter is ended by Kafka before its commit.
-_TRANSACTION_MS_MIN = 1_000
-
-DELIVERIES = ("exactly-once", "at-least-once")
-DRIVERS = ("kafka-python", "librdkafka")
-COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-OVERSIZE = ("fail", "park")
+__all__ = ["KafkaOptions", "topic_name"]
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("feed", "table")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-#: Type and default of each; a format brings its own besides.
-_ALLOWED: dict[str, tuple[type, Any]] = {
-    "bootstrap_servers": (str, ...),
-    "topic": (str, ...),
-    "format": (str, "rows"),
-    "delivery": (str, "exactly-once"),
-    "driver": (str, "kafka-python"),
-    "client_id": (str, "delta-tailer"),
-    "transactional_id": (str, "delta-tailer.{feed}"),
-    "progress_topic": (str, "delta-tailer-progress"),
-    "transaction_topic": (str, ""),
-    "notice_topic": (str, ""),
-    "append_to_existing": (bool, False),
-    "accept_changes": (bool, False),
-    "create_topics": (bool, True),
-    "partitions": (int, -1),
-    "replication_factor": (int, -1),
-    "topic_config": (dict, {}),
-    "compression": (str, "none"),
-    "linger_ms": (int, 5),
-    "batch_bytes": (int, 1_000_000),
-    "in_flight_bytes": (int, 32 * 1024 * 1024),
-    "transaction_rows": (int, 131_072),
-    "transaction_bytes": (int, 32 * 1024 * 1024),
-    "transaction_timeout_ms": (int, 60_000),
-    "delivery_timeout_ms": (int, 30_000),
-    "request_timeout_ms": (int, 15_000),
-    "bootstrap_timeout_ms": (int, 10_000),
-    "on_oversize": (str, "fail"),
-    "park_topic": (str, ""),
-}
-_CHOICES = {
-    "delivery": DELIVERIES,
-    "driver": DRIVERS,
-    "compression": COMPRESSIONS,
-    "on_oversize": OVERSIZE,
-}
-_AT_LEAST_ONE = (
-    "batch_bytes",
-    "in_flight_bytes",
-    "transaction_rows",
-    "transaction_bytes",
-    "transaction_timeout_ms",
-    "delivery_timeout_ms",
-    "request_timeout_ms",
-    "bootstrap_timeout_ms",
-)
-
-
-#: All options, those of the formats too.
-_EVERY = {
-    **{name: None for kind in FORMATS for name in encoder_options(kind)},
-    **_ALLOWED,
-    **Security.ALLOWED,
-}
 _OTHER_TOPICS = ("transaction_topic", "notice_topic", "park_topic")
+#: What the sink fills in for its encoder.
+_FILLED_IN = ("name", "topic")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOptions:
-    """One sink's options. Bytes are counted before compression; -1 is the broker's default.
+    """One sink's options. Bytes are counted before compression."""
 
-    ``topic`` may hold {feed} and {table}. ``transaction_rows`` and ``transaction_bytes`` bound one
-    transaction: a batch above them takes several.
-    """
-
-    bootstrap_servers: str
-    topic: str
-    format: str
-    delivery: str
-    driver: str
-    client_id: str
-    transactional_id: str
-    progress_topic: str
-    transaction_topic: str
-    notice_topic: str
-    append_to_existing: bool
-    accept_changes: bool
-    create_topics: bool
-    partitions: int
-    replication_factor: int
-    topic_config: dict[str, str]
-    compression: str
-    linger_ms: int
-    batch_bytes: int
-    in_flight_bytes: int
-    transaction_rows: int
-    transaction_bytes: int
-    transaction_timeout_ms: int
-    delivery_timeout_ms: int
-    request_timeout_ms: int
-    bootstrap_timeout_ms: int
-    on_oversize: str
-    park_topic: str
+    # fmt: off
+    bootstrap_servers: str = declared(Setting(
+        "text", REQUIRED, "Brokers to connect to first, separated by commas.",
+        form="host:port[,host:port]", elsewhere=("metadata_broker_list",),
+    ))
+    topic: str = declared(Setting(
+        "text", REQUIRED, "The topic; `{feed}` and `{table}` are replaced by the feed's name and "
+        "by the table's name (in its metadata, or the option `table`).", form="a topic's name",
+    ))
+    format: str = declared(Setting(
+        "text", "rows", "Format of records; its options are options of the sink.",
+        choices=tuple(FORMATS),
+    ))
+    delivery: str = declared(Setting(
+        "text", "exactly-once", "With exactly-once, progress is in Kafka, in one transaction with "
+        "the data.", choices=("exactly-once", "at-least-once"),
+    ))
+    driver: str = declared(Setting(
+        "text", "kafka-python", "The client library; librdkafka needs the extra `librdkafka`.",
+        choices=("kafka-python", "librdkafka"),
+    ))
+    client_id: str = declared(Setting("text", "delta-tailer", "Client id in the brokers' logs."))
+    transactional_id: str = declared(Setting(
+        "text", "delta-tailer.{feed}", "Must differ between installations that share a cluster.",
+    ))
+    progress_topic: str = declared(Setting(
+        "text", "delta-tailer-progress", "Topic of progress records: one partition, compacted; the "
+        "key is the feed's name.",
+    ))
+    transaction_topic: str = declared(Setting(
+        "text", "", "Topic of markers at each version's beginning and end.", unset="none",
+    ))
+    notice_topic: str = declared(Setting(
+        "text", "", "Topic of schema changes, losses, skipped versions, snapshots and heartbeats, "
+        "as JSON, in the transaction that moves past them.", unset="none",
+    ))
+    append_to_existing: bool = declared(Setting(
+        "flag", False, "For one start: append to a topic that has records but no progress of this "
+        "feed.",
+    ))
+    accept_changes: bool = declared(Setting(
+        "flag", False, 'For one start: see "When topic, format or key change".',
+    ))
+    create_topics: bool = declared(Setting("flag", True, "Create missing topics."))
+    partitions: int = declared(Setting(
+        "whole", -1, "Partitions of topics that are created; -1 means the broker's default.",
+        also=(-1,),
+    ))
+    replication_factor: int = declared(Setting(
+        "whole", -1, "Replicas of topics that are created; -1 means the broker's default.",
+        also=(-1,),
+    ))
+    topic_config: dict[str, str] = declared(Setting(
+        "table", {}, "Kafka's configuration of topics that are created.",
+    ))
+    compression: str = declared(Setting(
+        "text", "none", "Compression of batches; all but gzip need the extra `compression`.",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        elsewhere=("compression_type", "compression_codec"),
+    ))
+    linger_ms: int = declared(Setting(
+        "whole", 5, "How long to wait for more records of a batch.", unit="milliseconds", least=0,
+        elsewhere=("queue_buffering_max_ms",),
+    ))
+    batch_bytes: int = declared(Setting(
+        "whole", 1_000_000, "Most bytes of one record batch, and at most the topic's "
+        "`max.message.bytes`.", unit="bytes", elsewhere=("batch_size",),
+    ))
+    in_flight_bytes: int = declared(Setting(
+        "whole", 32 * 1024 * 1024, "Most bytes that are not acknowledged yet.", unit="bytes",
+        elsewhere=("buffer_memory",),
+    ))
+    transaction_rows: int = declared(Setting(
+        "whole", 131_072, "Most rows of one transaction; a larger batch takes several.",
+        unit="rows",
+    ))
+    transaction_bytes: int = declared(Setting(
+        "whole", 32 * 1024 * 1024, "Most bytes of one transaction; a larger batch takes several.",
+        unit="bytes",
+    ))
+    transaction_timeout_ms: int = declared(Setting(
+        "whole", 60_000, "When Kafka ends a transaction that is not committed; at most the "
+        "brokers' `transaction.max.timeout.ms`.", unit="milliseconds",
+        # A transaction takes several requests; a shorter one would be ended before its commit.
+        least=1_000,
+    ))
+    delivery_timeout_ms: int = declared(Setting(
+        "whole", 30_000, "How long to wait for an acknowledgement before the feed retries from its "
+        "offset; at least `request_timeout_ms` and `linger_ms` together.", unit="milliseconds",
+        elsewhere=("message_timeout_ms",),
+    ))
+    request_timeout_ms: int = declared(Setting(
+        "whole", 15_000, "How long to wait for the answer to one request.", unit="milliseconds",
+    ))
+    bootstrap_timeout_ms: int = declared(Setting(
+        "whole", 10_000, "How long to wait for a first broker.", unit="milliseconds",
+    ))
+    on_oversize: str = declared(Setting(
+        "text", "fail", "What to do with an event that is too large for the topic; `park` writes a "
+        "note (id, version, file, size) to `park_topic` instead.", choices=("fail", "park"),
+    ))
+    park_topic: str = declared(Setting("text", "", "Topic of these notes.", unset="none"))
+    # fmt: on
     security: Security
     encoder: dict[str, Any] = field(repr=False)  # may hold a registry's password
 
@@ -137,23 +146,28 @@ class KafkaOptions:
 
         Raises :class:`ConfigError` naming the key that is missing, unknown or wrong.
         """
-        options = our_names(options, _EVERY)
-        wanted = options.get("format", _ALLOWED["format"][1])
-        if not isinstance(wanted, str):
-            raise ConfigError(f"option 'format' of sink 'kafka' is {wanted!r}, not a str")
-        # The sink fills in the feed's name and the topic's.
-        of_format = {k: v for k, v in encoder_options(wanted).items() if k not in ("name", "topic")}
-        taken = take_options("kafka", options, {**of_format, **_ALLOWED, **Security.ALLOWED})
+        given = _TABLE.rename(dict(with_dots(options, _TABLES)))
+        of_format = encoder_settings(_TABLE.value("format", given))
+        chosen = {name: of_format[name] for name in of_format if name not in _FILLED_IN}
+        taken = replace(_TABLE, settings={**chosen, **_OWN}).take(given)
         _check(taken)
         taken["topic_config"] = {k: _text(v) for k, v in with_dots(taken["topic_config"])}
-        encoder = {key: taken[key] for key in of_format}
+        encoder = {key: taken[key] for key in chosen}
         if "registry" in encoder:
             encoder["registry"] = located(encoder["registry"], folder)
         return cls(
-            **{key: taken[key] for key in _ALLOWED},
-            security=Security.of({key: taken[key] for key in Security.ALLOWED}, folder),
+            **{key: taken[key] for key in settings_of(cls)},
+            security=Security.of({key: taken[key] for key in settings_of(Security)}, folder),
             encoder=encoder,
         )
+
+
+_OWN = {**settings_of(KafkaOptions), **settings_of(Security)}
+#: All options, those of every format too.
+_TABLE = SettingTable(
+    "sink 'kafka'", {**SETTINGS, **_OWN}, spelling=spelling, renames=True, answers=ANSWERS
+)
+_TABLES = tuple(name for name, setting in _TABLE.settings.items() if setting.kind == "table")
 
 
 def _text(value: Any) -> str:
@@ -161,28 +175,11 @@ def _text(value: Any) -> str:
 
 
 def _check(taken: dict[str, Any]) -> None:
-    for key, choices in _CHOICES.items():
-        if taken[key] not in choices:
-            raise _wrong(key, taken[key], f"must be one of {', '.join(choices)}")
-    for key in _AT_LEAST_ONE:
-        if taken[key] < 1:
-            raise _wrong(key, taken[key], "must be greater than 0")
-    for key in ("partitions", "replication_factor"):
-        if taken[key] < 1 and taken[key] != -1:
-            raise _wrong(key, taken[key], "must be greater than 0, or -1 for the broker's default")
-    if taken["transaction_timeout_ms"] < _TRANSACTION_MS_MIN:
-        what = f"must be at least {_TRANSACTION_MS_MIN}, or Kafka ends transactions under way"
-        raise _wrong("transaction_timeout_ms", taken["transaction_timeout_ms"], what)
-    if taken["linger_ms"] < 0:
-        raise _wrong("linger_ms", taken["linger_ms"], "must not be negative")
     if taken["delivery_timeout_ms"] < taken["request_timeout_ms"] + taken["linger_ms"]:
-        raise _wrong(
-            "delivery_timeout_ms",
-            taken["delivery_timeout_ms"],
-            "must be at least request_timeout_ms + linger_ms",
-        )
+        what = "must be at least request_timeout_ms + linger_ms"
+        raise _wrong("delivery_timeout_ms", taken["delivery_timeout_ms"], what)
     if taken["on_oversize"] == "park" and not taken["park_topic"]:
-        raise ConfigError("sink 'kafka' with on_oversize = 'park' needs the option 'park_topic'")
+        raise _TABLE.wrong("park_topic", "is missing, and on_oversize = 'park' needs it")
     _check_names(taken)
 
 
@@ -197,7 +194,7 @@ def _check_names(taken: dict[str, Any]) -> None:
 
 
 def _wrong(key: str, value: Any, what: str) -> ConfigError:
-    return ConfigError(f"option {key!r} of sink 'kafka' is {value!r}; it {what}")
+    return _TABLE.wrong(key, f"is {value!r}, and {what}")
 
 
 def topic_name(template: str, feed: str, table: str | None = None) -> str:
@@ -211,7 +208,7 @@ def topic_name(template: str, feed: str, table: str | None = None) -> str:
     name = template.replace("{feed}", feed).replace("{table}", table or "")
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
         raise ConfigError(
-            f"{name!r} (from {template!r}) is no name for a topic: letters, digits, '.', '_' and "
+            f"{name!r} (from {template!r}) is not a topic's name: letters, digits, '.', '_' and "
             "'-' only, 249 at most"
         )
     return name

@@ -12,15 +12,15 @@ import urllib.parse
 import urllib.request
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tailer.errors import ConfigError
+from tailer.settings import Setting, declared, settings_of
 
-__all__ = ["MECHANISMS", "PROTOCOLS", "OAuthTokens", "Security"]
+__all__ = ["MECHANISMS", "OAuthTokens", "Security"]
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 _OAUTH = "sasl_oauthbearer_"
@@ -29,41 +29,55 @@ _RENEW_AT = 0.8
 _TOKEN_BYTES_MAX = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
     """The options that decide who talks to whom. Paths are absolute or None."""
 
-    security_protocol: str
-    sasl_mechanism: str
-    sasl_username: str
-    sasl_password: str = field(repr=False)
-    sasl_oauthbearer_token: str = field(repr=False)
-    sasl_oauthbearer_token_endpoint_url: str
-    sasl_oauthbearer_client_id: str
-    sasl_oauthbearer_client_secret: str = field(repr=False)
-    sasl_oauthbearer_scope: str
-    ssl_cafile: str
-    ssl_certfile: str
-    ssl_keyfile: str
-    ssl_password: str = field(repr=False)
-    ssl_check_hostname: bool = True
-
-    ALLOWED: ClassVar[dict[str, tuple[type, Any]]] = {
-        "security_protocol": (str, "PLAINTEXT"),
-        "sasl_mechanism": (str, ""),
-        "sasl_username": (str, ""),
-        "sasl_password": (str, ""),
-        "sasl_oauthbearer_token": (str, ""),
-        "sasl_oauthbearer_token_endpoint_url": (str, ""),
-        "sasl_oauthbearer_client_id": (str, ""),
-        "sasl_oauthbearer_client_secret": (str, ""),
-        "sasl_oauthbearer_scope": (str, ""),
-        "ssl_cafile": (str, ""),
-        "ssl_certfile": (str, ""),
-        "ssl_keyfile": (str, ""),
-        "ssl_password": (str, ""),
-        "ssl_check_hostname": (bool, True),
-    }
+    # fmt: off
+    security_protocol: str = declared(Setting(
+        "text", "PLAINTEXT", "SSL means TLS; SASL means that the client logs in.",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    ))
+    sasl_mechanism: str = declared(Setting(
+        "text", "", "How the client logs in.", form=f"one of {', '.join(MECHANISMS)}",
+        elsewhere=("sasl_mechanisms",),
+    ))
+    sasl_username: str = declared(Setting(
+        "text", "", "User name, for PLAIN and SCRAM.", elsewhere=("sasl_plain_username",),
+    ))
+    sasl_password: str = declared(Setting(
+        "text", "", "Password of the user.", elsewhere=("sasl_plain_password",), secret=True,
+    ))
+    sasl_oauthbearer_token: str = declared(Setting(
+        "text", "", "Token for OAUTHBEARER.", secret=True,
+    ))
+    sasl_oauthbearer_token_endpoint_url: str = declared(Setting(
+        "text", "", "Where tokens for OAUTHBEARER are requested, with client id and secret.",
+        form="an https:// URL",
+    ))
+    sasl_oauthbearer_client_id: str = declared(Setting("text", "", "Client id for tokens."))
+    sasl_oauthbearer_client_secret: str = declared(Setting(
+        "text", "", "Client secret for tokens.", secret=True,
+    ))
+    sasl_oauthbearer_scope: str = declared(Setting("text", "", "Scope of tokens."))
+    ssl_cafile: str = declared(Setting(
+        "text", "", "PEM file of the authorities to trust, relative to the configuration file.",
+        unset="the system's authorities", elsewhere=("ssl_ca_location",),
+    ))
+    ssl_certfile: str = declared(Setting(
+        "text", "", "PEM file of the client's certificate.",
+        elsewhere=("ssl_certificate_location",),
+    ))
+    ssl_keyfile: str = declared(Setting(
+        "text", "", "PEM file of the client's key.", elsewhere=("ssl_key_location",),
+    ))
+    ssl_password: str = declared(Setting(
+        "text", "", "Password of `ssl_keyfile`.", elsewhere=("ssl_key_password",), secret=True,
+    ))
+    ssl_check_hostname: bool = declared(Setting(
+        "flag", True, "Whether the certificate must have the broker's name.",
+    ))
+    # fmt: on
 
     @classmethod
     def of(cls, taken: Mapping[str, Any], folder: Path) -> Security:
@@ -92,9 +106,7 @@ class Security:
         return self.security_protocol.endswith("SSL")
 
     def _check(self) -> None:
-        if self.security_protocol not in PROTOCOLS:
-            raise _wrong("security_protocol", self.security_protocol, PROTOCOLS)
-        given = [key for key in self.ALLOWED if getattr(self, key) not in ("", True)]
+        given = [key for key in settings_of(Security) if getattr(self, key) not in ("", True)]
         if not self.sasl and any(key.startswith("sasl_") for key in given):
             raise ConfigError(
                 "options sasl_... of sink 'kafka' need security_protocol SASL_SSL (or "
@@ -112,7 +124,10 @@ class Security:
 
     def _check_sasl(self) -> None:
         if self.sasl_mechanism not in MECHANISMS:
-            raise _wrong("sasl_mechanism", self.sasl_mechanism, MECHANISMS)
+            raise ConfigError(
+                f"option 'sasl_mechanism' of sink 'kafka' is {self.sasl_mechanism!r}, and must be "
+                f"one of {', '.join(MECHANISMS)}"
+            )
         if self.sasl_mechanism != "OAUTHBEARER":
             if not self.sasl_username or not self.sasl_password:
                 raise ConfigError(
@@ -138,12 +153,6 @@ class Security:
     def tokens(self) -> OAuthTokens:
         """Where the tokens of OAUTHBEARER come from."""
         return OAuthTokens(self)
-
-
-def _wrong(key: str, value: str, allowed: tuple[str, ...]) -> ConfigError:
-    return ConfigError(
-        f"option {key!r} of sink 'kafka' is {value!r}; it must be one of {', '.join(allowed)}"
-    )
 
 
 class OAuthTokens:

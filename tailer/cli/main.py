@@ -17,6 +17,7 @@ from typing import Any
 
 from tailer.errors import ConfigError, TailerError
 from tailer.process.signals import install
+from tailer.settings import Setting, zone_name
 
 __all__ = ["main", "parser", "run"]
 
@@ -24,26 +25,22 @@ EXIT_REFUSED = 1
 EXIT_USAGE = 2
 
 
-def _number(kind: type[int | float], least: float, what: str) -> Callable[[str], float]:
-    """What reads an argument that is a finite number from ``least`` on."""
+def _reader(setting: Setting) -> Callable[[str], Any]:
+    """What reads an argument with the bounds of a setting."""
 
-    def read(text: str) -> float:
+    def read(text: str) -> Any:
         try:
-            number = kind(text)
+            return setting.value(text, text=True)
         except ValueError:
-            number = -1
-        if not least <= number < _TOO_GREAT:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-        return number
+            raise argparse.ArgumentTypeError(f"{text!r} is not {setting.allowed()}") from None
 
     return read
 
 
-#: No argument is as great: machines count up to it, and it leaves out infinity.
-_TOO_GREAT = 2**63
-_whole = _number(int, 0, "a whole number, 0 or greater")
-_positive = _number(int, 1, "a whole number greater than 0")
-_seconds = _number(float, sys.float_info.min, "a number of seconds greater than 0")
+_whole = _reader(Setting("whole", None, "", least=0))
+_positive = _reader(Setting("whole", None, ""))
+_seconds = _reader(Setting("number", None, "", unit="seconds"))
+_zone = _reader(Setting("text", None, "", form="an IANA time zone name", parse=zone_name))
 
 
 def _read_options(p: argparse.ArgumentParser) -> None:
@@ -58,7 +55,7 @@ def _read_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--columns", nargs="+", metavar="COL", help="only these data columns")
     p.add_argument("--with-ids", action="store_true", help="add _event_id, _origin and _row_id")
     p.add_argument(
-        "--writer-timezone", default="UTC", metavar="ZONE",
+        "--writer-timezone", type=_zone, default="UTC", metavar="ZONE",
         help="the zone of partition timestamps that have none (default UTC)",
     )  # fmt: skip
     p.add_argument("--batch-rows-max", type=_positive, default=65_536, metavar="N")
@@ -103,7 +100,7 @@ def _shares_parser(commands: Any) -> None:
     p.add_argument("profile", metavar="PROFILE", help="a profile file, as the provider gave it")
     p.add_argument("--share", metavar="NAME", help="only this share")
     p.add_argument("--schema", metavar="NAME", help="only this schema, of the share named")
-    p.add_argument("--page-size", type=_whole, metavar="N", help="ask for so many at a time")
+    p.add_argument("--page-size", type=_whole, metavar="N", help="entries in one answer")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
     p.add_argument("--ca-bundle", metavar="FILE", help="authorities of TLS certificates, as PEM")
     p.add_argument("--allow-http", action="store_true", help="send the token without TLS, too")
@@ -210,7 +207,7 @@ def parser() -> argparse.ArgumentParser:
     at.add_argument("--version", dest="at_version", type=_whole, metavar="N")
     at.add_argument("--timestamp", metavar="TIME")
     p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
-    p.add_argument("--writer-timezone", default="UTC", metavar="ZONE")
+    p.add_argument("--writer-timezone", type=_zone, default="UTC", metavar="ZONE")
 
     p = commands.add_parser("history", help="a table's commits, newest first")
     _table(p)

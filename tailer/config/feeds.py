@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
-from zoneinfo import ZoneInfo
 
-from tailer.config.settings import DAEMON, FEED, Setting, Settings, read_document
+from tailer.config.settings import DAEMON, FEED, TABLE_OF_OPTIONS, Section, read_document
 from tailer.decode.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import ConfigError
@@ -21,20 +20,20 @@ from tailer.feed.options import FeedOptions, PublishOptions, RetryOptions
 from tailer.feed.policy import Policies
 from tailer.feed.selection import Mask, Selection, parse_where
 from tailer.log.follow import FollowOptions
-from tailer.log.history import STARTS, check_start
+from tailer.settings import REQUIRED, Setting
 from tailer.store.s3.options import S3Options, parse_s3_address
 
 __all__ = ["Config", "FeedConfig", "SinkConfig", "load_config"]
 
 _KEY_BYTES = range(16, 65)
 _TOP = {
-    "daemon": Setting("table", {}, ""),
-    "store": Setting("table", {}, ""),
-    "feeds": Setting("table", None, ""),
+    "daemon": TABLE_OF_OPTIONS,
+    "store": TABLE_OF_OPTIONS,
+    "feeds": Setting("table", REQUIRED, "", form="tables named [feeds.NAME]"),
 }
 #: A file may hold what `tailer share` reads, too; its variables need not be there.
 _OF_THE_SHARING_SERVER = ("share", "shares", "recipients")
-_STORES = {"s3": Setting("table", {}, "")}
+_STORES = {"s3": TABLE_OF_OPTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +101,9 @@ class Config:
 def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     """The configuration in a file. Raises :class:`ConfigError` for the first mistake in it."""
     document = read_document(path, environment, _OF_THE_SHARING_SERVER)
-    top = Settings(path, "", document, _TOP)
-    daemon = Settings(path, "daemon", top["daemon"], DAEMON)
-    s3 = Settings(path, "store", top["store"], _STORES)["s3"]
+    top = Section(path, "", document, _TOP)
+    daemon = Section(path, "daemon", top["daemon"], DAEMON)
+    s3 = Section(path, "store", top["store"], _STORES)["s3"]
     try:
         S3Options.from_options(s3)
     except ConfigError as e:
@@ -115,7 +114,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         raise ConfigError(f"{path}: feeds is empty; describe one as [feeds.NAME]")
     return Config(
         path=path,
-        http=daemon.address("http"),
+        http=daemon["http"],
         state=state,
         feeds={name: _feed(path, name, values, s3) for name, values in feeds.items()},
         token=_token(daemon, path.parent),
@@ -129,20 +128,20 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
     )
 
 
-def _state(daemon: Settings, folder: Path) -> Path | str:
+def _state(daemon: Section, folder: Path) -> Path | str:
     text: str = daemon["state"]
     if not text:
         raise daemon.wrong("state", "is empty, and must be a folder or s3://bucket/prefix")
     return text if "://" in text else folder / text
 
 
-def _token(daemon: Settings, folder: Path) -> str:
+def _token(daemon: Section, folder: Path) -> str:
     token: str = daemon["token"]
     file: str = daemon["token_file"]
     if not file:
         return token
     if token:
-        raise daemon.wrong("token_file", "stands beside token; only one of the two may")
+        raise daemon.wrong("token_file", "is given together with token; give only one of them")
     try:
         found = (folder / file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as e:
@@ -155,18 +154,12 @@ def _token(daemon: Settings, folder: Path) -> str:
 def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConfig:
     if not name or "/" in name:
         raise ConfigError(f"{path}: feeds has the name {name!r}; it must not be empty or hold a /")
-    feed = Settings(path, f"feeds.{name}", values, FEED)
-    table, start = feed["table"], str(feed["from"])
-    if not table:
-        raise feed.wrong("table", "is empty, and must be a path or an address")
-    try:
-        check_start(start)
-    except ConfigError:
-        raise feed.wrong("from", f"is {start!r}, and must be {STARTS}") from None
+    feed = Section(path, f"feeds.{name}", values, FEED)
+    table = feed["table"]
     return FeedConfig(
         name=name,
         table=table,
-        start=start,
+        start=feed["from"],
         torn_commit_max_s=feed["torn_commit_max_s"],
         options=_options(feed),
         sinks=_sinks(feed),
@@ -177,9 +170,9 @@ def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConf
     )
 
 
-def _options(feed: Settings) -> FeedOptions:
+def _options(feed: Section) -> FeedOptions:
     for least, most in (("poll_min_s", "poll_max_s"), ("retry_min_s", "retry_max_s")):
-        if feed[least] > feed[most] and {least, most} <= feed.values.keys():
+        if feed[least] > feed[most] and {least, most} <= feed.given.keys():
             raise feed.wrong(least, f"is {feed[least]}, and must not be above {most}")
     return FeedOptions(
         change_source=feed["change_source"],
@@ -191,7 +184,7 @@ def _options(feed: Settings) -> FeedOptions:
         decode=DecodeOptions(
             batch_rows_max=feed["batch_rows_max"],
             batch_bytes_max=feed["batch_bytes_max"],
-            writer_timezone=_zone(feed),
+            writer_timezone=feed["writer_timezone"],
         ),
         follow=FollowOptions(
             poll_min_s=feed["poll_min_s"], poll_max_s=max(feed["poll_min_s"], feed["poll_max_s"])
@@ -212,16 +205,7 @@ def _options(feed: Settings) -> FeedOptions:
     )
 
 
-def _zone(feed: Settings) -> str:
-    zone: str = feed["writer_timezone"]
-    try:
-        ZoneInfo(zone)
-    except (ValueError, OSError, KeyError) as e:  # KeyError: there is none of that name
-        raise feed.wrong("writer_timezone", f"is {zone!r}, not a time zone's name") from e
-    return zone
-
-
-def _selection(feed: Settings) -> Selection:
+def _selection(feed: Section) -> Selection:
     masks, key = feed["mask"], feed["mask_key"].encode()
     for column, mask in masks.items():
         if mask not in get_args(Mask):
@@ -238,25 +222,24 @@ def _selection(feed: Settings) -> Selection:
     return Selection(tuple(feed["columns"]) or None, where, masks, key)
 
 
-def _sinks(feed: Settings) -> dict[str, SinkConfig]:
+def _sinks(feed: Section) -> dict[str, SinkConfig]:
     several = feed["sinks"]
-    if several and "sink" in feed.values:
-        raise feed.wrong("sinks", "stands beside sink; only one of the two may")
+    if several and "sink" in feed.given:
+        raise feed.wrong("sinks", "is given together with sink; give only one of them")
     if not several:
-        if "sink" not in feed.values:
+        if "sink" not in feed.given:
             raise feed.wrong("sink", f"is missing; describe it as [{feed.name}.sink]")
         return {"": _sink(feed, "sink")}
-    named = Settings(feed.file, f"{feed.name}.sinks", several, dict.fromkeys(several, _ANY))
+    named = Section(
+        feed.file, f"{feed.name}.sinks", several, dict.fromkeys(several, TABLE_OF_OPTIONS)
+    )
     for name in several:
         if not name or "/" in name:
             raise named.wrong(repr(name), "must not be empty or hold a /")
     return {name: _sink(named, name) for name in several}
 
 
-_ANY = Setting("table", {}, "")
-
-
-def _sink(feed: Settings, key: str) -> SinkConfig:
+def _sink(feed: Section, key: str) -> SinkConfig:
     values = feed[key]
     kind = values.get("type")
     if kind is None:

@@ -1,210 +1,200 @@
-"""Every key of ``CONFIG.toml``: its kind, its default and what it means.
-
-The reading of a file, its refusals and the reference in docs/configuration.md all come from here
-or are held to it by a test.
-"""
+"""Every key of ``CONFIG.toml``, and the reading of such a file."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from tailer.errors import ConfigError, meant
+from tailer.errors import ConfigError
+from tailer.log.history import STARTS, check_start
+from tailer.settings import REQUIRED, Setting, SettingTable, zone_name
 
-__all__ = ["DAEMON", "FEED", "Kind", "Setting", "Settings", "read_document"]
+__all__ = ["DAEMON", "FEED", "TABLE_OF_OPTIONS", "Section", "address", "read_document"]
 
-#: No number of a file is as great: machines count up to it, and it leaves out infinity.
-_TOO_GREAT = 2**63
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_MIB = 1024 * 1024
 
-Kind = Literal["text", "whole", "number", "flag", "texts", "table", "start"]
-_TYPES: dict[Kind, tuple[type, ...]] = {
-    "text": (str,), "flag": (bool,), "texts": (list,), "table": (dict,), "start": (object,),
-}  # fmt: skip
-_NAMES: dict[Kind, str] = {
-    "text": "a string", "whole": "a whole number", "number": "a number",
-    "flag": "true or false", "texts": "a list of strings", "table": "a table", "start": "a start",
-}  # fmt: skip
+#: A table whose keys another component checks.
+TABLE_OF_OPTIONS = Setting("table", {}, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One key. ``default`` None: it is required, unless ``optional``. Numbers are finite, and
-    greater than 0: ``zero`` allows 0 too, ``least`` is the smallest one where that is greater.
-    ``choices``: the texts that may stand there, all of them where there are none."""
+def address(*, optional: bool = False) -> Callable[[str], tuple[str, int] | None]:
+    """A ``parse`` that makes (host, port) out of host:port; ``optional``: None out of ""."""
 
-    kind: Kind
-    default: Any
-    text: str
-    choices: tuple[str, ...] = ()
-    zero: bool = False
-    optional: bool = False
-    least: int = 0
+    def parse(text: str) -> tuple[str, int] | None:
+        if not text and optional:
+            return None
+        host, _, port = text.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+            raise ValueError(text)
+        return host.strip("[]"), int(port)
 
-    def allowed(self) -> str:
-        """What may stand there, for messages and the reference."""
-        if self.choices:
-            return f"one of {', '.join(self.choices)}"
-        if self.kind in ("whole", "number"):
-            least = f"{self.least} or greater" if self.zero or self.least else "greater than 0"
-            return f"{_NAMES[self.kind]}, {least}"
-        return _NAMES[self.kind]
+    return parse
 
-    def fault(self, value: Any) -> bool:
-        """Whether a value may not stand there."""
-        if self.kind in ("whole", "number"):
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            number = whole or (self.kind == "number" and isinstance(value, float))
-            if not number or not self.least <= value < _TOO_GREAT:
-                return True
-            return value == 0 and not self.zero
-        if not isinstance(value, _TYPES[self.kind]):
-            return True
-        if isinstance(value, str):
-            return bool(self.choices) and value not in self.choices
-        return isinstance(value, list) and not all(isinstance(item, str) for item in value)
+
+def _start(given: Any) -> str:
+    try:
+        check_start(str(given))
+    except ConfigError as e:
+        raise ValueError(given) from e
+    return str(given)
 
 
 DAEMON: dict[str, Setting] = {
     "http": Setting(
-        "text", "127.0.0.1:9464", "Where metrics, health and control are; empty: off.",
-        optional=True,
+        "text", "127.0.0.1:9464",
+        "Address of metrics, health checks, console and control API; empty means none.",
+        form="host:port, or empty for none", parse=address(optional=True),
     ),
-    "state": Setting("text", "state", "Where offsets are kept: a folder, or `s3://bucket/prefix`."),
+    "state": Setting(
+        "text", "state", "Where offsets are saved.", form="a folder or s3://bucket/prefix",
+    ),
     "token": Setting(
-        "text", "", "The bearer token of the control API; without one there is no control.",
+        "text", "", "Bearer token of the control API. Without a token the control API is off.",
+        secret=True,
     ),
-    "token_file": Setting("text", "", "A file that holds the token, as secrets are mounted."),
-    "log_format": Setting("text", "console", "How log lines look.", ("console", "json")),
+    "token_file": Setting("text", "", "File with the token, for mounted secrets."),
+    "log_format": Setting("text", "console", "Format of log lines.", choices=("console", "json")),
     "log_level": Setting(
-        "text", "info", "From which level on they are written.",
-        ("debug", "info", "warning", "error"),
+        "text", "info", "Lowest level that is logged.",
+        choices=("debug", "info", "warning", "error"),
     ),
     "measure_s": Setting(
-        "number", 30.0, "Seconds between two looks at what is unread: bytes, time to loss.",
+        "number", 30.0,
+        "Interval between measurements of the backlog: unread bytes, time until data loss.",
+        unit="seconds",
     ),
     "progress_s": Setting(
-        "number", 60.0, "Seconds between two log lines of what was delivered; 0: none.", zero=True,
+        "number", 60.0, "Interval between log lines about delivered rows; 0 means none.",
+        unit="seconds", least=0,
     ),
     "lease_s": Setting(
-        "number", 60.0, "With the state on S3: a feed stays its owner's so long without a word.",
+        "number", 60.0,
+        "With `state` on S3: another daemon may take over a feed whose owner has not renewed its "
+        "lease for this long.",
+        unit="seconds",
     ),
     "lock_folder": Setting(
-        "text", "",
-        "With the state on S3: a folder of this machine that outlives its containers.",
+        "text", "", "With `state` on S3: a local folder that survives a restart of the container.",
     ),
 }  # fmt: skip
 
 FEED: dict[str, Setting] = {
     "table": Setting(
-        "text", None, "The table: a path, `s3://bucket/key`, or a pattern ending in `/` with `*`.",
+        "text", REQUIRED,
+        "The table: a path, `s3://bucket/key`, `profile.share#share.schema.table`, or a pattern "
+        "that ends in `/` and contains `*`.",
+        form="a path or an address",
     ),
-    "store": Setting("table", {}, "Options of the table's store, over those of `[store.s3]`."),
+    "store": Setting(
+        "table", {}, "Options of the table's store; they override those of `[store.s3]`.",
+    ),
     "from": Setting(
-        "start", "latest",
-        "Where a feed without a saved offset starts: latest, earliest, snapshot, version or time.",
+        "any", "latest", "Where a feed without a saved offset starts.", form=STARTS, parse=_start,
     ),
     "change_source": Setting(
-        "text", "auto", "Where changes come from.", ("auto", "cdf", "derived"),
+        "text", "auto", "Read the change data feed, derive changes from data files, or choose by "
+        "version.", choices=("auto", "cdf", "derived"),
     ),
-    "key": Setting("texts", [], "Columns that pair derived deletes and inserts into updates."),
-    "columns": Setting("texts", [], "Only these data columns leave; empty: all."),
-    "where": Setting("text", "", "Only partitions for which these comparisons hold."),
-    "mask": Setting("table", {}, "Column = drop, redact or hash, before anything leaves."),
-    "mask_key": Setting("text", "", "The key of hashes, 16 to 64 bytes; from the environment."),
+    "key": Setting(
+        "texts", [], "Columns that pair derived deletes and inserts into updates.",
+    ),
+    "columns": Setting("texts", [], "Data columns to publish; empty means all.", unset="all"),
+    "where": Setting("text", "", "Publish only partitions that satisfy these comparisons."),
+    "mask": Setting("table", {}, 'Columns to mask: `column = "drop"`, `redact` or `hash`.'),
+    "mask_key": Setting("text", "", "Key of the hashes, 16 to 64 bytes.", secret=True),
     "on_schema_change": Setting(
-        "text", "continue", "At a version with another schema.", ("continue", "pause", "fail"),
+        "text", "continue", "What to do at a version with another schema.",
+        choices=("continue", "pause", "fail"),
     ),
     "on_data_loss": Setting(
-        "text", "fail", "When a version or file is gone unread.", ("fail", "skip", "snapshot"),
+        "text", "fail", "What to do when an unread version or file is gone.",
+        choices=("fail", "skip", "snapshot"),
     ),
     "on_reject": Setting(
-        "text", "fail", "When the sink refuses rows for good.", ("fail", "park"),
+        "text", "fail", "What to do with rows that the sink rejects for good.",
+        choices=("fail", "park"),
     ),
-    "park": Setting("table", {}, "The sink of refused rows; default: a file beside the state."),
-    "ignore_deletes": Setting(
-        "flag", False, "Versions that only remove files give no events.",
+    "park": Setting(
+        "table", {}, "Sink for rejected rows.", unset="a JSON lines file beside `state`",
     ),
+    "ignore_deletes": Setting("flag", False, "Skip versions that only remove files."),
     "skip_change_commits": Setting(
-        "flag", False, "Versions that remove any file give no events at all.",
+        "flag", False, "Skip versions that delete, update, merge or overwrite.",
     ),
-    "max_rows_per_s": Setting("number", 0.0, "Rows a second at most; 0: no bound.", zero=True),
+    "max_rows_per_s": Setting(
+        "number", 0.0, "Limit of throughput; 0 means no limit.", unit="rows per second", least=0,
+    ),
     "heartbeat_s": Setting(
-        "number", 0.0, "A heartbeat to the sink after so long a rest; 0: none.", zero=True,
+        "number", 0.0, "Send the sink a heartbeat after this long without events; 0 means none.",
+        unit="seconds", least=0,
     ),
-    "paused": Setting("flag", False, "Start paused, until a resume."),
-    "discover_s": Setting("number", 60.0, "Seconds between two looks for tables of a pattern."),
-    "batch_rows_max": Setting("whole", 131_072, "Rows of a batch at most."),
-    "batch_bytes_max": Setting("whole", 32 * 1024 * 1024, "Bytes of a batch at most, as Arrow."),
+    "paused": Setting("flag", False, "Start paused; resume with the control API."),
+    "discover_s": Setting(
+        "number", 60.0, "Interval between searches for tables that match a pattern.",
+        unit="seconds",
+    ),
+    "batch_rows_max": Setting("whole", 131_072, "Most rows in one batch.", unit="rows"),
+    "batch_bytes_max": Setting(
+        "whole", 32 * _MIB, "Most bytes in one batch, as Arrow.", unit="bytes",
+    ),
     "diff_memory_bytes_max": Setting(
-        "whole", 512 * 1024 * 1024, "Memory of the comparison of rewritten rows.",
-        least=64 * 1024 * 1024,
+        "whole", 512 * _MIB, "Memory for the comparison of rewritten rows.",
+        unit="bytes", least=64 * _MIB,
     ),
-    "spill_folder": Setting("text", "", "Where it and snapshots spill; empty: the system's own."),
+    "spill_folder": Setting(
+        "text", "", "Folder for temporary files of comparisons and snapshots.",
+        unset="the system's temporary folder",
+    ),
     "writer_timezone": Setting(
-        "text", "UTC", "The zone of partition timestamps that have none, as an IANA name.",
+        "text", "UTC", "Time zone of partition timestamps that have none.",
+        form="an IANA time zone name, such as Europe/Berlin", parse=zone_name,
     ),
-    "torn_commit_max_s": Setting("number", 10.0, "How long a half-written commit is waited for."),
-    "poll_min_s": Setting("number", 0.5, "The shortest pause between two looks for a commit."),
-    "poll_max_s": Setting("number", 5.0, "The longest."),
-    "retry_min_s": Setting("number", 0.2, "The shortest pause before a retry."),
-    "retry_max_s": Setting("number", 30.0, "The longest."),
-    "sink": Setting("table", {}, "Where events go: `type`, and the sink's own options."),
-    "sinks": Setting("table", {}, "Several sinks by name, each as `sink`; one reader for all."),
+    "torn_commit_max_s": Setting(
+        "number", 10.0, "How long to wait for a commit file that is only half written.",
+        unit="seconds",
+    ),
+    "poll_min_s": Setting(
+        "number", 0.5, "Shortest pause between checks for a new commit.", unit="seconds",
+    ),
+    "poll_max_s": Setting(
+        "number", 5.0, "Longest pause between checks for a new commit.", unit="seconds",
+    ),
+    "retry_min_s": Setting("number", 0.2, "Shortest pause before a retry.", unit="seconds"),
+    "retry_max_s": Setting("number", 30.0, "Longest pause before a retry.", unit="seconds"),
+    "sink": Setting("table", {}, "The sink: its `type` and its own options."),
+    "sinks": Setting("table", {}, "Several sinks by name, each like `sink`; one reader for all."),
 }  # fmt: skip
 
+_ANSWERS = {"ignore_changes": "Delta has deprecated this option; use skip_change_commits"}
 
-class Settings:
-    """One table of the file. Every key must be among the known ones."""
 
-    def __init__(self, file: Path, name: str, values: Any, known: Mapping[str, Setting]) -> None:
-        self.file, self.name, self.known = file, name, known
-        if not isinstance(values, dict):
+class Section:
+    """One table of the file, checked. ``given`` is what stands there, without defaults."""
+
+    def __init__(self, file: Path, name: str, given: Any, settings: Mapping[str, Setting]) -> None:
+        self.file, self.name = file, name
+        if not isinstance(given, dict):
             raise ConfigError(f"{file}: {name} must be a table")
-        self.values: dict[str, Any] = values
-        for key in values:
-            if key == "ignore_changes":
-                raise self.wrong(key, "is Delta's deprecated option; use skip_change_commits")
-            if key not in known:
-                listed = ", ".join(sorted(known))
-                raise self.wrong(key, f"is not known{meant(key, known)}; known are {listed}")
+        self.given: dict[str, Any] = given
+        place = f"{file}: {name}." if name else f"{file}: "
+        self._settings = SettingTable(name, settings, answers=_ANSWERS, place=place)
+        self._values = self._settings.take(given)
 
     def wrong(self, key: str, what: str) -> ConfigError:
         """The error for one key: a line with file, key and what is wrong."""
-        place = f"{self.name}.{key}" if self.name else key
-        return ConfigError(f"{self.file}: {place} {what}")
+        return self._settings.wrong(key, what)
 
     def __getitem__(self, key: str) -> Any:
-        setting = self.known[key]
-        value = self.values.get(key)
-        if value is None:
-            if setting.default is None and not setting.optional:
-                raise self.wrong(key, "is missing")
-            return setting.default
-        if setting.fault(value):
-            raise self.wrong(key, f"is {value!r}, and must be {setting.allowed()}")
-        return float(value) if setting.kind == "number" else value
+        return self._values[key]
 
-    def address(self, key: str) -> tuple[str, int] | None:
-        """``host:port`` as (host, port); None where it is empty, and that is allowed."""
-        text: str = self[key]
-        optional = self.known[key].optional
-        if not text and optional:
-            return None
-        host, _, port = text.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-            none = ", or empty for none" if optional else ""
-            raise self.wrong(key, f"is {text!r}, and must be host:port{none}")
-        return host.strip("[]"), int(port)
-
-    def sections(self, key: str, known: Mapping[str, Setting]) -> dict[str, Settings]:
+    def sections(self, key: str, settings: Mapping[str, Setting]) -> dict[str, Section]:
         """The tables below a key, by name; each with the same keys."""
         place = f"{self.name}.{key}" if self.name else key
-        return {n: Settings(self.file, f"{place}.{n}", v, known) for n, v in self[key].items()}
+        return {n: Section(self.file, f"{place}.{n}", v, settings) for n, v in self[key].items()}
 
 
 def read_document(

@@ -20,7 +20,7 @@ from tailer.feed.run import Feed
 from tailer.log.history import start_to_keep
 from tailer.log.table import DeltaLog
 from tailer.offsets import OffsetStore, open_offset_store
-from tailer.sink import Sink, load_sink
+from tailer.sink import Sink, make_sink
 from tailer.store import open_store
 from tailer.store.traffic import Traffic
 
@@ -69,7 +69,7 @@ def table_log(config: Config, feed: FeedConfig, traffic: Traffic | None = None) 
 
 def _sink(config: Config, place: str, sink: SinkConfig) -> Sink:
     try:
-        return load_sink(sink.type).from_options(sink.options, config.folder)
+        return make_sink(sink.type, sink.options, config.folder)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: feeds.{place}: {e}") from e
 

@@ -104,8 +104,7 @@ class _Held(OffsetStore):
 
 def _bug(e: Exception) -> TailerError:
     return TailerError(
-        f"an error that is not expected, {type(e).__name__}: {e}; it is a bug, whose traceback is "
-        "in the log"
+        f"unexpected error {type(e).__name__}: {e}; this is a bug, and the log has the traceback"
     )
 
 

@@ -96,7 +96,7 @@ class Engine:
             if isinstance(e, duckdb.OutOfMemoryException):
                 raise TableError(
                     f"the rows can't be compared ({reason})",
-                    hint="let diff_memory_bytes_max be greater",
+                    hint="increase diff_memory_bytes_max",
                 ) from e
             raise UnsupportedTable(
                 f"the rows can't be compared (DuckDB {duckdb.__version__}: {reason})",

@@ -56,7 +56,7 @@ def commit_timestamp(
                 version=version,
             )
         if timestamp not in _TIMES_MS:
-            raise CorruptLog("the commit's inCommitTimestamp is no time", version=version)
+            raise CorruptLog("the commit's inCommitTimestamp is not a time", version=version)
         return timestamp
     return mtime_ms if floor_ms is None else max(mtime_ms, floor_ms + 1)
 

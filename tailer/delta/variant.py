@@ -91,7 +91,7 @@ class Token(Enum):
 
 def damaged(what: str) -> CorruptRow:
     """The error for bytes that are no variant."""
-    return CorruptRow(f"a variant is damaged: {what}", hint="write the row anew")
+    return CorruptRow(f"a variant is damaged: {what}", hint="write the row again")
 
 
 def _unsigned(data: bytes, at: int, width: int) -> int:

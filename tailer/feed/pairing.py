@@ -86,7 +86,7 @@ async def paired_batches(
                         f"the offset names change {first.index} of a version that has {rows}",
                         version=first.version,
                         hint="it was saved under another change source, or set wrongly; set it "
-                        "anew",
+                        "again",
                     )
                 if folded.num_rows or last:
                     at = folded.next_offset

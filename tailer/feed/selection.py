@@ -90,7 +90,7 @@ class _Term:
             except TableError:
                 kind = column.type.name if isinstance(column.type, PrimitiveType) else "text"
                 raise ConfigError(
-                    f"compares {self.column!r} with {value!r}, and that is no {kind}"
+                    f"compares {self.column!r} with {value!r}, which is not a valid {kind}"
                 ) from None
         return found
 

@@ -143,7 +143,7 @@ class VersionReader:
                 f"the offset names change {first.index} of a version that has "
                 f"{first.index - skip.remaining}",
                 version=first.version,
-                hint="it was saved under another change source, or set wrongly; set it anew",
+                hint="it was saved under another change source, or set wrongly; set it again",
             )
         held = held or self._empty(at or replace(first, index=place.index))
         yield replace(held, next_offset=held.offset.next_version(held.timestamp_ms))

@@ -101,7 +101,7 @@ def _check_count(checkpoint: Checkpoint, count: int, counts: Mapping[str, int]) 
         raise CorruptLog(
             f"the checkpoint lists {count} files, and {name} says {counted}",
             path=checkpoint.files[0].name,
-            hint="there is no other way to this version that tells which is right: restore the "
+            hint="no other file of this version shows which is right: restore the "
             f"checkpoint, or remove {' and '.join(counts)} if it is whole",
         )
 

@@ -84,7 +84,7 @@ def damaged(feed: str, path: str, what: str) -> OffsetError:
     return OffsetError(
         f"the offset file of feed {feed!r} is damaged: {what}",
         path=path,
-        hint="restore it, or set it anew with `tailer offsets set`",
+        hint="restore it, or set it with `tailer offsets set`",
     )
 
 

@@ -171,7 +171,7 @@ class _Walk:
     ) -> AsyncGenerator[bytes, None]:
         # A feature may have come and gone within the range.
         if choose_format(asked, commit.after) != writer.form and writer.form == "parquet":
-            raise invalid(f"version {commit.version} can't be told in the parquet format")
+            raise invalid(f"version {commit.version} can't be sent in the parquet format")
         changed = commit.header.metadata is not None or commit.header.protocol is not None
         if self.historical and changed and commit.version > self.first:
             yield writer.metadata(commit.after, commit.version, None)

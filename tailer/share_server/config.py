@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tailer.config.settings import Setting, Settings, read_document
+from tailer.config.settings import TABLE_OF_OPTIONS, Section, address, read_document
+from tailer.settings import REQUIRED, Setting
 from tailer.share_server.grants import Catalog, Grants, TableConfig
 from tailer.store.s3.options import is_http_address
 
@@ -45,37 +46,77 @@ class Limits:
 _USUAL = Limits()
 
 SHARE: dict[str, Setting] = {
-    "address": Setting("text", "127.0.0.1:8080", "`host:port` to listen at."),
-    "public_url": Setting(
-        "text", "", "What clients know the server by; its path is the prefix of the API.",
+    "address": Setting(
+        "text", "127.0.0.1:8080", "Address to listen on.", form="host:port", parse=address(),
     ),
-    "tls_cert": Setting("text", "", "PEM file; with it and its key the server speaks TLS."),
-    "tls_key": Setting("text", "", "PEM file."),
-    "url_ttl_s": Setting("whole", 3600, "How long the URL of a file is good for."),
-    "signing_key": Setting("text", "", "What signs URLs and page tokens."),
-    "signing_key_file": Setting("text", "", "A file that holds it."),
-    "state": Setting("text", "share-state", "The folder of tokens and key."),
-    "audit": Setting("text", "", "The audit log; default: `audit.jsonl` in `state`."),
-    "requests_per_s": Setting("number", _USUAL.requests_per_s, "Of one recipient, on average."),
-    "burst": Setting("whole", _USUAL.burst, "At once."),
-    "concurrent": Setting("whole", _USUAL.concurrent, "Under way."),
-    "downloads": Setting("whole", _USUAL.downloads, "Files of one recipient under way."),
-    "stall_s": Setting("number", _USUAL.stall_s, "When a client that stands still is cut off."),
-    "page_size": Setting("whole", _USUAL.page_size, "The most items of a list's page."),
-    "connections": Setting("whole", _USUAL.connections, "Of all clients together, at once."),
+    "public_url": Setting(
+        "text", "", "The URL under which clients reach the server; its path is the prefix of the "
+        "API.", form="http(s)://host[/prefix]", unset="made from `address`",
+    ),
+    "tls_cert": Setting(
+        "text", "", "PEM file of the certificate; with `tls_key`, the server speaks TLS 1.2 and "
+        "newer.",
+    ),
+    "tls_key": Setting("text", "", "PEM file of the private key."),
+    "url_ttl_s": Setting(
+        "whole", 3600, "How long the URL of a file is valid; at most a week.", unit="seconds",
+    ),
+    "signing_key": Setting(
+        "text", "", "Signs URLs and page tokens; 16 bytes or more. Servers behind one "
+        "`public_url` need the same key.", secret=True, unset="made and kept in `state`",
+    ),
+    "signing_key_file": Setting("text", "", "File with the signing key."),
+    "state": Setting("text", "share-state", "Folder of tokens and signing key."),
+    "audit": Setting(
+        "text", "", "The audit log, JSON lines. Entries that a full disk does not take go to the "
+        "server's log.", unset="`audit.jsonl` in `state`",
+    ),
+    "requests_per_s": Setting(
+        "number", _USUAL.requests_per_s, "Average rate of one recipient; beyond it and `burst`, "
+        "status 429 with `Retry-After`.", unit="requests per second",
+    ),
+    "burst": Setting(
+        "whole", _USUAL.burst, "Requests that one recipient may make at once.", unit="requests",
+    ),
+    "concurrent": Setting(
+        "whole", _USUAL.concurrent, "Requests of one recipient that may be under way.",
+        unit="requests",
+    ),
+    "downloads": Setting(
+        "whole", _USUAL.downloads, "Downloads of one recipient that may be under way.",
+        unit="file downloads",
+    ),
+    "stall_s": Setting(
+        "number", _USUAL.stall_s, "A client that takes no byte, or has sent no whole request, for "
+        "this long is disconnected.", unit="seconds",
+    ),
+    "page_size": Setting("whole", _USUAL.page_size, "Most items on one page of a list."),
+    "connections": Setting(
+        "whole", _USUAL.connections, "Connections of all clients together, and at most half of "
+        "the file descriptors that the process may have. One more closes the connection that has "
+        "waited longest, of the address that has most of them.",
+    ),
 }  # fmt: skip
 TABLE: dict[str, Setting] = {
-    "location": Setting("text", None, "A path or `s3://bucket/key`."),
-    "history": Setting("flag", False, "Whether old versions may be asked for."),
-    "cdf": Setting("flag", False, "Whether its change feed may be asked for."),
-    "also": Setting("texts", [], "Further folders in which its files may lie."),
-    "proxy": Setting("flag", False, "Whether files on S3 pass through this server."),
-    "store": Setting("table", {}, "Options of its store."),
-}
-_TABLES = {"tables": Setting("table", {}, "")}
-_SCHEMAS = {"schemas": Setting("table", {}, "")}
+    "location": Setting(
+        "text", REQUIRED, "Where the table is.", form="a path or s3://bucket/key",
+    ),
+    "history": Setting("flag", False, "Whether recipients may read old versions."),
+    "cdf": Setting("flag", False, "Whether recipients may read the change data feed."),
+    "also": Setting(
+        "texts", [], "Further folders in which its files may be, as a shallow clone needs. No "
+        "other file outside of the table is shared.",
+    ),
+    "proxy": Setting(
+        "flag", False, "Files on S3 pass through this server; otherwise recipients get "
+        "pre-signed URLs of S3.",
+    ),
+    "store": Setting("table", {}, "Options of the table's store, such as `endpoint_url`."),
+}  # fmt: skip
+_TABLES = {"tables": TABLE_OF_OPTIONS}
+_SCHEMAS = {"schemas": TABLE_OF_OPTIONS}
 _RECIPIENT = {"grants": Setting("texts", [], "")}
-_TOP = {name: Setting("table", {}, "") for name in ("share", "shares", "recipients")}
+_TOP = dict.fromkeys(("share", "shares", "recipients"), TABLE_OF_OPTIONS)
 _OF_THE_DAEMON = ("feeds", "daemon", "store")
 
 
@@ -108,20 +149,19 @@ class ShareConfig:
 def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -> ShareConfig:
     """The configuration in a file. Raises :class:`ConfigError` for the first mistake in it."""
     # A file may hold feeds as well: `tailer run` reads those, and we leave them alone.
-    top = Settings(path, "", read_document(path, environment, _OF_THE_DAEMON), _TOP)
-    share = Settings(path, "share", top["share"], SHARE)
-    address = share.address("address")
-    assert address is not None  # it may not be empty
+    top = Section(path, "", read_document(path, environment, _OF_THE_DAEMON), _TOP)
+    share = Section(path, "share", top["share"], SHARE)
+    host, port = share["address"]
     state = path.parent / share["state"]
     tls = _tls(share, path.parent)
     scheme = "https" if tls else "http"
-    public_url = share["public_url"] or f"{scheme}://{address[0]}:{address[1]}"
+    public_url = share["public_url"] or f"{scheme}://{host}:{port}"
     if not is_http_address(public_url):
         raise share.wrong("public_url", f"is {public_url!r}, and must be http(s)://host[/prefix]")
     catalog = _catalog(top, path.parent)
     return ShareConfig(
         path=path,
-        address=address,
+        address=(host, port),
         public_url=public_url.rstrip("/"),
         tls=tls,
         url_ttl_s=min(share["url_ttl_s"], _URL_TTL_S_MAX),
@@ -134,14 +174,14 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
     )
 
 
-def _tls(share: Settings, folder: Path) -> tuple[Path, Path] | None:
+def _tls(share: Section, folder: Path) -> tuple[Path, Path] | None:
     certificate, key = share["tls_cert"], share["tls_key"]
     if bool(certificate) != bool(key):
         raise share.wrong("tls_cert", "and tls_key go together")
     return (folder / certificate, folder / key) if certificate else None
 
 
-def _key(share: Settings, folder: Path) -> bytes | None:
+def _key(share: Section, folder: Path) -> bytes | None:
     """The key that signs URLs and page tokens; None: one is made and kept in the state folder."""
     text: str = share["signing_key"]
     file: str = share["signing_key_file"]
@@ -159,7 +199,7 @@ def _key(share: Settings, folder: Path) -> bytes | None:
     return text.encode()
 
 
-def _catalog(top: Settings, folder: Path) -> Catalog:
+def _catalog(top: Section, folder: Path) -> Catalog:
     catalog = Catalog()
     shares = top.sections("shares", _SCHEMAS)
     if not shares:
@@ -193,7 +233,7 @@ def _location(text: str, folder: Path) -> str:
     return str((folder / text).absolute()) if local else text
 
 
-def _grants(top: Settings, catalog: Catalog) -> Grants:
+def _grants(top: Section, catalog: Catalog) -> Grants:
     grants = Grants(catalog)
     for name, recipient in top.sections("recipients", _RECIPIENT).items():
         grants.known(name)

@@ -133,7 +133,7 @@ class Authorization:
         except (ValueError, KeyError, TypeError, RecursionError):
             raise ConfigError(f"{where} gave an answer without access_token") from None
         if not isinstance(token, str) or any(c in token for c in "\r\n\x00"):
-            raise ConfigError(f"{where} gave an access_token that is no token")
+            raise ConfigError(f"{where} gave an access_token that is not valid")
         self._token = token
         self._renew_at = self._clock() + max(life - _RENEW_BEFORE_S, life / 2)
 

@@ -200,7 +200,7 @@ class network_errors:  # noqa: N801  # reads as a statement: with network_errors
                 f"{self.what}: a URL leads to this machine or its link, which is not followed"
             ) from None
         if isinstance(e, InvalidURL):
-            raise TableError(f"{self.what}: a URL has an address that is none") from None
+            raise TableError(f"{self.what}: a URL has an invalid address") from None
         if isinstance(e, ClientConnectorCertificateError | ClientSSLError):
             raise TableError(
                 f"{self.what}: the sharing server's certificate can't be verified ({e})",

@@ -91,7 +91,7 @@ def _check(target: str, app: str, batch: int, done: int | None) -> None:
     if done is None and batch > 0:
         raise SinkRejected(
             f"{target}: the mirror knows nothing of {app!r}, whose checkpoint is at batch {batch}: "
-            "it is another table now, or an older copy; make it anew with a new checkpoint"
+            "it is another table now, or an older copy; create it again with a new checkpoint"
         )
     if done is not None and not batch <= done <= batch + 1:
         raise SinkRejected(

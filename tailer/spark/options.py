@@ -1,7 +1,6 @@
 """The options of the data source: Delta's own names, and a few of ours.
 
-Spark hands options over as text, in any case of letters. Every mistake is one sentence that names
-the option and what is allowed; an option that nobody knows is a mistake too.
+Spark hands options over as text, with names in small letters. An unknown option is an error.
 """
 
 from __future__ import annotations
@@ -9,10 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
-from zoneinfo import ZoneInfo
+from typing import Any, Literal
 
 from tailer.changes import Offset
 from tailer.decode.naming import Removal
@@ -20,21 +18,18 @@ from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.decode.plan import ChangeSource
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, OffsetError
-from tailer.log.history import check_start, parse_timestamp
+from tailer.log.history import parse_timestamp
+from tailer.settings import Setting, SettingTable, zone_name
 
-__all__ = ["STORE_PREFIX", "SchemaChange", "SourceOptions", "source_options"]
+__all__ = ["SOURCE", "STORE_PREFIX", "SchemaChange", "SourceOptions", "source_options"]
 
-T = TypeVar("T")
 SchemaChange = Literal["fail", "cast"]
 
 #: ``option("store.region", ...)`` goes to the table's store as ``region``.
 STORE_PREFIX = "store."
 
-_NAMES_ALLOWED = "column names, separated by commas or as a JSON list, each once"
 _SYMBOLS = ("latest", "earliest", "snapshot")
 _MIB = 1024 * 1024
-#: Less than that the engine of comparisons needs to begin with.
-_DIFF_MEMORY_MIN = 16 * _MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,91 +85,10 @@ class SourceOptions:
         )
 
 
-class _Given:
-    """The options as they came; each must be asked for, or it is unknown."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self.values = {name.lower(): value for name, value in options.items()}
-        self.known: dict[str, str] = {}
-
-    def take(self, name: str, parse: Callable[[str], T], allowed: str, default: T) -> T:
-        self.known[name.lower()] = name
-        text = self.values.get(name.lower())
-        if text is None:
-            return default
-        try:
-            return parse(text)
-        except ValueError:
-            raise ConfigError(f"option {name} is {text!r}, and must be {allowed}") from None
-
-    def text(self, name: str) -> str | None:
-        return self.take(name, str, "text", None)
-
-    def flag(self, name: str, default: bool) -> bool:  # noqa: FBT001  # a default has no name
-        return self.take(name, _flag, "true or false", default)
-
-    def count(self, name: str, default: int | None) -> int | None:
-        return self.take(name, _positive, "a number above 0", default)
-
-    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
-        def parse(text: str) -> str:
-            if text.lower() not in allowed:
-                raise ValueError(text)
-            return text.lower()
-
-        return self.take(name, parse, f"one of {', '.join(allowed)}", allowed[0])
-
-    def finish(self) -> dict[str, str]:
-        """The store's options; the rest must have been asked for."""
-        store = {}
-        for name, value in self.values.items():
-            if name.startswith(STORE_PREFIX):
-                store[name.removeprefix(STORE_PREFIX)] = value
-            elif name not in self.known:
-                known = ", ".join(sorted(set(self.known.values()) - {"feed"}))
-                raise ConfigError(f"the tailer source has no option {name!r}; it has {known}")
-        return store
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(text)
-    return text.lower() == "true"
-
-
-def _positive(text: str) -> int:
-    """A count, or a size as Spark writes them: 64m, 1g."""
-    match = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", text.strip().lower())
-    number = int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") if match else 0
-    if number <= 0:
-        raise ValueError(text)
-    return number
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """Column names: separated by commas, or a JSON list where a name has one."""
-    if text.lstrip().startswith("["):
-        names = json.loads(text)
-    else:
-        names = [name.strip() for name in text.split(",") if name.strip()]
-    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ValueError(text)
+def _names(names: list[str]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError(names)
     return tuple(names)
-
-
-def _memory(text: str) -> int:
-    size = _positive(text)
-    if size < _DIFF_MEMORY_MIN:
-        raise ValueError(text)
-    return size
-
-
-def _zone(text: str) -> str:
-    try:
-        ZoneInfo(text)
-    except (OSError, KeyError) as e:  # KeyError: there is none of that name
-        raise ValueError(text) from e
-    return text
 
 
 def _pattern(text: str) -> str:
@@ -189,95 +103,180 @@ def _offset(text: str) -> Offset:
     try:
         return Offset.from_json(json.loads(text))
     except OffsetError as e:
-        raise ConfigError(f"option startingOffset: {e}") from None
+        raise ConfigError(f"option 'startingOffset' of the tailer source: {e}") from None
 
 
-def _start(given: _Given) -> tuple[str | None, Offset | None]:
-    version, moment = given.text("startingVersion"), given.text("startingTimestamp")
-    offset = given.take("startingOffset", _offset, "an offset of this table as JSON", None)
-    if sum(value is not None for value in (version, moment, offset)) > 1:
-        raise ConfigError(
-            "startingVersion, startingTimestamp and startingOffset exclude each other; give one"
-        )
-    if version is not None:
-        version = version.strip().lower()
-        if version not in _SYMBOLS and not (version.isascii() and version.isdigit()):
-            raise ConfigError(
-                f"option startingVersion is {version!r}, and must be a version, latest, earliest "
-                "or snapshot"
-            )
-    if moment is not None:
-        moment = _time("startingTimestamp", moment)
-    start = version or moment
-    if start is not None:
-        check_start(start)
-    return start, offset
+def _start(text: str) -> str:
+    symbol = text.strip().lower()
+    return symbol if symbol in _SYMBOLS else _version(text)
 
 
-def _time(name: str, text: str) -> str:
-    try:
-        parse_timestamp(text)
-    except ConfigError as e:
-        raise ConfigError(f"option {name}: {e}") from None
+def _version(text: str) -> str:
+    if not (text.strip().isascii() and text.strip().isdigit()):
+        raise ValueError(text)
     return text.strip()
 
 
-def _ending(given: _Given) -> str | None:
-    version, moment = given.text("endingVersion"), given.text("endingTimestamp")
-    if version is not None and moment is not None:
-        raise ConfigError("endingVersion and endingTimestamp exclude each other; give one")
-    if version is not None and not (version.strip().isascii() and version.strip().isdigit()):
-        raise ConfigError(f"option endingVersion is {version!r}, and must be a version")
-    return _time("endingTimestamp", moment) if moment is not None else version
+def _time(text: str) -> str:
+    try:
+        parse_timestamp(text)
+    except ConfigError as e:
+        raise ValueError(text) from e
+    return text.strip()
+
+
+_COLUMNS = "column names, separated by commas or as a JSON list, each once"
+_TIME = "a time such as 2026-01-31T12:00:00Z, UTC unless it says otherwise"
+SOURCE: dict[str, Setting] = {
+    "path": Setting("text", None, "The table's address, also `load(...)`.", form="an address"),
+    "table": Setting("text", None, "The same, under another name.", form="an address"),
+    "startingVersion": Setting(
+        "text", None, "The first version, inclusive; `snapshot` gives all rows as inserts, then "
+        "what follows.", form="a version, latest, earliest or snapshot", parse=_start,
+        unset="stream: `snapshot`; batch: required",
+    ),
+    "startingTimestamp": Setting(
+        "text", None, "Start at the first version at or after this time.", form=_TIME, parse=_time,
+    ),
+    "startingOffset": Setting(
+        "text", None, "Stream: an offset of the daemon, from `tailer offsets export`.",
+        form="an offset of this table as JSON", parse=_offset,
+    ),
+    "endingVersion": Setting(
+        "text", None, "Batch: the last version, inclusive.", form="a version", parse=_version,
+        unset="the newest",
+    ),
+    "endingTimestamp": Setting(
+        "text", None, "Batch: end with the last version at or before this time.", form=_TIME,
+        parse=_time,
+    ),
+    "maxFilesPerTrigger": Setting(
+        "whole", 1000, "Most files in one batch of a stream; a version may span several batches.",
+        unit="files",
+    ),
+    "maxBytesPerTrigger": Setting(
+        "whole", None, "The same in bytes; at least one file is always taken.", unit="bytes",
+    ),
+    "ignoreDeletes": Setting("flag", False, "Skip commits that only delete."),
+    "skipChangeCommits": Setting("flag", False, "Skip commits that update or delete."),
+    "ignoreChanges": Setting(
+        "flag", False, "Delta's option for reading tables; true is refused.",
+    ),
+    "failOnDataLoss": Setting(
+        "flag", True, "Otherwise continue at the first version that the log still has.",
+    ),
+    "excludeRegex": Setting(
+        "text", None, "Leave out data files whose path matches.", form="a regular expression",
+        parse=_pattern,
+    ),
+    "readChangeFeed": Setting(
+        "flag", True, "Accepted because this source reads nothing else; false is refused.",
+    ),
+    "changeSource": Setting(
+        "text", "auto", "Read the change data feed, derive changes from data files, or choose by "
+        "version, as in the daemon.", choices=("auto", "cdf", "derived"),
+    ),
+    "key": Setting(
+        "texts", [], "Columns that pair derived deletes and inserts into updates.", form=_COLUMNS,
+        parse=_names,
+    ),
+    "onSchemaChange": Setting(
+        "text", "fail", "Stream: `fail` ends the batch before a new schema, then stops the query "
+        "with an error; a restart takes up the new schema. `cast` gives rows in the schema that "
+        "the query began with.", choices=("fail", "cast"),
+    ),
+    "columns": Setting(
+        "texts", None, "Data columns to read. Spark does not tell a Python source which columns a "
+        "query uses.", form=_COLUMNS, parse=_names, unset="all",
+    ),
+    "withIds": Setting("flag", False, "Add the columns `_event_id` and `_origin`."),
+    "filterPushdown": Setting(
+        "flag", False, "Batch: use conditions on `_commit_version` to read fewer versions, see "
+        "*Conditions*; needs `spark.sql.python.filterPushdown.enabled=true`.",
+    ),
+    "minPartitions": Setting(
+        "whole", None, "Fewest tasks, where there is enough to read.", unit="tasks",
+        unset="processors of the driver",
+    ),
+    "maxPartitionBytes": Setting("whole", 128 * _MIB, "Bytes of files in one task.", unit="bytes"),
+    "derivedFanOut": Setting(
+        "whole", 8, "Tasks among which the comparison of one rewrite is divided; 1 means never.",
+        unit="tasks",
+    ),
+    "diffMemoryBytesMax": Setting(
+        "whole", DiffOptions().memory_bytes_max, "Memory for a comparison, in each task.",
+        unit="bytes", least=16 * _MIB,  # the engine of comparisons needs as much to begin with
+    ),
+    "spillFolder": Setting(
+        "text", None, "Folder for temporary files of comparisons; every executor must be able to "
+        "write to it.", unset="the system's temporary folder",
+    ),
+    "batchRowsMax": Setting("whole", 65_536, "Most rows of an Arrow batch.", unit="rows"),
+    "batchBytesMax": Setting("whole", 32 * _MIB, "Most bytes of an Arrow batch.", unit="bytes"),
+    "writerTimezone": Setting(
+        "text", "UTC", "Time zone of partition timestamps that have none.",
+        form="an IANA time zone name, such as Europe/Berlin", parse=zone_name,
+    ),
+    "tornCommitMaxSeconds": Setting(
+        "whole", 10, "How long to wait for a commit file that is only half written.",
+        unit="seconds",
+    ),
+}  # fmt: skip
+_TABLE = SettingTable("the tailer source", SOURCE, text=True, spelling=str.lower, renames=True)
+
+
+def _one_of(taken: Mapping[str, Any], *names: str) -> Any:
+    """The one that is given of options that exclude each other; None if none is."""
+    given = [taken[name] for name in names if taken[name] is not None]
+    if len(given) > 1:
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        raise ConfigError(f"{listed} exclude each other; give one")
+    return given[0] if given else None
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of a query, checked. Raises :class:`ConfigError` for the first mistake."""
-    given = _Given(options)
-    path, table = given.text("path"), given.text("table")
+    given = {name.lower(): value for name, value in options.items()}
+    feed = given.pop("feed", None)
+    store = {name: value for name, value in given.items() if name.startswith(STORE_PREFIX)}
+    taken = _TABLE.take({name: given[name] for name in given if name not in store})
+    path, table = taken["path"], taken["table"]
     if bool(path) == bool(table):
         raise ConfigError("say which table: load(path), or option table, and not both")
-    if not given.flag("readChangeFeed", True):
-        raise ConfigError(
-            "option readChangeFeed is false, and the tailer source reads nothing else"
-        )
-    start, offset = _start(given)
-    if given.flag("ignoreChanges", False):
-        raise ConfigError(
-            "option ignoreChanges is for reading tables, not changes; to pass over commits that "
-            "update or delete, set skipChangeCommits"
-        )
-    rows, size = given.count("batchRowsMax", 65_536), given.count("batchBytesMax", 32 * _MIB)
-    memory = DiffOptions().memory_bytes_max
-    memory = given.take("diffMemoryBytesMax", _memory, "a size of at least 16m", memory)
-    parsed = SourceOptions(
-        table=str(path or table),
-        start=start,
-        start_offset=offset,
-        ending=_ending(given),
-        max_files=given.count("maxFilesPerTrigger", 1000) or 1000,
-        max_bytes=given.count("maxBytesPerTrigger", None),
-        ignore_deletes=given.flag("ignoreDeletes", False),
-        skip_change_commits=given.flag("skipChangeCommits", False),
-        fail_on_data_loss=given.flag("failOnDataLoss", True),
-        exclude=given.take("excludeRegex", _pattern, "a regular expression", None),
-        change_source=given.choice("changeSource", ("auto", "cdf", "derived")),  # type: ignore[arg-type]
-        key=given.take("key", _names, _NAMES_ALLOWED, ()),
-        on_schema_change=given.choice("onSchemaChange", ("fail", "cast")),  # type: ignore[arg-type]
-        columns=given.take("columns", _names, _NAMES_ALLOWED, None),
-        with_ids=given.flag("withIds", False),
-        paired=given.text("feed") is not None,
-        feed=given.text("feed"),
-        filter_pushdown=given.flag("filterPushdown", False),
-        partition_bytes_max=given.count("maxPartitionBytes", 128 * _MIB) or 1,
-        partitions_min=given.count("minPartitions", os.cpu_count() or 2) or 1,
-        derived_fan_out=given.count("derivedFanOut", 8) or 1,
-        diff=DiffOptions(memory_bytes_max=memory, spill_folder=given.text("spillFolder")),
+    if not taken["readChangeFeed"]:
+        raise _TABLE.wrong("readChangeFeed", "is false, and the source reads nothing else")
+    if taken["ignoreChanges"]:
+        what = "is for reading tables; to skip commits that update or delete, set skipChangeCommits"
+        raise _TABLE.wrong("ignoreChanges", what)
+    start = _one_of(taken, "startingVersion", "startingTimestamp", "startingOffset")
+    return SourceOptions(
+        table=path or table,
+        start=start if isinstance(start, str) else None,
+        start_offset=taken["startingOffset"],
+        ending=_one_of(taken, "endingVersion", "endingTimestamp"),
+        max_files=taken["maxFilesPerTrigger"],
+        max_bytes=taken["maxBytesPerTrigger"],
+        ignore_deletes=taken["ignoreDeletes"],
+        skip_change_commits=taken["skipChangeCommits"],
+        fail_on_data_loss=taken["failOnDataLoss"],
+        exclude=taken["excludeRegex"],
+        change_source=taken["changeSource"],
+        key=taken["key"],
+        on_schema_change=taken["onSchemaChange"],
+        columns=taken["columns"],
+        with_ids=taken["withIds"],
+        paired=feed is not None,
+        feed=feed,
+        filter_pushdown=taken["filterPushdown"],
+        partition_bytes_max=taken["maxPartitionBytes"],
+        partitions_min=taken["minPartitions"] or os.cpu_count() or 2,
+        derived_fan_out=taken["derivedFanOut"],
+        diff=DiffOptions(taken["diffMemoryBytesMax"], taken["spillFolder"]),
         decode=DecodeOptions(
-            batch_rows_max=rows or 1,
-            batch_bytes_max=size or 1,
-            writer_timezone=given.take("writerTimezone", _zone, "a time zone's name", "UTC"),
+            batch_rows_max=taken["batchRowsMax"],
+            batch_bytes_max=taken["batchBytesMax"],
+            writer_timezone=taken["writerTimezone"],
         ),
-        torn_commit_max_s=float(given.count("tornCommitMaxSeconds", 10) or 10),
+        torn_commit_max_s=float(taken["tornCommitMaxSeconds"]),
+        store={name.removeprefix(STORE_PREFIX): value for name, value in store.items()},
     )
-    return replace(parsed, store=given.finish())

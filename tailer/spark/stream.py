@@ -136,8 +136,8 @@ class ChangeStreamReader(DataSourceStreamReader):
             raise TableReplaced(
                 f"the query has read up to version {at_least - 1}, and the newest is {newest}",
                 table=planner.log.store.root,
-                hint="an older copy was restored, or the table was made anew; start a new query "
-                "with a new checkpoint",
+                hint="an older copy was restored, or the table was created again; start a new "
+                "query with a new checkpoint",
             )
         return newest if self._until is None else min(newest, self._until)
 

@@ -297,7 +297,7 @@ def test_a_damaged_offset_can_be_set_anew(setting: Setting, capsys: Capture) -> 
     file.write_text("{")
     command = [str(setting.config), "orders"]
     assert main(["offsets", "show", *command]) == 1
-    assert "set it anew with `tailer offsets set`" in capsys.readouterr().err
+    assert "or set it with `tailer offsets set`" in capsys.readouterr().err
     assert main(["offsets", "set", *command, "--at-version", "2"]) == 0
     assert setting.offset()["version"] == 2
     file.write_text("{")

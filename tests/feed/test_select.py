@@ -210,7 +210,9 @@ async def test_a_value_of_another_type_is_named_before_and_while_it_runs(
 ) -> None:
     parsed = parse_where(where)
     state = (await rig.feed().log.snapshot()).state
-    with pytest.raises(ConfigError, match=r"compares 'year' with '.*', and that is no integer"):
+    with pytest.raises(
+        ConfigError, match=r"compares 'year' with '.*', which is not a valid integer"
+    ):
         parsed.check(state)
     with pytest.raises(TableError, match=r"`where` compares 'year' with"):
         await run_feed(rig.feed(selection=Selection(where=parsed)))

@@ -28,6 +28,7 @@ LAYERS = (
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),
     ("delta",),
+    ("settings",),
     ("columns", "errors", "files"),
     ("_columns",),  # compiled
 )
@@ -48,7 +49,7 @@ IMPURE_MODULES = {
 }
 CLOCK_CALLS = {"now", "today", "utcnow"}
 
-SINKS_MAY_IMPORT = {"sink", "changes", "columns", "files", "errors"}
+SINKS_MAY_IMPORT = {"sink", "changes", "settings", "columns", "files", "errors"}
 
 
 def violations(file: SourceFile) -> list[str]:

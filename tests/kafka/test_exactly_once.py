@@ -164,7 +164,7 @@ async def test_a_topic_that_is_gone_is_refused(kafka: Broker) -> None:
     assert f"the topic {topic} is gone" in sentence
     create_topic(kafka.bootstrap, topic)
     sentence = await refused(made(kafka.bootstrap, topic), SinkRejected)
-    assert "was deleted and made anew" in sentence
+    assert "was deleted and created again" in sentence
 
 
 async def test_data_without_progress_is_refused(kafka: Broker) -> None:

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from tailer.cli.main import main
 from tailer.errors import ConfigError
-from tailer.share_server.config import SHARE, ShareConfig, load_share_config
-from tailer.share_server.config import TABLE as TABLE_SETTINGS
-from tests.support.source import ROOT
+from tailer.share_server.config import ShareConfig, load_share_config
 
 TABLE = '[shares.s.schemas.x.tables.t]\nlocation = "t"\n'
 
@@ -53,24 +50,6 @@ def test_a_mistake_is_one_sentence_that_names_its_key(tmp_path: Path, text: str,
         load(tmp_path, text)
     assert said in str(refusal.value)
     assert str(tmp_path / "share.toml") in str(refusal.value)
-
-
-def test_every_setting_is_in_the_documentation() -> None:
-    page = (ROOT / "docs" / "sharing-server.md").read_text()
-    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert named >= SHARE.keys() | TABLE_SETTINGS.keys()
-    for key, setting in SHARE.items():
-        if isinstance(setting.default, int | float) or setting.default:
-            row = next(
-                line
-                for line in page.splitlines()
-                if line.startswith("| `") and f"`{key}`" in line.split("|")[1]
-            )
-            shown = (
-                f"{setting.default:g}" if isinstance(setting.default, float) else setting.default
-            )
-            assert str(shown) in row, key
 
 
 def test_names_of_other_programs_tables_may_be_names_of_shares(tmp_path: Path) -> None:

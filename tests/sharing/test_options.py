@@ -16,16 +16,16 @@ from tests.sharing.reference_server import serving
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"poll_interval_s": 29.9}, "every 30 seconds at most"),
-        ({"poll_interval_s": "soon"}, "must be a float"),
-        ({"allow_http": 1}, "must be a bool"),
-        ({"ca_bundle": 1}, "must be a str"),
-        ({"max_versions_per_rpc": 1.5}, "must be a int"),
-        ({"poll_interval_s": True}, "must be a float"),
+        ({"poll_interval_s": 29.9}, "is 29.9, and must be a number of seconds, 30 or greater"),
+        ({"poll_interval_s": "soon"}, "must be a number of seconds"),
+        ({"allow_http": 1}, "must be true or false"),
+        ({"ca_bundle": 1}, "must be a string"),
+        ({"max_versions_per_rpc": 1.5}, "must be a whole number of versions"),
+        ({"poll_interval_s": True}, "must be a number of seconds"),
         ({"max_versions_per_rpc": 0}, "from 1 to"),
         ({"response_format": "csv"}, "one of auto, delta, parquet"),
         ({"timeout_s": 0}, "greater than 0"),
-        ({"region": "eu"}, "no option 'region'; it has allow_http"),
+        ({"region": "eu"}, "option 'region' of a shared table is not known; known are allow_http"),
     ],
 )
 def test_options_that_are_wrong_are_refused(options: dict[str, Any], words: str) -> None:

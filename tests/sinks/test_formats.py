@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from sinks.formats.load import FORMATS as NAMES
-from sinks.formats.load import encoder_options, load_encoder
+from sinks.formats.load import encoder_settings, load_encoder
 from sinks.formats.records import Encoder, Records
 from tailer.delta.schema import VARIANT
 from tailer.errors import ConfigError, CorruptRow, TableError
@@ -414,17 +414,25 @@ def test_row_headers_say_what_an_event_is() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("xml", {}, "there is no format 'xml'; there are: rows, debezium"),
-        ("rows", {"keys": ["id"]}, "format 'rows' has no option 'keys'"),
-        ("rows", {"ids": 1}, "option 'ids' of format 'rows' is 1, not a bool"),
-        ("rows", {"key": [1]}, "option 'key' of format 'rows' is not a list of column names"),
+        ("xml", {}, "there is no format 'xml'; known are rows, debezium"),
+        (
+            "rows",
+            {"keys": ["id"]},
+            r"'keys' of format 'rows' is not known \(did you mean 'key'\?\)",
+        ),
+        ("rows", {"ids": 1}, "option 'ids' of format 'rows' is 1, and must be true or false"),
+        (
+            "rows",
+            {"key": [1]},
+            "option 'key' of format 'rows' is \\[1\\], and must be a list of strings",
+        ),
         ("rows", {"tombstones": True}, "tombstones need a key"),
-        ("cloudevents", {"mode": "xml"}, "it is one of: structured, binary"),
-        ("avro", {}, "registry of format 'avro' needs the option 'url'"),
-        ("avro", {"subjects": "x"}, "it is one of: topic, record, topic_record"),
-        ("avro", {"envelope": "x"}, "it is one of: rows, debezium"),
+        ("cloudevents", {"mode": "xml"}, "must be one of structured, binary"),
+        ("avro", {}, "option 'url' of the schema registry is missing"),
+        ("avro", {"subjects": "x"}, "must be one of topic, record, topic_record"),
+        ("avro", {"envelope": "x"}, "must be one of rows, debezium"),
         ("avro", {"registry": {"url": "ftp://x"}}, "no http:// or https:// address"),
-        ("avro", {"registry": {"url": "http://[x"}}, "url is no address"),
+        ("avro", {"registry": {"url": "http://[x"}}, "url is not an address"),
         ("avro", {"registry": {"url": "http://u:p@x"}}, "has credentials in it"),
         ("arrow", {"key": ["id"]}, "format 'arrow' has no keys"),
     ],
@@ -436,7 +444,7 @@ def test_a_wrong_option_is_named(name: str, options: dict[str, Any], said: str) 
 
 def test_every_format_lists_its_options() -> None:
     for name in NAMES:
-        assert {"key", "tombstones", "name", "topic"} <= encoder_options(name).keys()
+        assert {"key", "tombstones", "name", "topic"} <= encoder_settings(name).keys()
 
 
 def test_what_lies_beneath_a_null_struct_is_never_shown() -> None:

@@ -160,7 +160,10 @@ def test_a_registry_that_does_not_answer_may_heal() -> None:
     [
         ({"url": "http://x", "user": "a", "token": "b"}, "both a user and a token"),
         ({"url": "https://x", "ca_bundle": "nowhere.pem"}, "a TLS file .* can't be read"),
-        ({"url": "http://x", "timeout": 3}, "registry of format 'avro' has no option 'timeout'"),
+        (
+            {"url": "http://x", "timeout": 3},
+            r"'timeout' of the schema registry is not known \(did you mean",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], said: str) -> None:

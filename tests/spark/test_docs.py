@@ -119,8 +119,11 @@ def test_a_mirror_of_another_checkpoint_is_refused(
 def test_what_is_wrong_is_one_sentence(spark: SparkSession, run: Run) -> None:
     names = run("The source")
     for options, told in (
-        ({"startingVersion": "x"}, "option startingVersion is 'x'"),
-        ({"startingVerson": "0"}, "has no option 'startingverson'"),
+        ({"startingVersion": "x"}, "option 'startingVersion' of the tailer source is 'x'"),
+        (
+            {"startingVerson": "0"},
+            "'startingverson' of the tailer source is not known (did you mean",
+        ),
         ({"startingVersion": "0", "columns": "nope"}, "has no column 'nope'"),
         ({"startingVersion": "99"}, "the newest is"),
         ({}, "a batch read needs startingVersion"),

@@ -62,17 +62,19 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"startingVersion": -1}, "must be a version, latest, earliest or snapshot"),
     ({"startingVersion": "1.5"}, "must be a version, latest, earliest or snapshot"),
     ({"startingVersion": 99}, "the starting version is 99, and the newest is 2"),
-    ({"startingTimestamp": "yesterday"}, "option startingTimestamp: 'yesterday' is not a time"),
+    ({"startingTimestamp": "yesterday"}, "'yesterday', and must be a time such as"),
     ({"startingTimestamp": "2999-01-01"}, "no version is at or after that time"),
     ({**RANGE, "startingTimestamp": "2020-01-01"}, "exclude each other; give one"),
     ({"startingOffset": "x"}, "must be an offset of this table as JSON"),
     ({**RANGE, "endingVersion": 99}, "there is no version 99: the newest is 2"),
-    ({**RANGE, "endingVersion": "x"}, "option endingVersion is 'x', and must be a version"),
-    ({**RANGE, "maxFilesPerTrigger": 0}, "maxFilesPerTrigger is '0', and must be a number above 0"),
-    ({**RANGE, "maxBytesPerTrigger": "1x"}, "maxBytesPerTrigger is '1x'"),
-    ({**RANGE, "ignoreDeletes": "yes"}, "must be true or false"),
+    ({**RANGE, "endingVersion": "x"},
+     "option 'endingVersion' of the tailer source is 'x', and must be a version"),
+    ({**RANGE, "maxFilesPerTrigger": 0},
+     "is '0', and must be a whole number of files, greater than 0"),
+    ({**RANGE, "maxBytesPerTrigger": "1x"}, "'maxBytesPerTrigger' of the tailer source is '1x'"),
+    ({**RANGE, "ignoreDeletes": "perhaps"}, "must be true or false"),
     ({**RANGE, "ignoreChanges": "true"}, "set skipChangeCommits"),
-    ({**RANGE, "readChangeFeed": "false"}, "the tailer source reads nothing else"),
+    ({**RANGE, "readChangeFeed": "false"}, "the source reads nothing else"),
     ({**RANGE, "excludeRegex": "("}, "must be a regular expression"),
     ({**RANGE, "changeSource": "x"}, "must be one of auto, cdf, derived"),
     ({**RANGE, "onSchemaChange": "x"}, "must be one of fail, cast"),
@@ -80,15 +82,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**RANGE, "columns": "id.x"}, "has no column 'id.x'; it has id, name"),
     ({**RANGE, "columns": "id,id"}, "each once"),
     ({**RANGE, "columns": '["id"'}, "as a JSON list"),
-    ({**RANGE, "writerTimezone": "Mars/Base"}, "must be a time zone's name"),
-    ({**RANGE, "diffMemoryBytesMax": "1m"}, "must be a size of at least 16m"),
+    ({**RANGE, "writerTimezone": "Mars/Base"}, "must be an IANA time zone name"),
+    ({**RANGE, "diffMemoryBytesMax": "1m"},
+     "must be a whole number of bytes, 16777216 .16 MiB. or greater"),
     ({**RANGE, "spillFolder": "/nowhere"}, "spillFolder /nowhere is not a folder"),
     ({**RANGE, "store__region": "x"}, "takes no option 'region'"),
     ({**RANGE, "path": "s3://b/t", "store__secret_key": "hush"},
-     "secret_key is not an option"),
+     "option 'secret_key' of the S3 store is not known"),
     ({**RANGE, "path": "s3://b/t", "store__secret_access_key": "hush"},
      "access_key_id and secret_access_key go together"),
-    ({**RANGE, "versionAsOf": 1}, "no option 'versionasof'; it has batchBytesMax"),
+    ({**RANGE, "versionAsOf": 1},
+     "option 'versionasof' of the tailer source is not known; known are batchBytesMax"),
     ({**RANGE, "feed": "x"}, "the option feed is the pipeline's own"),
 ]  # fmt: skip
 
@@ -106,7 +110,7 @@ def test_each_mistake_is_one_sentence(
     sentence = str(refused.value)
     assert "\n" not in sentence
     assert "hush" not in sentence
-    assert "feed" not in sentence.partition("it has")[2]
+    assert "feed" not in sentence.partition("known are")[2]
 
 
 def test_a_range_and_a_streams_end_are_told_apart(table: TableBuilder) -> None:

@@ -50,7 +50,10 @@ async def test_a_wrong_secret_is_refused_and_not_told(bucket: Bucket) -> None:
         ({"session_token": "hush"}, "session_token belongs to an access_key_id"),
         ({**OWN, "anonymous": True}, "access_key_id and anonymous exclude each other"),
         ({**OWN, "profile": "lake"}, "access_key_id and profile exclude each other"),
-        ({**OWN, "session_token": ["hush"]}, "session_token must be a str"),
+        (
+            {**OWN, "session_token": ["hush"]},
+            "option 'session_token' of the S3 store must be a string",
+        ),
     ],
 )
 async def test_half_an_account_or_two_are_refused(options: dict[str, Any], told: str) -> None:

@@ -72,22 +72,24 @@ async def test_an_endpoint_that_does_not_resolve_names_a_remedy() -> None:
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("AWS_ENDPOINT_URL", "here it is endpoint_url"),
-        ("aws_endpoint", "here it is endpoint_url"),
-        ("AWS_ENDPOINT_URL_S3", "here it is endpoint_url"),
-        ("AWS_ACCESS_KEY_ID", "here it is access_key_id"),
-        ("aws_secret_access_key", "here it is secret_access_key"),
-        ("AWS_SESSION_TOKEN", "here it is session_token"),
-        ("AWS_REGION", "here it is region"),
-        ("AWS_DEFAULT_REGION", "here it is region"),
-        ("aws_skip_signature", "here it is anonymous"),
-        ("aws_virtual_hosted_style_request", r"here it is path_style \(which says the opposite\)"),
-        ("AWS_ALLOW_HTTP", "an endpoint_url with http:// is enough: leave it out"),
-        ("AWS_S3_ALLOW_UNSAFE_RENAME", "this store only reads: leave it out"),
+        ("AWS_ENDPOINT_URL", "here it is 'endpoint_url'"),
+        ("aws_endpoint", "here it is 'endpoint_url'"),
+        ("AWS_ENDPOINT_URL_S3", "here it is 'endpoint_url'"),
+        ("AWS_ACCESS_KEY_ID", "here it is 'access_key_id'"),
+        ("aws_secret_access_key", "here it is 'secret_access_key'"),
+        ("AWS_SESSION_TOKEN", "here it is 'session_token'"),
+        ("AWS_REGION", "here it is 'region'"),
+        ("AWS_DEFAULT_REGION", "here it is 'region'"),
+        ("aws_skip_signature", "here it is 'anonymous'"),
+        ("aws_virtual_hosted_style_request", "give path_style, which says the opposite"),
+        ("AWS_ALLOW_HTTP", "an endpoint_url with http:// is enough; leave it out"),
+        ("AWS_S3_ALLOW_UNSAFE_RENAME", "this store only reads; leave it out"),
         ("endpoint_ur", "did you mean 'endpoint_url'"),
     ],
 )
 def test_another_tool_s_option_gets_ours(key: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{key} is not an option .*{hint}") as refused:
+    with pytest.raises(
+        ConfigError, match=rf"^option '{key}' of the S3 store is not known.*{hint}"
+    ) as refused:
         S3Options.from_options({key: "hush"})
     assert "hush" not in str(refused.value)

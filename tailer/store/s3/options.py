@@ -5,74 +5,111 @@ What is not set here comes from where the AWS tools take it: environment, profil
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tailer.errors import ConfigError, meant
+from tailer.errors import ConfigError
+from tailer.settings import Setting, SettingTable, declared, settings_of
 
 __all__ = ["S3Options", "is_http_address", "parse_s3_address"]
 
 _ADDRESS = re.compile(r"(?:s3|s3a|s3n)://([^/]+)/*(.*)", re.IGNORECASE | re.DOTALL)
-_WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-#: Whoever reads a message must not find these values in it.
-_ACCOUNT = ("access_key_id", "secret_access_key", "session_token")
-MIB = 1024 * 1024
+_MIB = 1024 * 1024
+
+
+def _endpoint(text: str) -> str | None:
+    if text and not is_http_address(text):
+        raise ValueError(text)
+    return text or None
+
+
+def is_http_address(address: str) -> bool:
+    """Whether an address is ``http://host`` or ``https://host``, with or without port and path."""
+    try:
+        url = urlsplit(address)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # of a port or an IPv6 address that is none
+        return False
 
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
     """The options of the S3 store; stores with equal options share one pool of connections.
 
-    ``path_style`` None: virtual hosts on AWS, paths elsewhere. ``max_concurrency`` bounds the
-    requests at a time of all stores with these options, ``table_concurrency`` those of one store.
-    Times are in seconds; a request is made at most ``max_attempts`` times. An account that is given
-    here (``access_key_id`` with ``secret_access_key``, for a temporary one ``session_token`` too)
-    goes before any other, and is not shown.
-    ``read_ahead_bytes_max`` bounds what is kept of one open data file, and once more what is
-    fetched of one table before its turn; ``total_ahead_bytes_max`` the latter for all stores with
-    these options together, 0: nothing is.
+    ``elsewhere`` are the names that object_store, and so deltalake, has for them.
     """
 
-    endpoint_url: str | None = None
-    region: str | None = None
-    profile: str | None = None
-    path_style: bool | None = None
-    anonymous: bool = False
-    access_key_id: str | None = field(default=None, repr=False)
-    secret_access_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
-    ca_bundle: str | None = None
-    requester_pays: bool = False
-    max_concurrency: int = 64
-    table_concurrency: int = 8
-    connect_timeout_s: float = 5.0
-    read_timeout_s: float = 20.0
-    max_attempts: int = 4
-    read_ahead_bytes_max: int = 32 * MIB
-    total_ahead_bytes_max: int = 256 * MIB
+    # fmt: off
+    endpoint_url: str | None = declared(Setting(
+        "text", None, "Address of the server.", form="http://host or https://host", parse=_endpoint,
+        elsewhere=("endpoint", "endpoint_url_s3"),
+        unset="`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the profile's, or AWS",
+    ))
+    region: str | None = declared(Setting(
+        "text", None, "The region; a bucket in another region is found there.",
+        elsewhere=("default_region",),
+        unset="`AWS_DEFAULT_REGION`, the profile's, `AWS_REGION`, or `us-east-1`",
+    ))
+    profile: str | None = declared(Setting(
+        "text", None, "Profile of `~/.aws/config`.", unset="`AWS_PROFILE`",
+    ))
+    path_style: bool | None = declared(Setting(
+        "flag", None, "Put the bucket's name into the path, not into the host's name.",
+        unset="false on AWS, true elsewhere",
+    ))
+    anonymous: bool = declared(Setting(
+        "flag", False, "Send unsigned requests, for public buckets.", elsewhere=("skip_signature",),
+    ))
+    access_key_id: str | None = declared(Setting(
+        "text", None, "Account for these options, before any other; with `secret_access_key`.",
+        secret=True, unset="found as below",
+    ))
+    secret_access_key: str | None = declared(Setting(
+        "text", None, "Its secret key.", secret=True,
+    ))
+    session_token: str | None = declared(Setting(
+        "text", None, "Session token, if the account is a temporary one.", secret=True,
+        elsewhere=("token",),
+    ))
+    ca_bundle: str | None = declared(Setting(
+        "text", None, "PEM file of the authorities to trust.", elsewhere=("ca_bundle_path",),
+        unset="`AWS_CA_BUNDLE`, or the well-known authorities",
+    ))
+    requester_pays: bool = declared(Setting(
+        "flag", False, "Say in each request that we pay.", elsewhere=("request_payer",),
+    ))
+    max_concurrency: int = declared(Setting(
+        "whole", 64, "Concurrent requests of all tables with these options.", unit="requests",
+    ))
+    table_concurrency: int = declared(Setting(
+        "whole", 8, "Concurrent requests of one table.", unit="requests",
+    ))
+    connect_timeout_s: float = declared(Setting(
+        "number", 5.0, "How long to wait for a connection.", unit="seconds",
+        elsewhere=("connect_timeout",),
+    ))
+    read_timeout_s: float = declared(Setting(
+        "number", 20.0, "How long to wait for the next byte.", unit="seconds",
+        elsewhere=("timeout",),
+    ))
+    max_attempts: int = declared(Setting(
+        "whole", 4, "Attempts of one request, before the feed starts again from its offset.",
+        elsewhere=("max_retries",),
+    ))
+    read_ahead_bytes_max: int = declared(Setting(
+        "whole", 32 * _MIB, "Most bytes in memory of one open data file; and once more, of one "
+        "table, of what is fetched ahead.", unit="bytes",
+    ))
+    total_ahead_bytes_max: int = declared(Setting(
+        "whole", 256 * _MIB, "Most bytes that are fetched ahead of all tables with these options; "
+        "0 turns it off.", unit="bytes", least=0,
+    ))
+    # fmt: on
 
     def __post_init__(self) -> None:
-        if self.endpoint_url is not None and not is_http_address(self.endpoint_url):
-            raise ConfigError(
-                f"endpoint_url is {self.endpoint_url!r}, and must be http://host or https://host"
-            )
-        for name in ("max_concurrency", "table_concurrency", "max_attempts"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, and must be at least 1")
-        if self.total_ahead_bytes_max < 0:
-            raise ConfigError(
-                f"total_ahead_bytes_max is {self.total_ahead_bytes_max}, and must be 0 or greater"
-            )
-        for name in ("connect_timeout_s", "read_timeout_s", "read_ahead_bytes_max"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}, and must be greater than 0")
-        self._check_account()
-
-    def _check_account(self) -> None:
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ConfigError("access_key_id and secret_access_key go together: give both or none")
         if self.access_key_id is None:
@@ -88,79 +125,30 @@ class S3Options:
 
         Raises :class:`ConfigError`, naming the key, for one that is not known or of another type.
         """
-        kinds = {field.name: str(field.type) for field in fields(cls)}
-        for key in options:
-            if key not in kinds:
-                known = ", ".join(sorted(kinds))
-                raise ConfigError(
-                    f"{key} is not an option of the S3 store{_ours(key) or meant(key, kinds)}; "
-                    f"known are {known}"
-                )
-        return cls(**{key: _typed(key, value, kinds[key]) for key, value in options.items()})
+        table = SettingTable(
+            "the S3 store", settings_of(cls), text=True, spelling=_spelling, answers=_ANSWERS
+        )
+        return cls(**table.take(options))
 
 
-#: What object_store (and so deltalake) calls our options, without "aws_" and in small letters.
-_ELSEWHERE = {
-    "endpoint": "endpoint_url",
-    "endpoint_url_s3": "endpoint_url",
-    "default_region": "region",
-    "token": "session_token",
-    "skip_signature": "anonymous",
-    "request_payer": "requester_pays",
-    "virtual_hosted_style_request": "path_style (which says the opposite)",
-    "connect_timeout": "connect_timeout_s",
-    "timeout": "read_timeout_s",
-    "max_retries": "max_attempts",
-    "ca_bundle_path": "ca_bundle",
-}
-_NOT_NEEDED = {
-    "allow_http": "an endpoint_url with http:// is enough",
+def _spelling(name: str) -> str:
+    return name.lower().removeprefix("aws_")
+
+
+_ONLY_READS = "it is for writers, and this store only reads; leave it out"
+_OF_THE_ADDRESS = "the bucket is that of the table's address; leave it out"
+#: Options of object_store that mean nothing here.
+_ANSWERS = {
+    "allow_http": "an endpoint_url with http:// is enough; leave it out",
     "allow_invalid_certificates": "name the server's authority as ca_bundle",
-    "s3_allow_unsafe_rename": "it is for writers, and this store only reads",
-    "s3_locking_provider": "it is for writers, and this store only reads",
-    "conditional_put": "it is for writers, and this store only reads",
-    "copy_if_not_exists": "it is for writers, and this store only reads",
-    "bucket": "the bucket is that of the table's address",
-    "bucket_name": "the bucket is that of the table's address",
+    "virtual_hosted_style_request": "give path_style, which says the opposite",
+    "s3_allow_unsafe_rename": _ONLY_READS,
+    "s3_locking_provider": _ONLY_READS,
+    "conditional_put": _ONLY_READS,
+    "copy_if_not_exists": _ONLY_READS,
+    "bucket": _OF_THE_ADDRESS,
+    "bucket_name": _OF_THE_ADDRESS,
 }
-
-
-def _ours(key: str) -> str:
-    """For a message about another tool's option: what it is called here, if anything."""
-    name = key.lower().removeprefix("aws_")
-    if name in _NOT_NEEDED:
-        return f" ({_NOT_NEEDED[name]}: leave it out)"
-    ours = _ELSEWHERE.get(name, name)
-    known = ours.partition(" ")[0] in {field.name for field in fields(S3Options)}
-    return f" (here it is {ours})" if known else ""
-
-
-def is_http_address(address: str) -> bool:
-    """Whether an address is ``http://host`` or ``https://host``, with or without port and path."""
-    try:
-        url = urlsplit(address)
-        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:  # of a port or an IPv6 address that is none
-        return False
-
-
-def _typed(key: str, value: Any, kind: str) -> Any:
-    wanted = kind.partition(" ")[0]
-    is_bool = isinstance(value, bool)
-    try:
-        match wanted:
-            case "str" if isinstance(value, str):
-                return value or None
-            case "bool" if is_bool or isinstance(value, str):
-                return value if is_bool else _WORDS[value.lower()]
-            case "int" if isinstance(value, str | int) and not is_bool:
-                return int(value)
-            case "float" if isinstance(value, str | int | float) and not is_bool:
-                return float(value)
-    except (KeyError, ValueError):
-        pass
-    told = f"{key} is {value!r}, and" if key not in _ACCOUNT else key
-    raise ConfigError(f"{told} must be a {wanted}")
 
 
 def parse_s3_address(address: str) -> tuple[str, str] | None:

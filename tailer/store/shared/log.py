@@ -359,7 +359,7 @@ class SharedLog:
                 continue
             self._remember(version, told)
             return told
-        raise refusal or TableError("the sharing server tells no metadata")
+        raise refusal or TableError("the sharing server sent no metadata")
 
     async def sidecar(self, version: int, newest: int) -> Spooled:
         """The files of a snapshot. Raises :class:`DataLoss` if the server does not give it."""

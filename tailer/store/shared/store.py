@@ -10,12 +10,11 @@ The server is asked for its newest version no more often than every ``poll_inter
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -23,8 +22,9 @@ import anyio
 import anyio.to_thread
 import pyarrow as pa
 
-from tailer.errors import ConfigError, TableError, meant, spilling
+from tailer.errors import ConfigError, TableError, spilling
 from tailer.files.spill import SpillFolder
+from tailer.settings import Setting, SettingTable, declared, settings_of
 from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.http import Refused, timestamp_text
 from tailer.sharing.model import Table
@@ -37,7 +37,6 @@ from tailer.store.shared.log import ChangeRequests, SharedLog, Spooled
 __all__ = ["SharingOptions", "SharingStore"]
 
 POLL_INTERVAL_MIN_S = 30.0
-_VERSIONS_PER_REQUEST_MAX = 10_000
 _LISTED_MAX = 5_000_000
 
 #: A checkpoint needs some id in its name, and here there is one for each version.
@@ -48,68 +47,45 @@ _CHECKPOINT_NAME = re.compile(rf"([0-9]{{20}})\.{re.escape(_CHECKPOINT)}")
 
 @dataclass(frozen=True, slots=True)
 class SharingOptions:
-    """The options of a shared table's store, as configuration has them.
+    """The options of a shared table's store.
 
-    ``change_source`` says by which request changes are had; a feed's own comes before it.
+    ``change_source`` says by which request changes are read; a feed's own comes before it.
     """
 
-    change_source: ChangeRequests = "auto"
-    poll_interval_s: float = POLL_INTERVAL_MIN_S
-    max_versions_per_rpc: int = 100
-    response_format: Literal["auto", "delta", "parquet"] = "auto"
-    ca_bundle: str | None = None
-    allow_http: bool = False
-    timeout_s: float = 120.0
-    answer_bytes_max: int = 16 * 1024**3
+    # fmt: off
+    change_source: ChangeRequests = declared(Setting(
+        "text", "auto", "Which requests read changes: the change data feed's (`cdf`), those for "
+        "data files (`derived`), or either by version.", choices=("auto", "cdf", "derived"),
+        unset="the feed's `change_source`",
+    ))
+    poll_interval_s: float = declared(Setting(
+        "number", POLL_INTERVAL_MIN_S, "Interval between requests for the newest version; the "
+        "protocol allows no shorter one.", unit="seconds", least=POLL_INTERVAL_MIN_S,
+    ))
+    max_versions_per_rpc: int = declared(Setting(
+        "whole", 100, "Most versions in one request.", unit="versions", least=1, most=10_000,
+    ))
+    response_format: Literal["auto", "delta", "parquet"] = declared(Setting(
+        "text", "auto", "Format of answers; `auto` leaves it to the server.",
+        choices=("auto", "delta", "parquet"),
+    ))
+    ca_bundle: str | None = declared(Setting(
+        "text", None, "PEM file of the authorities to trust.", unset="the system's authorities",
+    ))
+    allow_http: bool = declared(Setting("flag", False, "Send tokens without TLS, too."))
+    timeout_s: float = declared(Setting(
+        "number", 120.0, "How long to wait for the next byte.", unit="seconds",
+    ))
+    answer_bytes_max: int = declared(Setting(
+        "whole", 16 * 1024**3, "Most bytes of one answer, unpacked.", unit="bytes",
+    ))
+    # fmt: on
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
         """The options in a configuration's table. Raises :class:`ConfigError` for a wrong one."""
-        kinds = {f.name: str(f.type).partition(" ")[0] for f in fields(cls)}
-        for key in values:
-            if key not in kinds:
-                raise ConfigError(
-                    f"a shared table has no option {key!r}{meant(key, kinds)}; "
-                    f"it has {', '.join(sorted(kinds))}"
-                )
-        options = cls(**{key: _typed(key, value, kinds[key]) for key, value in values.items()})
-        if not POLL_INTERVAL_MIN_S <= options.poll_interval_s < math.inf:
-            raise ConfigError(
-                f"poll_interval_s is {options.poll_interval_s:g}, and sharing servers are asked "
-                f"for their version every {POLL_INTERVAL_MIN_S:g} seconds at most"
-            )
-        if not 1 <= options.max_versions_per_rpc <= _VERSIONS_PER_REQUEST_MAX:
-            raise ConfigError(f"max_versions_per_rpc must be from 1 to {_VERSIONS_PER_REQUEST_MAX}")
-        for name in ("timeout_s", "answer_bytes_max"):
-            if not 0 < getattr(options, name) < math.inf:
-                raise ConfigError(f"{name} must be greater than 0")
-        for key, allowed in (
-            ("change_source", ("auto", "cdf", "derived")),
-            ("response_format", ("auto", "delta", "parquet")),
-        ):
-            if getattr(options, key) not in allowed:
-                raise ConfigError(f"{key} must be one of {', '.join(allowed)}")
-        return options
-
-
-def _typed(key: str, value: Any, kind: str) -> Any:
-    """An option's value; the command line has all of them as text."""
-    try:
-        match kind, value:
-            case "bool", bool():
-                return value
-            case "bool", "true" | "false":
-                return value == "true"
-            case "int", int() | str() if not isinstance(value, bool):
-                return int(value)
-            case "float", int() | float() | str() if not isinstance(value, bool):
-                return float(value)
-            case _ if kind not in ("bool", "int", "float") and isinstance(value, str):
-                return value
-    except ValueError:
-        pass
-    wanted = kind if kind in ("bool", "int", "float") else "str"
-    raise ConfigError(f"{key} is {value!r}, and must be a {wanted}")
+        table = SettingTable("a shared table", settings_of(cls), text=True)
+        return cls(**table.take(values))
 
 
 class SharingStore:

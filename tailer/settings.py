@@ -1,0 +1,282 @@
+"""Settings: options declared once, from which everything else about them follows.
+
+A :class:`Setting` says what an option is: its kind, default, bounds or choices, unit, one sentence
+of help, the names that other tools have for it, and whether it is secret. A :class:`SettingTable`
+holds the settings of one component: it checks what was configured, fills in defaults and words the
+errors. The documentation's tables of options are made from the same declarations
+(:func:`options_table`).
+
+A dataclass declares its fields by :func:`declared`, and a third-party sink its options by
+:class:`tailer.sink.DeclaresSettings`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal
+from zoneinfo import ZoneInfo
+
+from tailer.errors import ConfigError, meant
+
+__all__ = [
+    "REQUIRED",
+    "Kind",
+    "Setting",
+    "SettingTable",
+    "declared",
+    "options_table",
+    "settings_of",
+    "zone_name",
+]
+
+#: The default of an option that has none.
+REQUIRED: Final = ...
+
+Kind = Literal["text", "whole", "number", "flag", "texts", "table", "any"]
+
+_NAMES: dict[Kind, str] = {
+    "text": "a string", "whole": "a whole number", "number": "a number", "flag": "true or false",
+    "texts": "a list of strings", "table": "a table", "any": "a value",
+}  # fmt: skip
+_TYPES: dict[Kind, Any] = {"text": str, "flag": bool, "texts": list, "table": dict, "any": object}
+_WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
+_UNITS = ((1024**3, "GiB"), (1024**2, "MiB"))
+#: Every number is smaller: machines count up to it, and it leaves out infinity.
+_NUMBERS_END = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option. ``help`` is one sentence for the documentation.
+
+    ``default`` is :data:`REQUIRED`, or what counts where the option is not given; ``unset`` says
+    what that means where the default itself does not. An empty text is refused where the option is
+    required, and is None where the default is None.
+
+    Numbers are finite and greater than 0; ``least`` and ``most`` are other bounds, inclusive, and
+    ``also`` are numbers outside of them that mean something. ``unit`` is what a number counts.
+
+    ``form`` describes the allowed values where kind and bounds do not, and ``parse`` makes the
+    value out of what was given, or raises ``ValueError``. ``elsewhere`` are other tools' names for
+    it. A ``secret`` is not shown in errors.
+    """
+
+    kind: Kind
+    default: Any
+    help: str
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    also: tuple[int, ...] = ()
+    form: str = ""
+    parse: Callable[[Any], Any] | None = None
+    elsewhere: tuple[str, ...] = ()
+    secret: bool = False
+    unset: str = ""
+
+    def allowed(self) -> str:
+        """What may be given, for errors and the documentation."""
+        if self.form:
+            return self.form
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.kind not in ("whole", "number"):
+            return _NAMES[self.kind]
+        of = f" of {self.unit}" if self.unit else ""
+        also = "".join(f", or {number}" for number in self.also)
+        return f"{_NAMES[self.kind]}{of}, {self._bounds()}{also}"
+
+    def value(self, given: Any, *, text: bool = False) -> Any:
+        """The value of what was given. With ``text``, a string may be the text of any kind, as
+        command lines have it. Raises ``ValueError`` for what is not allowed."""
+        value = self._from_text(given) if text and isinstance(given, str) else given
+        if not self._fits(value) or (value == "" and self.default is REQUIRED):
+            raise ValueError(value)
+        if self.parse is not None:
+            return self.parse(value)
+        if self.kind == "number":
+            return float(value)
+        return None if value == "" and self.default is None else value
+
+    def _from_text(self, text: str) -> Any:
+        match self.kind:
+            case "whole" if self.unit and (size := _SIZE.fullmatch(text.strip().lower())):
+                return int(size[1]) * 1024 ** " kmgt".index(size[2] or " ")
+            case "whole":
+                return int(text)
+            case "number":
+                return float(text)
+            case "flag" if text.lower() in _WORDS:
+                return _WORDS[text.lower()]
+            case "texts" if text.lstrip().startswith("["):
+                return json.loads(text)
+            case "texts":
+                return [name.strip() for name in text.split(",") if name.strip()]
+        return text.lower() if self.choices else text
+
+    def _fits(self, value: Any) -> bool:
+        if self.kind in ("whole", "number"):
+            number = int if self.kind == "whole" else (int, float)
+            if not isinstance(value, number) or isinstance(value, bool):
+                return False
+            return value in self.also or self._within(value)
+        if self.choices and value not in self.choices:
+            return False
+        if not isinstance(value, _TYPES[self.kind]):
+            return False
+        return self.kind != "texts" or all(isinstance(item, str) for item in value)
+
+    def _within(self, number: float) -> bool:
+        most = _NUMBERS_END - 1 if self.most is None else self.most
+        return (number > 0 if self.least is None else number >= self.least) and number <= most
+
+    def _bounds(self) -> str:
+        if self.least is None:
+            return "greater than 0"
+        if self.most is not None:
+            return f"from {self._figure(self.least)} to {self._figure(self.most)}"
+        return f"{self._figure(self.least)} or greater"
+
+    def _figure(self, number: float) -> str:
+        """A number for people: sizes that are round in MiB say so."""
+        figure = str(number).removesuffix(".0")
+        if self.unit != "bytes":
+            return figure
+        round_in = (
+            f" ({number // size:g} {name})" for size, name in _UNITS if number and not number % size
+        )
+        return figure + next(round_in, "")
+
+    def shown_default(self) -> str:
+        """The default, as the documentation shows it."""
+        if self.unset:
+            return self.unset
+        match self.default:
+            case None | "" | [] | () | {}:
+                return ""
+            case bool():
+                return str(self.default).lower()
+            case int() | float():
+                return self._figure(self.default)
+            case str():
+                return f"`{self.default}`"
+        return "required"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingTable:
+    """The settings of one component, which errors call ``owner``: "sink 'kafka'".
+
+    ``text``: every value may be given as text. ``spelling`` turns a name that was given into one
+    that can be looked up. ``renames``: other spellings and other tools' names are taken for ours;
+    otherwise the error says what the option is called here. ``answers`` has the names that mean
+    nothing here, and what to do instead. ``place`` stands before a name in errors, where the place
+    in a file says more than the owner.
+    """
+
+    owner: str
+    settings: Mapping[str, Setting]
+    text: bool = False
+    spelling: Callable[[str], str] = str
+    renames: bool = False
+    answers: Mapping[str, str] = field(default_factory=dict)
+    place: str = ""
+
+    def take(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The value of every setting. Raises :class:`ConfigError`, in one sentence, for the first
+        option that is unknown, missing or wrong."""
+        ours = self.rename(given)
+        for name in ours:
+            if name not in self.settings:
+                raise self._unknown(name)
+        return {name: self.value(name, ours) for name in self.settings}
+
+    def rename(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What was given, under our names; unknown names stay. Raises :class:`ConfigError` for
+        one that has an answer, and for an option that is given twice."""
+        known = self._other_names() if self.renames else {}
+        found: dict[str, Any] = {}
+        first: dict[str, str] = {}
+        for name, value in given.items():
+            plain = self.spelling(name)
+            if plain in self.answers and name not in self.settings:
+                raise self.wrong(name, f"is not known: {self.answers[plain]}")
+            ours = name if name in self.settings else known.get(plain, name)
+            if ours in found:
+                raise self.wrong(name, f"is the same as {first[ours]!r}; leave one out")
+            found[ours], first[ours] = value, name
+        return found
+
+    def value(self, name: str, given: Mapping[str, Any]) -> Any:
+        """The value of one setting, where the options have our names."""
+        setting = self.settings[name]
+        value = given.get(name, setting.default)
+        if value is REQUIRED:
+            raise self.wrong(name, f"is missing, and must be {setting.allowed()}")
+        if value is None and name not in given:
+            return None
+        try:
+            return setting.value(value, text=self.text)
+        except ValueError:
+            raise self._not_allowed(name, value) from None
+
+    def wrong(self, name: str, what: str) -> ConfigError:
+        """The error of one option: which it is, and ``what`` is wrong with it."""
+        named = f"{self.place}{name}" if self.place else f"option {name!r} of {self.owner}"
+        return ConfigError(f"{named} {what}")
+
+    def _not_allowed(self, name: str, value: Any) -> ConfigError:
+        setting = self.settings[name]
+        shown = "" if setting.secret else f"is {value!r}, and "
+        return self.wrong(name, f"{shown}must be {setting.allowed()}")
+
+    def _unknown(self, name: str) -> ConfigError:
+        ours = self._other_names().get(self.spelling(name))
+        hint = f" (here it is {ours!r})" if ours else meant(name, self.settings)
+        listed = ", ".join(sorted(self.settings))
+        return self.wrong(name, f"is not known{hint}; known are {listed}")
+
+    def _other_names(self) -> dict[str, str]:
+        """Our names by what else they are called."""
+        found = {self.spelling(name): name for name in self.settings}
+        for name, setting in self.settings.items():
+            found.update(dict.fromkeys(setting.elsewhere, name))
+        return found
+
+
+def declared(setting: Setting) -> Any:
+    """A field of a dataclass, with the setting's default; secrets are not in its ``repr``."""
+    default: dict[str, Any] = {"default": setting.default}
+    if setting.default is REQUIRED:
+        default = {}
+    elif isinstance(setting.default, dict):
+        default = {"default_factory": setting.default.copy}
+    return field(**default, repr=not setting.secret, metadata={"setting": setting})
+
+
+def settings_of(options: type) -> dict[str, Setting]:
+    """The settings that a dataclass declares, by the names of its fields."""
+    return {f.name: f.metadata["setting"] for f in fields(options) if "setting" in f.metadata}
+
+
+def options_table(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """The lines of a Markdown table: name, allowed values, default and meaning of each option."""
+    yield "| option | allowed | default | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for name, setting in settings.items():
+        cells = (f"`{name}`", setting.allowed(), setting.shown_default(), setting.help)
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def zone_name(text: str) -> str:
+    """A ``parse`` for names of time zones."""
+    try:
+        ZoneInfo(text)
+    except (OSError, KeyError) as e:  # KeyError: no zone has that name
+        raise ValueError(text) from e
+    return text

@@ -1,0 +1,61 @@
+"""The tables of options in docs/, made from the settings that the code declares.
+
+``python -m tests.docs_tables`` writes them between the marks ``<!-- options: NAME -->`` and
+``<!-- end of options -->``; ``tests/house/test_docs_tables.py`` fails where a table is out of date.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from sinks import jsonl
+from sinks.formats.load import SETTINGS as FORMATS
+from sinks.formats.registry import REGISTRY
+from sinks.kafka.options import KafkaOptions
+from sinks.kafka.security import Security
+from tailer.config.settings import DAEMON, FEED
+from tailer.settings import Setting, options_table, settings_of
+from tailer.share_server.config import SHARE, TABLE
+from tailer.spark.options import SOURCE
+from tailer.store.s3.options import S3Options
+from tailer.store.shared.store import SharingOptions
+from tests.support.source import ROOT
+
+__all__ = ["TABLES", "pages", "with_tables"]
+
+TABLES: Mapping[str, Mapping[str, Setting]] = {
+    "daemon": DAEMON,
+    "feed": FEED,
+    "share": SHARE,
+    "shared table": TABLE,
+    "s3": settings_of(S3Options),
+    "shared tables": settings_of(SharingOptions),
+    "spark": SOURCE,
+    "jsonl": jsonl.SETTINGS,
+    "formats": {name: FORMATS[name] for name in FORMATS if name not in ("name", "topic")},
+    "registry": REGISTRY,
+    "kafka": settings_of(KafkaOptions),
+    "kafka security": settings_of(Security),
+}
+_MARKED = re.compile(r"(<!-- options: (.*?) -->\n).*?(<!-- end of options -->)", re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """The pages of the documentation."""
+    return sorted((ROOT / "docs").glob("*.md"))
+
+
+def with_tables(text: str) -> str:
+    """A page with the tables that its marks ask for. Raises ``KeyError`` for an unknown name."""
+
+    def table(mark: re.Match[str]) -> str:
+        return f"{mark[1]}\n" + "\n".join(options_table(TABLES[mark[2]])) + f"\n\n{mark[3]}"
+
+    return _MARKED.sub(table, text)
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
