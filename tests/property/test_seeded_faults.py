@@ -166,7 +166,7 @@ def cdc_files_are_read_beside_the_others(patch: Patch) -> None:
         files = plan._file_changes(commit, *known)
         return chain(plan._cdc_files(commit), files) if commit.header.cdcs else files
 
-    patch.setattr("tailer.feed.commit.plan_changes", both)
+    patch.setattr("tailer.log.changes.plan_changes", both)
 
 
 def row_ids_are_believed_without_the_tag(patch: Patch) -> None:

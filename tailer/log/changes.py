@@ -1,0 +1,60 @@
+"""A commit's changes, planned: what they are read from, and what the log must be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tailer.changes import ChangeFile
+from tailer.decode.plan import (
+    ChangeSource,
+    Completions,
+    Rewrite,
+    counts_files,
+    incomplete_removes,
+    plan_changes,
+    plan_rewrite,
+    source_of,
+)
+from tailer.delta.commit import Commit
+from tailer.log.live import Moot
+from tailer.log.table import DeltaLog
+
+__all__ = ["CommitPlan", "plan_commit"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """A commit with all that its work orders are made from (:mod:`tailer.decode.plan`).
+
+    ``derived``: its changes are :meth:`rewrite`, to be compared; else they are :meth:`files`.
+    """
+
+    commit: Commit
+    derived: bool
+    moot: Moot
+    completions: Completions
+
+    def files(self) -> Iterator[ChangeFile]:
+        """Return the files whose rows are the changes."""
+        return plan_changes(self.commit, self.completions, self.moot)
+
+    def rewrite(self) -> Rewrite:
+        """Return the files whose rows are to be compared."""
+        return plan_rewrite(self.commit, self.completions, self.moot)
+
+
+async def plan_commit(
+    log: DeltaLog, commit: Commit, source: ChangeSource, moot: Moot
+) -> CommitPlan:
+    """Plan a commit; the version before is read only if removes lack what only its adds tell.
+
+    ``moot`` is what :meth:`tailer.log.live.LiveFiles.moot` found. Raises :class:`TableError` where
+    ``source`` does not fit the commit.
+    """
+    derived = source_of(commit, source) == "derived"
+    lacking = set[tuple[str, str]]()
+    if counts_files(commit, source):
+        lacking = incomplete_removes(commit, moot, derived=derived)
+    completions = await log.find_files(commit.version - 1, lacking)
+    return CommitPlan(commit, derived, moot, completions)
