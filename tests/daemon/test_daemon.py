@@ -59,9 +59,7 @@ class Setting:
 
     def wait_for(self, program: Program, count: int) -> None:
         """Wait for so many events in the output, and for their offset."""
-        while len(self.ids) < count:
-            assert program.process.poll() is None, str(program)
-            program.wait_a_moment(0.02)
+        until(program, lambda: len(self.ids) >= count)
 
     def offset(self, feed: str = "orders") -> dict[str, Any]:
         text = (self.folder / "state" / f"{feed}.offset.json").read_text()

@@ -16,6 +16,7 @@ import pytest
 from tailer.testing.table import TableBuilder
 from tests.deploy.test_files import DEPLOY
 from tests.support.components import free_port, require
+from tests.support.ordered import until
 from tests.support.programs import Program, started, whole_lines
 from tests.support.sandbox import with_disk, within_unit
 
@@ -44,9 +45,7 @@ def ids(file: Path) -> list[int] | None:
 
 
 def wait_for(program: Program, file: Path, *wanted: int) -> None:
-    while ids(file) != list(wanted):
-        assert program.process.poll() is None, str(program)
-        program.wait_a_moment(0.02)
+    until(program, lambda: ids(file) == list(wanted))
 
 
 def library(name: str) -> bool:

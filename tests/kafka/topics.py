@@ -17,6 +17,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
     NewTopic,
 )
 
+from tests.support.waiting import eventually
+
 __all__ = [
     "Event",
     "Reader",
@@ -148,10 +150,7 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     """Delete a topic, and wait until it is gone."""
     client = admin(bootstrap)
     client.delete_topics([topic])[topic].result(20)
-    give_up = time.monotonic() + PATIENCE_S
-    while topic in client.list_topics(timeout=100).topics:
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
+    eventually(lambda: topic not in client.list_topics(timeout=100).topics, why=f"{topic} is gone")
 
 
 def topic_config(bootstrap: str, topic: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from tailer.share_server.recipients import RecipientStore
 from tailer.share_server.refusals import Refusal
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import Served, place, served, token
-from tests.support.programs import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 SCHEMA = pa.schema([("id", pa.int64())])
 QUERY = f"{place('s.x.t')}/query"

@@ -19,7 +19,7 @@ import pytest
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import Served, place, served, token
 from tests.support.components import require
-from tests.support.programs import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -14,7 +14,7 @@ import pytest
 
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import DELTA, Served, place, served, token
-from tests.support.programs import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 ID = pa.schema([("id", pa.int64()), ("part", pa.string())])
 T = "Sales.EU.Orders"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 from tailer.testing.table import TableBuilder
 from tests.support.components import free_port
 from tests.support.programs import Program, started, whole_lines
+from tests.support.waiting import eventually
 
 __all__ = ["SCHEMA", "TOKEN", "Setting", "until", "wait_for_count", "wait_for_state"]
 
@@ -105,14 +107,13 @@ class Setting:
 
 
 def until(program: Program, what: Callable[[], bool]) -> None:
-    while True:
-        try:
-            if what():
-                return
-        except ConnectionError:
-            pass  # it does not listen yet
+    def probe() -> bool:
         assert program.process.poll() is None, str(program)
-        program.wait_a_moment(0.02)
+        with suppress(ConnectionError):  # it does not listen yet
+            return what()
+        return False
+
+    eventually(probe, why=lambda: program)
 
 
 def wait_for_state(program: Program, setting: Setting, state: str) -> None:

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import PATIENCE_S
+
 __all__ = ["Program", "check_tidy", "run_tailer", "started", "whole_lines"]
 
-# A test that would wait longer has failed. No assertion is about time.
-PATIENCE_S = 150.0
 # What asyncio's debug mode says of a step that took long: of the machine, not of the program.
 SLOW_STEP = re.compile(r"(\S+ \S+ WARNING )?Executing <.* took \d+\.\d+ seconds$")
 
