@@ -66,9 +66,7 @@ def daemon_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         'from = "earliest"\n[feeds.orders.sink]\ntype = "jsonl"\npath = "orders.jsonl"\n'
     )
     with started("run", folder / "tailer.toml") as running:
-        while not (folder / "orders.jsonl").exists():
-            assert running.process.poll() is None, str(running)
-            running.wait_a_moment(0.05)
+        running.wait_for((folder / "orders.jsonl").exists)
         yield port
 
 

@@ -16,7 +16,6 @@ import pytest
 from tailer.testing.table import TableBuilder
 from tests.deploy.test_files import DEPLOY
 from tests.support.components import free_port, require
-from tests.support.ordered import until
 from tests.support.programs import Program, started, whole_lines
 from tests.support.sandbox import with_disk, within_unit
 
@@ -45,7 +44,7 @@ def ids(file: Path) -> list[int] | None:
 
 
 def wait_for(program: Program, file: Path, *wanted: int) -> None:
-    until(program, lambda: ids(file) == list(wanted))
+    program.wait_for(lambda: ids(file) == list(wanted))
 
 
 def library(name: str) -> bool:
@@ -100,8 +99,9 @@ def test_nothing_is_lost_nor_written_twice_on_a_disk_that_fills_up(tmp_path: Pat
             seen / name for name in ("out.jsonl", "filler", "state/orders.offset.json")
         )
         wait_for(daemon, out, 0)
-        while not offset.exists() or json.loads(offset.read_text())["offset"]["version"] < 2:
-            daemon.wait_a_moment(0.02)
+        daemon.wait_for(
+            lambda: offset.exists() and json.loads(offset.read_text())["offset"]["version"] >= 2
+        )
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(4096))

@@ -256,8 +256,7 @@ def test_downloads_of_one_recipient_are_bounded(tmp_path: Path) -> None:
         assert server.query("s.x.t").status == 200
         for client in under_way:
             client.close()
-        while server.get(parts.geturl(), headers=part).status == 429:
-            server.program.wait_a_moment(0.05)
+        server.program.wait_for(lambda: server.get(parts.geturl(), headers=part).status != 429)
         assert server.get(parts.geturl(), headers=part).status == 206
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,8 @@ import pyarrow as pa
 from tailer.testing.table import TableBuilder
 from tests.support.components import free_port
 from tests.support.programs import Program, started, whole_lines
-from tests.support.waiting import eventually
 
-__all__ = ["SCHEMA", "TOKEN", "Setting", "until", "wait_for_count", "wait_for_state"]
+__all__ = ["SCHEMA", "TOKEN", "Setting", "wait_for_count", "wait_for_state"]
 
 SCHEMA = pa.schema([("id", pa.int64())])
 TOKEN = "a token of the tests"
@@ -106,19 +103,9 @@ class Setting:
         return found  # type: ignore[no-any-return]  # JSON
 
 
-def until(program: Program, what: Callable[[], bool]) -> None:
-    def probe() -> bool:
-        assert program.process.poll() is None, str(program)
-        with suppress(ConnectionError):  # it does not listen yet
-            return what()
-        return False
-
-    eventually(probe, why=lambda: program)
-
-
 def wait_for_state(program: Program, setting: Setting, state: str) -> None:
-    until(program, lambda: setting.status("orders")["state"] == state)
+    program.wait_for(lambda: setting.status("orders")["state"] == state)
 
 
 def wait_for_count(program: Program, setting: Setting, count: int) -> None:
-    until(program, lambda: len(setting.ids("orders")) == count)
+    program.wait_for(lambda: len(setting.ids("orders")) == count)
