@@ -21,8 +21,8 @@ from tailer.delta import actions
 from tailer.delta.actions import CommitInfo, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.errors import TailerError
-from tailer.testing.writer import TableWriter
 from tests.property.histories import Auditor, Tally
+from tests.tables.writer import TableWriter
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
 TRACKING = {"delta.enableRowTracking": "true"}
