@@ -24,7 +24,7 @@ import pytest
 
 from tailer.changes import Offset
 from tests.integration.killing import PacedWriter, in_order, without_repeats, writing
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,6 @@ BATCH_ROWS = 20
 VERSION_ROWS = 200
 TABLE_ROWS = 2_000
 AWKWARD = ("größe", 'a "b"', "x\\y", "new\nline")
-PATIENCE_S = 150.0
 
 CONFIG = f"""
 [daemon]

@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient
 
 from tests.kafka.broker import Broker, kafka_uuid
 from tests.kafka.topics import admin
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 __all__ = ["Brokers"]
 
@@ -28,7 +28,6 @@ REPLICATED = {
     "controller.quorum.election.timeout.ms": "500",
     "controller.quorum.fetch.timeout.ms": "1000",
 }
-PATIENCE_S = 150.0
 
 
 class Brokers:

@@ -25,7 +25,6 @@ from tests.kafka.topics import admin, events
 from tests.support.waiting import eventually, eventually_async
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
-PATIENCE_S = 150.0
 IMPATIENT: dict[str, Any] = {
     "replication_factor": 1,
     "delivery_timeout_ms": 4_000,

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
     NewTopic,
 )
 
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 __all__ = [
     "Event",
@@ -31,8 +31,6 @@ __all__ = [
     "set_topic_config",
     "topic_config",
 ]
-
-PATIENCE_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,13 @@ import psutil
 import pyspark
 
 from tests.support.components import free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Cluster", "can_pin", "cluster_session"]
 
-PATIENCE_S = 150.0
 ROOT = Path(__file__).resolve().parents[2]
 # These processes are many and live shortly, on one machine: no time for collectors and compilers.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

@@ -28,7 +28,6 @@ pytestmark = pytest.mark.anyio
 
 SCHEMA = pa.schema([("id", pa.int64())])
 FILES, VERSIONS = 12, 6
-PATIENCE_S = 150
 MIB = 1024 * 1024
 
 
