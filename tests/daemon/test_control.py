@@ -22,15 +22,16 @@ def setting(tmp_path: Path) -> Setting:
 def test_a_feed_is_paused_resumed_stopped_and_started(setting: Setting) -> None:
     table = setting.table("orders")
     setting.feed("orders")
+    setting.feed("clock", table="orders")
     with setting.program() as program:
-        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("orders") == setting.ids("clock") == [0, 1, 2])
         for order, state, lease in (("pause", "paused", "held"), ("stop", "stopped", "none")):
             assert setting.order("orders", order) == (202, {"feed": "orders", "order": order})
             wait_for_state(program, setting, state)
             assert setting.status("orders")["lease"] == lease
             before = setting.ids("orders")
             table.insert([{"id": 10}])
-            program.wait_a_moment(0.2)
+            program.wait_for(lambda: len(setting.ids("clock")) > len(before))  # noqa: B023
             assert setting.ids("orders") == before
             assert setting.ask("GET", "/readyz")[0] == 200, "it rests because it is to"
             setting.order("orders", "resume" if order == "pause" else "start")

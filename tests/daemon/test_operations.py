@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ import pytest
 
 from tailer.cli.main import main
 from tailer.testing.table import TableBuilder
+from tests.support.components import free_port
 from tests.support.programs import run_tailer, started, whole_lines
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -41,7 +44,14 @@ def ids(file: Path) -> list[int]:
 
 def test_a_full_disk_under_the_offsets_repeats_one_batch_and_no_more(tmp_path: Path) -> None:
     table = make_table(tmp_path / "orders", 0)
-    config = configure(tmp_path, orders="out.jsonl")
+    config, port = configure(tmp_path, orders="out.jsonl"), free_port()
+    config.write_text(config.read_text().replace('http = ""', f'http = "127.0.0.1:{port}"'))
+
+    def retries() -> int:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=150) as answer:
+            found = re.search(r'tailer_retries_total{feed="orders"} (\d+)', answer.read().decode())
+        return int(found[1]) if found else 0
+
     with started("run", config) as program:
         offset = tmp_path / "state" / "orders.offset.json"
 
@@ -53,7 +63,7 @@ def test_a_full_disk_under_the_offsets_repeats_one_batch_and_no_more(tmp_path: P
         full.symlink_to("/dev/full")
         table.insert([{"id": 1}])
         program.wait_for(lambda: 1 in ids(tmp_path / "out.jsonl"))
-        program.wait_a_moment(2.0)  # for several attempts
+        program.wait_for(lambda: retries() > 3)
         assert ids(tmp_path / "out.jsonl") == [0, 1], "nothing is written that can't be recorded"
         told = [line for line in program.errors if "tries again:" in line]
         assert len(told) == 1, "once, however often it is tried"
