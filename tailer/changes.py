@@ -8,6 +8,7 @@ sink, with the offset that they begin at and the one to save once they are writt
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Any, Literal, Self
@@ -21,7 +22,7 @@ from tailer.delta.schema import is_arrow_variant
 from tailer.delta.snapshot import TableState
 from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
-from tailer.errors import OffsetError
+from tailer.errors import OffsetError, TableError
 
 __all__ = [
     "CHANGE_TYPE",
@@ -40,6 +41,7 @@ __all__ = [
     "Offset",
     "Origin",
     "Rows",
+    "check_key",
     "is_arrow_variant",
     "plan_id",
     "variant_json",
@@ -78,6 +80,17 @@ COUNTING = 2
 #: The last letter of an event id, so that one row's two images have different ids.
 _LETTERS = pa.array(["i", "b", "a", "d"])
 _KINDS = pa.array(CHANGE_TYPES)
+
+
+def check_key(key: Iterable[str], columns: Collection[str], version: int | None = None) -> None:
+    """Raise :class:`TableError` for a key column that is not one of a version's columns."""
+    for name in key:
+        if name not in columns:
+            raise TableError(
+                f"the key column {name!r} does not exist in this version",
+                version=version,
+                hint=f"its columns are {', '.join(columns)}; name another in the option 'key'",
+            )
 
 
 def plan_id(*named: Any, counting: int = COUNTING) -> str:

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from sinks.formats.json import json_values
 from sinks.formats.records import Header, Records
-from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
-from tailer.errors import CorruptRow, TableError
+from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, check_key
+from tailer.errors import CorruptRow
 
 __all__ = [
     "as_binary",
@@ -65,13 +65,7 @@ def key_array(batch: ChangeBatch, names: tuple[str, ...], rows: pa.StructArray) 
     Raises :class:`TableError` for one that the version does not have.
     """
     there = {rows.type.field(i).name: i for i in range(rows.type.num_fields)}
-    for name in names:
-        if name not in there:
-            raise TableError(
-                f"the key column {name!r} does not exist in this version",
-                version=batch.version,
-                hint=f"its columns are {', '.join(there)}; name another in the option 'key'",
-            )
+    check_key(names, there, batch.version)
     columns = rows.flatten()
     found = [there[name] for name in names]
     fields = [rows.type.field(i) for i in found]

@@ -8,7 +8,8 @@ commit that ends when its time is up, a close that does not wait for a broker th
 marker of a transaction that has committed (the public call only writes those of aborted ones).
 
 None of it is public, so :func:`usable` looks whether all is as expected, once, when a producer is
-made; where it is not, the driver goes by ``send()``.
+made; where it is not, the driver goes by ``send()``. Each function says when it can be removed;
+tests/kafka/test_internals.py names what a new release no longer has.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ def append_batch(
     """Hand over the records of one batch: their bytes (format 2) behind room for its header. The
     buffer is the producer's from then on.
 
+    Remove when the producer publicly takes encoded record batches.
+
     Returns the batch's future. When that is done, its ``value`` is (base offset, time of the
     log append, what gives the error of a record or None).
     """
@@ -104,7 +107,10 @@ def append_batch(
 
 
 def commit_within(producer: Any, seconds: float) -> bool:
-    """Commit the transaction; False if it is not known after so long whether that was done."""
+    """Commit the transaction; False if it is not known after so long whether that was done.
+
+    Remove when ``commit_transaction()`` takes a time-out.
+    """
     result = producer._transaction_manager.begin_commit()
     producer._sender.wakeup()
     return bool(result.wait(timeout_ms=seconds * 1000))
@@ -112,14 +118,15 @@ def commit_within(producer: Any, seconds: float) -> bool:
 
 def close_at_once(producer: Any) -> None:
     """Close a producer without waiting for anybody. Its own ``close(0)`` raises, and goes on
-    running, while a batch is under way."""
+    running, while a batch is under way. Remove when it does not."""
     producer._sender.force_close()
     producer._sender.join(_JOIN_S)
     producer.close(timeout=0)
 
 
 def forget_coordinators(admin: Any) -> None:
-    """Let an admin client ask anew who coordinates: it never does, once it has been told."""
+    """Let an admin client ask again who coordinates. Remove when it does so after a
+    NotCoordinatorError: today it keeps the first answer."""
     cluster = getattr(getattr(admin, "_manager", None), "cluster", None)
     known = getattr(cluster, "_coordinators", None)
     if isinstance(known, dict):
@@ -135,7 +142,10 @@ def write_marker(
     *,
     committed: bool,
 ) -> None:
-    """Write the marker that ends a producer's (id, epoch) transaction in a partition."""
+    """Write the marker that ends a producer's (id, epoch) transaction in a partition.
+
+    Remove when ``abort_transaction()`` can also write the marker of a commit.
+    """
     from kafka.admin import AbortTransactionSpec
     from kafka.structs import TopicPartition
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sinks.kafka import accumulator, topic_admin
 from sinks.kafka.failures import connected, raised_as_failures
 from sinks.kafka.options import KafkaOptions
+from tailer.backoff import retried
 from tailer.errors import SinkRejected, TailerError, TransientError
 
 __all__ = [
@@ -32,7 +34,8 @@ _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 #: Records are looked for from a topic's end, in steps that grow by this factor.
 _FIRST_STEP, _STEP_FACTOR = 256, 16
 _POLL_MS = 200
-_RETRY_S = 0.05
+#: The shortest and the longest pause before a question is asked again.
+_RETRY_S = 0.05, 0.2
 
 #: A partition: its topic's name and its number.
 Place = tuple[str, int]
@@ -177,12 +180,14 @@ class Cluster:
             asked = topic_admin.NewTopic(name, partitions, replication, config)
             topic_admin.create(self._admin, asked)
             self._admin.wait_for_topics([name])
-        give_up = time.monotonic() + self._options.request_timeout_ms / 1000
-        while (topic := self.topic(name)) is None:  # some brokers know it before others
-            if time.monotonic() > give_up:
-                raise TransientError(f"the topic {name} was created and is not there yet")
-            time.sleep(_RETRY_S)
-        return topic
+
+        def created() -> Topic:
+            topic = self.topic(name)
+            if topic is None:  # some brokers know it before others
+                raise _NotThereYet(f"the topic {name} was created and is not there yet")
+            return topic
+
+        return retried(created, _NotThereYet, self._options.request_timeout_ms / 1000, *_RETRY_S)
 
     def could_create(
         self, name: str, partitions: int, replication: int, config: dict[str, str]
@@ -222,21 +227,19 @@ class Cluster:
             errors.CoordinatorLoadInProgressError,
             errors.NotCoordinatorError,
         )
-        give_up = time.monotonic() + self._options.delivery_timeout_ms / 1000
+
+        def described() -> Transaction | None:
+            try:
+                one = self._admin.describe_transactions([transactional_id])[transactional_id]
+            except (errors.TransactionalIdNotFoundError, *_not_for_us()):
+                return None
+            except Exception:
+                accumulator.forget_coordinators(self._admin)
+                raise
+            return Transaction(one.producer_id, one.producer_epoch, str(one.state.value))
+
         with raised_as_failures(f"describing the transactions of {transactional_id}"):
-            while True:
-                try:
-                    found = self._admin.describe_transactions([transactional_id])
-                except (errors.TransactionalIdNotFoundError, *_not_for_us()):
-                    return None
-                except Exception as e:
-                    accumulator.forget_coordinators(self._admin)
-                    if not isinstance(e, moving) or time.monotonic() > give_up:
-                        raise
-                    time.sleep(_RETRY_S)
-                else:
-                    one = found[transactional_id]
-                    return Transaction(one.producer_id, one.producer_epoch, str(one.state.value))
+            return retried(described, moving, self._options.delivery_timeout_ms / 1000, *_RETRY_S)
 
     def places(self, topics: Collection[str]) -> list[Place]:
         """The partitions of those of the topics that there are.
@@ -268,18 +271,14 @@ class Cluster:
         from kafka import TopicPartition, errors
 
         asked = [TopicPartition(*place) for place in sorted(places)]
-        give_up = time.monotonic() + self._options.request_timeout_ms / 1000
+        moves = errors.NotLeaderForPartitionError  # the partition of a new topic, or one that moves
+        patience_s = self._options.request_timeout_ms / 1000
         with raised_as_failures(f"describing the producers of {_named(places)}"):
-            while True:
-                try:
-                    found = self._admin.describe_producers(asked) if asked else {}
-                    break
-                except _not_for_us():
-                    return []
-                except errors.NotLeaderForPartitionError:  # of a new topic, or it moves
-                    if time.monotonic() > give_up:
-                        raise
-                    time.sleep(_RETRY_S)
+            try:
+                ask = partial(self._admin.describe_producers, asked)
+                found = retried(ask, moves, patience_s, *_RETRY_S) if asked else {}
+            except _not_for_us():
+                return []
         return [
             OpenTransaction(
                 topic=place.topic,
@@ -382,6 +381,10 @@ class Cluster:
         consumer.assign([place])
         consumer.seek(place, position)
         return consumer
+
+
+class _NotThereYet(TransientError):
+    """A topic that was created is not known to every broker yet."""
 
 
 def _named(places: Collection[Place]) -> str:

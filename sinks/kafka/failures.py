@@ -168,7 +168,10 @@ class _Heard(logging.Handler):
 
 
 def _runs_in(client: Any, thread: threading.Thread) -> bool:
-    """Whether a client does its work in this thread; if that can't be told, it may."""
+    """Whether a client does its work in this thread; if that can't be told, it may.
+
+    Remove when kafka-python raises why a connection failed, instead of logging it.
+    """
     return getattr(getattr(client, "_net", None), "_io_thread", thread) is thread
 
 

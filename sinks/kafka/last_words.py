@@ -10,7 +10,8 @@ while a broker is away. Here they are closed. And it lets 100 ms pass between an
 metadata, whatever it is told, where each topic's first record asks one: here 20.
 
 Goes beneath kafka-python's public API; where its insides are not as expected, its own client is
-used as it is.
+used as it is. Remove each part when a release hands over what it read before the end of the
+connection, closes sockets that were refused, and keeps to ``retry_backoff_ms`` for metadata.
 """
 
 from __future__ import annotations

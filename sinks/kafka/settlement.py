@@ -18,10 +18,10 @@ still, from the same offset. After our own fencing, one counts that has an older
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection
 
 from sinks.kafka.cluster import Cluster, OpenTransaction, Place, Transaction
+from tailer.backoff import retried
 from tailer.errors import SinkRejected, TransientError
 
 __all__ = ["Settlement"]
@@ -35,7 +35,12 @@ _OUTCOMES = {
 }
 _COMPLETE = ("CompleteCommit", "CompleteAbort")
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort")
-_FIRST_POLL_S, _LAST_POLL_S = 0.002, 0.05
+#: The shortest and the longest pause between two looks at a transaction that is being ended.
+_POLL_S = 0.002, 0.05
+
+
+class _NotEnded(TransientError):
+    """The coordinator is still ending a transaction."""
 
 
 class Settlement:
@@ -94,19 +99,17 @@ class Settlement:
 
     def _got_over(self, cluster: Cluster, patience_s: float) -> Transaction | None:
         """The last transaction, once its coordinator is not at ending it any more."""
-        give_up = time.monotonic() + patience_s
-        pause_s = _FIRST_POLL_S
-        found = cluster.transaction(self.transactional_id)
-        while found is not None and found.state in _UNDER_WAY:
-            if time.monotonic() > give_up:
-                raise TransientError(
+
+        def look() -> Transaction | None:
+            found = cluster.transaction(self.transactional_id)
+            if found is not None and found.state in _UNDER_WAY:
+                raise _NotEnded(
                     f"Kafka has not ended the last transaction of {self.transactional_id} in "
                     f"{patience_s:g} s (it is in the state {found.state})"
                 )
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LAST_POLL_S)
-            found = cluster.transaction(self.transactional_id)
-        return found
+            return found
+
+        return retried(look, _NotEnded, patience_s, *_POLL_S)
 
     def _settle(self, cluster: Cluster, places: Collection[Place]) -> None:
         """Write the markers that the last transaction lacks, if it is over."""

@@ -18,6 +18,7 @@ from sinks.formats.records import Records
 from sinks.kafka.cluster import Cluster, Place
 from sinks.kafka.driver import Driver
 from sinks.kafka.settlement import Settlement
+from tailer.backoff import Backoff
 from tailer.errors import TransientError
 
 __all__ = ["Transactions"]
@@ -93,14 +94,13 @@ class Transactions:
 
     def _settle(self, written: set[Place]) -> None:
         """Look until it is known, however long the brokers are away: readers may stand still."""
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LAST_PAUSE_S)
         while not self._closed.is_set():
             try:
                 self._settlement.after_commit(self._cluster, written, self._patience_s)
             except TransientError as e:
                 self._trouble = e
-                self._closed.wait(pause_s)
-                pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+                self._closed.wait(backoff.next_s())
             else:
                 self._trouble = None
                 return

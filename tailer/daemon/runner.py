@@ -202,8 +202,7 @@ class Runner:
 
     async def _take(self) -> None:
         """Become the feed's owner and take up its orders; tried again while that may heal."""
-        retry = self.feed.options.retry
-        pause = retry.pause_min_s
+        backoff = self.feed.options.retry.backoff(self.feed.jitter)
         while True:
             try:
                 with healing("the offset can't be acquired"):
@@ -212,8 +211,7 @@ class Runner:
             except TransientError as e:
                 await self._give_up()
                 self.feed.metrics.retried(e)
-                await anyio.sleep(e.retry_after_s or pause * (0.5 + self.feed.jitter() / 2))
-                pause = min(pause * 2, retry.pause_max_s)
+                await anyio.sleep(backoff.next_s(e.retry_after_s))
 
     async def _acquire(self) -> None:
         async with anyio.create_task_group() as tasks:

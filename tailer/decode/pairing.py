@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeFile, Rows
+from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeFile, Rows, check_key
 from tailer.decode.engine import DiffOptions, Engine
 from tailer.decode.preimages import Numbers, Preimages
 from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
@@ -33,7 +33,6 @@ from tailer.decode.stream import COMING, LEAVING, REF_FIELDS, RowStream
 from tailer.decode.variant import canonical_variants
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.snapshot import TableState
-from tailer.errors import TableError
 
 __all__ = [
     "Images",
@@ -230,7 +229,7 @@ def find_pairs(
     ``before`` is the table's state before the version.
     """
     files, after = reading.files, reading.after
-    _check_key(key, after)
+    check_key(key, after.schema.names)
     pairing = Pairing(options)
     try:
         if any(file.origin == "row_ids" for file in files) or key:
@@ -253,15 +252,6 @@ def find_pairs(
         pairing.close()
         raise
     return pairing
-
-
-def _check_key(key: tuple[str, ...], after: TableState) -> None:
-    for name in key:
-        if name not in after.schema.names:
-            raise TableError(
-                f"the key column {name!r} does not exist in this version",
-                hint=f"its columns are {', '.join(after.schema.names)}",
-            )
 
 
 def may_have_images(files: Sequence[ChangeFile]) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from msgspec import structs
 
@@ -41,9 +41,11 @@ __all__ = [
     "ChangeSource",
     "Completions",
     "Rewrite",
+    "SkipOptions",
     "changed_files",
     "counts_files",
     "incomplete_removes",
+    "is_passed_over",
     "plan_changes",
     "plan_rewrite",
     "plan_snapshot",
@@ -109,6 +111,30 @@ def counts_files(commit: Commit, source: ChangeSource) -> bool:
     """Whether this version's changes are found by the files that it adds and removes."""
     header = commit.header
     return header.data_changes > 0 and (not header.cdcs or source == "derived")
+
+
+class SkipOptions(Protocol):
+    """The options by which versions that remove rows are passed over, as in Delta's source."""
+
+    @property
+    def ignore_deletes(self) -> bool:
+        """Whether versions that only remove rows are passed over."""
+
+    @property
+    def skip_change_commits(self) -> bool:
+        """Whether all versions that remove rows are."""
+
+
+def is_passed_over(commit: Commit, options: SkipOptions) -> bool:
+    """Whether the options pass over a version."""
+    if not (options.ignore_deletes or options.skip_change_commits) or not commit.header.removes:
+        return False
+    kinds = {
+        type(action)
+        for action in commit.file_actions()
+        if not isinstance(action, AddCDCFile) and action.data_change
+    }
+    return RemoveFile in kinds and (options.skip_change_commits or AddFile not in kinds)
 
 
 def plan_changes(

@@ -21,16 +21,9 @@ from tailer.delta.actions import (
 )
 from tailer.delta.features import cdf_enabled, check_readable, column_mapping_mode
 from tailer.delta.paths import location
-from tailer.delta.schema import (
-    ArrayType,
-    DataType,
-    MapType,
-    PrimitiveType,
-    StructField,
-    StructType,
-    parse_schema,
-)
+from tailer.delta.schema import StructField, StructType, parse_schema
 from tailer.delta.segment import LogSegment
+from tailer.delta.types import all_fields
 from tailer.errors import CorruptLog, UnsupportedTable
 
 __all__ = ["Reconciliation", "Snapshot", "TableState", "file_key"]
@@ -62,7 +55,7 @@ class TableState:
         return state
 
     def _check_mapped(self, schema: StructType) -> None:
-        for f in _all_fields(schema):
+        for f in all_fields(schema):
             if "delta.columnMapping.physicalName" not in f.metadata or (
                 self.mapping == "id" and f.field_id is None
             ):
@@ -94,22 +87,6 @@ class TableState:
         if protocol is None and metadata is None:
             return self
         return TableState.of(protocol or self.protocol, metadata or self.metadata)
-
-
-def _all_fields(data_type: DataType) -> Iterator[StructField]:
-    """The fields of all structs in a type."""
-    match data_type:
-        case StructType(fields):
-            for f in fields:
-                yield f
-                yield from _all_fields(f.type)
-        case ArrayType(element):
-            yield from _all_fields(element)
-        case MapType(key, value):
-            yield from _all_fields(key)
-            yield from _all_fields(value)
-        case PrimitiveType():
-            pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ArrayType", "DataType", "MapType", "PrimitiveType", "StructField", "StructType"]
+__all__ = ["ArrayType", "DataType", "MapType", "PrimitiveType", "StructField", "StructType",
+           "all_fields"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +76,19 @@ class StructType:
 
 
 DataType = PrimitiveType | ArrayType | MapType | StructType
+
+
+def all_fields(data_type: DataType) -> Iterator[StructField]:
+    """The fields of all structs in a type, nested ones too."""
+    match data_type:
+        case StructType(fields):
+            for each in fields:
+                yield each
+                yield from all_fields(each.type)
+        case ArrayType(element):
+            yield from all_fields(element)
+        case MapType(key, value):
+            yield from all_fields(key)
+            yield from all_fields(value)
+        case PrimitiveType():
+            pass

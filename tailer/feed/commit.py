@@ -8,22 +8,14 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
-from tailer.decode.plan import (
-    Rewrite,
-    counts_files,
-    incomplete_removes,
-    plan_changes,
-    plan_rewrite,
-    rewritten_files,
-    source_of,
-)
+from tailer.decode.plan import Rewrite, is_passed_over
 from tailer.delta.commit import Commit
 from tailer.errors import DataLoss, FileGone, TableError
 from tailer.feed.derive import derive
 from tailer.feed.pairing import pair_updates, paired_batches
-from tailer.feed.policy import is_passed, schema_notice, skip_notice, stop_for_schema
+from tailer.feed.policy import schema_notice, skip_notice, stop_for_schema
 from tailer.feed.version import Reading, VersionReader
-from tailer.log.live import Moot
+from tailer.log.changes import plan_commit
 
 __all__ = ["Item", "commit_items", "skipped"]
 
@@ -94,32 +86,23 @@ async def _batches(
             yield batch
 
 
-async def _moot(reading: Reading, commit: Commit) -> Moot:
-    """The commit's file actions that change nothing (:mod:`tailer.log.live`)."""
-    options, live = reading.options, reading.requests.live
-    wanted = counts_files(commit, options.change_source)
-    folder = options.diff.spill_folder
-    return await live.moot(reading.log, commit, wanted=wanted, spill_folder=folder)
-
-
 async def _plan(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
     """The files whose rows are the commit's changes, in their order."""
-    moot = await _moot(reading, commit)
-    if is_passed(commit, reading.options.policies):
+    options, wants = reading.options, reading.selector.wants
+    live, folder = reading.requests.live, options.diff.spill_folder
+    moot = await live.moot(reading.log, commit, options.change_source, folder)
+    if is_passed_over(commit, options.policies):
         return []
-    derived = source_of(commit, reading.options.change_source) == "derived"
-    lacking = incomplete_removes(commit, moot, derived=derived)
-    known = await reading.log.find_files(commit.version - 1, lacking)
-    if derived and commit.header.adds and commit.header.removes:
-        files = await _derived(reading, commit, plan_rewrite(commit, known, moot))
+    plan = await plan_commit(reading.log, commit, options.change_source, moot)
+    if plan.compares:
+        files = await _derived(reading, commit, plan.rewrite())
     else:
-        found = (rewritten_files if derived else plan_changes)(commit, known, moot)
-        files = filter(reading.selector.wants, found)
-    if not reading.options.paired:
+        files = filter(wants, plan.files())
+    if not options.paired:
         return files
     lost = reading.requests.lost
     kept = (file for file in files if (file.version, file.path) not in lost)
-    return list(kept) if derived else kept
+    return list(kept) if plan.compares else kept
 
 
 async def _derived(reading: Reading, commit: Commit, rewrite: Rewrite) -> Iterable[ChangeFile]:

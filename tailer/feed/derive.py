@@ -10,7 +10,7 @@ import anyio.to_thread
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
-from tailer.changes import ChangeFile, Origin
+from tailer.changes import ChangeFile, Origin, check_key
 from tailer.decode.diff import OpenFile, by_row_ids, by_value
 from tailer.decode.engine import DiffOptions
 from tailer.decode.plan import Rewrite, changed_files, row_ids_hold
@@ -18,7 +18,7 @@ from tailer.decode.proofs import proved_apart, proved_same
 from tailer.decode.rows import DecodeOptions
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
-from tailer.errors import CorruptRow, TableError, first_error
+from tailer.errors import CorruptRow, first_error
 from tailer.feed.fetch import fetch
 from tailer.store import Store
 
@@ -41,7 +41,7 @@ async def derive(
     """
     if not rewrite.needs_diff:
         return [*rewrite.leaving, *rewrite.coming]
-    _check_key(commit, key)
+    check_key(key, commit.after.schema.names, commit.version)
 
     try:
         async with BlockingPortal() as portal:  # the engine pulls rows from threads of its own
@@ -114,13 +114,3 @@ def _in_order(
             elif place in of_place:
                 found.append(of_place[place])
     return found
-
-
-def _check_key(commit: Commit, key: tuple[str, ...]) -> None:
-    missing = [name for name in key if name not in commit.after.schema.names]
-    if missing:
-        raise TableError(
-            f"the key column {missing[0]!r} does not exist in this version",
-            version=commit.version,
-            hint=f"its columns are {', '.join(commit.after.schema.names)}",
-        )

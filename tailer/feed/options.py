@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from tailer.backoff import Backoff
 from tailer.changes import COUNTING, plan_id
 from tailer.decode.engine import DiffOptions
 from tailer.decode.plan import ChangeSource
@@ -31,6 +33,10 @@ class RetryOptions:
 
     pause_min_s: float = 0.2
     pause_max_s: float = 30.0
+
+    def backoff(self, jitter: Callable[[], float]) -> Backoff:
+        """Return the pauses of one series of attempts."""
+        return Backoff(self.pause_min_s, self.pause_max_s, jitter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tailer.changes import Notice, Offset
-from tailer.delta.actions import LONG_MAX, AddFile, RemoveFile
-from tailer.delta.commit import Commit
+from tailer.delta.actions import LONG_MAX
 from tailer.delta.schemadiff import schema_diff
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, DataLoss, FileGone, SchemaChanged, TailerError
@@ -28,7 +27,6 @@ __all__ = [
     "Requests",
     "ResnapshotRequest",
     "after_loss",
-    "is_passed",
     "schema_notice",
     "skip_notice",
     "stop_for_schema",
@@ -195,20 +193,6 @@ def stop_for_schema(notice: Notice, policy: OnSchemaChange) -> None:
         )
     if policy == "pause":
         raise FeedPaused(f"version {notice.version}: {what}; waiting for a resume", notice.version)
-
-
-def is_passed(commit: Commit, policies: Policies) -> bool:
-    """Whether the skip options pass over a version."""
-    if not (policies.ignore_deletes or policies.skip_change_commits) or not commit.header.removes:
-        return False
-    kinds = {
-        type(a)
-        for a in commit.file_actions()
-        if isinstance(a, AddFile | RemoveFile) and a.data_change
-    }
-    if RemoveFile not in kinds:
-        return False
-    return policies.skip_change_commits or AddFile not in kinds
 
 
 async def after_loss(

@@ -57,7 +57,7 @@ async def run_feed(feed: Feed) -> None:
     """
     await feed.offsets.acquire()
     try:
-        pause = feed.options.retry.pause_min_s
+        backoff = feed.options.retry.backoff(feed.jitter)
         while True:
             written = feed.metrics.versions_delivered
             try:
@@ -66,9 +66,8 @@ async def run_feed(feed: Feed) -> None:
                 if e.family != "rejoin":
                     feed.metrics.retried(e)
                 if feed.metrics.versions_delivered > written:
-                    pause = feed.options.retry.pause_min_s
-                await anyio.sleep(e.retry_after_s or pause * (0.5 + feed.jitter() / 2))
-                pause = min(pause * 2, feed.options.retry.pause_max_s)
+                    backoff.reset()
+                await anyio.sleep(backoff.next_s(e.retry_after_s))
             except FeedPaused:
                 raise
             except TailerError as e:

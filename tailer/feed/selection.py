@@ -8,8 +8,6 @@ in the same way, so that no sink learns of a column that it must not know.
 from __future__ import annotations
 
 import json
-import operator
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -19,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, ChangeFile
+from tailer.delta.comparisons import Comparison, IsNull, Node, Not, NotUnderstood, Parser
 from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.schema import parse_schema
 from tailer.delta.snapshot import TableState
@@ -32,31 +31,41 @@ MASKS: tuple[Mask, ...] = ("drop", "redact", "hash")
 REDACTED = "[redacted]"
 _DIGEST_BYTES = 16
 
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "=": operator.eq, "!=": operator.ne, "<>": operator.ne,
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
-_TOKEN = re.compile(
-    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[+-]?\d+(?:\.\d+)?)|(?P<quoted>`(?:[^`]|``)+`)"
-    r"|(?P<sign><=|>=|<>|!=|=|<|>)|(?P<mark>[(),])|(?P<word>[^\W\d]\w*))"
-)
+#: How a partition's value compares with the literals.
+_COMPARISONS: dict[str, Callable[[Any, list[Any]], bool]] = {
+    "=": lambda value, literals: bool(value == literals[0]),
+    "<>": lambda value, literals: bool(value != literals[0]),
+    "<": lambda value, literals: bool(value < literals[0]),
+    "<=": lambda value, literals: bool(value <= literals[0]),
+    ">": lambda value, literals: bool(value > literals[0]),
+    ">=": lambda value, literals: bool(value >= literals[0]),
+    "in": lambda value, literals: value in literals,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """One comparison: ``values`` are literals as texts; a sign is also in, not in, (not) null."""
+    """One comparison of a partition column, perhaps negated."""
 
-    column: str
-    sign: str
-    values: tuple[str, ...]
+    test: Comparison | IsNull
+    negated: bool
+
+    @classmethod
+    def of(cls, node: Node) -> _Term:
+        """Make a term of what the parser gives for one comparison."""
+        test = node.child if isinstance(node, Not) else node
+        assert isinstance(test, Comparison | IsNull)
+        return cls(test, negated=isinstance(node, Not))
 
     def holds(self, file: ChangeFile, zone: str) -> bool:
+        """Whether it is true for the rows of a file."""
+        column = self.test.column
         fields = {f.name.lower(): f for f in file.state.partition_fields()}
-        found = fields.get(self.column.lower())
+        found = fields.get(column.lower())
         if found is None:
             names = ", ".join(f.name for f in file.state.partition_fields()) or "none"
             raise TableError(
-                f"`where` names {self.column!r}, which is not a partition column of this version",
+                f"`where` names {column!r}, which is not a partition column of this version",
                 version=file.version,
                 hint=f"its partition columns are: {names}",
             )
@@ -69,28 +78,27 @@ class _Term:
         except TableError as e:
             raise e.at(version=file.version, path=file.path) from None
         value = _key(partition_scalar(text, found.type, zone))
-        if self.sign in ("null", "not null"):
-            return (value is None) is (self.sign == "null")
+        if isinstance(self.test, IsNull):
+            return (value is None) is not self.negated
         if value is None:
             return False  # as SQL has it: null compares to nothing
         try:
             literals = self.literals(found, zone)
         except ConfigError as e:
             raise TableError(f"`where` {e}", version=file.version) from None
-        if self.sign in ("in", "not in"):
-            return (value in literals) is (self.sign == "in")
-        return bool(_COMPARISONS[self.sign](value, literals[0]))
+        return _COMPARISONS[self.test.op](value, literals) is not self.negated
 
     def literals(self, column: StructField, zone: str) -> list[Any]:
         """The values, of the column's type. Raises :class:`ConfigError` for one that is not."""
         found = []
-        for value in self.values:
+        for literal in self.test.literals if isinstance(self.test, Comparison) else ():
             try:
-                found.append(_key(partition_scalar(value, column.type, zone)))
+                found.append(_key(partition_scalar(literal.text, column.type, zone)))
             except TableError:
                 kind = column.type.name if isinstance(column.type, PrimitiveType) else "text"
                 raise ConfigError(
-                    f"compares {self.column!r} with {value!r}, which is not a valid {kind}"
+                    f"compares {self.test.column!r} with {literal.text!r}, "
+                    f"which is not a valid {kind}"
                 ) from None
         return found
 
@@ -120,11 +128,12 @@ class Where:
         for a value that is not of its column's type."""
         known = {f.name.lower(): f for f in state.partition_fields()}
         for term in self.terms:
-            if term.column.lower() in known:
-                term.literals(known[term.column.lower()], "UTC")
+            column = term.test.column
+            if column.lower() in known:
+                term.literals(known[column.lower()], "UTC")
             else:
                 raise ConfigError(
-                    f"names {term.column!r}, and the table's partition columns are: "
+                    f"names {column!r}, and the table's partition columns are: "
                     + (", ".join(f.name for f in state.partition_fields()) or "none")
                 )
 
@@ -134,73 +143,15 @@ def parse_where(text: str) -> Where:
 
     Raises :class:`ConfigError` for anything else.
     """
-    tokens, at = [], 0
-    stripped = text.rstrip()
-    while at < len(stripped):
-        match = _TOKEN.match(stripped, at)
-        if match is None or match.lastgroup is None:
-            raise _unclear(text, stripped[at:].strip())
-        tokens.append((match.lastgroup, match[match.lastgroup]))
-        at = match.end()
-    parser = _Parser(text, tokens)
-    terms = [parser.term()]
-    while parser.tokens:
-        parser.word("and")
-        terms.append(parser.term())
-    return Where(text, tuple(terms))
-
-
-def _unclear(text: str, rest: str) -> ConfigError:
-    return ConfigError(
-        f"is {text!r}, not understood at {rest!r}; it must be comparisons of partition columns "
-        "joined by `and`, as in country = 'DE' and year >= 2020; also in (...), is [not] null"
-    )
-
-
-class _Parser:
-    def __init__(self, text: str, tokens: list[tuple[str, str]]) -> None:
-        self.text = text
-        self.tokens = tokens
-
-    def _take(self, *kinds: str) -> str:
-        if not self.tokens or self.tokens[0][0] not in kinds:
-            raise _unclear(self.text, " ".join(value for _, value in self.tokens) or "its end")
-        return self.tokens.pop(0)[1]
-
-    def _is_next(self, word: str) -> bool:
-        if self.tokens and self.tokens[0][1].lower() == word:
-            self.tokens.pop(0)
-            return True
-        return False
-
-    def word(self, word: str) -> None:
-        if not self._is_next(word):
-            self._take("none")
-
-    def _literal(self) -> str:
-        if self.tokens and self.tokens[0][1].lower() in ("true", "false"):
-            return self._take("word").lower()
-        value = self._take("text", "number")
-        return value[1:-1].replace("''", "'") if value.startswith("'") else value
-
-    def term(self) -> _Term:
-        column = self._take("word", "quoted")
-        if column.startswith("`"):
-            column = column[1:-1].replace("``", "`")
-        if self._is_next("is"):
-            negated = self._is_next("not")
-            self.word("null")
-            return _Term(column, "not null" if negated else "null", ())
-        negated = self._is_next("not")
-        if negated or (self.tokens and self.tokens[0][1].lower() == "in"):
-            self.word("in")
-            self.word("(")
-            values = [self._literal()]
-            while self._is_next(","):
-                values.append(self._literal())
-            self.word(")")
-            return _Term(column, "not in" if negated else "in", tuple(values))
-        return _Term(column, self._take("sign"), (self._literal(),))
+    try:
+        terms = Parser(text).conjunction()
+    except NotUnderstood as e:
+        raise ConfigError(
+            f"is {text!r}, not understood at {e.rest!r}; it must be comparisons of partition "
+            "columns joined by `and`, as in country = 'DE' and year >= 2020; also in (...), "
+            "is [not] null"
+        ) from None
+    return Where(text, tuple(_Term.of(term) for term in terms))
 
 
 @dataclass(frozen=True, slots=True)

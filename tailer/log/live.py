@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import anyio.to_thread
 
+from tailer.decode.plan import ChangeSource, counts_files
 from tailer.delta.checkpoint import KEYS
 from tailer.delta.commit import KEY_BYTES, Commit, file_digest
 from tailer.errors import DataLoss, no_room, spilling
@@ -52,14 +53,14 @@ class LiveFiles:
         self._moot: Moot = frozenset()
 
     async def moot(
-        self, log: DeltaLog, commit: Commit, *, wanted: bool, spill_folder: str | None = None
+        self, log: DeltaLog, commit: Commit, source: ChangeSource, spill_folder: str | None = None
     ) -> Moot:
         """The file actions of a commit that change nothing, each given as its digest.
 
         Commits come in order; one that is asked for out of order costs a look at the whole
-        snapshot before it, unless it is the last one once more. Without ``wanted`` nobody needs to
-        know, and nothing is read for it: the files are only kept up to date. Where the version
-        before can't be built any more, the commit is believed.
+        snapshot before it, unless it is the last one once more. Nothing is read for a commit whose
+        changes ``source`` does not find by its files: those are only kept up to date. Where the
+        version before can't be built any more, the commit is believed.
         """
         if self._told is not None:
             return self._told.get(commit.version, frozenset())
@@ -70,6 +71,7 @@ class LiveFiles:
             return self._moot
         if self._keys is None or not self._leads_to(commit):
             self.forget()
+            wanted = counts_files(commit, source)
             if not wanted or not await self._load(log, commit.version - 1, spill_folder):
                 return frozenset()
         keys, self._at = self._keys, None

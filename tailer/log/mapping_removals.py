@@ -10,7 +10,7 @@ from tailer.changes import Offset
 from tailer.decode.naming import Removal
 from tailer.delta.features import supports
 from tailer.delta.snapshot import TableState
-from tailer.delta.types import ArrayType, DataType, MapType, StructType
+from tailer.delta.types import StructType, all_fields
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.table import DeltaLog
 
@@ -86,15 +86,6 @@ def _same_mapping(before: TableState, after: TableState) -> bool:
     return any(column in known and _GENERATED(column[1]) for column in _columns(after.schema))
 
 
-def _columns(data_type: DataType) -> Iterator[tuple[int | None, str]]:
+def _columns(schema: StructType) -> Iterator[tuple[int | None, str]]:
     """Id and physical name of each column, nested ones too."""
-    match data_type:
-        case StructType(fields):
-            for field in fields:
-                yield field.field_id, field.physical_name
-                yield from _columns(field.type)
-        case ArrayType(element):
-            yield from _columns(element)
-        case MapType(key, value):
-            yield from _columns(key)
-            yield from _columns(value)
+    return ((field.field_id, field.physical_name) for field in all_fields(schema))

@@ -5,12 +5,14 @@ How it is followed as it grows is in :mod:`tailer.log.follow`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, closing
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
+import pyarrow as pa
 
 from tailer.delta.actions import Action, AddFile
 from tailer.delta.checkpoint import FILES, adds_of
@@ -33,6 +35,9 @@ from tailer.log.json_files import MEMORY_BYTES_MAX, JsonFiles
 from tailer.store import LOG_DIR, ChangeSourced, Store
 
 __all__ = ["DeltaLog", "versions_of"]
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 class DeltaLog:
@@ -215,28 +220,48 @@ class DeltaLog:
         None is given before the checkpoint's list is read to its end. Raises as
         :meth:`whole_way`.
         """
-        segment, listed = await self.whole_way(snapshot, fields)
         live = Reconciliation().live
+        found = self.live(
+            snapshot, fields, adds_of, lambda n, lines: read_actions(n, lines()), live
+        )
+        async with aclosing(found) as batches:
+            async for adds in batches:
+                for add in adds:
+                    yield add
+
+    async def live(
+        self,
+        snapshot: Snapshot,
+        fields: Sequence[str],
+        of_batch: Callable[[pa.RecordBatch], Iterator[T]],
+        of_lines: Callable[[str, Lines], Iterator[T]],
+        live: Callable[..., Iterator[U]],
+    ) -> AsyncGenerator[list[U], None]:
+        """The snapshot's adds, in lists: those of the newest commits first, then the checkpoint's.
+
+        ``of_batch`` and ``of_lines`` make actions of what the log has; ``fields`` are read of a
+        checkpoint's. ``live`` leaves out those that are not in the table, as
+        :meth:`Reconciliation.live` does. Raises as :meth:`whole_way`.
+        """
+        segment, listed = await self.whole_way(snapshot, fields)
         with closing(listed):
             for file in reversed(segment.deltas):
                 try:
-                    found = chunks(live(await self._json_actions(file.name)))
-                    async with aclosing(found) as batches:
-                        async for adds in batches:
-                            for add in adds:
-                                yield add
+                    actions = of_lines(file.name, await self.lines(file.name))
+                    async with aclosing(chunks(live(actions))) as batches:
+                        async for batch in batches:
+                            yield batch
                 except TableError as e:
                     raise self._at(e).at(version=file.version, path=file.name) from None
                 except FileNotFoundError as e:
                     raise self._vanished(e) from None
             listing = listed.items(
-                lambda batch: live(adds_of(batch), remember=False),
-                lambda name, lines: live(read_actions(name, lines()), remember=False),
+                lambda batch: live(of_batch(batch), remember=False),
+                lambda name, lines: live(of_lines(name, lines), remember=False),
             )
             async with aclosing(listing) as batches:
-                async for adds in batches:
-                    for add in adds:
-                        yield add
+                async for batch in batches:
+                    yield batch
 
     async def whole_way(
         self, snapshot: Snapshot, fields: Sequence[str]

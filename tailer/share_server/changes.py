@@ -17,13 +17,14 @@ from typing import Any
 
 import anyio.to_thread
 
-from tailer.decode.plan import Completions, counts_files, incomplete_removes, source_of
+from tailer.decode.plan import ChangeSource, Completions, source_of
 from tailer.delta.actions import AddFile, RemoveFile, action_of
 from tailer.delta.commit import Commit, file_digest
 from tailer.delta.snapshot import file_key
 from tailer.errors import TailerError
+from tailer.log.changes import CommitPlan, plan_commit
 from tailer.log.history import version_at_or_after, version_at_or_before
-from tailer.log.live import LiveFiles, Moot
+from tailer.log.live import LiveFiles
 from tailer.share_server.lines import LineWriter, choose_format
 from tailer.share_server.query import (
     Answer,
@@ -175,23 +176,14 @@ class _Walk:
         changed = commit.header.metadata is not None or commit.header.protocol is not None
         if self.historical and changed and commit.version > self.first:
             yield writer.metadata(commit.after, commit.version, None)
-        wanted = counts_files(commit, "cdf" if self.feed else "derived")
-        moot = await live.moot(self.table.log, commit, wanted=wanted)
-        completions = await self._completions(commit, moot)
-        lines = self._lines(commit, completions, moot, writer)
+        source: ChangeSource = "cdf" if self.feed else "derived"
+        moot = await live.moot(self.table.log, commit, source)
+        lines = self._lines(await plan_commit(self.table.log, commit, source, moot), writer)
         while chunk := await anyio.to_thread.run_sync(partial(_join, lines)):
             yield chunk
 
-    async def _completions(self, commit: Commit, moot: Moot) -> Completions:
-        """The adds from which removes take what they lack."""
-        if self.feed and commit.header.cdcs:
-            return {}
-        wanted = incomplete_removes(commit, moot)
-        return await self.table.log.find_files(commit.version - 1, wanted) if wanted else {}
-
-    def _lines(
-        self, commit: Commit, completions: Completions, moot: Moot, writer: LineWriter
-    ) -> Iterator[bytes]:
+    def _lines(self, plan: CommitPlan, writer: LineWriter) -> Iterator[bytes]:
+        commit = plan.commit
         by_cdc = self.feed and commit.header.cdcs > 0
         # Readers that take the lines as they come see what leaves before what comes.
         for wanted in ("cdc",) if by_cdc else ("remove", "add"):
@@ -200,11 +192,11 @@ class _Walk:
             for kind, values in raw_actions(commit.name, commit.lines):
                 if kind != wanted or (kind != "cdc" and not values.get("dataChange", True)):
                     continue
-                if moot and kind != "cdc" and _digest(kind, values) in moot:
+                if plan.moot and kind != "cdc" and _digest(kind, values) in plan.moot:
                     continue
                 action = values
                 if kind == "remove":
-                    action = _completed(values, completions)
+                    action = _completed(values, plan.completions)
                     if action.get("partitionValues") is None and writer.form == "parquet":
                         action = {**action, "partitionValues": {}}
                 yield writer.file(kind, action, commit.version, commit.timestamp_ms, snapshot=False)

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from tailer.delta.comparisons import And, Comparison, IsNull, Literal, Node, Not, Or
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import PrimitiveType, StructField
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog
 
-__all__ = ["ANYTHING", "And", "Comparison", "FileFacts", "IsNull", "May", "Node", "Not", "Or",
-           "columns_of", "size_of"]  # fmt: skip
+__all__ = ["ANYTHING", "FileFacts", "May", "Order", "columns_of", "size_of"]
 
 #: Strings in statistics are cut at 32 characters or more, and a bound may have been made from it.
 _PREFIX = 32
@@ -52,45 +50,29 @@ _NULL = May(False, False, True)
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """``column op literal``; ``op`` one of ``= < <= > >= <>``. ``value_type`` is the JSON
-    predicates' valueType, or None for an SQL literal: str, int, Decimal, bool, date, datetime."""
+class Order:
+    """How a column's values may stand to a literal: which of the three is possible for a row."""
 
-    op: str
-    column: str
-    literal: Any
-    value_type: str | None = None
+    less: bool
+    equal: bool
+    greater: bool
 
+    @classmethod
+    def of(cls, value: Any, literal: Any) -> Order:
+        """Compare one value that all rows have."""
+        return cls(value < literal, value == literal, value > literal)
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
-    """``column IS NULL``."""
-
-    column: str
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    """Negation."""
-
-    child: Node
-
-
-@dataclass(frozen=True, slots=True)
-class And:
-    """Conjunction."""
-
-    children: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Or:
-    """Disjunction."""
-
-    children: tuple[Node, ...]
-
-
-Node = Comparison | IsNull | Not | And | Or
+    def may(self, op: str, *, null: bool) -> May:
+        """What a comparison may be; ``null``: whether the column may be null."""
+        matches, differs = {
+            "=": (self.equal, self.less or self.greater),
+            "<>": (self.less or self.greater, self.equal),
+            "<": (self.less, self.equal or self.greater),
+            "<=": (self.less or self.equal, self.greater),
+            ">": (self.greater, self.less or self.equal),
+            ">=": (self.greater or self.equal, self.less),
+        }[op]
+        return May(matches, differs, null)
 
 
 def columns_of(node: Node) -> set[str]:
@@ -110,17 +92,9 @@ def size_of(node: Node) -> int:
             return 1 + size_of(child)
         case And(children) | Or(children):
             return 1 + sum(size_of(child) for child in children)
+        case Comparison("in", _, literals):
+            return 1 + len(literals)
     return 1
-
-
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<>": operator.ne,
-}
 
 
 class FileFacts:
@@ -157,6 +131,8 @@ class FileFacts:
                 each = [self.may(c) for c in children]
                 return May(any(m.true for m in each), all(m.false for m in each),
                            any(m.null for m in each))  # fmt: skip
+            case Comparison("in", column, literals):
+                return self.may(Or(tuple(Comparison("=", column, (one,)) for one in literals)))
         field = self._field(node.column)
         if field is None:
             return ANYTHING
@@ -178,7 +154,7 @@ class FileFacts:
         null = text is None or text == ""
         if isinstance(node, IsNull):
             return May(null, not null, False)
-        literal = _literal(node, field.type.name)
+        literal = _literal(node.literals[0], field.type.name)
         if literal is None:
             return ANYTHING
         if null:
@@ -190,8 +166,7 @@ class FileFacts:
         # A timestamp without a zone is in its writer's, which is not known here.
         if value is None or (field.type.name == "timestamp" and not _has_zone(text or "")):
             return ANYTHING
-        holds = _OPERATORS[node.op](value, literal)
-        return May(holds, not holds, False)
+        return Order.of(value, literal).may(node.op, null=False)
 
     def _statistics(self) -> dict[str, Any]:
         if self._stats is None:
@@ -219,7 +194,7 @@ class FileFacts:
             return May(not none_null, not all_null, False)
         if not isinstance(field.type, PrimitiveType):
             return ANYTHING
-        literal = _literal(node, field.type.name)
+        literal = _literal(node.literals[0], field.type.name)
         if literal is None:
             return ANYTHING
         if all_null:
@@ -227,22 +202,11 @@ class FileFacts:
         kind = field.type.name
         low = _bound(self._of("minValues", field), kind)
         high = _bound(self._of("maxValues", field), kind)
-        may_less, may_equal, may_greater = _against(literal, low, high, kind)
-        outcomes = {
-            "=": (may_equal, may_less or may_greater),
-            "<>": (may_less or may_greater, may_equal),
-            "<": (may_less, may_equal or may_greater),
-            "<=": (may_less or may_equal, may_greater),
-            ">": (may_greater, may_less or may_equal),
-            ">=": (may_greater or may_equal, may_less),
-        }
-        true, false = outcomes[node.op]
-        return May(true, false, not none_null)
+        return _order(literal, low, high, kind).may(node.op, null=not none_null)
 
 
-def _against(literal: Any, low: Any, high: Any, kind: str) -> tuple[bool, bool, bool]:
-    """Whether some value between the bounds (None: unknown) may be less than, equal to, or greater
-    than the literal."""
+def _order(literal: Any, low: Any, high: Any, kind: str) -> Order:
+    """How the values between the bounds (None: unknown) may stand to the literal."""
     below = above = True  # may there be a value <= literal, >= literal?
     less = greater = True
     if low is not None:
@@ -258,7 +222,7 @@ def _against(literal: Any, low: Any, high: Any, kind: str) -> tuple[bool, bool, 
             greater, above = top > literal, top >= literal
     if kind in ("float", "double"):
         greater = True  # NaN is greater than every number, and in no bound
-    return less, below and above, greater
+    return Order(less, below and above, greater)
 
 
 def _bound(value: Any, kind: str) -> Any:
@@ -303,29 +267,26 @@ def _comparable(value: Any, kind: str) -> Any:
     return value if kind in ("string", "date", "boolean", "timestamp") else None
 
 
-def _literal(node: Comparison, kind: str) -> Any:
+def _literal(literal: Literal, kind: str) -> Any:
     """The literal as a value of the column's type; None where the comparison is not understood."""
-    value = node.literal
-    if node.value_type is not None:
-        return _json_literal(value, node.value_type, kind)
-    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
-    if (kind in _INTEGERS or kind.startswith("decimal")) and is_number:
-        return Decimal(value)
-    if kind == "double" and is_number:
-        return float(value)
-    if kind == "boolean" and isinstance(value, bool):
-        return value
-    if kind == "string" and isinstance(value, str):
-        return value
+    text = literal.text
+    if literal.kind == "number":
+        if kind in _INTEGERS or kind.startswith("decimal"):
+            return Decimal(text)
+        return float(text) if kind == "double" else None
+    if literal.kind == "flag":
+        return text == "true" if kind == "boolean" else None
+    if literal.kind != "text":
+        return _typed_literal(text, literal.kind, kind)
+    if kind == "string":
+        return text
     if kind == "date":
-        return _date(value)
-    if kind in ("timestamp", "timestamp_ntz"):
-        return _moment(value, kind)
-    return None
+        return _date(text)
+    return _moment(text, kind)
 
 
-def _date(value: Any) -> dt.date | None:
-    if isinstance(value, str) and len(value) == 10:
+def _date(value: str) -> dt.date | None:
+    if len(value) == 10:
         try:
             return dt.date.fromisoformat(value)
         except ValueError:
@@ -333,9 +294,9 @@ def _date(value: Any) -> dt.date | None:
     return None
 
 
-def _moment(value: Any, kind: str) -> dt.datetime | None:
+def _moment(value: str, kind: str) -> dt.datetime | None:
     """A time that says its zone; without one it would be in a zone that only the client knows."""
-    if not isinstance(value, str) or not _has_zone(value) or kind != "timestamp":
+    if not _has_zone(value) or kind != "timestamp":
         return None
     try:
         moment = dt.datetime.fromisoformat(value)
@@ -344,11 +305,9 @@ def _moment(value: Any, kind: str) -> dt.datetime | None:
     return moment if moment.tzinfo is not None else None
 
 
-def _json_literal(value: Any, value_type: str, kind: str) -> Any:
-    """The literal of a JSON predicate. Where its type is narrower than the column's, the column
-    would have to be cast, which can change the order: that proves nothing."""
-    if not isinstance(value, str):
-        return None
+def _typed_literal(value: str, value_type: str, kind: str) -> Any:
+    """A literal that says its type. Where that type is narrower than the column's, the
+    column would have to be cast, which can change the order: that proves nothing."""
     try:
         if value_type in ("int", "long"):
             wide = {"int": 4, "long": 8}[value_type]

@@ -7,7 +7,7 @@ import datetime as dt
 import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import Reconciliation, Snapshot
 from tailer.delta.timestamps import enablement
 from tailer.errors import CorruptLog, TableError
-from tailer.log.checkpoints import chunks
 from tailer.log.live import LiveFiles
 from tailer.log.table import DeltaLog
 from tailer.share_server.grants import TableConfig
@@ -33,7 +32,6 @@ __all__ = ["SharedTable", "Tables", "missing_commit", "raw_actions"]
 _SNAPSHOTS_KEPT = 8
 #: So many sets of live files, each at the version where a client's last range has ended.
 _LIVE_KEPT = 2
-_BATCH = 512
 
 FileAction = tuple[str, dict[str, Any]]
 
@@ -133,26 +131,19 @@ class SharedTable:
             rising[version] = before
         return rising
 
-    async def live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """The snapshot's adds as the log has them, in batches, as they are found: memory grows
-        with the commits after the checkpoint, not with the table."""
-        segment, listed = await self.log.whole_way(snapshot, AS_LOGGED)
-        live = partial(_live, Reconciliation())
-        with closing(listed):
-            for file in reversed(segment.deltas):
-                raw = raw_actions(file.name, await self.log.lines(file.name))
-                async for batch in chunks(live(raw, remember=True), _BATCH):
-                    yield batch
-            listing = listed.items(
-                lambda batch: live((("add", add) for add in add_objects(batch)), remember=False),
-                lambda name, lines: live(raw_actions(name, lines), remember=False),
-            )
-            async for batch in listing:
-                yield batch
+    def live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """The snapshot's adds as the log has them, in lists (:meth:`DeltaLog.live`)."""
+        return self.log.live(
+            snapshot,
+            AS_LOGGED,
+            lambda batch: (("add", add) for add in add_objects(batch)),
+            raw_actions,
+            partial(_live, Reconciliation()),
+        )
 
 
 def _live(
-    reconciliation: Reconciliation, actions: Iterator[FileAction], *, remember: bool
+    reconciliation: Reconciliation, actions: Iterator[FileAction], *, remember: bool = True
 ) -> Iterator[dict[str, Any]]:
     for kind, values in actions:
         # Whether a file is live is told by its path and vector; its statistics cost most to read.

@@ -262,7 +262,7 @@ def _keep_running(
     stopping: threading.Event,
 ) -> None:
     feed = planned.feed
-    pause, acquired = feed.options.retry.pause_min_s, False
+    backoff, acquired = feed.options.retry.backoff(feed.jitter), False
     try:
         portal.call(feed.offsets.acquire)
         acquired = True
@@ -276,9 +276,8 @@ def _keep_running(
                 planned.ended = failure
                 return
             if feed.metrics.versions_delivered > written:
-                pause = feed.options.retry.pause_min_s
-            stopping.wait(failure.retry_after_s or pause)
-            pause = min(pause * 2, feed.options.retry.pause_max_s)
+                backoff.reset()
+            stopping.wait(backoff.next_s(failure.retry_after_s))
     except TailerError as e:
         feed.metrics.failed(e)
         planned.ended = e

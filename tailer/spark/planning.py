@@ -14,20 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from tailer.changes import COUNTING, ChangeFile, Offset, plan_id
 from tailer.decode.naming import Removal
-from tailer.decode.plan import (
-    counts_files,
-    incomplete_removes,
-    plan_changes,
-    plan_rewrite,
-    plan_snapshot,
-    source_of,
-)
-from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
+from tailer.decode.plan import is_passed_over, plan_snapshot
 from tailer.delta.checkpoint import WITH_STATISTICS
 from tailer.delta.commit import Commit
 from tailer.delta.schema import arrow_schema
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, TableError, UnsupportedTable
+from tailer.log.changes import plan_commit
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.live import LiveFiles
 from tailer.log.mapping_removals import KnownRemovals
@@ -163,9 +156,9 @@ class Planner:
         planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms))
         if not files:
             return planned
-        source = self.options.change_source
-        moot = await self._live.moot(self.log, commit, wanted=counts_files(commit, source))
-        if self.options.paired:
+        options, source = self.options, self.options.change_source
+        moot = await self._live.moot(self.log, commit, source)
+        if options.paired:
             header = commit.header
             count = header.cdcs or header.adds + header.removes
             told = {commit.version: moot} if moot else {}
@@ -173,18 +166,15 @@ class Planner:
             return replace(planned, rewrite=order)
         if moot and self._is_former(at):  # rows were counted that the version does not have
             planned = replace(planned, offset=replace(at, index=0))
-        if self._passed_over(commit):
+        if is_passed_over(commit, options):
             return planned
-        derived = source_of(commit, source) == "derived"
-        lacking = incomplete_removes(commit, moot, derived=derived)
-        known = await self.log.find_files(commit.version - 1, lacking)
-        if not derived:
-            found = plan_changes(commit, known, moot)
-            planned.files.extend(f for f in found if self._wanted(f.path))
+        plan = await plan_commit(self.log, commit, source, moot)
+        if not plan.compares:
+            planned.files.extend(f for f in plan.files() if self._wanted(f.path))
             return planned
-        rewrite = plan_rewrite(commit, known, moot)
+        rewrite = plan.rewrite()
         if rewrite.needs_diff:
-            if self.options.exclude is not None:
+            if options.exclude is not None:
                 self._check_exclusion(rewrite.leaving + rewrite.coming, commit)
             return replace(planned, rewrite=rewrite_order(commit, rewrite))
         planned.files.extend(f for f in (*rewrite.leaving, *rewrite.coming) if self._wanted(f.path))
@@ -205,18 +195,6 @@ class Planner:
                     path=file.path,
                     hint="exclude no such file, or read a table with a change data feed",
                 )
-
-    def _passed_over(self, commit: Commit) -> bool:
-        """Whether the query asked to pass over commits such as this one, as in Delta's source."""
-        options = self.options
-        if not (options.skip_change_commits or options.ignore_deletes):
-            return False
-        added = removed = 0
-        for action in commit.file_actions():
-            if not isinstance(action, AddCDCFile) and action.data_change:
-                added += isinstance(action, AddFile)
-                removed += isinstance(action, RemoveFile)
-        return removed > 0 and (options.skip_change_commits or added == 0)
 
     async def newest(self) -> int:
         """The table's newest version."""

@@ -422,8 +422,7 @@ def test_a_snapshot_that_is_interrupted_leaves_no_output(tmp_path: Path) -> None
     table.commit(add)
     output = tmp_path / "out.jsonl"
     with started("snapshot", table.folder, "--output", output) as program:
-        while not any(file.stat().st_size for file in tmp_path.glob(".out.*.tmp")):
-            program.wait_a_moment(0.05)
+        program.wait_for(lambda: any(f.stat().st_size for f in tmp_path.glob(".out.*.tmp")))
         assert program.stop(signal.SIGINT) == 1
     assert not output.exists()
     assert list(tmp_path.glob(".*.tmp")) == []

@@ -8,7 +8,6 @@ import json
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Any
 import aiohttp
 import anyio
 import anyio.to_thread
+
+from tests.support.waiting import eventually
 
 __all__ = ["Page", "browser_program", "open_page"]
 
@@ -121,8 +122,7 @@ def _browser() -> Iterator[int]:
 
 
 def _debugging_port(file: Path) -> int:
-    for _ in range(3000):
-        if file.exists() and (text := file.read_text()).strip():
-            return int(text.splitlines()[0])
-        time.sleep(0.05)
-    raise AssertionError("the browser did not start within 150 seconds")
+    text = eventually(
+        lambda: file.exists() and file.read_text().strip(), why="the browser starts", pause_s=0.05
+    )
+    return int(str(text).splitlines()[0])

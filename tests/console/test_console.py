@@ -63,9 +63,7 @@ async def console(folder: Path, token: str) -> AsyncIterator[Page]:
     config = folder / "tailer.toml"
     config.write_text(f'[daemon]\nhttp = "127.0.0.1:{port}"\ntoken = "{token}"\n{feeds}')
     with started("run", config) as daemon:
-        while not (folder / "orders.jsonl").exists():
-            assert daemon.process.poll() is None, str(daemon)
-            await anyio.to_thread.run_sync(daemon.wait_a_moment)
+        await anyio.to_thread.run_sync(daemon.wait_for, (folder / "orders.jsonl").exists)
         async with open_page(f"http://127.0.0.1:{port}/") as page:
             yield page
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.ordered import SCHEMA, TOKEN, Setting, until, wait_for_count, wait_for_state
+from tests.support.ordered import SCHEMA, TOKEN, Setting, wait_for_count, wait_for_state
 from tests.support.programs import run_tailer
 
 
@@ -22,21 +22,22 @@ def setting(tmp_path: Path) -> Setting:
 def test_a_feed_is_paused_resumed_stopped_and_started(setting: Setting) -> None:
     table = setting.table("orders")
     setting.feed("orders")
+    setting.feed("clock", table="orders")
     with setting.program() as program:
-        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("orders") == setting.ids("clock") == [0, 1, 2])
         for order, state, lease in (("pause", "paused", "held"), ("stop", "stopped", "none")):
             assert setting.order("orders", order) == (202, {"feed": "orders", "order": order})
             wait_for_state(program, setting, state)
             assert setting.status("orders")["lease"] == lease
             before = setting.ids("orders")
             table.insert([{"id": 10}])
-            program.wait_a_moment(0.2)
+            program.wait_for(lambda: len(setting.ids("clock")) > len(before))  # noqa: B023
             assert setting.ids("orders") == before
             assert setting.ask("GET", "/readyz")[0] == 200, "it rests because it is to"
             setting.order("orders", "resume" if order == "pause" else "start")
             wait_for_count(program, setting, len(before) + 1)
         # An event is in the file before it is counted.
-        until(program, lambda: setting.status("orders")["events"] == 5)
+        program.wait_for(lambda: setting.status("orders")["events"] == 5)
         status = setting.status("orders")
         assert (status["state"], status["lease"]) == ("following", "held")
         assert status["offset"]["version"] == 4
@@ -47,7 +48,7 @@ def test_control_needs_the_token(setting: Setting) -> None:
     setting.table("orders")
     setting.feed("orders")
     with setting.program() as program:
-        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
         for token in (None, "", "wrong", TOKEN[:-1]):
             assert setting.ask("GET", "/api/v1/feeds", token=token)[0] == 401
             assert setting.ask("POST", "/api/v1/feeds/orders/stop", token=token)[0] == 401
@@ -80,7 +81,7 @@ def test_without_a_token_status_is_read_here_and_nothing_is_changed(setting: Set
     setting.table("orders")
     setting.feed("orders")
     with setting.program() as program:
-        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
         (feed,) = setting.ask("GET", "/api/v1/feeds", token=None)[1]["feeds"]
         assert feed["name"] == "orders"
         for host in ("localhost:1", "[::1]:1"):
@@ -97,7 +98,7 @@ def test_the_token_may_lie_in_a_file(setting: Setting) -> None:
     setting.table("orders")
     setting.feed("orders")
     with setting.program() as program:
-        until(program, lambda: setting.status("orders")["state"] == "following")
+        program.wait_for(lambda: setting.status("orders")["state"] == "following")
         assert program.stop() == 0
 
 
@@ -105,13 +106,13 @@ def test_a_new_schema_waits_for_a_resume(setting: Setting) -> None:
     table = setting.table("orders")
     setting.feed("orders", 'on_schema_change = "pause"')
     with setting.program() as program:
-        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
         table.schema = pa.schema([*SCHEMA, ("country", pa.string())])
         table.commit(table.metadata(), table.add([{"id": 3, "country": "DE"}]))
-        until(program, lambda: setting.status("orders")["state"] == "paused")
+        program.wait_for(lambda: setting.status("orders")["state"] == "paused")
         assert "added country" in setting.status("orders")["last_error"]
         setting.order("orders", "resume")
-        until(program, lambda: setting.ids("orders") == [0, 1, 2, 3])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2, 3])
         assert program.stop() == 0
 
 
@@ -121,21 +122,21 @@ def test_a_version_that_stops_a_feed_is_skipped(setting: Setting) -> None:
     setting.feed("orders")
     setting.feed("other")
     with setting.program() as program:
-        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
         add = table.add([{"id": 3}])
         (table.folder / add["add"]["path"]).unlink()
         table.commit(add)
         table.insert([{"id": 4}])
-        until(program, lambda: setting.status("orders")["state"] == "failed")
+        program.wait_for(lambda: setting.status("orders")["state"] == "failed")
         assert "the data file is gone" in setting.status("orders")["last_error"]
         assert setting.ask("GET", "/readyz")[0] == 503
         assert setting.order("orders", "skip", version=2)[0] == 202
-        until(program, lambda: setting.ids("orders") == [0, 1, 2, 4])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2, 4])
         assert [n["_notice"] for n in setting.lines("orders") if "_notice" in n] == [
             "skipped_version"
         ]
         other.insert([{"id": 3}])
-        until(program, lambda: setting.ids("other") == [0, 1, 2, 3])
+        program.wait_for(lambda: setting.ids("other") == [0, 1, 2, 3])
         assert program.stop() == 0
 
 
@@ -143,12 +144,12 @@ def test_a_table_is_read_again_while_changes_go_on(setting: Setting) -> None:
     table = setting.table("orders")
     setting.feed("orders")
     with setting.program() as program:
-        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
         assert setting.order("orders", "resnapshot")[0] == 202
-        until(program, lambda: len(setting.ids("orders")) == 6)
-        until(program, lambda: setting.status("orders")["resnapshots"] == 0)
+        program.wait_for(lambda: len(setting.ids("orders")) == 6)
+        program.wait_for(lambda: setting.status("orders")["resnapshots"] == 0)
         table.insert([{"id": 3}])
-        until(program, lambda: setting.ids("orders")[6:] == [3])
+        program.wait_for(lambda: setting.ids("orders")[6:] == [3])
         kinds = [n["_notice"] for n in setting.lines("orders") if "_notice" in n]
         assert kinds == ["snapshot_begin", "snapshot_end"]
         assert program.stop() == 0
@@ -161,7 +162,7 @@ def test_the_configuration_is_read_again(setting: Setting, *, by_signal: bool) -
     for name in ("same", "gone", "changed"):
         setting.feed(name)
     with setting.program() as program:
-        until(program, lambda: all(setting.ids(n) for n in ("same", "gone", "changed")))
+        program.wait_for(lambda: all(setting.ids(n) for n in ("same", "gone", "changed")))
         del setting.feeds["gone"]
         setting.feed("changed", "batch_rows_max = 1")
         setting.feed("new")
@@ -173,7 +174,7 @@ def test_the_configuration_is_read_again(setting: Setting, *, by_signal: bool) -
                 200,
                 {"started": ["new"], "stopped": ["gone"], "restarted": ["changed"]},
             )
-        until(program, lambda: setting.ids("new") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("new") == [0, 1, 2])
         names = {feed["name"] for feed in setting.ask("GET", "/api/v1/feeds")[1]["feeds"]}
         assert names == {"same", "changed", "new"}
         assert setting.ids("changed") == [0, 1, 2], "it went on from its offset"
@@ -195,12 +196,12 @@ def test_a_reload_leaves_the_state_where_it_is(setting: Setting) -> None:
     table = setting.table("orders")
     setting.feed("orders")
     with setting.program() as program:
-        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
         setting.state = "elsewhere"
         setting.feed("orders", "batch_rows_max = 1")
         assert setting.ask("POST", "/api/v1/reload")[1]["restarted"] == ["orders"]
         table.insert([{"id": 3}])
-        until(program, lambda: 3 in setting.ids("orders"))
+        program.wait_for(lambda: 3 in setting.ids("orders"))
         assert setting.ids("orders") == [0, 1, 2, 3], "it went on from its offset"
         assert any("daemon.state has changed" in e for e in program.errors)
         assert program.stop() == 0
@@ -211,14 +212,13 @@ def test_tables_of_a_pattern_come_and_go(setting: Setting) -> None:
     setting.table("lake/one")
     setting.feed("lake", "discover_s = 0.1", table="lake/*/", output="lake-{table}.jsonl")
     with setting.program() as program:
-        until(program, lambda: setting.ids("lake-one") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("lake-one") == [0, 1, 2])
         setting.table("lake/two", 2)
-        until(program, lambda: setting.ids("lake-two") == [0, 1])
+        program.wait_for(lambda: setting.ids("lake-two") == [0, 1])
         assert setting.status("lake/two")["state"] == "following"
         assert setting.order("lake/two", "pause")[0] == 202
         shutil.rmtree(setting.folder / "lake" / "one")
-        until(
-            program,
+        program.wait_for(
             lambda: (
                 [f["name"] for f in setting.ask("GET", "/api/v1/feeds")[1]["feeds"]] == ["lake/two"]
             ),
@@ -247,12 +247,12 @@ def test_several_sinks_have_offsets_of_their_own(setting: Setting) -> None:
     setting.table("orders")
     setting.feed_of_two()
     with setting.program() as program:
-        until(program, lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2])
         assert setting.status("orders")["sinks"] == ["a: jsonl", "b: jsonl"]
         assert program.stop() == 0
     assert run_tailer("offsets", "reset", setting.config, "orders/b").returncode == 0
     with setting.program() as program:
-        until(program, lambda: setting.ids("b") == [0, 1, 2] * 2)
+        program.wait_for(lambda: setting.ids("b") == [0, 1, 2] * 2)
         assert program.stop() == 0
     assert setting.ids("a") == [0, 1, 2]
 
@@ -262,7 +262,7 @@ def test_log_lines_may_be_json(setting: Setting) -> None:
     setting.table("orders")
     setting.feed("orders")
     with setting.program() as program:
-        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
         assert program.stop() == 0
     # Python's own development mode says things too, of its slow steps.
     lines = [json.loads(line) for line in program.errors if line.startswith("{")]
@@ -275,10 +275,10 @@ def test_what_is_paused_from_the_start_waits(setting: Setting) -> None:
     setting.table("orders")
     setting.feed("orders", "paused = true")
     with setting.program() as program:
-        until(program, lambda: setting.status("orders")["state"] == "paused")
+        program.wait_for(lambda: setting.status("orders")["state"] == "paused")
         assert setting.ids("orders") == []
         setting.order("orders", "resume")
-        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
         assert program.stop() == 0
 
 

@@ -18,7 +18,6 @@ import pytest
 from tailer.cli.main import main
 from tailer.testing.table import TableBuilder
 from tests.support.components import free_port
-from tests.support.ordered import until
 from tests.support.programs import Program, run_tailer, started, whole_lines
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -59,9 +58,7 @@ class Setting:
 
     def wait_for(self, program: Program, count: int) -> None:
         """Wait for so many events in the output, and for their offset."""
-        while len(self.ids) < count:
-            assert program.process.poll() is None, str(program)
-            program.wait_a_moment(0.02)
+        program.wait_for(lambda: len(self.ids) >= count)
 
     def offset(self, feed: str = "orders") -> dict[str, Any]:
         text = (self.folder / "state" / f"{feed}.offset.json").read_text()
@@ -387,7 +384,7 @@ def test_metrics_and_health_are_served(setting: Setting) -> None:
         setting.wait_for(program, 4)
         # An event is in the file before it is counted.
         delivered = 'tailer_commit_to_delivery_seconds_count{feed="orders"} 3.0'
-        until(program, lambda: delivered in get(port, "/metrics")[1])
+        program.wait_for(lambda: delivered in get(port, "/metrics")[1])
         assert get(port, "/healthz") == (200, '{"status": "ok"}')
         assert get(port, "/readyz") == (200, '{"status": "ready", "feeds": {}}')
         status, text = get(port, "/metrics")

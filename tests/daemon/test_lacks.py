@@ -61,9 +61,7 @@ def test_feeds_without_a_descriptor_wait_for_one(tmp_path: Path) -> None:
             lambda: any("tries again" in e and "Too many open files" in e for e in program.errors)
         )
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
-        while not all(len(whole_lines(output)) == 3 for output in outputs):
-            assert program.process.poll() is None, str(program)
-            program.wait_a_moment(0.05)
+        program.wait_for(lambda: all(len(whole_lines(output)) == 3 for output in outputs))
         assert program.stop() == 0
     assert not any(" stopped: " in line for line in program.errors), str(program)
     assert any("LimitNOFILE" in line for line in program.errors)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ import pytest
 
 from tailer.cli.main import main
 from tailer.testing.table import TableBuilder
+from tests.support.components import free_port
 from tests.support.programs import run_tailer, started, whole_lines
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -41,28 +44,32 @@ def ids(file: Path) -> list[int]:
 
 def test_a_full_disk_under_the_offsets_repeats_one_batch_and_no_more(tmp_path: Path) -> None:
     table = make_table(tmp_path / "orders", 0)
-    config = configure(tmp_path, orders="out.jsonl")
+    config, port = configure(tmp_path, orders="out.jsonl"), free_port()
+    config.write_text(config.read_text().replace('http = ""', f'http = "127.0.0.1:{port}"'))
+
+    def retries() -> int:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=150) as answer:
+            found = re.search(r'tailer_retries_total{feed="orders"} (\d+)', answer.read().decode())
+        return int(found[1]) if found else 0
+
     with started("run", config) as program:
         offset = tmp_path / "state" / "orders.offset.json"
 
         def saved() -> int:
             return int(json.loads(offset.read_text())["offset"]["version"])
 
-        while not offset.exists() or saved() < 2:
-            program.wait_a_moment(0.02)
+        program.wait_for(lambda: offset.exists() and saved() >= 2)
         full = offset.with_suffix(".tmp")
         full.symlink_to("/dev/full")
         table.insert([{"id": 1}])
-        while 1 not in ids(tmp_path / "out.jsonl"):
-            program.wait_a_moment(0.02)
-        program.wait_a_moment(2.0)  # for several attempts
+        program.wait_for(lambda: 1 in ids(tmp_path / "out.jsonl"))
+        program.wait_for(lambda: retries() > 3)
         assert ids(tmp_path / "out.jsonl") == [0, 1], "nothing is written that can't be recorded"
         told = [line for line in program.errors if "tries again:" in line]
         assert len(told) == 1, "once, however often it is tried"
         assert "the offset can't be saved" in told[0]
         full.unlink()
-        while saved() < 3:
-            program.wait_a_moment(0.02)
+        program.wait_for(lambda: saved() >= 3)
         assert ids(tmp_path / "out.jsonl") == [0, 1, 1]
         assert program.stop() == 0
 
@@ -72,16 +79,14 @@ def test_a_check_leaves_a_running_daemon_alone(tmp_path: Path) -> None:
     config = configure(tmp_path, orders="out.jsonl")
     with started("run", config) as program:
         program.wait_until(lambda: any(" following " in e for e in program.errors))
-        while not (tmp_path / "out.jsonl").exists():
-            program.wait_a_moment(0.02)
+        program.wait_for((tmp_path / "out.jsonl").exists)
         torn = tmp_path / "out.jsonl"
         done = run_tailer("check", config)
         assert done.returncode == 0, done.stderr
         assert "another process holds the offset" in done.stdout
         assert "its sink was not tried" in done.stdout
         table.insert([{"id": 1}])
-        while torn.read_text().count("\n") < 2:
-            program.wait_a_moment(0.02)
+        program.wait_for(lambda: torn.read_text().count("\n") >= 2)
         assert program.stop() == 0
     assert ids(torn) == [0, 1]
     done = run_tailer("check", config)
@@ -114,15 +119,13 @@ def test_two_daemons_with_one_file_do_not_cut_each_other(tmp_path: Path) -> None
     two = configure(tmp_path, 'state = "other"\n', others="out.jsonl")
     out = tmp_path / "out.jsonl"
     with started("run", one) as first:
-        while not out.exists() or out.read_text().count("\n") < 2:
-            first.wait_a_moment(0.02)
+        first.wait_for(lambda: out.exists() and out.read_text().count("\n") >= 2)
         with started("run", two) as second:
             second.wait_until(lambda: any(" following " in e for e in second.errors))
             second.wait_a_moment(0.5)
             assert ids(out) == [0, 1]
             assert first.stop() == 0
-            while out.read_text().count("\n") < 4:
-                second.wait_a_moment(0.02)
+            second.wait_for(lambda: out.read_text().count("\n") >= 4)
             assert second.stop() == 0
     assert ids(out) == [0, 1, 2, 3], "when the first has gone the second goes on by itself"
 

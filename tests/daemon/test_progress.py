@@ -16,7 +16,7 @@ from tailer.daemon.progress import FEEDS_MAX, Progress
 from tailer.feed.metrics import FeedMetrics
 from tailer.sink import load_sink
 from tailer.testing.table import TableBuilder
-from tests.support.ordered import Setting, until
+from tests.support.ordered import Setting
 from tests.support.programs import started
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -139,7 +139,7 @@ def test_a_reload_names_the_feeds_of_a_new_pattern(tmp_path: Path) -> None:
         setting.table(name)
     setting.feed("orders")
     with setting.program() as program:
-        until(program, lambda: setting.ids("orders") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
         setting.feed("lake", table="lake/*/", output="lake-{table}.jsonl")
         assert setting.ask("POST", "/api/v1/reload")[1] == {
             "started": ["lake/one", "lake/two"], "stopped": [], "restarted": [],

@@ -12,6 +12,7 @@ from tailer.daemon.runner import Runner
 from tailer.errors import TransientError
 from tailer.testing.faulty import Script
 from tests.support.rig import Rig
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -32,8 +33,7 @@ async def states(runner: Runner, last: str) -> None:
     """Run it until it is in that state, then end it."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(runner.run)
-        while runner.status(0.0).state != last:  # noqa: ASYNC110  # a status has no event
-            await anyio.sleep(0.001)
+        await eventually_async(lambda: runner.status(0.0).state == last, why=f"it is {last}")
         await runner.end()
 
 

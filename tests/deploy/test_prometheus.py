@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from tailer.testing.table import TableBuilder
 from tests.deploy.test_files import DEPLOY, accepted, program
 from tests.support.components import free_port
 from tests.support.programs import started
+from tests.support.waiting import eventually
 
 RULES = DEPLOY / "prometheus"
 # Of the process and of Prometheus itself, or only there once something has happened.
@@ -45,14 +46,12 @@ class Prometheus:
 
     def until(self, query: str) -> Any:
         """Wait until a query has a result."""
-        for _ in range(1500):
-            try:
-                if found := self.get("query", query=query)["result"]:
-                    return found
-            except (urllib.error.URLError, ConnectionError):  # it is only starting
-                pass
-            time.sleep(0.1)
-        raise AssertionError(f"{query} gave nothing")
+
+        def result() -> Any:
+            with suppress(urllib.error.URLError, ConnectionError):  # it is only starting
+                return self.get("query", query=query)["result"]
+
+        return eventually(result, why=f"{query} gave nothing", pause_s=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +66,7 @@ def daemon_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         'from = "earliest"\n[feeds.orders.sink]\ntype = "jsonl"\npath = "orders.jsonl"\n'
     )
     with started("run", folder / "tailer.toml") as running:
-        while not (folder / "orders.jsonl").exists():
-            assert running.process.poll() is None, str(running)
-            running.wait_a_moment(0.05)
+        running.wait_for((folder / "orders.jsonl").exists)
         yield port
 
 

@@ -41,16 +41,13 @@ def test_logrotate_loses_nothing(tmp_path: Path) -> None:
         daemon.wait_until(lambda: any(" following " in line for line in daemon.errors))
         for turn in range(3):
             table.insert([{"id": 2 * turn}])
-            while not out.exists() or not out.stat().st_size:
-                daemon.wait_a_moment(0.02)
+            daemon.wait_for(lambda: out.exists() and out.stat().st_size)
             accepted(rotate, "--force", "--state", tmp_path / "rotated", rules, cwd=tmp_path)
             table.insert([{"id": 2 * turn + 1}])
             told = f"{out} was renamed or removed: its next lines go into a new file"
             daemon.wait_until(lambda: sum(told in e for e in daemon.errors) > turn)  # noqa: B023
-            while not out.exists():
-                daemon.wait_a_moment(0.02)
-        while b'"id":5' not in out.read_bytes():
-            daemon.wait_a_moment(0.02)
+            daemon.wait_for(out.exists)
+        daemon.wait_for(lambda: b'"id":5' in out.read_bytes())
         assert daemon.stop() == 0
     files = sorted(out.parent.iterdir())
     assert [file.name for file in files] == [

@@ -44,9 +44,7 @@ def ids(file: Path) -> list[int] | None:
 
 
 def wait_for(program: Program, file: Path, *wanted: int) -> None:
-    while ids(file) != list(wanted):
-        assert program.process.poll() is None, str(program)
-        program.wait_a_moment(0.02)
+    program.wait_for(lambda: ids(file) == list(wanted))
 
 
 def library(name: str) -> bool:
@@ -101,8 +99,9 @@ def test_nothing_is_lost_nor_written_twice_on_a_disk_that_fills_up(tmp_path: Pat
             seen / name for name in ("out.jsonl", "filler", "state/orders.offset.json")
         )
         wait_for(daemon, out, 0)
-        while not offset.exists() or json.loads(offset.read_text())["offset"]["version"] < 2:
-            daemon.wait_a_moment(0.02)
+        daemon.wait_for(
+            lambda: offset.exists() and json.loads(offset.read_text())["offset"]["version"] >= 2
+        )
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(4096))

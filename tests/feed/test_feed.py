@@ -32,6 +32,7 @@ from tailer.testing.batches import change_batch
 from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
 from tests.support.rig import SCHEMA, Rig
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -120,8 +121,7 @@ async def test_another_table_in_the_place_of_one_that_was_only_waited_for_is_ref
     feed.start = start
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run_feed, feed)
-        while rig.metrics.offset is None:  # noqa: ASYNC110 - the metrics have no event for it
-            await anyio.sleep(0.001)
+        await eventually_async(lambda: rig.metrics.offset, why="it has started")
         tasks.cancel_scope.cancel()
     assert await rig.offset() == Offset(4), "nothing came, and the start is known"
     shutil.rmtree(rig.table.folder)
@@ -231,10 +231,12 @@ async def test_a_full_disk_is_waited_for(rig: Rig) -> None:
     async with anyio.create_task_group() as tasks:
         with full_disk(100_000):
             tasks.start_soon(run_feed, rig.feed(batch_rows_max=1000))
-            while rig.metrics.error is None:  # noqa: ASYNC110 - the metrics have no event for it
-                await anyio.sleep(0.001)
-            assert isinstance(rig.metrics.error, TransientError)
-            await anyio.sleep(0.05)
+            error = await eventually_async(lambda: rig.metrics.error, why="it fails")
+            assert isinstance(error, TransientError)
+            tried = rig.metric("tailer_retries_total")
+            await eventually_async(
+                lambda: rig.metric("tailer_retries_total") > tried, why="it fails again"
+            )
     unique = {event["_event_id"]: event["id"] for event in rig.events}
     assert list(unique.values()) == [*EVERYTHING, *range(1000, 4000)]
     assert await rig.offset() == Offset(5)

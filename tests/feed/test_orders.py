@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.s3.fixture import Bucket
-from tests.support.ordered import Setting, until, wait_for_count, wait_for_state
+from tests.support.ordered import Setting, wait_for_count, wait_for_state
 from tests.support.programs import run_tailer
 
 
@@ -44,7 +44,7 @@ def test_orders_outlive_a_kill(
     for number in (10, 11, 12):
         table.insert([{"id": number}])
     with setting.program() as program:
-        until(program, lambda: setting.status("orders")["state"] == "paused")
+        program.wait_for(lambda: setting.status("orders")["state"] == "paused")
         found = setting.status("orders")
         assert found["orders"] == {
             "paused": True, "skips": [3], "resnapshots": [{"where": None}],
@@ -56,8 +56,8 @@ def test_orders_outlive_a_kill(
         shown = run_tailer("offsets", "show", setting.config, "orders")
         assert '"paused": true' in shown.stderr
         assert setting.order("orders", "resume")[0] == 202
-        until(program, lambda: setting.version("orders") == 5)
-        until(program, lambda: setting.status("orders")["orders"] == {})
+        program.wait_for(lambda: setting.version("orders") == 5)
+        program.wait_for(lambda: setting.status("orders")["orders"] == {})
         program.process.kill()
         program.wait()
     notices = Counter(n["_notice"] for n in setting.lines("orders") if "_notice" in n)
@@ -66,7 +66,7 @@ def test_orders_outlive_a_kill(
     assert Counter(ids[3:])[10] >= 1
     table.insert([{"id": 13}])
     with setting.program() as program:
-        until(program, lambda: 13 in setting.ids("orders"))
+        program.wait_for(lambda: 13 in setting.ids("orders"))
         assert setting.ids("orders") == [*ids, 13], "nothing is done twice"
         assert program.stop() == 0
 
@@ -75,7 +75,7 @@ def test_orders_of_a_feed_with_several_sinks_outlive_a_restart(setting: Setting)
     table = setting.table("orders")
     setting.feed_of_two()
     with setting.program() as program:
-        until(program, lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2])
+        program.wait_for(lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2])
         setting.order("orders", "pause")
         assert program.stop() == 0
     table.insert([{"id": 3}])
@@ -83,7 +83,7 @@ def test_orders_of_a_feed_with_several_sinks_outlive_a_restart(setting: Setting)
         wait_for_state(program, setting, "paused")
         assert setting.ids("a") == setting.ids("b") == [0, 1, 2]
         setting.order("orders", "resume")
-        until(program, lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2, 3])
+        program.wait_for(lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2, 3])
         assert program.stop() == 0
     with setting.program() as program:
         wait_for_state(program, setting, "following")
@@ -108,8 +108,8 @@ def test_a_skip_can_be_taken_back(setting: Setting) -> None:
     for number in (3, 4, 5):
         table.insert([{"id": number}])
     with setting.program() as program:
-        until(program, lambda: setting.ids("orders") == [0, 1, 2, 3, 5])
-        until(program, lambda: setting.status("orders")["orders"] == {})
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2, 3, 5])
+        program.wait_for(lambda: setting.status("orders")["orders"] == {})
         status, answer = setting.order("orders", "unskip", version=3)
         assert status == 400
         assert answer["error"].endswith("the versions that are: none")
@@ -122,7 +122,7 @@ def test_a_skip_takes_only_versions_that_can_come(setting: Setting) -> None:
     setting.feed("orders")
     with setting.program() as program:
         wait_for_count(program, setting, 3)
-        until(program, lambda: setting.version("orders") == 2)
+        program.wait_for(lambda: setting.version("orders") == 2)
         for version, why in (
             (1, "the feed is at version 2"),
             (1_002, "the table's newest version is 1"),
@@ -133,7 +133,7 @@ def test_a_skip_takes_only_versions_that_can_come(setting: Setting) -> None:
             assert f"version {version} can't be skipped: {why}" in answer["error"]
         assert setting.order("orders", "skip", version=1_001)[0] == 202
         assert setting.order("orders", "stop")[0] == 202
-        until(program, lambda: setting.status("orders")["state"] == "stopped")
+        program.wait_for(lambda: setting.status("orders")["state"] == "stopped")
         assert setting.order("orders", "skip", version=1)[0] == 400
         assert program.stop() == 0
 
@@ -152,7 +152,7 @@ def test_a_reset_keeps_a_pause_and_forgets_what_else_was_ordered(setting: Settin
         wait_for_state(program, setting, "paused")
         assert setting.status("orders")["orders"] == {"paused": True}
         setting.order("orders", "resume")
-        until(program, lambda: setting.ids("orders") == [0, 1, 2, 0, 1, 2, 3])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2, 0, 1, 2, 3])
         assert program.stop() == 0
 
 

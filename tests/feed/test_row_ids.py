@@ -20,8 +20,8 @@ from tailer.decode.rows import DecodeOptions
 from tailer.feed.metrics import FeedMetrics, MetricFamilies, Observer
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
-from tailer.testing.writer import TableWriter
 from tests.support.feeds import batches, table_log
+from tests.tables.writer import TableWriter
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 

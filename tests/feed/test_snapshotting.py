@@ -18,6 +18,7 @@ from tailer.feed.snapshots import sorted_files
 from tailer.testing.faulty import Script
 from tests.support.feeds import without_pages
 from tests.support.rig import Rig
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -211,8 +212,10 @@ async def test_a_feed_that_rests_gives_signs_of_life(rig: Rig) -> None:
     feed = rig.feed(last=10, publish=PublishOptions(heartbeat_s=0.02))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run_feed, feed)
-        while rig.metric("tailer_notices_total", kind="heartbeat") < 3:  # noqa: ASYNC110
-            await anyio.sleep(0.01)
+        await eventually_async(
+            lambda: rig.metric("tailer_notices_total", kind="heartbeat") >= 3,
+            why="three heartbeats",
+        )
         tasks.cancel_scope.cancel()
     beat = rig.notices[-1]
     assert beat["details"]["offset"]["version"] == 2

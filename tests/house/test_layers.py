@@ -29,7 +29,7 @@ LAYERS = (
     ("changes",),
     ("delta",),
     ("settings",),
-    ("columns", "errors", "files"),
+    ("backoff", "columns", "errors", "files"),
     ("_columns",),  # compiled
 )
 RANKS = {name: -row for row, names in enumerate(LAYERS) for name in names}
@@ -49,7 +49,7 @@ IMPURE_MODULES = {
 }
 CLOCK_CALLS = {"now", "today", "utcnow"}
 
-SINKS_MAY_IMPORT = {"sink", "changes", "settings", "columns", "files", "errors"}
+SINKS_MAY_IMPORT = {"backoff", "changes", "columns", "errors", "files", "settings", "sink"}
 
 
 def violations(file: SourceFile) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.source import ROOT
+from tests.support.waiting import eventually
 
 PATIENCE_S = 280.0
 PROGRAM = """
@@ -125,9 +125,12 @@ def test_both_parts_of_a_run_that_is_ended_tidy_up(tmp_path: Path) -> None:
     there = [tmp_path / "first", tmp_path / "second"]
     first, second = (WAITS.format(here=str(path)) for path in there)
     with started(first, second) as run:
-        while not all(path.exists() for path in there):
+
+        def both() -> bool:
             assert run.poll() is None
-            time.sleep(0.02)
+            return all(path.exists() for path in there)
+
+        eventually(both, why="both parts run")
         run.send_signal(signal.SIGTERM)
         lines = run.communicate(timeout=PATIENCE_S)[0].splitlines()
     said = {"tests with Java: tidies up", "tests without Java: tidies up"}

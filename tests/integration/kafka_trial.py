@@ -30,6 +30,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.brokers import Brokers
 from tests.kafka.topics import Event, Reader, create_topic, read_topic
 from tests.support.feeds import table_log
+from tests.support.waiting import eventually
 
 __all__ = ["PARTITIONS", "TOPIC", "Daemon", "Trial", "check", "running", "survives", "wait_for"]
 
@@ -150,11 +151,12 @@ def running(thread: Writer | Watcher) -> Iterator[None]:
 
 def wait_for(what: Callable[[], bool], daemon: Daemon, why: str) -> None:
     """Wait until something is so, as long as the daemon lives."""
-    give_up = time.monotonic() + PATIENCE_S
-    while not what():
+
+    def probe() -> bool:
         daemon.check_alive()
-        assert time.monotonic() < give_up, f"{why}\n{daemon.log()}"
-        time.sleep(0.01)
+        return what()
+
+    eventually(probe, PATIENCE_S, lambda: f"{why}\n{daemon.log()}")
 
 
 @dataclass
@@ -172,12 +174,13 @@ class Trial:
     def wait_for_events(self) -> None:
         """Wait for some more events to be seen, and a moment on."""
         wanted = len(self.watcher.events) + self.moments.randint(1, 400)
-        give_up = time.monotonic() + PATIENCE_S
-        while len(self.watcher.events) < wanted:
+
+        def seen() -> bool:
             self.daemon.check_alive()
             self.check()
-            assert time.monotonic() < give_up, self.standstill()
-            time.sleep(0.01)
+            return len(self.watcher.events) >= wanted
+
+        eventually(seen, PATIENCE_S, self.standstill)
         time.sleep(self.moments.uniform(0.0, 0.05))
 
     def check(self) -> None:

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import CHANGE_TYPES
-from tailer.testing.model import Column, TableVersion, event_key, row_key
-from tailer.testing.writer import TableWriter
 from tests.property.operations import FEATURES, OPERATIONS, Setting, created, ensure, oldest
+from tests.tables.model import Column, TableVersion, event_key, row_key
+from tests.tables.writer import TableWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

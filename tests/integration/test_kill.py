@@ -24,6 +24,7 @@ import pytest
 
 from tailer.changes import Offset
 from tests.integration.killing import PacedWriter, in_order, without_repeats, writing
+from tests.support.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,6 @@ BATCH_ROWS = 20
 VERSION_ROWS = 200
 TABLE_ROWS = 2_000
 AWKWARD = ("größe", 'a "b"', "x\\y", "new\nline")
-PATIENCE_S = 150.0
 
 CONFIG = f"""
 [daemon]
@@ -148,15 +148,13 @@ class Daemon:
         end = Offset(writer.table.version() + 1)
         starts = self.starts()
         with self.running() as process:
-            deadline = time.monotonic() + PATIENCE_S
-            while self.starts() == starts:  # it may have been at the end already
+
+            def at_end() -> bool:
                 self.check_alive(process)
-                assert time.monotonic() < deadline, "the daemon did not start"
-                time.sleep(0.01)
-            while self.offset() < end:
-                self.check_alive(process)
-                assert time.monotonic() < deadline, f"{self.offset()} is not {end}"
-                time.sleep(0.01)
+                # It may have been at the end before it started.
+                return self.starts() > starts and self.offset() >= end
+
+            eventually(at_end, PATIENCE_S, lambda: f"{self.offset()} is not {end}")
             process.terminate()
             assert process.wait(PATIENCE_S) == 0
         assert self.offset() == end

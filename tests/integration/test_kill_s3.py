@@ -27,6 +27,7 @@ from tests.integration.killing import PacedWriter, in_order, without_repeats, wr
 from tests.s3.feed_program import BATCH_ROWS
 from tests.s3.fixture import Bucket, S3Server
 from tests.support.source import ROOT
+from tests.support.waiting import eventually
 
 ROUNDS = min(200, int(os.environ.get("TAILER_TORTURE_ROUNDS", "4")))
 VERSION_ROWS = 100
@@ -111,13 +112,16 @@ class Daemons:
                 process.kill()
 
     def wait_for(self, process: subprocess.Popen[str], what: Any, writer: Writer) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not what():
+        def probe() -> Any:
             assert process.poll() is None, process.stderr.read() if process.stderr else ""
             assert writer.error is None, writer.error
-            assert time.monotonic() < deadline, f"{self.document()}, {writer.table.version()}"
             writer.read_version = self.place()[0]
-            time.sleep(0.005)
+            return what()
+
+        def why() -> str:
+            return f"{self.document()}, {writer.table.version()}"
+
+        eventually(probe, PATIENCE_S, why, pause_s=0.005)
 
     def finish(self, name: str, writer: Writer) -> None:
         """Read to the table's end and end on SIGTERM."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Self
 
 from kafka import KafkaAdminClient
 
 from tests.kafka.broker import Broker, kafka_uuid
 from tests.kafka.topics import admin
+from tests.support.waiting import PATIENCE_S, eventually
 
 __all__ = ["Brokers"]
 
@@ -27,7 +28,6 @@ REPLICATED = {
     "controller.quorum.election.timeout.ms": "500",
     "controller.quorum.fetch.timeout.ms": "1000",
 }
-PATIENCE_S = 150.0
 
 
 class Brokers:
@@ -94,11 +94,9 @@ class Brokers:
 
     def wait_until_in_sync(self) -> None:
         """Wait until every partition has all of its replicas again, and every broker knows."""
-        give_up = time.monotonic() + PATIENCE_S
         for broker in self.all:
-            while missing := _out_of_sync(broker):
-                assert time.monotonic() < give_up, f"not in sync: {missing}"
-                time.sleep(0.1)
+            why = partial(_out_of_sync, broker)
+            eventually(lambda: not why(), PATIENCE_S, why, pause_s=0.1)  # noqa: B023
 
     def start_again(self, broker: Broker) -> None:
         """Start one that was ended; returns when every broker knows what it leads."""

@@ -174,13 +174,13 @@ def test_what_an_offset_store_remembers_of_the_records(kafka: Broker, tmp_path: 
     def run_until_kept(config: Path, key: str) -> str:
         state = tmp_path / "state" / "orders.offset.json"
         with started("run", config) as program:
-            while True:
+
+            def kept() -> bool:
                 found = json.loads(state.read_text()) if state.exists() else {}
-                kept = found.get("orders", {}).get("delivery", {}).get("key")
-                if kept == [key] and found["offset"]["version"] == 4:
-                    break
-                assert program.process.poll() is None, str(program)
-                program.wait_a_moment(0.1)
+                by = found.get("orders", {}).get("delivery", {}).get("key")
+                return bool(by == [key] and found["offset"]["version"] == 4)
+
+            program.wait_for(kept)
             assert program.stop() == 0
             return "".join(program.errors)
 

@@ -31,6 +31,7 @@ from tests.kafka.topics import (
     read_topic,
     set_topic_config,
 )
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 DRIVERS = pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
@@ -128,7 +129,9 @@ async def test_feeds_share_a_progress_topic(kafka: Broker) -> None:
             assert offset == Offset(4)
 
 
-async def test_progress_behind_another_feeds_open_transaction_is_waited_for(kafka: Broker) -> None:
+async def test_progress_behind_another_feeds_open_transaction_is_waited_for(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its own progress lies behind the other's open transaction: reading only what is stable now
     would find an older one, and write twice."""
     shared, topic, other = fresh("progress"), fresh(), fresh()
@@ -144,8 +147,23 @@ async def test_progress_behind_another_feeds_open_transaction_is_waited_for(kafk
             found.append(await late.open(topic))
 
         async with anyio.create_task_group() as tasks:
+            polls: list[int] = []
+            made_consumer = Cluster._consumer
+
+            def counting(*arguments: Any) -> Any:
+                consumer = made_consumer(*arguments)
+                poll = consumer.poll
+
+                def counted(timeout_ms: int) -> Any:
+                    polls.append(timeout_ms)
+                    return poll(timeout_ms)
+
+                consumer.poll = counted
+                return consumer
+
+            monkeypatch.setattr(Cluster, "_consumer", counting)
             tasks.start_soon(reopen)
-            await anyio.sleep(1)
+            await eventually_async(lambda: len(polls) > 5, why="it reads on and on")
             assert found == []
             driver.commit()
         assert found == [Offset(3)]
@@ -363,7 +381,13 @@ async def test_a_transaction_that_took_too_long_is_done_again(kafka: Broker, dri
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
         late = begun(sink, batch(2, [2]))
-        await anyio.sleep(5)  # the broker ends it meanwhile
+        cluster, writer = session_of(sink).cluster, f"{topic}-writer"
+
+        def ended() -> bool:
+            found = cluster.transaction(writer)
+            return found is not None and found.state == "CompleteAbort"
+
+        await eventually_async(ended, why="the broker ends it")
 
         def commit() -> None:
             with session_of(sink)._dropped_on_error():

@@ -6,7 +6,6 @@ the transaction complete all the same.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -23,9 +22,9 @@ from tests.kafka.broker import Broker
 from tests.kafka.brokers import Brokers
 from tests.kafka.sinks import batch, begun, fresh, made, opened, refused
 from tests.kafka.topics import admin, events
+from tests.support.waiting import eventually, eventually_async
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
-PATIENCE_S = 150.0
 IMPATIENT: dict[str, Any] = {
     "replication_factor": 1,
     "delivery_timeout_ms": 4_000,
@@ -59,10 +58,12 @@ def apart(brokers: Brokers) -> Iterator[tuple[str, Broker]]:
 def without_leader(brokers: Brokers, topic: str, broker: Broker) -> None:
     """Kill a topic's only broker, and wait until the cluster knows."""
     broker.kill()
-    client, give_up = admin(brokers.bootstrap), time.monotonic() + PATIENCE_S
-    while client.list_topics(timeout=100).topics[topic].partitions[0].leader >= 0:
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
+    client = admin(brokers.bootstrap)
+
+    def no_leader() -> bool:
+        return client.list_topics(timeout=100).topics[topic].partitions[0].leader < 0
+
+    eventually(no_leader, why=f"{topic} has a leader")
 
 
 async def commits_without_marker(
@@ -118,10 +119,7 @@ async def test_it_is_seen_when_nothing_comes_after_it(
     async with opened(brokers.bootstrap, topic, replication_factor=1) as (sink, _):
         await commits_without_marker(sink, brokers, topic, broker)
         brokers.start_again(broker)
-        give_up = time.monotonic() + PATIENCE_S
-        while ids(brokers, topic) != [1, 2]:
-            assert time.monotonic() < give_up
-            await anyio.sleep(0.05)
+        await eventually_async(lambda: ids(brokers, topic) == [1, 2], why="both rows are there")
 
 
 async def test_no_transaction_begins_before_the_last_one_is_over(

@@ -30,11 +30,9 @@ def test_an_offset_that_is_set_is_the_one_that_the_feed_goes_by(
 
     def run_until(count: int) -> list[int]:
         with started("run", config) as program:
-            while len(seen := [row["id"] for row in events(kafka.bootstrap, topic)]) < count:
-                assert program.process.poll() is None, str(program)
-                program.wait_a_moment(0.1)
+            program.wait_for(lambda: len(events(kafka.bootstrap, topic)) >= count)
             assert program.stop() == 0
-        return seen
+        return [row["id"] for row in events(kafka.bootstrap, topic)]
 
     assert run_until(3) == [1, 2, 3]
     answer = run_tailer("offsets", "set", config, topic, "--at-version", "3")

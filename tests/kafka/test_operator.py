@@ -117,7 +117,5 @@ def test_a_registry_that_is_away_is_waited_for(kafka: Broker, tmp_path: Path) ->
     config = configured(tmp_path, kafka.bootstrap, fresh(), format="avro", registry=own)
     said = "feed orders tries again: the schema registry at http://127.0.0.1:9 does not answer"
     with started("run", config) as program:
-        while not any(said in line for line in program.errors):
-            assert program.process.poll() is None, str(program)
-            program.wait_a_moment(0.1)
+        program.wait_until(lambda: any(said in line for line in program.errors))
         assert program.stop() == 0

@@ -17,11 +17,11 @@ from tailer.feed.metrics import FeedMetrics, MetricFamilies
 from tailer.feed.run import Feed, run_feed
 from tailer.log.table import DeltaLog
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.testing.writer import TableWriter
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh, made
 from tests.kafka.topics import Event, read_topic
 from tests.support.feeds import table_log
+from tests.tables.writer import TableWriter
 
 pytestmark = pytest.mark.anyio
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -17,6 +17,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
     NewTopic,
 )
 
+from tests.support.waiting import PATIENCE_S, eventually
+
 __all__ = [
     "Event",
     "Reader",
@@ -29,8 +31,6 @@ __all__ = [
     "set_topic_config",
     "topic_config",
 ]
-
-PATIENCE_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +148,7 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     """Delete a topic, and wait until it is gone."""
     client = admin(bootstrap)
     client.delete_topics([topic])[topic].result(20)
-    give_up = time.monotonic() + PATIENCE_S
-    while topic in client.list_topics(timeout=100).topics:
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
+    eventually(lambda: topic not in client.list_topics(timeout=100).topics, why=f"{topic} is gone")
 
 
 def topic_config(bootstrap: str, topic: str) -> dict[str, str]:

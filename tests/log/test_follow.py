@@ -32,6 +32,7 @@ from tailer.store.ahead import Budget
 from tailer.store.local import LocalStore
 from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import TableBuilder
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -112,8 +113,8 @@ async def test_a_torn_commit_that_is_finished_goes_on(table: TableBuilder) -> No
 
     async def write_slowly() -> None:
         path.write_text(whole[:30])
-        while ("read", f"_delta_log/{path.name}") not in script.calls[seen:]:  # noqa: ASYNC110 - the log has no event for it
-            await anyio.sleep(0.001)
+        read = ("read", f"_delta_log/{path.name}")
+        await eventually_async(lambda: read in script.calls[seen:], why="the commit is read")
         with path.open("a") as f:
             f.write(whole[30:])
 
@@ -195,13 +196,16 @@ async def test_a_table_that_was_replaced_by_a_longer_one_is_noticed(table: Table
 
 
 async def test_a_table_that_was_replaced_while_waiting_is_noticed(table: TableBuilder) -> None:
-    async with aclosing(follow(log_of(table), Offset(2), options=QUICK)) as commits:
+    script = Script({})
+    log = DeltaLog(FaultyStore(LocalStore(str(table.folder)), script))
+    async with aclosing(follow(log, Offset(2), options=QUICK)) as commits:
         assert await versions(commits, 1) == [2]
         new = replace_table(table, versions=3)
         async with anyio.create_task_group() as tasks:
 
             async def commit_later() -> None:
-                await anyio.sleep(0.05)
+                seen = len(script.calls)
+                await eventually_async(lambda: len(script.calls) > seen + 3, why="it polls")
                 new.insert([{"id": 3}])
 
             tasks.start_soon(commit_later)

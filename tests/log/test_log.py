@@ -16,6 +16,7 @@ from tailer.log.table import DeltaLog
 from tailer.store.local import LocalStore
 from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import Action, TableBuilder
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -271,8 +272,8 @@ async def test_a_torn_commit_is_waited_for(table: TableBuilder) -> None:
     state = (await log.snapshot(1)).state
 
     async def finish() -> None:
-        while script.calls.count(("read", f"_delta_log/{path.name}")) < 3:  # noqa: ASYNC110 - the log has no event for it
-            await anyio.sleep(0.001)
+        read = ("read", f"_delta_log/{path.name}")
+        await eventually_async(lambda: script.calls.count(read) >= 3, why="the commit is read")
         path.write_text(whole)
 
     async with anyio.create_task_group() as tasks:
@@ -309,14 +310,17 @@ async def test_a_snapshot_waits_for_a_torn_newest_commit(table: TableBuilder) ->
     with pytest.raises(CorruptLog, match=r"version 2, .*half-written"):
         await log_of(table).snapshot()
     assert await paths(log_of(table), 1) == of(*adds)
+    script = Script({})
+    log = DeltaLog(FaultyStore(LocalStore(str(table.folder)), script), torn_commit_max_s=3600)
 
     async def finish() -> None:
-        await anyio.sleep(0.01)
+        read = ("read", f"_delta_log/{path.name}")
+        await eventually_async(lambda: script.calls.count(read) >= 2, why="the commit is read")
         path.write_text(json.dumps(add))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(finish)
-        assert await paths(log_of(table, 3600)) == of(*adds, add)
+        assert await paths(log) == of(*adds, add)
 
 
 async def test_a_malformed_line_is_named_by_file_and_number(table: TableBuilder) -> None:

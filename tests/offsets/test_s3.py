@@ -27,6 +27,7 @@ from tests.s3.fixture import Bucket
 from tests.s3.front import Fault, run_front
 from tests.s3.objects import Objects
 from tests.s3.tables import Collected, deliver
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -85,8 +86,7 @@ async def test_a_standby_says_whom_it_waits_for_and_is_next(bucket: Bucket) -> N
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(standby.acquire)
         with anyio.fail_after(150):
-            while waits_for(standby) is None:  # noqa: ASYNC110 - it is a figure, not an event
-                await anyio.sleep(0.01)
+            await eventually_async(lambda: waits_for(standby), why="it waits")
             assert f"process {os.getpid()} on " in str(waits_for(standby))
             await owner.release()
     assert waits_for(standby) is None
@@ -238,11 +238,9 @@ async def test_who_comes_in_a_storm_waits_for_its_end(bucket: Bucket) -> None:
         late = offsets_of(front.bucket)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(late.acquire)
-            with anyio.fail_after(150):
-                while waits_for(late) is None:  # noqa: ASYNC110
-                    await anyio.sleep(0.01)
-                assert "503" in str(waits_for(late))
-                front.heal()
+            await eventually_async(lambda: waits_for(late), why="it waits")
+            assert "503" in str(waits_for(late))
+            front.heal()
         await late.save(Offset(1))
         await late.release()
 
@@ -317,10 +315,8 @@ async def test_a_local_standby_waits_for_the_lock(tmp_path: Path) -> None:
     await owner.save(Offset(3))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(standby.acquire)
-        with anyio.fail_after(150):
-            while waits_for(standby) is None:  # noqa: ASYNC110
-                await anyio.sleep(0.01)
-            await owner.release()
+        await eventually_async(lambda: waits_for(standby), why="it waits")
+        await owner.release()
     assert await standby.load() == Offset(3)
     with anyio.move_on_after(0.1) as scope:
         await owner.check()

@@ -22,7 +22,8 @@ from tailer.testing.table import TableBuilder
 from tests.share_server.serving import configuration
 from tests.support.components import free_port
 from tests.support.ordered import TOKEN
-from tests.support.programs import PATIENCE_S, started
+from tests.support.programs import started
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"

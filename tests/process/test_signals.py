@@ -20,8 +20,9 @@ import pytest
 from tailer.config.feeds import load_config
 from tailer.testing.table import TableBuilder
 from tests.support.components import free_port
-from tests.support.programs import PATIENCE_S, whole_lines
+from tests.support.programs import whole_lines
 from tests.support.source import python_files
+from tests.support.waiting import PATIENCE_S, eventually
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -39,6 +40,12 @@ def config(tmp_path: Path) -> Path:
         '[feeds.orders.sink]\ntype = "jsonl"\npath = "out.jsonl"\n'
     )
     return file
+
+
+def listens(process: subprocess.Popen[str]) -> bool:
+    """Whether a process that runs has a handler for SIGHUP."""
+    assert process.poll() is None
+    return receives(process.pid, signal.SIGHUP)
 
 
 def receives(pid: int, number: int) -> bool:
@@ -63,11 +70,7 @@ def received(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509  # no other thread forks
     )
     try:
-        until = time.monotonic() + PATIENCE_S
-        while not receives(process.pid, signal.SIGHUP):
-            assert process.poll() is None
-            assert time.monotonic() < until, "it receives no signals"
-            time.sleep(0.002)
+        eventually(lambda: listens(process), why="it receives no signals", pause_s=0.002)
         yield process
     finally:
         if process.poll() is None:
@@ -232,8 +235,7 @@ def test_nohup_keeps_a_hangup_from_ending_a_command(config: Path) -> None:
     table = str(config.parent / "orders")
     command = ["nohup", sys.executable, "-m", "tailer", "tail", table, "--from", "earliest"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        while not receives(process.pid, signal.SIGHUP):
-            time.sleep(0.002)
+        eventually(lambda: listens(process), why="it receives no signals", pause_s=0.002)
         process.send_signal(signal.SIGHUP)
         assert process.stdout is not None
         assert process.stdout.readline(), "it goes on"

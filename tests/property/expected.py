@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tailer.testing.model import Column, Row, TableVersion, row_key, visible
+from tests.tables.model import Column, Row, TableVersion, row_key, visible
 
 __all__ = ["Events", "Key", "derived", "moved", "recorded", "shown_columns", "unpaired"]
 

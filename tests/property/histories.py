@@ -1,6 +1,6 @@
 """Histories of a table, and what holds after each of their steps.
 
-The table in memory (:mod:`tailer.testing.model`) says which events a version must have and which
+The table in memory (:mod:`tests.tables.model`) says which events a version must have and which
 rows it must hold. :class:`Auditor` reads the very same by the feed and by snapshots, and compares.
 """
 
@@ -28,15 +28,15 @@ from tailer.log.table import DeltaLog
 from tailer.store import FileStatus
 from tailer.store.folders import FolderWatch
 from tailer.store.local import LocalStore
-from tailer.testing.model import (
+from tests.property.expected import Events, Key, derived, moved, recorded, shown_columns, unpaired
+from tests.property.operations import OPERATIONS, Setting, created, ensure, features_of, oldest
+from tests.tables.model import (
     TableVersion,
     event_key,
     physical_row,
     row_key,
 )
-from tailer.testing.writer import TableWriter
-from tests.property.expected import Events, Key, derived, moved, recorded, shown_columns, unpaired
-from tests.property.operations import OPERATIONS, Setting, created, ensure, features_of, oldest
+from tests.tables.writer import TableWriter
 
 __all__ = ["Auditor", "Tally", "play"]
 

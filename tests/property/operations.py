@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer.testing.checkpoints import CLASSIC_KINDS, V2_KINDS
-from tailer.testing.model import Column, TableVersion, columns_of
-from tailer.testing.writer import TableWriter
 from tests.property.values import SCHEMA, WIDER, row_of, value_of
+from tests.tables.checkpoints import CLASSIC_KINDS, V2_KINDS
+from tests.tables.model import Column, TableVersion, columns_of
+from tests.tables.writer import TableWriter
 
 __all__ = ["FEATURES", "OPERATIONS", "Setting", "created", "ensure", "features_of"]
 

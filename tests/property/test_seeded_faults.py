@@ -21,8 +21,8 @@ from tailer.decode.tracking import tracked_rows
 from tailer.delta.actions import AddFile, CommitInfo, RemoveFile, parse_line
 from tailer.delta.commit import Commit
 from tailer.errors import TailerError
-from tailer.testing.writer import TableWriter
 from tests.property.histories import Auditor, Tally
+from tests.tables.writer import TableWriter
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
 TRACKING = {"delta.enableRowTracking": "true"}
@@ -169,7 +169,7 @@ def cdc_files_are_read_beside_the_others(patch: Patch) -> None:
         files = plan._file_changes(commit, *known)
         return chain(plan._cdc_files(commit), files) if commit.header.cdcs else files
 
-    patch.setattr("tailer.feed.commit.plan_changes", both)
+    patch.setattr("tailer.log.changes.plan_changes", both)
 
 
 def row_ids_are_believed_without_the_tag(patch: Patch) -> None:

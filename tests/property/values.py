@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer.testing.model import Column
+from tests.tables.model import Column
 
 __all__ = ["SCHEMA", "WIDER", "row_of", "value_of"]
 

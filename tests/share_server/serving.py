@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.support.components import free_port
-from tests.support.programs import PATIENCE_S, Program, started, whole_lines
+from tests.support.programs import Program, started, whole_lines
+from tests.support.waiting import PATIENCE_S
 
 __all__ = ["Reply", "Served", "ask", "configuration", "place", "served", "token"]
 

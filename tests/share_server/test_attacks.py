@@ -8,10 +8,10 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 from urllib.request import urlopen
@@ -25,7 +25,7 @@ from tailer.share_server.refusals import Refusal
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import Served, place, served, token
 from tests.support.components import require
-from tests.support.programs import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 SECRET = "the content of a file that nobody shared"
@@ -59,10 +59,7 @@ def server(folder: Path) -> Iterator[Served]:
 
 
 def wait_until_refused(server: Served, url: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while server.get(url).status != 403:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: server.get(url).status == 403, why="the URL ends", pause_s=0.05)
 
 
 def first_url(server: Served, table: str = "open.x.t", **more: str) -> str:
@@ -316,10 +313,8 @@ def test_a_token_that_has_expired_is_refused(tmp_path: Path) -> None:
     table = table_at(tmp_path / "t")
     with served(tmp_path, {"s.x.t": table.folder}) as server:
         short = json.loads(token(server.config, "alice", "--expires-in", "2s"))["bearerToken"]
-        deadline = time.monotonic() + PATIENCE_S
-        while server.get("/shares", bearer=short).status == 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        ended = partial(server.get, "/shares", bearer=short)
+        eventually(lambda: ended().status != 200, why="the token ends", pause_s=0.05)
         assert server.get("/shares", bearer=short).code == "UNAUTHENTICATED"
         assert server.get("/shares").status == 200
 
@@ -389,10 +384,11 @@ def test_a_client_that_takes_nothing_is_cut_off_and_disturbs_nobody(tmp_path: Pa
             slow.append(client)
         for _ in range(5):
             assert server.query("s.x.t").status == 200
-        deadline = time.monotonic() + PATIENCE_S
-        while sum("broken" in line for line in server.audit()) < len(slow):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        eventually(
+            lambda: sum("broken" in line for line in server.audit()) >= len(slow),
+            why="every slow client is cut off",
+            pause_s=0.05,
+        )
         for client in slow:
             client.close()
         broken = [line for line in server.audit() if "broken" in line]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from typing import Any
 
 from tests.share_server.serving import served
 from tests.share_server.test_attacks import table_at
-from tests.support.programs import PATIENCE_S
+from tests.support.waiting import eventually
 
 
 def test_a_refresh_token_is_not_good_for_ever(tmp_path: Path) -> None:
@@ -16,10 +16,12 @@ def test_a_refresh_token_is_not_good_for_ever(tmp_path: Path) -> None:
     with served(tmp_path, {"s.x.t": table.folder}, share="url_ttl_s = 1") as server:
         reply = server.query("s.x.t", asked, includeRefreshToken=True)
         refresh = reply.lines[-1]["endStreamAction"]["refreshToken"]
-        deadline = time.monotonic() + PATIENCE_S
-        while (old := server.query("s.x.t", asked, refreshToken=refresh)).status == 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+
+        def refused() -> Any:
+            reply = server.query("s.x.t", asked, refreshToken=refresh)
+            return reply if reply.status != 200 else None
+
+        old = eventually(refused, why="the refresh token ends", pause_s=0.05)
         assert (old.status, old.code) == (400, "INVALID_PARAMETER_VALUE")
         assert "has expired" in old.json["message"]
         assert server.query("s.x.t", asked).status == 200

@@ -24,7 +24,7 @@ from tailer.share_server.recipients import RecipientStore
 from tailer.share_server.refusals import Refusal
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import Served, place, served, token
-from tests.support.programs import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 SCHEMA = pa.schema([("id", pa.int64())])
 QUERY = f"{place('s.x.t')}/query"
@@ -256,8 +256,7 @@ def test_downloads_of_one_recipient_are_bounded(tmp_path: Path) -> None:
         assert server.query("s.x.t").status == 200
         for client in under_way:
             client.close()
-        while server.get(parts.geturl(), headers=part).status == 429:
-            server.program.wait_a_moment(0.05)
+        server.program.wait_for(lambda: server.get(parts.geturl(), headers=part).status != 429)
         assert server.get(parts.geturl(), headers=part).status == 206
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -220,11 +221,16 @@ def test_no_hint_is_an_error(tree: Any, sql: list[Any]) -> None:
 
 
 COLUMNS = st.sampled_from(["id", "small", "ID"])
+NUMBERS = st.sampled_from(["-9", "-2", "0", "3", "7.5", "9"])
 COMPARISONS = st.builds(
     "{} {} {}".format, COLUMNS, st.sampled_from(["=", "<", "<=", ">", ">=", "<>"]),
-    st.sampled_from(["-9", "-2", "0", "3", "7.5", "9"]),
+    NUMBERS,
 )  # fmt: skip
-LEAVES = COMPARISONS | st.builds("{} IS NULL".format, COLUMNS)
+LEAVES = (
+    COMPARISONS
+    | st.builds("{} IS NULL".format, COLUMNS)
+    | st.builds("{} {} (-2, 3, {})".format, COLUMNS, st.sampled_from(["IN", "NOT IN"]), NUMBERS)
+)
 EXPRESSIONS = st.recursive(
     LEAVES,
     lambda inner: (
@@ -245,8 +251,10 @@ def value_of(node: Any, row: dict[str, Any]) -> bool | None:
         value = row[node.column.lower()]
         if value is None:
             return None
-        one, other = value, node.literal
+        one, others = value, [Decimal(literal.text) for literal in node.literals]
+        other = others[0]
         holds = {
+            "in": one in others,
             "=": one == other, "<>": one != other, "<": one < other, "<=": one <= other,
             ">": one > other, ">=": one >= other,
         }  # fmt: skip

@@ -19,7 +19,7 @@ import pytest
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import Served, place, served, token
 from tests.support.components import require
-from tests.support.programs import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -146,8 +146,7 @@ def test_what_needs_a_restart_says_so(server: Served) -> None:
     reload(server, text.replace("public_url = ", "audit = 'elsewhere.jsonl'\npublic_url = "),
            "share.audit has changed; that needs a restart")  # fmt: skip
     assert server.query("s.x.t").status == 200
-    while not any(line["endpoint"] == "query" for line in server.audit()):
-        server.program.wait_a_moment(0.05)
+    server.program.wait_for(lambda: any(x["endpoint"] == "query" for x in server.audit()))
     assert not (server.config.parent / "elsewhere.jsonl").exists()
 
 

@@ -128,7 +128,7 @@ def test_an_address_names_profile_and_table(tmp_path: Path) -> None:
 async def test_a_private_key_without_the_package_that_signs_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    monkeypatch.setitem(sys.modules, "jwt", None)
     key = PrivateKey("https://h/token", "https://h", "me", Path("key.pem"))
     authorization = Authorization(Profile("https://h", key), lambda: 0.0)
     async with ClientSession() as session:

@@ -15,7 +15,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -26,13 +25,13 @@ import psutil
 import pyspark
 
 from tests.support.components import free_port
+from tests.support.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Cluster", "can_pin", "cluster_session"]
 
-PATIENCE_S = 150.0
 ROOT = Path(__file__).resolve().parents[2]
 # These processes are many and live shortly, on one machine: no time for collectors and compilers.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -104,10 +103,12 @@ class Cluster:
         return self.folder / f"{name}.log"
 
     def _wait_for(self, name: str, what: str, count: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while len(re.findall(what, self._log(name).read_text())) < count:
-            assert time.monotonic() < deadline, f"{name}: {self._log(name).read_text()[-2000:]}"
-            time.sleep(0.05)
+        log = self._log(name)
+        eventually(
+            lambda: len(re.findall(what, log.read_text())) >= count,
+            PATIENCE_S,
+            lambda: f"{name}: {log.read_text()[-2000:]}",
+        )
 
     def settings(self, *, short_lived: bool = True) -> dict[str, str]:
         """What a driver's session is built with, besides what it wants for itself.

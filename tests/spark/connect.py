@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import psutil
 
 from tests.support.components import delta_jars, free_port
 from tests.support.source import ROOT
+from tests.support.waiting import eventually
 
 __all__ = ["connect_server"]
 
@@ -76,11 +76,9 @@ def _with_byte_code(python: Path, packages: Path, folder: Path) -> Path:
 
 
 def _wait_for(process: psutil.Popen, port: int, log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        with socket.socket() as client:
-            if client.connect_ex(("127.0.0.1", port)) == 0:
-                return
+    def listens() -> bool:
         assert process.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.2)
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    eventually(listens, PATIENCE_S, lambda: log.read_text()[-3000:], pause_s=0.2)

@@ -29,6 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.cluster import ROOT, Cluster
 from tests.spark.cluster_program import QUERIES
 from tests.support.components import delta_jars
+from tests.support.waiting import eventually
 
 ROUNDS = max(1, int(os.environ.get("TAILER_TORTURE_ROUNDS", "0")) // 25)
 PATIENCE_S = 500.0
@@ -123,11 +124,13 @@ class Driver:
     def wait_for_batches(self, process: subprocess.Popen[bytes], count: int) -> None:
         """Until a batch more is done, and so many queries are in the midst of one."""
         before = sum(done for _, done in self.batches())
-        deadline = time.monotonic() + PATIENCE_S
-        while self.open_batches() < count or sum(done for _, done in self.batches()) == before:
+
+        def so_far() -> bool:
             assert process.poll() is None, f"ended too early\n{self.said()}"
-            assert time.monotonic() < deadline, f"{self.batches()}\n{self.said()}"
-            time.sleep(0.005)
+            done = sum(done for _, done in self.batches())
+            return self.open_batches() >= count and done > before
+
+        eventually(so_far, PATIENCE_S, lambda: f"{self.batches()}\n{self.said()}", pause_s=0.005)
 
     def finish(self, process: subprocess.Popen[bytes]) -> None:
         """Until the program has read all there is, and ended well."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from tailer.testing.table import TableBuilder
 from tests.golden.test_golden import GoldenCase, golden
 from tests.spark.test_stream import SCHEMA, rows
 from tests.support.components import java_major, require
-from tests.support.programs import PATIENCE_S, run_tailer, started, whole_lines
+from tests.support.programs import run_tailer, started, whole_lines
+from tests.support.waiting import eventually
 
 __all__ = ["golden"]  # a fixture
 
@@ -69,11 +69,8 @@ def lines(config: Path, feed: str) -> list[bytes]:
 
 def run_daemon(config: Path, feed: str, end: Offset) -> None:
     """The daemon, until its offset has come to that one."""
-    deadline = time.monotonic() + PATIENCE_S
     with started("run", config) as daemon:
-        while (now := saved(config, feed)) is None or now < end:
-            assert time.monotonic() < deadline, daemon
-            time.sleep(0.05)
+        eventually(lambda: (saved(config, feed) or Offset(0)) >= end, why=lambda: daemon)
         daemon.stop()
 
 

@@ -37,6 +37,7 @@ from tests.s3.tables import Counted, deliver, store_of, upload
 from tests.support.components import require
 from tests.support.programs import run_tailer
 from tests.support.source import ROOT
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -288,11 +289,9 @@ async def test_an_idle_poll_is_one_request(bucket: Bucket, tmp_path: Path) -> No
         async with aclosing(commits):
             await anext(commits)
             waiting = asyncio.ensure_future(anext(commits))
-            while counted.requests["get"] < 10:  # noqa: ASYNC110 - nothing else tells
-                await anyio.sleep(0.01)
+            await eventually_async(lambda: counted.requests["get"] >= 10, why="it polls")
             before = counted.requests.copy()
-            while counted.requests["get"] < 40:  # noqa: ASYNC110
-                await anyio.sleep(0.01)
+            await eventually_async(lambda: counted.requests["get"] >= 40, why="it polls")
             assert (counted.requests - before).keys() == {"get"}
             assert before["list"] <= 3, "to see how far the log goes, and that it has no gap"
             before = counted.requests.copy()

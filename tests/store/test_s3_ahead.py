@@ -22,12 +22,12 @@ from tests.s3.fixture import Bucket
 from tests.s3.front import Front, run_front
 from tests.s3.objects import Objects
 from tests.s3.tables import Collected, deliver, upload
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
 SCHEMA = pa.schema([("id", pa.int64())])
 FILES, VERSIONS = 12, 6
-PATIENCE_S = 150
 MIB = 1024 * 1024
 
 
@@ -58,9 +58,8 @@ def waiting_for(
 
     async def wait(batch: ChangeBatch) -> None:
         name = wanted(batch)
-        with anyio.fail_after(PATIENCE_S):
-            while name is not None and not asked_for(front, name):  # noqa: ASYNC110 - of a thread
-                await anyio.sleep(0.005)
+        if name is not None:
+            await eventually_async(lambda: asked_for(front, name), why=f"{name} is asked for")
 
     return wait
 
@@ -166,8 +165,7 @@ async def test_what_follows_in_a_file_comes_while_it_is_decoded() -> None:
     await anyio.to_thread.run_sync(read, 0, MIB)
     assert asked == [], "it was there"
     await anyio.to_thread.run_sync(read, MIB, MIB + 10)
-    while len(asked) < 2:  # noqa: ASYNC110 - the second is nobody's to wait for
-        await anyio.sleep(0.005)
+    await eventually_async(lambda: len(asked) == 2, why="the next window is asked for")
     assert asked == [(MIB, 3 * MIB), (3 * MIB, 7 * MIB)]
     assert budget.taken == 4 * MIB
     await anyio.to_thread.run_sync(read, 0, len(data))

@@ -21,6 +21,7 @@ from tailer.testing.table import TableBuilder
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server
 from tests.s3.front import Fault, Front, run_front
 from tests.s3.tables import Collected, deliver, upload
+from tests.support.waiting import eventually_async
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("s3_account")]
 
@@ -164,11 +165,9 @@ async def test_a_table_is_not_gone_because_a_listing_says_so(
     with run_front(bucket) as front:
 
         async def commit_later() -> None:
-            while front.requests["list"] < 6:  # noqa: ASYNC110 - the front has no event for it
-                await anyio.sleep(0.01)
+            await eventually_async(lambda: front.requests["list"] >= 6, why="it lists")
             front.fail(Fault("empty list", "list", 10_000))
-            while front.met["empty list"] < 3:  # noqa: ASYNC110
-                await anyio.sleep(0.01)
+            await eventually_async(lambda: front.met["empty list"] >= 3, why="it lists")
             front.heal()
             table.insert([{"id": 99, "text": "later"}])
             await upload(table.folder, bucket, "orders")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from tailer.testing.table import TableBuilder
 from tests.support.components import free_port
 from tests.support.programs import Program, started, whole_lines
 
-__all__ = ["SCHEMA", "TOKEN", "Setting", "until", "wait_for_count", "wait_for_state"]
+__all__ = ["SCHEMA", "TOKEN", "Setting", "wait_for_count", "wait_for_state"]
 
 SCHEMA = pa.schema([("id", pa.int64())])
 TOKEN = "a token of the tests"
@@ -109,20 +108,9 @@ class Setting:
         return None if offset is None else int(offset["version"])
 
 
-def until(program: Program, what: Callable[[], bool]) -> None:
-    while True:
-        try:
-            if what():
-                return
-        except ConnectionError:
-            pass  # it does not listen yet
-        assert program.process.poll() is None, str(program)
-        program.wait_a_moment(0.02)
-
-
 def wait_for_state(program: Program, setting: Setting, state: str) -> None:
-    until(program, lambda: setting.status("orders")["state"] == state)
+    program.wait_for(lambda: setting.status("orders")["state"] == state)
 
 
 def wait_for_count(program: Program, setting: Setting, count: int) -> None:
-    until(program, lambda: len(setting.ids("orders")) == count)
+    program.wait_for(lambda: len(setting.ids("orders")) == count)

@@ -9,14 +9,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import PATIENCE_S, eventually
+
 __all__ = ["Program", "check_tidy", "run_tailer", "started", "whole_lines"]
 
-# A test that would wait longer has failed. No assertion is about time.
-PATIENCE_S = 150.0
 # What asyncio's debug mode says of a step that took long: of the machine, not of the program.
 SLOW_STEP = re.compile(r"(\S+ \S+ WARNING )?Executing <.* took \d+\.\d+ seconds$")
 
@@ -110,6 +110,17 @@ class Program:
             )
             assert seen, f"not seen in {PATIENCE_S} s\n{self}"
         assert what() or self._ended_with(what), f"the program ended\n{self}"
+
+    def wait_for(self, what: Callable[[], object]) -> None:
+        """Wait for something that is not in the output; fail if the program ends before."""
+
+        def probe() -> object:
+            assert self.process.poll() is None, str(self)
+            with suppress(ConnectionError):  # it does not listen yet
+                return what()
+            return None
+
+        eventually(probe, why=lambda: self)
 
     def _ended_with(self, what: Callable[[], bool]) -> bool:
         for reader in self._readers:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import os
-import random
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from botocore.httpsession import where
 from botocore.utils import get_environ_proxies
 from yarl import URL
 
+from tailer.backoff import Backoff
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.store.ahead import Budget
 from tailer.store.s3.errors import (
@@ -83,9 +83,8 @@ class Call:
 class S3Client:
     """The connections and credentials of one set of options, on one event loop."""
 
-    def __init__(self, options: S3Options, jitter: Callable[[], float] = random.random) -> None:
+    def __init__(self, options: S3Options) -> None:
         self.options = options
-        self._jitter = jitter
         #: What may be fetched before its turn, of all tables together.
         self.ahead = Budget(options.total_ahead_bytes_max)
         self._gate = asyncio.Semaphore(options.max_concurrency)
@@ -179,11 +178,13 @@ class S3Client:
         """
         renewed = False
         error: TailerError | None = None
+        backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
         for attempt in range(self.options.max_attempts):
             if attempt:
                 assert error is not None
                 traffic.retry(call.operation)
-                await self._pause(attempt, error)
+                wish = error.retry_after_s if isinstance(error, TransientError) else None
+                await asyncio.sleep(backoff.next_s(wish))
             try:
                 answer = await self._attempt(call, traffic)
             except TransientError as e:
@@ -204,11 +205,6 @@ class S3Client:
                 break
         assert error is not None
         raise error
-
-    async def _pause(self, attempt: int, error: TailerError) -> None:
-        pause = min(_PAUSE_MIN_S * 2.0 ** (attempt - 1), _PAUSE_MAX_S) * (0.5 + self._jitter() / 2)
-        wish = error.retry_after_s if isinstance(error, TransientError) else None
-        await asyncio.sleep(max(pause, wish or 0.0))
 
     async def _attempt(self, call: Call, traffic: Traffic) -> Answer:
         """One attempt. Raises :class:`TransientError` where there is no whole, fitting answer."""

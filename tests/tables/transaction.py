@@ -1,4 +1,4 @@
-"""One commit of a :class:`~tailer.testing.writer.TableWriter`: what it is to do, and the attempt.
+"""One commit of a :class:`~tests.tables.writer.TableWriter`: what it is to do, and the attempt.
 
 Commits are put-if-absent. Where another writer was faster, the transaction looks at what that one
 did; if the two don't touch each other, it is done once more on top of it, with row ids and row
@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tailer.testing.model import Change, Column, DataFile, TableVersion
 from tailer.testing.table import Action, TableBuilder
+from tests.tables.model import Change, Column, DataFile, TableVersion
 
 __all__ = ["ConcurrentChange", "Draft", "commit_draft"]
 

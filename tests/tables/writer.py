@@ -2,7 +2,7 @@
 
 A :class:`TableWriter` keeps the protocol's writer rules for deletion vectors, cdc files, row
 tracking, column mapping, type widening and in-commit timestamps, and after each commit has the
-table's rows in memory (:class:`~tailer.testing.model.TableVersion`), made from what the operation
+table's rows in memory (:class:`~tests.tables.model.TableVersion`), made from what the operation
 means, so that a reader can be held against them::
 
     writer = TableWriter(folder, pa.schema([("id", pa.int64())]), cdf=True)
@@ -26,9 +26,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer.testing.checkpoints import LogUpkeep
-from tailer.testing.datafiles import DataFiles
-from tailer.testing.model import (
+from tailer.testing.table import TableBuilder
+from tests.tables.checkpoints import LogUpkeep
+from tests.tables.datafiles import DataFiles
+from tests.tables.model import (
     BASE_FEATURES,
     Change,
     DataFile,
@@ -39,9 +40,8 @@ from tailer.testing.model import (
     physical_row,
     visible,
 )
-from tailer.testing.properties import TableProperties
-from tailer.testing.table import TableBuilder
-from tailer.testing.transaction import Draft, commit_draft
+from tests.tables.properties import TableProperties
+from tests.tables.transaction import Draft, commit_draft
 
 __all__ = ["TableWriter"]
 

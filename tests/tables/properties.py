@@ -1,4 +1,4 @@
-"""The table properties and features of a :class:`~tailer.testing.writer.TableWriter`, on and off.
+"""The table properties and features of a :class:`~tests.tables.writer.TableWriter`, on and off.
 
 Features are never dropped: a property may be switched off, and the protocol still names it.
 """
@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tailer.testing.columns import SchemaChanges
-from tailer.testing.model import CDF_FEATURES, TableVersion
-from tailer.testing.transaction import FIRST_MS, STEP_MS, Draft
+from tests.tables.columns import SchemaChanges
+from tests.tables.model import CDF_FEATURES, TableVersion
+from tests.tables.transaction import FIRST_MS, STEP_MS, Draft
 
 __all__ = ["TableProperties"]
 

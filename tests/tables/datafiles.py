@@ -1,4 +1,4 @@
-"""The data files and cdc files of a :class:`~tailer.testing.writer.TableWriter`."""
+"""The data files and cdc files of a :class:`~tests.tables.writer.TableWriter`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.testing.model import Change, Column, DataFile, Row, stored_schema, visible
 from tailer.testing.table import TableBuilder
-from tailer.testing.transaction import Draft
+from tests.tables.model import Change, Column, DataFile, Row, stored_schema, visible
+from tests.tables.transaction import Draft
 
 __all__ = ["DataFiles"]
 

@@ -1,5 +1,5 @@
 """Checkpoints of every kind, log compaction and log cleanup for a
-:class:`~tailer.testing.writer.TableWriter`.
+:class:`~tests.tables.writer.TableWriter`.
 
 "Checkpoints", "Log Compaction Files", "Metadata Cleanup".
 """
@@ -18,8 +18,8 @@ from tailer.testing.checkpoint_files import (
     write_checkpoint,
     write_hint,
 )
-from tailer.testing.model import TableVersion
 from tailer.testing.table import Action, TableBuilder
+from tests.tables.model import TableVersion
 
 __all__ = ["CLASSIC_KINDS", "V2_KINDS", "LogUpkeep"]
 

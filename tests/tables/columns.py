@@ -1,4 +1,4 @@
-"""The schema changes of a :class:`~tailer.testing.writer.TableWriter`, which rewrite no file.
+"""The schema changes of a :class:`~tests.tables.writer.TableWriter`, which rewrite no file.
 
 "Column Mapping" and "Type Widening": what a reader must then find in files that know nothing of it.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer.testing.model import Column, TableVersion, columns_of
 from tailer.testing.table import delta_schema
-from tailer.testing.transaction import Draft
+from tests.tables.model import Column, TableVersion, columns_of
+from tests.tables.transaction import Draft
 
 __all__ = ["SchemaChanges"]
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.testing.checkpoints import CLASSIC_KINDS, V2_KINDS
-from tailer.testing.transaction import ConcurrentChange
-from tailer.testing.writer import TableWriter
 from tests.support.feeds import ID, events
+from tests.tables.checkpoints import CLASSIC_KINDS, V2_KINDS
+from tests.tables.transaction import ConcurrentChange
+from tests.tables.writer import TableWriter
 
 ROWS = [{"id": i} for i in range(4)]
 TRACKED = {"delta.enableRowTracking": "true"}

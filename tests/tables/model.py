@@ -1,7 +1,7 @@
 """What a table holds, version by version, in memory: the other side of what is written to disk.
 
 A :class:`TableVersion` knows its columns, its properties and, of each logical file, all rows by
-position. It is made by :class:`tailer.testing.writer.TableWriter` from what its operations mean
+position. It is made by :class:`tests.tables.writer.TableWriter` from what its operations mean
 and never read back from the disk, so a reader can be held against it.
 
 Rows are kept by *physical* names, as files keep them: a rename leaves them alone, and a column

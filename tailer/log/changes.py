@@ -1,0 +1,68 @@
+"""A commit's changes, planned: what they are read from, and what the log must be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tailer.changes import ChangeFile
+from tailer.decode.plan import (
+    ChangeSource,
+    Completions,
+    Rewrite,
+    counts_files,
+    incomplete_removes,
+    plan_changes,
+    plan_rewrite,
+    rewritten_files,
+    source_of,
+)
+from tailer.delta.commit import Commit
+from tailer.log.live import Moot
+from tailer.log.table import DeltaLog
+
+__all__ = ["CommitPlan", "plan_commit"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """A commit with all that its work orders are made from (:mod:`tailer.decode.plan`).
+
+    Its changes are the rows of :meth:`files`, unless it compares: then they are what differs
+    between the two sides of :meth:`rewrite`.
+    """
+
+    commit: Commit
+    derived: bool
+    moot: Moot
+    completions: Completions
+
+    @property
+    def compares(self) -> bool:
+        """Whether rows that leave must be compared with rows that come."""
+        return self.derived and self.commit.header.adds > 0 and self.commit.header.removes > 0
+
+    def files(self) -> Iterator[ChangeFile]:
+        """Return the files whose rows are the changes."""
+        files = rewritten_files if self.derived else plan_changes
+        return files(self.commit, self.completions, self.moot)
+
+    def rewrite(self) -> Rewrite:
+        """Return the files whose rows are to be compared."""
+        return plan_rewrite(self.commit, self.completions, self.moot)
+
+
+async def plan_commit(
+    log: DeltaLog, commit: Commit, source: ChangeSource, moot: Moot
+) -> CommitPlan:
+    """Plan a commit; the version before is read only if removes lack what only its adds tell.
+
+    ``moot`` is what :meth:`tailer.log.live.LiveFiles.moot` found. Raises :class:`TableError` where
+    ``source`` does not fit the commit.
+    """
+    derived = source_of(commit, source) == "derived"
+    lacking = set[tuple[str, str]]()
+    if counts_files(commit, source):
+        lacking = incomplete_removes(commit, moot, derived=derived)
+    completions = await log.find_files(commit.version - 1, lacking)
+    return CommitPlan(commit, derived, moot, completions)
