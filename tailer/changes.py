@@ -15,13 +15,13 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailer.columns import Column, join
 from tailer.delta.actions import DeletionVectorDescriptor, StringMap
 from tailer.delta.schema import is_arrow_variant
 from tailer.delta.snapshot import TableState
 from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import OffsetError
+from tailer.rowbytes import Column, join
 
 __all__ = [
     "CHANGE_TYPE",

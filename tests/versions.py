@@ -50,7 +50,7 @@ CORE = (
     "tests/feed/test_feed.py",
     "tests/daemon/test_metrics.py",
 )
-BUILT_FROM = ("pyproject.toml", "hatch_build.py", "tailer/_columns.c")
+BUILT_FROM = ("pyproject.toml", "hatch_build.py", "tailer/_rowbytes.c")
 
 
 def environment(which: str) -> Component:
