@@ -16,9 +16,9 @@ from typing import Any
 
 from sinks.formats.load import load_encoder
 from sinks.formats.records import Encoder
-from sinks.kafka.ahead import Ahead, Pieces
 from sinks.kafka.cluster import Cluster, Topic
 from sinks.kafka.driver import Driver
+from sinks.kafka.encode_ahead import Ahead, Pieces
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.publisher import Publisher, single_record
 from tailer.changes import ChangeBatch, Notice, Offset

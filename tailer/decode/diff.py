@@ -29,12 +29,12 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
+from tailer.decode.bucket import Share
 from tailer.decode.engine import DiffOptions, Engine
 from tailer.decode.idsets import ManyVersions, changed_ids
-from tailer.decode.images import equal_images
-from tailer.decode.kept import Decoded, Keeper, alike, pairable, side_by_side
+from tailer.decode.noops import equal_images
+from tailer.decode.row_cache import Decoded, Keeper, alike, pairable, side_by_side
 from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
-from tailer.decode.share import Share
 from tailer.decode.stream import (
     COMING,
     LEAVING,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tailer.decode.bucket import Share
     from tailer.decode.naming import Removal
-    from tailer.decode.share import Share
     from tailer.decode.tracking import OnRead
     from tailer.delta.snapshot import TableState
 

@@ -25,19 +25,19 @@ from tailer.changes import (
     ChangeType,
     Rows,
 )
+from tailer.decode.byte_range import Part
 from tailer.decode.calendar import calendar_of
-from tailer.decode.columns import Convert, FileFields, converter, find_field
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.naming import in_file
 from tailer.decode.options import DecodeOptions
 from tailer.decode.order import is_ordered
-from tailer.decode.part import Part
+from tailer.decode.project import Convert, FileFields, converter, find_field
 from tailer.decode.tracking import read_bytes, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
+from tailer.delta.arrow_views import plain_type, without_views
 from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.schema import StructField, arrow_schema, arrow_type
 from tailer.delta.snapshot import TableState
-from tailer.delta.views import plain_type, without_views
 from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
 
 __all__ = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.decode.share import Share
+from tailer.decode.bucket import Share
 from tailer.delta.schema import holds_arrow_variant
 from tailer.errors import UnsupportedTable
 

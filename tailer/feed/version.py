@@ -14,7 +14,7 @@ import anyio.to_thread
 import pyarrow as pa
 
 from tailer.changes import CHANGE_TYPE, ChangeBatch, ChangeFile, Offset, Rows
-from tailer.decode.kept import kept_rows
+from tailer.decode.row_cache import kept_rows
 from tailer.decode.rows import DecodeOptions, Skip, check_names, decode_file, output_schema
 from tailer.delta.commit import Commit
 from tailer.delta.snapshot import Snapshot

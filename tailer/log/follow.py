@@ -25,7 +25,7 @@ from tailer.errors import DataLoss, OffsetError, TableError, TableReplaced, Tran
 from tailer.log.json_files import MEMORY_BYTES_MAX
 from tailer.log.table import DeltaLog, versions_of
 from tailer.store import LOG_DIR, ReadsAhead, Watch, rest_mark, traits_of
-from tailer.store.ahead import Budget
+from tailer.store.budget import Budget
 
 __all__ = ["FollowOptions", "check_there", "follow"]
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tailer.changes import ChangeFile, Offset
-from tailer.decode.part import Part
+from tailer.decode.bucket import Share, engine_version
+from tailer.decode.byte_range import Part
 from tailer.decode.plan import Rewrite, row_ids_hold
 from tailer.decode.proofs import Numbers, independent
-from tailer.decode.share import Share, engine_version
 from tailer.delta.commit import Commit, CommitHeader
 from tailer.log.live import Moot
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
-from tailer.decode.kept import kept_rows
-from tailer.decode.part import Part
+from tailer.decode.bucket import engine_version
+from tailer.decode.byte_range import Part
+from tailer.decode.row_cache import kept_rows
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
-from tailer.decode.share import engine_version
 from tailer.errors import ConfigError, TableError
 from tailer.feed.derive import derive
 from tailer.feed.fetch import fetch

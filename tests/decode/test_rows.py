@@ -13,7 +13,7 @@ import pytest
 from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
-from tailer.decode.part import Part
+from tailer.decode.byte_range import Part
 from tailer.decode.rows import (
     DecodeOptions,
     Rows,

@@ -28,7 +28,7 @@ from tailer.errors import (
 from tailer.log.follow import FollowOptions, _Coming, follow
 from tailer.log.json_files import MEMORY_BYTES_MAX
 from tailer.log.table import DeltaLog
-from tailer.store.ahead import Budget
+from tailer.store.budget import Budget
 from tailer.store.local import LocalStore
 from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import TableBuilder

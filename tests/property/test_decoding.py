@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tailer.changes import CHANGE_TYPES, LEAVING_KINDS, ChangeFile, ChangeType
-from tailer.decode.part import Part
+from tailer.decode.byte_range import Part
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.vectors import RowSelection
 from tailer.errors import OffsetError

@@ -14,8 +14,8 @@ import pytest
 
 from tailer.changes import ChangeFile
 from tailer.decode import diff, plan, stream
-from tailer.decode.columns import find_field
 from tailer.decode.engine import Engine
+from tailer.decode.project import find_field
 from tailer.decode.tracking import tracked_rows
 from tailer.delta import actions
 from tailer.delta.actions import CommitInfo, RemoveFile

@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tailer.decode.bucket import engine_version
 from tailer.decode.engine import Engine
-from tailer.decode.share import engine_version
 from tailer.decode.stream import RowStream
 from tailer.spark.driver import TaskPartition
 from tailer.spark.failing import TailerSourceError

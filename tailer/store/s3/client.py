@@ -31,7 +31,7 @@ from botocore.utils import get_environ_proxies
 from yarl import URL
 
 from tailer.errors import ConfigError, TailerError, TransientError
-from tailer.store.ahead import Budget
+from tailer.store.budget import Budget
 from tailer.store.s3.errors import (
     EXPIRED,
     Answer,
