@@ -1,21 +1,21 @@
-"""Comparing rows in several places at once: which part of what changed each of them is to find.
+"""One comparison divided among several tasks: each finds the changes of one bucket of rows.
 
-Rows go to shares by a hash of their values that the engine makes, so equal rows are in one share.
+A row's bucket is a hash of its values that the engine makes, so equal rows are in one bucket.
 What is decided for a version as a whole (whether row ids hold, whether rows can be compared at all)
-every share decides by itself, on all of the files, and comes to the same.
+every task decides by itself, on all of the files, with the same result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Share", "engine_version"]
+__all__ = ["Bucket", "engine_version"]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """One of ``of`` shares of a comparison, from 0. Together they find what one alone would, each
-    change once, if ``engine`` is the version of the engine for all of them."""
+class Bucket:
+    """Bucket ``number`` of ``of``, from 0. Together they give the changes of one comparison, each
+    once, if ``engine`` is the version of the engine for all of them."""
 
     number: int
     of: int

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
-from tailer.decode.bucket import Share
+from tailer.decode.bucket import Bucket
 from tailer.decode.engine import DiffOptions, Engine
 from tailer.decode.idsets import ManyVersions, changed_ids
 from tailer.decode.noops import equal_images
@@ -131,18 +131,18 @@ def by_value(
 ) -> Difference:
     """Cancel out the rows that leave and the rows that come, compared in the later schema.
 
-    ``key`` names columns that pair what is left into updates: a share then has all rows of its
+    ``key`` names columns that pair what is left into updates: a bucket then has all rows of its
     keys. Raises :class:`CorruptRow` where rows that leave can't be read in the later schema.
     """
     sides = _Sides.of(leaving, coming, after, open_file, decode)
-    # What is in the share can only be told of rows that the engine sees.
-    pairs = _NO_PAIRS if options.share else _pairs(sides)
+    # Only of rows that the engine sees can it be said which bucket they are in.
+    pairs = _NO_PAIRS if options.bucket else _pairs(sides)
     by = [after.schema.names.index(name) for name in key]
     keeper = Keeper(options.keep_bytes_max, sides.keeps)
     read = partial(_value_rows, sides, pairs=pairs, keeper=keeper if pairs else None)
     difference = Difference()
     with Engine(options) as engine:
-        found = engine.unmatched(read, options.share, by)
+        found = engine.unmatched(read, options.bucket, by)
         if found.doubtful_leaving:
             few = _restricted(
                 sides, _by_file(found.doubtful_leaving), _by_file(found.doubtful_coming)
@@ -179,7 +179,7 @@ def by_row_ids(
     changed = _changed_ids(sides, options)
     if changed is None:
         return None
-    changed = _shared(changed, options.share)
+    changed = _bucket_of(changed, options.bucket)
     updated, keeper = _both(changed), None
     noops = pa.array([], pa.int64())
     if updated.num_rows:
@@ -203,15 +203,15 @@ def by_row_ids(
     )
 
 
-def _shared(changed: pa.Table, share: Share | None) -> pa.Table:
-    """The part of the changed rows that belongs to the share: a run of row ids.
+def _bucket_of(changed: pa.Table, bucket: Bucket | None) -> pa.Table:
+    """The changed rows of one bucket: a range of row ids.
 
-    All have been found before, for ids that are there twice must be noticed by every share.
+    All have been found before: each bucket must notice ids that are there twice.
     """
-    if share is None:
+    if bucket is None:
         return changed
-    edges = [changed.num_rows * number // share.of for number in (share.number, share.number + 1)]
-    return changed.sort_by("row_id").slice(edges[0], edges[1] - edges[0]).combine_chunks()
+    first, end = (changed.num_rows * n // bucket.of for n in (bucket.number, bucket.number + 1))
+    return changed.sort_by("row_id").slice(first, end - first).combine_chunks()
 
 
 def _changed_ids(sides: _Sides, options: DiffOptions) -> pa.Table | None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.decode.bucket import Share
+from tailer.decode.bucket import Bucket
 from tailer.decode.options import DiffOptions
 from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
 from tailer.decode.vectors import bitmap_of
@@ -109,19 +109,20 @@ class Engine:
             return self._connection.sql(sql).to_arrow_table()
 
     def unmatched(
-        self, rows: Callable[[], RowStream], share: Share | None = None, by: Sequence[int] = ()
+        self, rows: Callable[[], RowStream], bucket: Bucket | None = None, by: Sequence[int] = ()
     ) -> Unmatched:
         """The references of the rows that leave, and of those that come, without a partner.
 
         One pass finds those that have no equal row at all; of the others that don't balance, only
         those are looked at again. Placed rows are partners already: they are only told as doubtful
         where one of them may be equal to a row that has no partner, and of a lower reference.
-        Of a share, for which no rows are placed, only its rows: see :meth:`RowStream.bucket`.
+        With a ``bucket`` no rows are placed, and only its rows count
+        (:meth:`RowStream.in_bucket`).
         """
         stream = rows()
         columns = stream.fingerprint()
         placed = OTHER_FIELD in stream.schema
-        selected, sides, hint = _selected(columns, stream.bucket(share, by)), "", ""
+        selected, sides, hint = _selected(columns, stream.in_bucket(bucket, by)), "", ""
         if placed:
             with self._over(stream):
                 self._execute(f"CREATE TEMP TABLE hashed AS {_hashed(columns, stream.hint())}")

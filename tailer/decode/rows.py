@@ -25,7 +25,7 @@ from tailer.changes import (
     ChangeType,
     Rows,
 )
-from tailer.decode.byte_range import Part
+from tailer.decode.byte_range import ByteRange
 from tailer.decode.calendar import calendar_of
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.naming import in_file
@@ -99,7 +99,7 @@ def decode_file(
     selection: RowSelection,
     options: DecodeOptions,
     skip: Skip,
-    part: Part | None = None,
+    part: ByteRange | None = None,
 ) -> Iterator[Rows]:
     """The changed rows of one file, or of a ``part`` of it, less those that ``skip`` passes over.
 
@@ -286,7 +286,7 @@ class _Decoder:
                 f"{field.name!r}"
             ) from None
 
-    def batches(self, skip: Skip, part: Part | None) -> Iterator[Rows]:
+    def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
         if self.options.on_read is not None:
             self.options.on_read(int(self.parquet.metadata.serialized_size))
         total = int(self.parquet.metadata.num_rows)
@@ -309,7 +309,7 @@ class _Decoder:
             for _, rows in self._pass(skip, part, passes[1:]):
                 yield from _behind(skip, rows)
 
-    def _passes(self, skip: Skip, part: Part | None, total: int) -> tuple[_Kinds, ...]:
+    def _passes(self, skip: Skip, part: ByteRange | None, total: int) -> tuple[_Kinds, ...]:
         """The kinds of change in the order in which they are given."""
         file = self.file
         if file.change_type is not None or file.kinds is not None:
@@ -319,7 +319,7 @@ class _Decoder:
         return (None,) if is_ordered(self.parquet) else (LEAVING_KINDS, COMING_KINDS)
 
     def _pass(
-        self, skip: Skip, part: Part | None, passes: tuple[_Kinds, ...]
+        self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """The rows of each kind, of one batch after the other."""
         first, total = 0, int(self.parquet.metadata.num_rows)

@@ -78,8 +78,8 @@ def _changes(
     apart = (set[int](), set[int]()) if key else proved_apart(rewrite, before, after)
     rest = _without(rewrite, apart)
     rest = _without(rest, proved_same(rest, before, after, open_file))
-    # Files that are changes as a whole are the first share's.
-    later = options.share is not None and options.share.number > 0
+    # Files that are changes as a whole belong to the first bucket.
+    later = options.bucket is not None and options.bucket.number > 0
     changed = [] if later else [*rest.leaving, *rest.coming]
     origin: Origin = "cancel_out"
     if rest.needs_diff:
