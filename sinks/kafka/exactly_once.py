@@ -22,9 +22,9 @@ from sinks.kafka.encode_ahead import Pieces, slices
 from sinks.kafka.failures import Fenced
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.progress import Progress, read_progress
-from sinks.kafka.publisher import Publisher, single_record
 from sinks.kafka.session import Session
 from sinks.kafka.settlement import Settlement
+from sinks.kafka.topic_writer import TopicWriter, single_record
 from sinks.kafka.transactions import Transactions
 from sinks.kafka.versions import Begun, is_last_batch
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -93,7 +93,7 @@ class ExactlyOnce(Session):
                 self._transactions = self._made(markers, 1, {})
             name = self._topic_at_once()
             if name is not None:
-                self._publishers[name] = self._new_publisher(self._admitted(name))
+                self._writers[name] = self._new_writer(self._admitted(name))
             self.driver.begin()
             self._send_progress(self.progress)
             self.driver.commit()
@@ -112,7 +112,7 @@ class ExactlyOnce(Session):
         self._look_at_others()
         name = self._topic_at_once()
         if name is not None:
-            self._new_publisher(self._admitted(name))
+            self._new_writer(self._admitted(name))
         return self.progress.offset
 
     def _check_progress_topic(self) -> None:
@@ -207,14 +207,14 @@ class ExactlyOnce(Session):
             self._at = batch.next_offset
 
     def _write_rows(self, batch: ChangeBatch) -> None:
-        publisher = self._publisher(batch)
+        writer = self._writer(batch)
         last = is_last_batch(batch, self._at)
         # Rows of a snapshot that is taken while the stream goes on do not move its offset.
         stays = batch.offset.snapshot and batch.next_offset == self._at
-        for part, pieces in self._begun(publisher, batch):
+        for part, pieces in self._begun(writer, batch):
             ends = last and part.next_offset == batch.next_offset
             then = batch.next_offset if stays else part.next_offset
-            self._transact(publisher, part, pieces, then, ends=ends)
+            self._transact(writer, part, pieces, then, ends=ends)
         self._passed = None
 
     def announce(self, notice: Notice) -> None:
@@ -240,7 +240,7 @@ class ExactlyOnce(Session):
 
     def _transact(
         self,
-        publisher: Publisher,
+        writer: TopicWriter,
         batch: ChangeBatch,
         pieces: Pieces[Any],
         then: Offset,
@@ -255,10 +255,10 @@ class ExactlyOnce(Session):
             self._send_marker(begun, "END")
             begun = None
         if begun is None:
-            begun = Begun.by(batch, publisher.topic.name)
+            begun = Begun.by(batch, writer.topic.name)
             self._send_marker(begun, "BEGIN")
-        events = publisher.publish(batch, pieces)
-        begun = begun.plus(events, batch, publisher.topic.name)
+        events = writer.write(batch, pieces)
+        begun = begun.plus(events, batch, writer.topic.name)
         if ends:
             self._send_marker(begun, "END")
         self._save(

@@ -21,7 +21,7 @@ from sinks.kafka.record_batch import record_sizes
 from tailer.changes import ChangeBatch
 from tailer.errors import SinkRejected
 
-__all__ = ["Publisher", "single_record"]
+__all__ = ["TopicWriter", "single_record"]
 
 #: So many bytes of rows are encoded at a time.
 _PIECE_BYTES = 2 * 1024 * 1024
@@ -36,7 +36,7 @@ def single_record(key: bytes | None, value: bytes, timestamp_ms: int) -> Records
     return Records(keys, pa.array([value], pa.binary()), (), timestamp_ms)
 
 
-class Publisher:
+class TopicWriter:
     """Sends the records of batches to one topic, and of those that are too large a note to
     another, if there is one."""
 
@@ -63,7 +63,7 @@ class Publisher:
         pieces = slices(batch, batch.num_rows or 1, _PIECE_BYTES)
         return Pieces(pieces, self._encode, self._threads)
 
-    def publish(self, batch: ChangeBatch, pieces: Pieces[list[_Encoded]] | None = None) -> int:
+    def write(self, batch: ChangeBatch, pieces: Pieces[list[_Encoded]] | None = None) -> int:
         """Send a batch's records; returns how many there were, without tombstones. ``pieces`` is
         what :meth:`begin` has given for it, if that was called.
 
