@@ -40,8 +40,8 @@ __all__ = [
     "Offset",
     "Origin",
     "Rows",
+    "counting_id",
     "is_arrow_variant",
-    "plan_id",
     "variant_json",
 ]
 
@@ -80,7 +80,7 @@ _LETTERS = pa.array(["i", "b", "a", "d"])
 _KINDS = pa.array(CHANGE_TYPES)
 
 
-def plan_id(*named: Any, counting: int = COUNTING) -> str:
+def counting_id(*named: Any, counting: int = COUNTING) -> str:
     """Names the options by which the changes within a version are counted: 12 hex digits."""
     # Counting 1 had no number: offsets that were saved then are known by their ids.
     text = json.dumps(named if counting == 1 else [counting, *named])
@@ -93,8 +93,9 @@ class Offset:
 
     With ``snapshot``, the ``index``-th row of the initial snapshot of ``version``.
     ``timestamp_floor_ms`` is the timestamp of the version before, which keeps timestamps of later
-    versions the same even after the log before them was cleaned up. ``plan`` says by which options
-    the changes within the version were counted: under others, the index means another change.
+    versions the same even after the log before them was cleaned up. ``counted_by`` names the
+    options by which the changes within the version were counted: under others, the index means
+    another change.
     """
 
     version: int
@@ -102,7 +103,7 @@ class Offset:
     snapshot: bool = field(default=False, compare=False)
     table_id: str | None = field(default=None, compare=False)
     timestamp_floor_ms: int | None = field(default=None, compare=False)
-    plan: str | None = field(default=None, compare=False)
+    counted_by: str | None = field(default=None, compare=False)
 
     FORMAT = 1
 
@@ -114,14 +115,14 @@ class Offset:
             index=0,
             snapshot=False,
             timestamp_floor_ms=timestamp_ms,
-            plan=None,
+            counted_by=None,
         )
 
-    def under(self, *plans: str) -> Offset:
-        """The offset to go on from under the options of one of these plans: inside a version whose
-        changes were counted in another way, that is the version's start."""
-        if self.index and self.plan is not None and self.plan not in plans:
-            return replace(self, index=0, plan=None)
+    def under(self, *ways: str) -> Offset:
+        """The offset to resume from where changes are counted in one of these ways; within a
+        version whose changes were counted in another way, the version's start."""
+        if self.index and self.counted_by is not None and self.counted_by not in ways:
+            return replace(self, index=0, counted_by=None)
         return self
 
     def to_json(self) -> dict[str, Any]:
@@ -134,7 +135,7 @@ class Offset:
             "snapshot": self.snapshot,
             "timestamp_floor_ms": self.timestamp_floor_ms,
         }
-        return document if self.plan is None else {**document, "plan": self.plan}
+        return document if self.counted_by is None else {**document, "plan": self.counted_by}
 
     def __str__(self) -> str:
         return json.dumps(self.to_json(), separators=(",", ":"))
@@ -150,7 +151,7 @@ class Offset:
             )
         version, index = document.get("version"), document.get("index")
         table_id, floor = document.get("table_id"), document.get("timestamp_floor_ms")
-        snapshot, plan = document.get("snapshot"), document.get("plan")
+        snapshot, counted_by = document.get("snapshot"), document.get("plan")
         if (
             isinstance(version, int)
             and isinstance(index, int)
@@ -160,9 +161,9 @@ class Offset:
             and isinstance(snapshot, bool)
             and isinstance(table_id, str | None)
             and isinstance(floor, int | None)
-            and isinstance(plan, str | None)
+            and isinstance(counted_by, str | None)
         ):
-            return cls(version, index, snapshot, table_id, floor, plan)
+            return cls(version, index, snapshot, table_id, floor, counted_by)
         raise OffsetError("the offset is damaged: a field is missing or of the wrong kind")
 
 
@@ -241,7 +242,7 @@ class ChangeBatch:
     the writer tells that they belong together, each has the other one in ``partner`` (struct of the
     data columns, null in every other row).
 
-    ``plan`` says how the changes are counted, in offsets within the version.
+    ``counted_by`` says how the changes are counted, in offsets within the version.
     """
 
     rows: pa.RecordBatch
@@ -254,7 +255,7 @@ class ChangeBatch:
     row_ids: pa.Int64Array | None = None
     before: pa.StructArray | None = None
     indices: pa.Int64Array | None = None
-    plan: str | None = None
+    counted_by: str | None = None
     partner: pa.StructArray | None = None
 
     @property
@@ -285,7 +286,9 @@ class ChangeBatch:
         def at(row: int) -> Offset:
             # Where images were paired, rows know their own places; else they are counted.
             index = self.row_indices()[row].as_py()
-            return replace(self.offset, index=index, plan=self.plan or self.next_offset.plan)
+            return replace(
+                self.offset, index=index, counted_by=self.counted_by or self.next_offset.counted_by
+            )
 
         return replace(
             self,

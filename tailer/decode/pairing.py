@@ -36,9 +36,9 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 
 __all__ = [
-    "Images",
     "OpenFile",
     "Pairing",
+    "VersionRows",
     "find_pairs",
     "from_index",
     "may_have_images",
@@ -63,7 +63,7 @@ def _not_lost(_: ChangeFile) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
+class VersionRows:
     """How the files of one version are read: all that both readings share.
 
     ``select`` is what a row goes through before it may leave: a preimage, too. ``lost`` tells of
@@ -205,7 +205,7 @@ class Pairing:
             self.early |= bool(pc.any(pc.greater(left, batch.column("c"))).as_py())
         self._pairs = pairs("c")
 
-    def fill(self, reading: Images) -> None:
+    def fill(self, reading: VersionRows) -> None:
         """Put all paired preimages aside at once: some come behind their postimage, or have to be
         read in the schema that the version leads to."""
         self.early = True
@@ -220,7 +220,7 @@ class Pairing:
 
 
 def find_pairs(
-    reading: Images,
+    reading: VersionRows,
     before: TableState | None,
     options: DiffOptions,
     key: tuple[str, ...] = (),
@@ -307,7 +307,7 @@ def _data(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(rows.columns[: len(fields)], schema=pa.schema(fields))
 
 
-def _images(reading: Images, key: tuple[str, ...], counts: dict[str, _Counts]) -> RowStream:
+def _images(reading: VersionRows, key: tuple[str, ...], counts: dict[str, _Counts]) -> RowStream:
     """All images of updates: side, place, then row id (where there are some) and key columns.
 
     ``counts`` is filled with what the cdc files hold that are read in their own order.
@@ -352,7 +352,7 @@ def _sided(
 _Run = tuple[int, int, int, int]
 
 
-def _runs(reading: Images) -> list[_Run]:
+def _runs(reading: VersionRows) -> list[_Run]:
     """The cdc files that are strictly preimage, postimage, from the first row to the last."""
     options = replace(reading.decode, columns=(), target=None, row_ids=False)
     whole = replace(reading, files=[replace(f, kinds=None) for f in _cdc_files(reading.files)])

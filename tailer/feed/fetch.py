@@ -145,8 +145,8 @@ async def fetch(
         selection = RowSelection.of(file.rows, None)
     elif file.only is not None or file.without is not None:
         selection = RowSelection.of(
-            await _rows_of(store, file, file.only, on_read),
-            await _rows_of(store, file, file.without, on_read),
+            await _row_bitmap(store, file, file.only, on_read),
+            await _row_bitmap(store, file, file.without, on_read),
         )
     try:
         if first_bytes and file.size and isinstance(store, ReadsAhead):
@@ -159,7 +159,7 @@ async def fetch(
         raise _gone(store, file, file.path, kind) from None
 
 
-async def _rows_of(
+async def _row_bitmap(
     store: Store,
     file: ChangeFile,
     dv: DeletionVectorDescriptor | None,

@@ -23,7 +23,7 @@ from tailer.delta.timestamps import enablement
 from tailer.errors import CorruptLog, TableError
 from tailer.log.checkpoints import chunks
 from tailer.log.live import LiveFiles
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.share_server.grants import TableConfig
 from tailer.store import LOG_DIR, Store, open_store
 
@@ -61,7 +61,7 @@ class SharedTable:
         self.store = store
         self.users = 0
         # A reader waits for nobody: a commit that is half-written is the version before, for now.
-        self.log = DeltaLog(store, torn_commit_max_s=0.5)
+        self.log = TableLog(store, torn_commit_max_s=0.5)
         self._snapshots: OrderedDict[int, tuple[object, Snapshot]] = OrderedDict()
         self._reading = anyio.Lock()
         self._live: list[LiveFiles] = []

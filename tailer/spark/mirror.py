@@ -16,7 +16,7 @@ import anyio
 
 from tailer.changes import METADATA_FIELDS
 from tailer.errors import ConfigError, SinkRejected
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store import open_store
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _version_of(target: str, app: str, store: Mapping[str, Any] | None) -> int |
 
     async def read() -> int | None:
         opened = open_store(target, store or {})
-        log = DeltaLog(opened)
+        log = TableLog(opened)
         try:
             if not await log.files():
                 return None

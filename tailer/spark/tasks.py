@@ -39,7 +39,7 @@ def decoded(
     """An order's rows, file by file and batch by batch."""
     skip, left = Skip(order.skip), order.take
     for file, part in _files(portal, store, order, options, decode):
-        for rows in _rows_of(portal, store, file, part, decode, skip):
+        for rows in _task_rows(portal, store, file, part, decode, skip):
             if left is None:
                 yield file, rows
                 continue
@@ -53,7 +53,7 @@ def decoded(
                 return
 
 
-def _rows_of(
+def _task_rows(
     portal: BlockingPortal,
     store: Store,
     file: ChangeFile,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.sharing.answers import MetadataLine, read_line
 from tailer.sharing.auth import Authorization
 from tailer.sharing.client import Query, SharingClient
@@ -157,7 +157,7 @@ async def test_another_version_than_the_one_asked_for_is_refused(
 ) -> None:
     with serving({NAME: orders(tmp_path / "orders").folder}) as server:
         store = shared_store(server.profile(tmp_path))
-        log = DeltaLog(store)
+        log = TableLog(store)
         await log.latest_version()
         original = server.query
 
