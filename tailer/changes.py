@@ -183,6 +183,13 @@ class Rows:
         ids = None if self.row_ids is None else self.row_ids.slice(first)
         return Rows(self.batch.slice(first), self.positions.slice(first), ids)
 
+    def filter(self, mask: pa.BooleanArray) -> Rows:
+        """Those of the first ``len(mask)`` rows that the mask has."""
+        count = len(mask)
+        ids = None if self.row_ids is None else self.row_ids.slice(0, count).filter(mask)
+        batch = self.batch.slice(0, count).filter(mask)
+        return Rows(batch, self.positions.slice(0, count).filter(mask), ids)
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeFile:

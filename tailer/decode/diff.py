@@ -33,8 +33,9 @@ from tailer.decode.bucket import Bucket
 from tailer.decode.engine import DiffOptions, Engine
 from tailer.decode.idsets import ManyVersions, changed_ids
 from tailer.decode.noops import equal_images
-from tailer.decode.row_cache import Decoded, Keeper, alike, pairable, side_by_side
+from tailer.decode.row_cache import RowCache
 from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
+from tailer.decode.side_by_side import Decoded, FileRows, alike, pairable, side_by_side
 from tailer.decode.stream import (
     COMING,
     LEAVING,
@@ -138,8 +139,8 @@ def by_value(
     # Only of rows that the engine sees can it be said which bucket they are in.
     pairs = _NO_PAIRS if options.bucket else _pairs(sides)
     by = [after.schema.names.index(name) for name in key]
-    keeper = Keeper(options.keep_bytes_max, sides.keeps)
-    read = partial(_value_rows, sides, pairs=pairs, keeper=keeper if pairs else None)
+    cache = RowCache(options.keep_bytes_max, sides.keeps)
+    read = partial(_value_rows, sides, pairs=pairs, cache=cache if pairs else None)
     difference = Difference()
     with Engine(options) as engine:
         found = engine.unmatched(read, options.bucket, by)
@@ -151,7 +152,7 @@ def by_value(
             found.leaving = found.leaving - found.doubtful_leaving | again.leaving
             found.coming = found.coming - found.doubtful_coming | again.coming
         difference.leaving, difference.coming = _by_file(found.leaving), _by_file(found.coming)
-        difference.kept_leaving, difference.kept_coming = keeper.of(LEAVING), keeper.of(COMING)
+        difference.kept_leaving, difference.kept_coming = cache.of(LEAVING), cache.of(COMING)
         if key and found.leaving and found.coming:
             survivors = _restricted(sides, difference.leaving, difference.coming)
             narrow = replace(survivors, decode=replace(survivors.decode, columns=tuple(key)))
@@ -180,18 +181,18 @@ def by_row_ids(
     if changed is None:
         return None
     changed = _bucket_of(changed, options.bucket)
-    updated, keeper = _both(changed), None
+    updated, cache = _both(changed), None
     noops = pa.array([], pa.int64())
     if updated.num_rows:
         try:
-            keeper, noops = _noops(_with_updates(sides, changed, updated), updated, options)
+            cache, noops = _noops(_with_updates(sides, changed, updated), updated, options)
         except CorruptRow:
             if all(file.state == after for file in leaving):
                 raise
     if len(noops):
         changed = changed.filter(pc.invert(pc.is_in(changed["row_id"], value_set=noops)))
         updated = _both(changed)
-    left, came = ({} if keeper is None else keeper.of(side) for side in (LEAVING, COMING))
+    left, came = ({} if cache is None else cache.of(side) for side in (LEAVING, COMING))
     return Difference(
         _by_file(_refs_of(changed["left"])),
         _by_file(_refs_of(changed["came"])),
@@ -222,14 +223,16 @@ def _changed_ids(sides: _Sides, options: DiffOptions) -> pa.Table | None:
             return engine.changed_ids(lambda: _tracked_stream(sides))
 
 
-def _noops(narrow: _Sides, updated: pa.Table, options: DiffOptions) -> tuple[Keeper, pa.Int64Array]:
-    """The ids of the updated rows whose images are equal, and a keeper with rows to be output.
+def _noops(
+    narrow: _Sides, updated: pa.Table, options: DiffOptions
+) -> tuple[RowCache, pa.Int64Array]:
+    """The ids of the updated rows whose images are equal, and a cache with rows to be output.
 
     They are compared in memory where all of them can be kept.
     """
     if not any(has_map(f.type) for f in output_schema(narrow.after)):
-        images = Keeper(options.keep_bytes_max, (True, True))
-        with closing(_decoded(narrow, keeper=images)) as decoded:
+        images = RowCache(options.keep_bytes_max, (True, True))
+        with closing(_decoded(narrow, cache=images)) as decoded:
             while images.complete and next(decoded, None) is not None:
                 pass
         if images.complete:
@@ -240,9 +243,9 @@ def _noops(narrow: _Sides, updated: pa.Table, options: DiffOptions) -> tuple[Kee
             noops = equal_images(left, came, updated)
             if noops is not None:
                 return images.restricted(narrow.keeps), noops
-    keeper = Keeper(options.keep_bytes_max, narrow.keeps)
+    cache = RowCache(options.keep_bytes_max, narrow.keeps)
     with Engine(options) as engine:
-        return keeper, engine.equal_images(lambda: _value_rows(narrow, keeper=keeper), updated)
+        return cache, engine.equal_images(lambda: _value_rows(narrow, cache=cache), updated)
 
 
 def _both(changed: pa.Table) -> pa.Table:
@@ -280,7 +283,7 @@ def _value_rows(
     sides: _Sides,
     columns: tuple[str, ...] | None = None,
     pairs: Mapping[int, int] = _NO_PAIRS,
-    keeper: Keeper | None = None,
+    cache: RowCache | None = None,
 ) -> RowStream:
     """All rows of both sides, with their references; placed ones where files are read in pairs."""
     data = list(output_schema(sides.after, columns))[: -len(METADATA_FIELDS)]
@@ -289,7 +292,7 @@ def _value_rows(
     schema = pa.schema([*REF_FIELDS, *numbered, *([OTHER_FIELD] if pairs else [])])
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for found in _decoded(sides, pairs, keeper):
+        for found in _decoded(sides, pairs, cache):
             rows = found.rows
             arrays = [
                 pa.repeat(pa.scalar(found.side, pa.int8()), len(rows.positions)),
@@ -311,20 +314,19 @@ def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
 
 
 def _decoded(
-    sides: _Sides, pairs: Mapping[int, int] = _NO_PAIRS, keeper: Keeper | None = None
+    sides: _Sides, pairs: Mapping[int, int] = _NO_PAIRS, cache: RowCache | None = None
 ) -> Generator[Decoded, None, None]:
     """The rows of all files; two at a time where one is the rewrite of the other."""
     for side, number, file in sides.files():
-        if side == LEAVING and keeper is not None and number in pairs:
+        if side == LEAVING and cache is not None and number in pairs:
             other = pairs[number]
-            streams = (
-                (number, _file_rows(sides, file)), (other, _file_rows(sides, sides.coming[other]))
-            )  # fmt: skip
-            yield from side_by_side(*streams, keeper)
+            left = FileRows(LEAVING, number, _file_rows(sides, file))
+            came = FileRows(COMING, other, _file_rows(sides, sides.coming[other]))
+            yield from side_by_side(left, came, cache)
         elif side == LEAVING or number not in pairs.values():
             for rows in _file_rows(sides, file):
-                if keeper is not None and not pairs:
-                    keeper.add(side, number, rows)
+                if cache is not None and not pairs:
+                    cache.add(side, number, rows)
                 yield Decoded(side, number, rows)
 
 

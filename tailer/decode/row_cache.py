@@ -1,51 +1,26 @@
 """Changed rows that the comparison has decoded already, kept so that no file is read a second time.
 
-Keeping is bounded in bytes and only ever saves time: a file whose changed rows were not all kept is
-decoded again. Without row ids nobody knows which rows change until all are compared; but most
-writers rewrite a file in its own order, so the file that leaves and the one that comes are read
-side by side, and where two rows at one place differ, both are kept.
+The cache is bounded in bytes and only ever saves time: a file whose changed rows are not all in it
+is decoded again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
-from tailer.decode.equal import differ
 from tailer.decode.rows import Skip, given_kinds
-from tailer.decode.stream import COMING, LEAVING, PLACED
 from tailer.decode.vectors import positions_within
 
-__all__ = ["Decoded", "Keeper", "alike", "kept_rows", "pairable", "settled", "side_by_side"]
+__all__ = ["RowCache", "kept_rows", "settled"]
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """Rows of a file: their side, the file's number on that side, and the rows.
-
-    Where the side is ``PLACED``, they leave and come: ``came`` has the number of the file that
-    comes, and their positions there.
-    """
-
-    side: int
-    number: int
-    rows: Rows
-    came: tuple[int, pa.Int64Array] | None = None
-
-
-_PAIRED_FILES_MAX = 64
-#: Two files that differ in more of their rows than this are not one the rewrite of the other.
-_DIFFERENT_MAX = 0.5
-
-
-class Keeper:
-    """The rows that are kept, by side and file; at most ``bytes_max`` of them.
+class RowCache:
+    """Rows by side and file; at most ``bytes_max`` of them.
 
     ``sides`` says of each side whether its rows are of any use later.
     """
@@ -61,7 +36,7 @@ class Keeper:
         """Whether no file was given up."""
         return not self._dropped
 
-    def restricted(self, sides: tuple[bool, bool]) -> Keeper:
+    def restricted(self, sides: tuple[bool, bool]) -> RowCache:
         """The same rows of these sides only."""
         for place in [place for place in self._kept if not sides[place[0]]]:
             self.drop(*place)
@@ -100,7 +75,7 @@ def settled(file: ChangeFile, kept: Sequence[Rows]) -> tuple[Rows, ...] | None:
         count += len(here)
         some = rows
         if len(here) < len(rows.positions):
-            some = _where(rows, pc.is_in(rows.positions, value_set=here))
+            some = rows.filter(pc.is_in(rows.positions, value_set=here))
         kinds = given_kinds(file, here, here[0].as_py(), here[-1].as_py() + 1)
         at = some.batch.num_columns - len(METADATA_FIELDS)
         batch = some.batch.set_column(at, pa.field(CHANGE_TYPE, pa.string()), kinds)
@@ -121,85 +96,3 @@ def kept_rows(file: ChangeFile, skip: Skip) -> Iterator[Rows]:
         skip.remaining -= passed
         if passed < rows.batch.num_rows:
             yield rows.slice(passed)
-
-
-def alike(leaving: Sequence[Rows | None], coming: Sequence[Rows | None]) -> dict[int, int]:
-    """Which file that comes may be the rewrite of which that leaves: a guess by their first rows,
-    at least half of which must be the same."""
-    free, found = set(range(len(coming))), {}
-    for number, head in enumerate(leaving):
-        scores = {n: _score(head, coming[n]) for n in sorted(free)}
-        best = max(scores, key=lambda n: scores[n], default=None)
-        if best is not None and scores[best] >= 1 - _DIFFERENT_MAX:
-            found[number] = best
-            free.remove(best)
-    return found
-
-
-def pairable(leaving: Sequence[ChangeFile], coming: Sequence[ChangeFile]) -> bool:
-    """Whether a look at the files' first rows may be worth it."""
-    if max(len(leaving), len(coming)) > _PAIRED_FILES_MAX:
-        return False
-    sizes = {f.num_records for f in leaving}  # a remove need not tell
-    return None in sizes or any(f.num_records is None or f.num_records in sizes for f in coming)
-
-
-def _score(one: Rows | None, other: Rows | None) -> float:
-    """The share of rows that are the same at the same place."""
-    if one is None or other is None:
-        return 0.0
-    count = int(min(one.batch.num_rows, other.batch.num_rows))
-    _, different = _differ(one, other, count)
-    return 1.0 - different / count
-
-
-def side_by_side(
-    left: tuple[int, Iterator[Rows]], came: tuple[int, Iterator[Rows]], keeper: Keeper
-) -> Iterator[Decoded]:
-    """The rows of two files: of rows that are equal at one place those that leave, as
-    :data:`~tailer.decode.engine.PLACED`; all others as they are, and into the keeper too."""
-    sides = (LEAVING, COMING)
-    numbers, streams = (left[0], came[0]), (left[1], came[1])
-    rest: list[Rows | None] = [None, None]
-    seen = different = 0
-    while different <= seen * _DIFFERENT_MAX:
-        for side in sides:
-            if rest[side] is None:
-                rest[side] = next(streams[side], None)
-        one, other = rest
-        if one is None or other is None:
-            break
-        count = min(one.batch.num_rows, other.batch.num_rows)
-        mask, found = _differ(one, other, count)
-        seen, different = seen + count, different + found
-        if found < count:
-            same, there = _where(one, pc.invert(mask)), _where(other, pc.invert(mask))
-            yield Decoded(PLACED, numbers[0], same, (numbers[1], there.positions))
-        for side, rows in zip(sides, (one, other), strict=True):
-            if found:
-                changed = _where(rows, mask)
-                keeper.add(side, numbers[side], changed)
-                yield Decoded(side, numbers[side], changed)
-            rest[side] = rows.slice(count) if count < rows.batch.num_rows else None
-    alike_so_far = different <= seen * _DIFFERENT_MAX
-    for side in sides:
-        last = rest[side]
-        for rows in chain([] if last is None else [last], streams[side]):
-            if alike_so_far:
-                keeper.add(side, numbers[side], rows)
-            else:
-                keeper.drop(side, numbers[side])
-            yield Decoded(side, numbers[side], rows)
-
-
-def _where(rows: Rows, mask: pa.BooleanArray) -> Rows:
-    """Those of the first rows that the mask tells."""
-    ids = None if rows.row_ids is None else rows.row_ids.slice(0, len(mask)).filter(mask)
-    batch = rows.batch.slice(0, len(mask)).filter(mask)
-    return Rows(batch, rows.positions.slice(0, len(mask)).filter(mask), ids)
-
-
-def _differ(one: Rows, other: Rows, count: int) -> tuple[pa.BooleanArray, int]:
-    """Which of the first ``count`` rows differ in their data, and how many."""
-    a, b = (r.batch.slice(0, count).columns[: -len(METADATA_FIELDS)] for r in (one, other))
-    return differ(a, b, count)
