@@ -28,24 +28,20 @@ from pyroaring import BitMap64
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeFile, Rows
 from tailer.decode.engine import DiffOptions, Engine
 from tailer.decode.preimages import Numbers, Preimages
-from tailer.decode.rows import DecodeOptions, Skip, decode_file, output_schema
+from tailer.decode.rows import DecodeOptions, OpenFile, Skip, decode_file, output_schema
 from tailer.decode.stream import COMING, LEAVING, REF_FIELDS, RowStream
 from tailer.decode.variant import canonical_variants
-from tailer.decode.vectors import RowSelection, positions_within
+from tailer.decode.vectors import positions_within
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 
 __all__ = [
-    "OpenFile",
     "Pairing",
     "VersionRows",
     "find_pairs",
     "from_index",
     "may_have_images",
 ]
-
-#: Opens a file of the plan: its bytes and the rows of it that are meant. Called in the same thread.
-OpenFile = Callable[[ChangeFile], tuple[pa.NativeFile, RowSelection]]
 
 _PRE, _POST = "update_preimage", "update_postimage"
 _PAIR = pa.schema([("l", pa.int64()), ("c", pa.int64())])

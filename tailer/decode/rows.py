@@ -7,7 +7,7 @@ given. Row groups stream one after the other; row groups without a wanted row ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -43,6 +43,7 @@ from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
 __all__ = [
     "EARLY_KINDS",
     "DecodeOptions",
+    "OpenFile",
     "Rows",
     "Skip",
     "check_names",
@@ -91,6 +92,10 @@ def output_schema(state: TableState, columns: tuple[str, ...] | None = None) -> 
     if columns is not None:
         schema = pa.schema([schema.field(name) for name in columns if name in schema.names])
     return pa.schema([*schema, *METADATA_FIELDS])
+
+
+#: Opens a file of the plan: its bytes and the rows of it that are meant. Called in the same thread.
+OpenFile: TypeAlias = Callable[[ChangeFile], tuple[pa.NativeFile, RowSelection]]
 
 
 def decode_file(

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeFile
-from tailer.decode import diff, plan, stream
+from tailer.decode import comparison, diff, plan, stream
+from tailer.decode.comparison import Comparison
 from tailer.decode.engine import Engine
 from tailer.decode.project import find_field
 from tailer.decode.tracking import tracked_rows
@@ -174,12 +175,12 @@ def row_ids_are_believed_without_the_tag(patch: Patch) -> None:
 
 
 def only_rows_of_this_version_s_commit_came(patch: Patch) -> None:
-    def by_row_ids(leaving: Any, coming: Any, after: Any, open_file: Any, *rest: Any) -> Any:
-        found = diff.by_row_ids(leaving, coming, after, open_file, *rest)
+    def by_row_ids(sides: Comparison) -> Any:
+        found = diff.by_row_ids(sides)
         assert found is not None
         for number, changed in list(found.coming.items()):
-            file = coming[number]
-            source, selection = open_file(file)
+            file = sides.coming[number]
+            source, selection = sides.open_file(file)
             with source:
                 batches = list(tracked_rows(source, file, selection))
             copied = [
@@ -214,7 +215,7 @@ def the_base_row_id_is_off_by_one(patch: Patch) -> None:
         base = (file.base_row_id or 0) + 1
         return tracked_rows(source, replace(file, base_row_id=base), *rest)
 
-    patch.setattr(diff, "tracked_rows", shifted)
+    patch.setattr(comparison, "tracked_rows", shifted)
 
 
 def materialised_row_ids_are_not_read(patch: Patch) -> None:
