@@ -13,7 +13,8 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset
-from tailer.decode.pairing import Pairing, VersionRows, find_pairs, from_index, may_have_images
+from tailer.decode.pairing import Pairing, find_pairs, from_index
+from tailer.decode.pairs import VersionRows, may_have_images
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
 from tailer.errors import FileGone, OffsetError, first_error
