@@ -19,7 +19,8 @@ import anyio
 
 from tailer.changes import Offset
 from tailer.cli.output import jsonl_options, open_output, output_kind
-from tailer.decode.rows import DecodeOptions, output_schema
+from tailer.decode.output import output_schema
+from tailer.decode.rows import DecodeOptions
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError, TailerError, printable

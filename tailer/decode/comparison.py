@@ -14,8 +14,9 @@ from pyroaring import BitMap64
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
 from tailer.decode.options import DecodeOptions, DiffOptions
+from tailer.decode.output import output_schema
 from tailer.decode.row_cache import RowCache
-from tailer.decode.rows import OpenFile, Skip, decode_file, output_schema
+from tailer.decode.rows import OpenFile, Skip, decode_file
 from tailer.decode.side_by_side import Decoded, FileRows, alike, pairable, side_by_side
 from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, REF_FIELDS, RowStream
 from tailer.decode.tracking import TRACKED, tracked_rows

@@ -32,8 +32,8 @@ from tailer.decode.comparison import Comparison, refs_by_file
 from tailer.decode.engine import Engine
 from tailer.decode.idsets import ManyVersions, changed_ids
 from tailer.decode.noops import equal_images
+from tailer.decode.output import output_schema
 from tailer.decode.row_cache import RowCache
-from tailer.decode.rows import output_schema
 from tailer.decode.stream import COMING, LEAVING, has_map
 from tailer.decode.vectors import bitmap_of
 from tailer.errors import CorruptRow

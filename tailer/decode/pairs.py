@@ -24,7 +24,8 @@ from pyroaring import BitMap64
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
 from tailer.decode.engine import Engine
 from tailer.decode.options import DecodeOptions, DiffOptions
-from tailer.decode.rows import OpenFile, Skip, decode_file, output_schema
+from tailer.decode.output import output_schema
+from tailer.decode.rows import OpenFile, Skip, decode_file
 from tailer.decode.stream import COMING, LEAVING, REF_FIELDS, RowStream
 from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState

@@ -14,8 +14,9 @@ import anyio.to_thread
 import pyarrow as pa
 
 from tailer.changes import CHANGE_TYPE, ChangeBatch, ChangeFile, Offset, Rows
+from tailer.decode.output import check_names, output_schema
 from tailer.decode.row_cache import kept_rows
-from tailer.decode.rows import DecodeOptions, Skip, check_names, decode_file, output_schema
+from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.delta.commit import Commit
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import FileGone, OffsetError, UnsupportedTable

@@ -20,7 +20,7 @@ from anyio.from_thread import BlockingPortal
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, Offset
 from tailer.decode.engine import Engine
-from tailer.decode.rows import output_schema
+from tailer.decode.output import output_schema
 from tailer.decode.stream import REF_FIELDS, RowStream
 from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState

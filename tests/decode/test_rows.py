@@ -14,13 +14,13 @@ from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
 from tailer.decode.byte_range import ByteRange
+from tailer.decode.output import output_schema
 from tailer.decode.rows import (
     DecodeOptions,
     Rows,
     Skip,
     _usable,
     decode_file,
-    output_schema,
 )
 from tailer.decode.vectors import ALL_ROWS, RowSelection
 from tailer.delta import footer
