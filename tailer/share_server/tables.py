@@ -13,10 +13,10 @@ from typing import Any
 
 import anyio
 
-from tailer.delta.actions import action_of
 from tailer.delta.checkpoint import AS_LOGGED, add_objects
 from tailer.delta.checksum import VersionChecksum
 from tailer.delta.commit import Lines
+from tailer.delta.parsing import action_of
 from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import Reconciliation, Snapshot
 from tailer.delta.timestamps import enablement

@@ -18,7 +18,7 @@ from tailer.decode.comparison import Comparison
 from tailer.decode.engine import Engine
 from tailer.decode.project import find_field
 from tailer.decode.tracking import tracked_rows
-from tailer.delta import actions
+from tailer.delta import parsing
 from tailer.delta.actions import CommitInfo, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.errors import TailerError
@@ -140,9 +140,9 @@ def a_pair_of_vectors_is_swapped(patch: Patch) -> None:
 
 def data_change_is_ignored(patch: Patch) -> None:
     for kind in ("add", "remove"):
-        parse: Any = actions._PARSERS[kind]
+        parse: Any = parsing._PARSERS[kind]
         changing = lambda f, parse=parse: replace(parse(f), data_change=True)  # noqa: E731
-        patch.setitem(actions._PARSERS, kind, changing)
+        patch.setitem(parsing._PARSERS, kind, changing)
 
 
 def a_removed_file_s_vector_is_not_applied(patch: Patch) -> None:
@@ -224,7 +224,7 @@ def materialised_row_ids_are_not_read(patch: Patch) -> None:
 
 def columns_go_by_their_logical_names(patch: Patch) -> None:
     by_name = lambda fields, wanted, _: find_field(fields, wanted, "none")  # noqa: E731
-    patch.setattr("tailer.decode.rows.find_field", by_name)
+    patch.setattr("tailer.decode.output.find_field", by_name)
 
 
 FAULTS: list[tuple[Callable[[Patch], None], History]] = [

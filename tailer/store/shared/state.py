@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tailer.delta.actions import Metadata, Protocol, action_of
+from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.features import FEATURES
+from tailer.delta.parsing import action_of
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 from tailer.sharing.answers import MetadataLine, ProtocolLine
@@ -45,6 +46,12 @@ class SharedState:
             return set()
         state = TableState.of(protocol, metadata)
         return {state.physical_name(f) for f in state.partition_fields()}
+
+    @property
+    def created_ms(self) -> int:
+        """When the table was made, in epoch ms; 0: not known."""
+        created = self.metadata.get("createdTime")
+        return created if isinstance(created, int) and not isinstance(created, bool) else 0
 
     def with_feed(self) -> SharedState:
         """The state of a version whose change data feed the server gave: then it has one.
