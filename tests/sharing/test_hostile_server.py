@@ -17,10 +17,11 @@ from tailer.errors import ConfigError, TableError, TailerError, TransientError
 from tailer.log.table import TableLog
 from tailer.sharing.answers import MetadataLine, read_line
 from tailer.sharing.auth import Authorization
-from tailer.sharing.client import Query, SharingClient
+from tailer.sharing.client import SharingClient
 from tailer.sharing.http import natural, retry_after_s
 from tailer.sharing.model import Table
 from tailer.sharing.profile import leads_here, load_profile, parse_profile
+from tailer.sharing.query import Query
 from tailer.store.shared.state import Timeline
 from tests.sharing.lying import Reply, asking, files_at, lying, saying
 from tests.sharing.reference_server import serving

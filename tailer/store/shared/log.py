@@ -22,9 +22,10 @@ import anyio.to_thread
 
 from tailer.errors import DataLoss, TableError, spilling
 from tailer.sharing.answers import Line, SharedFile
-from tailer.sharing.client import Answer, Query, SharingClient
+from tailer.sharing.client import SharingClient
 from tailer.sharing.http import Refused
 from tailer.sharing.model import EndOfStream, Table
+from tailer.sharing.query import Answer, Query
 from tailer.store.shared.links import LinkTable, Origin
 from tailer.store.shared.ranges import CommitRange
 from tailer.store.shared.spool import Spool, append_actions
