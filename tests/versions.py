@@ -38,6 +38,8 @@ CORE = (
     "tests/delta",
     "tests/golden",
     "tests/kafka/test_sink.py",
+    "tests/kafka/test_broker_away.py",
+    "tests/kafka/test_options.py",
     "tests/offsets",
     "tests/share_server/test_our_client.py",
     "tests/share_server/test_rest.py",
