@@ -116,11 +116,11 @@ def _rows(partition: TaskPartition, options: SourceOptions) -> Iterator[pa.Recor
         log = TableLog(store, torn_commit_max_s=options.torn_commit_max_s)
         for order in partition.orders:
             assert isinstance(order, VersionOrder), "whole versions are planned"
-            for item in _read(portal, log, order, feed):
+            for item in _read_order(portal, log, order, feed):
                 yield _row(item)
 
 
-def _read(
+def _read_order(
     portal: BlockingPortal, log: TableLog, order: VersionOrder, feed: FeedOptions
 ) -> Iterator[Item]:
     """Some versions exactly as a daemon's feed reads them; one item is ready while one is used."""

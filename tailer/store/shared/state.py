@@ -100,11 +100,11 @@ class Timeline:
         if self._characters > _CHARACTERS_MAX:
             raise TableError("the sharing server's answer has too much metadata to be a table's")
         if isinstance(line, ProtocolLine):
-            _check(line.protocol, "minReaderVersion", int)
+            _check_kind(line.protocol, "minReaderVersion", int)
             self.protocols[self._since(line.version, self.protocols)] = line.protocol
         else:
-            _check(line.metadata, "id", str)
-            _check(line.metadata, "schemaString", str)
+            _check_kind(line.metadata, "id", str)
+            _check_kind(line.metadata, "schemaString", str)
             self.metadata[self._since(line.version, self.metadata)] = line.metadata
 
     def _since(self, version: int | None, known: dict[int, dict[str, Any]]) -> int:
@@ -143,7 +143,7 @@ class Timeline:
         return next((v for v in versions if (self.feed_at(v) is True) is on), None)
 
 
-def _check(values: dict[str, Any], key: str, kind: type) -> None:
+def _check_kind(values: dict[str, Any], key: str, kind: type) -> None:
     if not isinstance(values.get(key), kind):
         raise TableError(f"{key} is missing in the sharing server's answer")
 
