@@ -1,4 +1,4 @@
-"""Builds `tailer._columns` (tailer/_columns.c) into the wheel, where there is a C compiler.
+"""Builds `tailer._rowbytes` (tailer/_rowbytes.c) into the wheel, where there is a C compiler.
 
 Without one, or with TAILER_PURE=1, the wheel is pure Python: the same bytes, made by Arrow's
 functions at more cost.
@@ -14,14 +14,14 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-__all__ = ["CompiledColumns"]
+__all__ = ["CompiledRowbytes"]
 
-SOURCE = "tailer/_columns.c"
+SOURCE = "tailer/_rowbytes.c"
 #: The stable ABI of the oldest Python that the project supports, and its name in a wheel's tag.
 ABI, TAG = "0x030b0000", "cp311-abi3"
 
 
-class CompiledColumns(BuildHookInterface[Any]):
+class CompiledRowbytes(BuildHookInterface[Any]):
     """Hatch's build hook of this project."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
@@ -44,7 +44,7 @@ def compiled(root: Path) -> str | None:
     from setuptools.command.build_ext import build_ext
 
     module = Extension(
-        "tailer._columns",
+        "tailer._rowbytes",
         [SOURCE],
         define_macros=[("Py_LIMITED_API", ABI)],
         extra_compile_args=["-O3"],
@@ -58,7 +58,7 @@ def compiled(root: Path) -> str | None:
         command.build_temp = str(root / "build" / "native")
         command.ensure_finalized()
         command.run()
-        return str(command.get_ext_filename("tailer._columns"))
+        return str(command.get_ext_filename("tailer._rowbytes"))
     except Exception as e:  # noqa: BLE001  # of whatever kind: nobody needs it
         print(f"{SOURCE}: {e}", file=sys.stderr)
         return None

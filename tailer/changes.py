@@ -16,13 +16,13 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailer.columns import Column, join
 from tailer.delta.actions import DeletionVectorDescriptor, StringMap
 from tailer.delta.schema import is_arrow_variant
 from tailer.delta.snapshot import TableState
 from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import OffsetError, TableError
+from tailer.rowbytes import Column, join
 
 __all__ = [
     "CHANGE_TYPE",
@@ -42,8 +42,8 @@ __all__ = [
     "Origin",
     "Rows",
     "check_key",
+    "counting_id",
     "is_arrow_variant",
-    "plan_id",
     "variant_json",
 ]
 
@@ -93,7 +93,7 @@ def check_key(key: Iterable[str], columns: Collection[str], version: int | None 
             )
 
 
-def plan_id(*named: Any, counting: int = COUNTING) -> str:
+def counting_id(*named: Any, counting: int = COUNTING) -> str:
     """Names the options by which the changes within a version are counted: 12 hex digits."""
     # Counting 1 had no number: offsets that were saved then are known by their ids.
     text = json.dumps(named if counting == 1 else [counting, *named])
@@ -106,8 +106,9 @@ class Offset:
 
     With ``snapshot``, the ``index``-th row of the initial snapshot of ``version``.
     ``timestamp_floor_ms`` is the timestamp of the version before, which keeps timestamps of later
-    versions the same even after the log before them was cleaned up. ``plan`` says by which options
-    the changes within the version were counted: under others, the index means another change.
+    versions the same even after the log before them was cleaned up. ``counted_by`` names the
+    options by which the changes within the version were counted: under others, the index means
+    another change.
     """
 
     version: int
@@ -115,7 +116,7 @@ class Offset:
     snapshot: bool = field(default=False, compare=False)
     table_id: str | None = field(default=None, compare=False)
     timestamp_floor_ms: int | None = field(default=None, compare=False)
-    plan: str | None = field(default=None, compare=False)
+    counted_by: str | None = field(default=None, compare=False)
 
     FORMAT = 1
 
@@ -127,14 +128,14 @@ class Offset:
             index=0,
             snapshot=False,
             timestamp_floor_ms=timestamp_ms,
-            plan=None,
+            counted_by=None,
         )
 
-    def under(self, *plans: str) -> Offset:
-        """The offset to go on from under the options of one of these plans: inside a version whose
-        changes were counted in another way, that is the version's start."""
-        if self.index and self.plan is not None and self.plan not in plans:
-            return replace(self, index=0, plan=None)
+    def under(self, *ways: str) -> Offset:
+        """The offset to resume from where changes are counted in one of these ways; within a
+        version whose changes were counted in another way, the version's start."""
+        if self.index and self.counted_by is not None and self.counted_by not in ways:
+            return replace(self, index=0, counted_by=None)
         return self
 
     def to_json(self) -> dict[str, Any]:
@@ -147,7 +148,7 @@ class Offset:
             "snapshot": self.snapshot,
             "timestamp_floor_ms": self.timestamp_floor_ms,
         }
-        return document if self.plan is None else {**document, "plan": self.plan}
+        return document if self.counted_by is None else {**document, "plan": self.counted_by}
 
     def __str__(self) -> str:
         return json.dumps(self.to_json(), separators=(",", ":"))
@@ -163,7 +164,7 @@ class Offset:
             )
         version, index = document.get("version"), document.get("index")
         table_id, floor = document.get("table_id"), document.get("timestamp_floor_ms")
-        snapshot, plan = document.get("snapshot"), document.get("plan")
+        snapshot, counted_by = document.get("snapshot"), document.get("plan")
         if (
             isinstance(version, int)
             and isinstance(index, int)
@@ -173,9 +174,9 @@ class Offset:
             and isinstance(snapshot, bool)
             and isinstance(table_id, str | None)
             and isinstance(floor, int | None)
-            and isinstance(plan, str | None)
+            and isinstance(counted_by, str | None)
         ):
-            return cls(version, index, snapshot, table_id, floor, plan)
+            return cls(version, index, snapshot, table_id, floor, counted_by)
         raise OffsetError("the offset is damaged: a field is missing or of the wrong kind")
 
 
@@ -194,6 +195,13 @@ class Rows:
         """All but the first so many."""
         ids = None if self.row_ids is None else self.row_ids.slice(first)
         return Rows(self.batch.slice(first), self.positions.slice(first), ids)
+
+    def filter(self, mask: pa.BooleanArray) -> Rows:
+        """Those of the first ``len(mask)`` rows that the mask has."""
+        count = len(mask)
+        ids = None if self.row_ids is None else self.row_ids.slice(0, count).filter(mask)
+        batch = self.batch.slice(0, count).filter(mask)
+        return Rows(batch, self.positions.slice(0, count).filter(mask), ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +262,7 @@ class ChangeBatch:
     the writer tells that they belong together, each has the other one in ``partner`` (struct of the
     data columns, null in every other row).
 
-    ``plan`` says how the changes are counted, in offsets within the version.
+    ``counted_by`` says how the changes are counted, in offsets within the version.
     """
 
     rows: pa.RecordBatch
@@ -267,7 +275,7 @@ class ChangeBatch:
     row_ids: pa.Int64Array | None = None
     before: pa.StructArray | None = None
     indices: pa.Int64Array | None = None
-    plan: str | None = None
+    counted_by: str | None = None
     partner: pa.StructArray | None = None
 
     @property
@@ -298,7 +306,9 @@ class ChangeBatch:
         def at(row: int) -> Offset:
             # Where images were paired, rows know their own places; else they are counted.
             index = self.row_indices()[row].as_py()
-            return replace(self.offset, index=index, plan=self.plan or self.next_offset.plan)
+            return replace(
+                self.offset, index=index, counted_by=self.counted_by or self.next_offset.counted_by
+            )
 
         return replace(
             self,

@@ -32,7 +32,6 @@ from tailer.delta.schema import StructField
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import ConfigError, CorruptRow, DataLoss, TableError
-from tailer.log import table as async_log
 from tailer.log.history import (
     HistoryEntry,
     Sums,
@@ -41,6 +40,7 @@ from tailer.log.history import (
     snapshot_sums,
     version_at_or_before,
 )
+from tailer.log.table import TableLog
 from tailer.store import open_store
 
 __all__ = ["DeltaLog"]
@@ -82,23 +82,21 @@ class DeltaLog:
         with cls._cache_lock:
             cls._cache.clear()
 
-    def _run(self, work: Callable[[async_log.DeltaLog], Awaitable[T]]) -> T:
+    def _run(self, work: Callable[[TableLog], Awaitable[T]]) -> T:
         async def main() -> T:
             store = open_store(self.table)
             try:
-                return await work(async_log.DeltaLog(store))
+                return await work(TableLog(store))
             finally:
                 await store.aclose()
 
         return anyio.run(main)
 
-    def _stream(
-        self, items: Callable[[async_log.DeltaLog], AsyncGenerator[T, None]]
-    ) -> Iterator[T]:
+    def _stream(self, items: Callable[[TableLog], AsyncGenerator[T, None]]) -> Iterator[T]:
         """What an asynchronous generator gives, pulled item by item."""
         with start_blocking_portal() as portal:
             store = open_store(self.table)
-            generator = items(async_log.DeltaLog(store))
+            generator = items(TableLog(store))
             ended = object()
 
             async def following() -> Any:
@@ -148,7 +146,7 @@ class DeltaLog:
         if (version is None) == (timestamp_ms is None):
             raise ConfigError("snapshot_at needs either a version or a timestamp")
 
-        async def find(log: async_log.DeltaLog) -> Snapshot:
+        async def find(log: TableLog) -> Snapshot:
             if timestamp_ms is not None:
                 return await log.snapshot(await version_at_or_before(log, timestamp_ms))
             return await log.snapshot(version)
@@ -229,7 +227,7 @@ class DeltaLog:
         """
 
         async def commits(
-            log: async_log.DeltaLog,
+            log: TableLog,
         ) -> AsyncGenerator[tuple[int, list[Action]], None]:
             last = await log.latest_version()
             for version in range(start, last + 1):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tailer import columns
+from tailer import rowbytes
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 from tests.support.components import Component, java_major, require, start_spark
 
@@ -117,12 +117,12 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module", params=["compiled", "by Arrow"])
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """All tests of a module twice: with the compiled part of the encoders, and without it."""
-    native = columns.loaded()
+    native = rowbytes.loaded()
     if request.param == "compiled":
-        require("tailer._columns, which needs a C compiler,", native is not None)
-    before, columns.native = columns.native, native if request.param == "compiled" else None
+        require("tailer._rowbytes, which needs a C compiler,", native is not None)
+    before, rowbytes.native = rowbytes.native, native if request.param == "compiled" else None
     yield
-    columns.native = before
+    rowbytes.native = before
 
 
 @pytest.fixture(scope="session")

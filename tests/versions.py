@@ -38,6 +38,8 @@ CORE = (
     "tests/delta",
     "tests/golden",
     "tests/kafka/test_sink.py",
+    "tests/kafka/test_broker_away.py",
+    "tests/kafka/test_options.py",
     "tests/offsets",
     "tests/share_server/test_our_client.py",
     "tests/share_server/test_rest.py",
@@ -50,7 +52,7 @@ CORE = (
     "tests/feed/test_feed.py",
     "tests/daemon/test_metrics.py",
 )
-BUILT_FROM = ("pyproject.toml", "hatch_build.py", "tailer/_columns.c")
+BUILT_FROM = ("pyproject.toml", "hatch_build.py", "tailer/_rowbytes.c")
 
 
 def environment(which: str) -> Component:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import is_arrow_variant, variant_json
-from tailer.columns import Column, Text, has_escapes, join
+from tailer.rowbytes import Column, Text, has_escapes, join
 
 __all__ = [
     "JsonMember",

@@ -1,9 +1,9 @@
 """Exactly once: records and the progress behind them in one transaction.
 
-In the order in which it must happen: fence every older producer of the feed, *then* read the last
-committed progress, check that the topic is the one it speaks of, and claim it; from then on each
-transaction holds records and the progress behind them. After any error the session is dropped:
-what is true then is what Kafka says to the next one.
+:meth:`ExactlyOnce.open` fences every older producer of the feed, *then* reads the last committed
+progress, checks that the topics are those it names, and claims the feed. From then on each
+transaction holds records and the progress behind them. After any error the session is dropped, and
+the next one starts from what Kafka says.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-from sinks.kafka.ahead import Pieces, slices
 from sinks.kafka.cluster import Topic
 from sinks.kafka.delivery import accepted, delivery_of
+from sinks.kafka.encode_ahead import Pieces, slices
 from sinks.kafka.failures import Fenced
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.progress import Progress, read_progress
-from sinks.kafka.publisher import Publisher, single_record
 from sinks.kafka.session import Session
 from sinks.kafka.settlement import Settlement
+from sinks.kafka.topic_writer import TopicWriter, single_record
 from sinks.kafka.transactions import Transactions
 from sinks.kafka.versions import Begun, is_last_batch
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -70,36 +70,49 @@ class ExactlyOnce(Session):
         self._schema: tuple[object, str] = (None, "")
 
     def open(self) -> Offset | None:
-        """See :class:`Session`."""
+        """See :class:`Session`. The order of the steps is what makes it exactly once."""
+        # 1. Can the brokers keep the progress, and transactions of this length?
         self._check_progress_topic()
         self._check_timeout()
+        # 2. Has a newer daemon claimed the feed since our last claim? Then stop before we fence it.
+        #    Our own last transaction may still be open: step 4 settles it, nothing waits for it.
         if self.claimed:
-            # Our own last transaction may still be open: it is settled below, not waited for.
             self._check_claims(self._read(stable=True))
+        # 3. Make the producer.
         patience_s = self.options.delivery_timeout_ms / 1000
         driver = self._open_driver(self._settlement.transactional_id)
         self.driver = Transactions(driver, self.cluster, self._settlement, patience_s)
         with self._dropped_on_error():
+            # 4. Fence: from here on no older producer can write. Before it, ask how the last
+            #    transaction ended, which the coordinator forgets now; markers that a broker has
+            #    lost are written before and after.
             topics = self._topics()
             self._settlement.before_fencing(self.cluster, topics, patience_s)
-            # First fence, then read: nobody can write progress behind the record found now.
             self.driver.init_transactions()
             self._settlement.after_fencing(self.cluster, topics, self._progress_topic)
+            # 5. Read the last progress. Only after the fence: nobody can write behind it now.
             found = self._read()
+            # 6. Is it ours to go on from: not of a newer daemon, not of another kind of delivery?
             self._check_claims(found)
             self.progress = self._accepted(found or Progress(self.feed)).claimed_by(self.owner)
-            if self.options.transaction_topic:
-                markers = topic_name(self.options.transaction_topic, self.feed)
-                self._transactions = self._made(markers, 1, {})
-            name = self._topic_at_once()
-            if name is not None:
-                self._publishers[name] = self._new_publisher(self._admitted(name))
+            # 7. Open the topics. The data topic must be the one that the progress names.
+            self._open_topics()
+            # 8. Claim the feed: progress with our name and a higher epoch, in a transaction.
             self.driver.begin()
             self._send_progress(self.progress)
             self.driver.commit()
             self.claimed = self.progress.epoch
+        # 9. The feed starts where the progress is.
         self._at = self.progress.offset
         return self.progress.offset
+
+    def _open_topics(self) -> None:
+        if self.options.transaction_topic:
+            markers = topic_name(self.options.transaction_topic, self.feed)
+            self._transactions = self._made(markers, 1, {})
+        name = self._topic_at_once()
+        if name is not None:
+            self._writers[name] = self._new_writer(self._admitted(name))
 
     def look(self) -> Offset | None:
         """See :class:`Session`."""
@@ -112,7 +125,7 @@ class ExactlyOnce(Session):
         self._look_at_others()
         name = self._topic_at_once()
         if name is not None:
-            self._new_publisher(self._admitted(name))
+            self._new_writer(self._admitted(name))
         return self.progress.offset
 
     def _check_progress_topic(self) -> None:
@@ -207,14 +220,14 @@ class ExactlyOnce(Session):
             self._at = batch.next_offset
 
     def _write_rows(self, batch: ChangeBatch) -> None:
-        publisher = self._publisher(batch)
+        writer = self._writer(batch)
         last = is_last_batch(batch, self._at)
         # Rows of a snapshot that is taken while the stream goes on do not move its offset.
         stays = batch.offset.snapshot and batch.next_offset == self._at
-        for part, pieces in self._begun(publisher, batch):
+        for part, pieces in self._begun(writer, batch):
             ends = last and part.next_offset == batch.next_offset
             then = batch.next_offset if stays else part.next_offset
-            self._transact(publisher, part, pieces, then, ends=ends)
+            self._transact(writer, part, pieces, then, ends=ends)
         self._passed = None
 
     def announce(self, notice: Notice) -> None:
@@ -240,7 +253,7 @@ class ExactlyOnce(Session):
 
     def _transact(
         self,
-        publisher: Publisher,
+        writer: TopicWriter,
         batch: ChangeBatch,
         pieces: Pieces[Any],
         then: Offset,
@@ -255,10 +268,10 @@ class ExactlyOnce(Session):
             self._send_marker(begun, "END")
             begun = None
         if begun is None:
-            begun = Begun.by(batch, publisher.topic.name)
+            begun = Begun.by(batch, writer.topic.name)
             self._send_marker(begun, "BEGIN")
-        events = publisher.publish(batch, pieces)
-        begun = begun.plus(events, batch, publisher.topic.name)
+        events = writer.write(batch, pieces)
+        begun = begun.plus(events, batch, writer.topic.name)
         if ends:
             self._send_marker(begun, "END")
         self._save(

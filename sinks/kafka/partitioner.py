@@ -11,8 +11,8 @@ import struct
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer import columns
-from tailer.columns import RAW, array_part
+from tailer import rowbytes
+from tailer.rowbytes import RAW, array_part
 
 __all__ = ["murmur2", "partitions_of_keys"]
 
@@ -32,8 +32,8 @@ def partitions_of_keys(keys: pa.BinaryArray, count: int) -> pa.Int32Array:
 
 def murmur2(keys: pa.BinaryArray) -> pa.UInt32Array:
     """Kafka's murmur2 of each key (uint32); a null key counts as an empty one."""
-    if columns.native is not None:
-        hashes = columns.native.murmur2([array_part(keys, RAW)], len(keys))
+    if rowbytes.native is not None:
+        hashes = rowbytes.native.murmur2([array_part(keys, RAW)], len(keys))
         return pa.Array.from_buffers(pa.uint32(), len(keys), [None, pa.py_buffer(hashes)])
     keys = pc.fill_null(keys, b"") if keys.null_count else keys
     lengths = pc.binary_length(keys)

@@ -68,7 +68,7 @@ class Progress:
             "begun": None if self.begun is None else self.begun.to_json(),
             "delivery": self.delivery,
         }
-        return _text({**document, "checksum": _checksum(document)})
+        return _progress_json({**document, "checksum": _checksum(document)})
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Progress:
@@ -104,12 +104,12 @@ def _begun(document: dict[str, Any], found: Progress) -> Begun | None:
     return Begun.before_it_was_kept(found.offset, events, next(iter(found.topics), ""))
 
 
-def _text(document: dict[str, Any]) -> bytes:
+def _progress_json(document: dict[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _checksum(document: dict[str, Any]) -> str:
-    return blake2b(_text(document), digest_size=8).hexdigest()
+    return blake2b(_progress_json(document), digest_size=8).hexdigest()
 
 
 def read_progress(record: LastRecord | None, topic: str, feed: str) -> Progress | None:

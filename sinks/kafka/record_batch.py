@@ -3,7 +3,7 @@
 Kafka's documentation, "Record Batch" and "Record": after the batch's header, which the client
 library writes, each record is its length, attributes, timestamp delta, offset delta, key, value
 and headers, with every number a zigzag varint. Here each of these parts is an array, and one pass
-puts the rows together, in C where that is compiled (:mod:`tailer.columns`), else by Arrow's join:
+puts the rows together, in C where that is compiled (:mod:`tailer.rowbytes`), else by Arrow's join:
 no Python object per record.
 """
 
@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.records import Records
-from tailer import columns
-from tailer.columns import OPTIONAL, SIZED, array_part
+from tailer import rowbytes
+from tailer.rowbytes import OPTIONAL, SIZED, array_part
 
 __all__ = [
     "BATCH_OVERHEAD",
@@ -87,7 +87,7 @@ def record_batches(
 
     ``places`` (int64) says which of the records, if not all.
     """
-    if columns.native is None:
+    if rowbytes.native is None:
         yield from _by_arrow(records if places is None else records.take(places), bytes_max)
         return
     parts, rows = _native_parts(records), records.num_records
@@ -95,13 +95,15 @@ def record_batches(
     at, count = 0, rows if places is None else len(places)
     while at < count:
         most, room = min(count - at, RECORDS_MAX), bytes_max - BATCH_OVERHEAD
-        buffer, number = columns.native.records(parts, rows, chosen, at, most, room, BATCH_OVERHEAD)
+        buffer, number = rowbytes.native.records(
+            parts, rows, chosen, at, most, room, BATCH_OVERHEAD
+        )
         yield Body(buffer, number, records.timestamp_ms)
         at += number
 
 
 def _native_parts(records: Records) -> list[object]:
-    """A record from its key on, as ``_columns.c`` takes it."""
+    """A record from its key on, as ``_rowbytes.c`` takes it."""
     parts: list[object] = [
         varint(-1) if records.keys is None else array_part(records.keys, SIZED),
         array_part(records.values, SIZED),

@@ -16,11 +16,11 @@ from typing import Any
 
 from sinks.formats.load import load_encoder
 from sinks.formats.records import Encoder
-from sinks.kafka.ahead import Ahead, Pieces
 from sinks.kafka.cluster import Cluster, Topic
 from sinks.kafka.driver import Driver
+from sinks.kafka.encode_ahead import Ahead, Pieces
 from sinks.kafka.options import KafkaOptions, topic_name
-from sinks.kafka.publisher import Publisher, single_record
+from sinks.kafka.topic_writer import TopicWriter, single_record
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TailerError
 
@@ -43,7 +43,7 @@ class Session(ABC):
         self._replicas = options.replication_factor
         self.cluster = Cluster(options)
         self.driver: Driver | None = None
-        self._publishers: dict[str, Publisher] = {}
+        self._writers: dict[str, TopicWriter] = {}
         self._batch_bytes = options.batch_bytes
         self._notices: str | None = None
         self._looking = False
@@ -69,26 +69,26 @@ class Session(ABC):
     def prepare(self, batch: ChangeBatch) -> None:
         """Begin to encode a batch that is to be written next. Neither waits nor raises."""
         with suppress(TailerError):
-            publisher = self._publishers.get(self._topic_of(batch)) if batch.num_rows else None
-            if publisher is not None:
+            writer = self._writers.get(self._topic_of(batch)) if batch.num_rows else None
+            if writer is not None:
                 parts = self._parts(batch)
-                self._ahead.begin(batch, (parts, publisher.begin(parts[0])))
+                self._ahead.begin(batch, (parts, writer.begin(parts[0])))
 
     def _parts(self, batch: ChangeBatch) -> list[ChangeBatch]:
         """The batch, as it is written: whole, or in consecutive parts."""
         return [batch]
 
     def _begun(
-        self, publisher: Publisher, batch: ChangeBatch
+        self, writer: TopicWriter, batch: ChangeBatch
     ) -> Iterator[tuple[ChangeBatch, Pieces[Any]]]:
         """A batch's parts in order, each with its pieces; the next one's are begun by then."""
         begun = self._ahead.take(batch)
         if begun is None:
             parts = self._parts(batch)
-            begun = parts, publisher.begin(parts[0])
+            begun = parts, writer.begin(parts[0])
         parts, pieces = begun
         for part, following in zip_longest(parts, parts[1:]):
-            later = pieces if following is None else publisher.begin(following)
+            later = pieces if following is None else writer.begin(following)
             yield part, pieces
             pieces = later
 
@@ -108,17 +108,17 @@ class Session(ABC):
             return None
         return topic_name(template, self.feed, table)
 
-    def _publisher(self, batch: ChangeBatch) -> Publisher:
+    def _writer(self, batch: ChangeBatch) -> TopicWriter:
         name = self._topic_of(batch)
-        if name not in self._publishers:
-            self._publishers[name] = self._new_publisher(self._admitted(name))
-        return self._publishers[name]
+        if name not in self._writers:
+            self._writers[name] = self._new_writer(self._admitted(name))
+        return self._writers[name]
 
     def _topic_of(self, batch: ChangeBatch) -> str:
         table = self.options.encoder.get("table") or batch.state.metadata.name
         return topic_name(self.options.topic, self.feed, table)
 
-    def _new_publisher(self, topic: Topic) -> Publisher:
+    def _new_writer(self, topic: Topic) -> TopicWriter:
         assert self.driver is not None
         park = ""
         if self.options.on_oversize == "park":
@@ -129,7 +129,7 @@ class Session(ABC):
                 f"(max.message.bytes), and batch_bytes is {self._batch_bytes}; lower it"
             )
         encoder = self._encoder(topic.name)
-        return Publisher(self.driver, encoder, topic, self._threads, self._batch_bytes, park)
+        return TopicWriter(self.driver, encoder, topic, self._threads, self._batch_bytes, park)
 
     def _open_driver(self, transactional_id: str | None) -> Driver:
         """A driver whose batches are such as the data topic takes, where that is known by now."""
@@ -189,7 +189,7 @@ class AtLeastOnce(Session):
         self.driver = self._open_driver(None)
         name = self._topic_at_once()
         if name is not None:
-            self._publishers[name] = self._new_publisher(self._admitted(name))
+            self._writers[name] = self._new_writer(self._admitted(name))
         return None
 
     def look(self) -> Offset | None:
@@ -202,9 +202,9 @@ class AtLeastOnce(Session):
         """See :class:`Session`."""
         assert self.driver is not None
         if batch.num_rows:
-            publisher = self._publisher(batch)
-            for part, pieces in self._begun(publisher, batch):
-                publisher.publish(part, pieces)
+            writer = self._writer(batch)
+            for part, pieces in self._begun(writer, batch):
+                writer.write(part, pieces)
             self.driver.flush()
 
     def announce(self, notice: Notice) -> None:

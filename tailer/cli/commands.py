@@ -18,7 +18,8 @@ import anyio
 
 from tailer.changes import Offset
 from tailer.cli.output import jsonl_options, open_output, output_kind
-from tailer.decode.rows import DecodeOptions, output_schema
+from tailer.decode.output import output_schema
+from tailer.decode.rows import DecodeOptions
 from tailer.delta.checkpoint import WITH_STATISTICS
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import TableState
@@ -38,7 +39,7 @@ from tailer.log.history import (
     version_at_or_before,
 )
 from tailer.log.mapping_removals import mapping_removals
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.process.signals import EXIT_INTERRUPTED, signalled, until_stopped
 from tailer.sink import load_sink
@@ -81,7 +82,7 @@ async def _until_stopped(arguments: argparse.Namespace) -> int:
 
 
 def _on_table(
-    command: Callable[[argparse.Namespace, DeltaLog], Awaitable[int]],
+    command: Callable[[argparse.Namespace, TableLog], Awaitable[int]],
 ) -> Callable[[argparse.Namespace], Awaitable[int]]:
     """A command that is given the log of its table."""
 
@@ -125,7 +126,7 @@ def _check_columns(columns: list[str] | None, state: TableState, table: str) -> 
 
 
 @asynccontextmanager
-async def _table_log(arguments: argparse.Namespace) -> AsyncIterator[DeltaLog]:
+async def _table_log(arguments: argparse.Namespace) -> AsyncIterator[TableLog]:
     """The log of the command's table; its connections are closed behind it."""
     options: dict[str, Any] = {}
     for option in arguments.store_options:
@@ -136,20 +137,20 @@ async def _table_log(arguments: argparse.Namespace) -> AsyncIterator[DeltaLog]:
     torn = getattr(arguments, "torn_commit_max_s", 10.0)
     store = open_store(arguments.table, options)
     try:
-        yield DeltaLog(store, torn_commit_max_s=torn)
+        yield TableLog(store, torn_commit_max_s=torn)
     finally:
         with anyio.CancelScope(shield=True):
             await store.aclose()
 
 
-async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
+async def _tail(arguments: argparse.Namespace, log: TableLog) -> int:
     offset = await start_offset(log, arguments.start)
     if arguments.last is not None:
         _check_range(offset.version, arguments.last)
     if arguments.columns:
         _check_columns(arguments.columns, (await log.snapshot()).state, log.store.root)
 
-    async def start(_: DeltaLog) -> Offset:
+    async def start(_: TableLog) -> Offset:
         return offset
 
     metrics = FeedMetrics("tail", time.time)
@@ -185,7 +186,7 @@ def _tell_once() -> Callable[[TailerError], None]:
     return tell
 
 
-async def _range(arguments: argparse.Namespace, log: DeltaLog) -> tuple[int, int]:
+async def _range(arguments: argparse.Namespace, log: TableLog) -> tuple[int, int]:
     """The first and last version of a bounded read, both inclusive."""
     newest = await log.latest_version()
     first, last = arguments.starting_version, arguments.ending_version
@@ -210,7 +211,7 @@ def _check_range(first: int, last: int) -> None:
         raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
 
 
-async def _read(arguments: argparse.Namespace, log: DeltaLog) -> int:
+async def _read(arguments: argparse.Namespace, log: TableLog) -> int:
     kind = output_kind(arguments.output)
     first, last = await _range(arguments, log)
     end = (await log.snapshot(last)).state
@@ -228,7 +229,7 @@ async def _read(arguments: argparse.Namespace, log: DeltaLog) -> int:
     return 0
 
 
-async def _snapshot(arguments: argparse.Namespace, log: DeltaLog) -> int:
+async def _snapshot(arguments: argparse.Namespace, log: TableLog) -> int:
     version = arguments.at_version
     if arguments.timestamp is not None:
         version = await version_at_or_before(log, parse_timestamp(arguments.timestamp))
@@ -281,7 +282,7 @@ def _plain(value: Any) -> str:
     return printable(text, _TEXT_MAX)
 
 
-async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:
+async def _history(arguments: argparse.Namespace, log: TableLog) -> int:
     entries = [entry async for entry in history(log)]
     for entry in entries[::-1][: arguments.limit]:
         moment = dt.datetime.fromtimestamp(entry.timestamp_ms / 1000, dt.UTC)
@@ -297,7 +298,7 @@ async def _history(arguments: argparse.Namespace, log: DeltaLog) -> int:
     return 0
 
 
-async def _verify(arguments: argparse.Namespace, log: DeltaLog) -> int:
+async def _verify(arguments: argparse.Namespace, log: TableLog) -> int:
     from tailer.verify.table import verify
 
     if arguments.topic is not None:
@@ -311,12 +312,12 @@ async def _verify(arguments: argparse.Namespace, log: DeltaLog) -> int:
     return status
 
 
-async def _verify_topic(arguments: argparse.Namespace, log: DeltaLog) -> Verdict:
-    from tailer.verify.topic import Topic, verify_topic
+async def _verify_topic(arguments: argparse.Namespace, log: TableLog) -> Verdict:
+    from tailer.verify.topic import TopicSource, verify_topic
 
     if arguments.bootstrap_servers is None:
         raise ConfigError("--topic needs --bootstrap-servers")
-    topic = Topic(arguments.topic, arguments.bootstrap_servers, _settings(arguments))
+    topic = TopicSource(arguments.topic, arguments.bootstrap_servers, _settings(arguments))
     last = await log.latest_version() if arguments.last is None else arguments.last
     options = _feed_options(arguments, None)
     return await verify_topic(log, topic, arguments.first, last, options)

@@ -18,7 +18,7 @@ from tailer.feed.fanout import Branch, FanOut
 from tailer.feed.metrics import FeedMetrics, MetricFamilies
 from tailer.feed.run import Feed
 from tailer.log.history import start_to_keep
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore, open_offset_store
 from tailer.sink import Sink, make_sink
 from tailer.store import open_store
@@ -57,14 +57,14 @@ def _table_address(config: Config, table: str) -> str:
     return str(config.folder / table) if local else table
 
 
-def table_log(config: Config, feed: FeedConfig, traffic: Traffic | None = None) -> DeltaLog:
+def table_log(config: Config, feed: FeedConfig, traffic: Traffic | None = None) -> TableLog:
     """The log of a feed's table."""
     try:
         address = _table_address(config, feed.table)
         store = open_store(address, feed.store, traffic)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
-    return DeltaLog(store, torn_commit_max_s=feed.torn_commit_max_s)
+    return TableLog(store, torn_commit_max_s=feed.torn_commit_max_s)
 
 
 def _sink(config: Config, place: str, sink: SinkConfig) -> Sink:
@@ -171,7 +171,7 @@ def assemble(
     log = table_log(config, feed, traffic)
     sinks = feed_sinks(config, feed)
 
-    async def start(log: DeltaLog) -> Offset:
+    async def start(log: TableLog) -> Offset:
         return await start_to_keep(log, feed.start)
 
     sink: Sink

@@ -17,7 +17,7 @@ from tailer.delta.commit import Commit
 from tailer.delta.segment import LogFile, LogKind, commits_of
 from tailer.delta.snapshot import TableState
 from tailer.feed.metrics import FeedMetrics
-from tailer.log.table import DeltaLog, versions_of
+from tailer.log.table import TableLog, versions_of
 
 __all__ = ["Outlook", "interval_seconds"]
 
@@ -59,7 +59,7 @@ class _Unread:
 class Outlook:
     """Looks, now and then, at what a feed has not read."""
 
-    def __init__(self, log: DeltaLog, metrics: FeedMetrics) -> None:
+    def __init__(self, log: TableLog, metrics: FeedMetrics) -> None:
         self.log = log
         self.metrics = metrics
         self._seen: dict[int, _Unread] = {}

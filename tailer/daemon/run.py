@@ -117,7 +117,7 @@ async def check_feeds(config: Config) -> int:
             assemble(config, feed)  # what is wrong with the file itself comes first
     for name, feed in (await feed_configs(config)).items():
         try:
-            print(f"{name}: ok, {await _check(config, feed)}")
+            print(f"{name}: ok, {await _check_feed(config, feed)}")
         except ConfigError:
             raise
         except TailerError as e:
@@ -126,7 +126,7 @@ async def check_feeds(config: Config) -> int:
     return status
 
 
-async def _check(config: Config, feed: FeedConfig) -> str:
+async def _check_feed(config: Config, feed: FeedConfig) -> str:
     """Where a feed would start. Raises what keeps it from that."""
     log = table_log(config, feed)
     try:

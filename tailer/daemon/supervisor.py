@@ -13,6 +13,7 @@ from tailer.config.feeds import Config, FeedConfig
 from tailer.daemon.assembly import assemble, check_targets, feeds_of_pattern
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.progress import Progress
+from tailer.daemon.reload import feed_changes
 from tailer.daemon.runner import FeedStatus, Runner
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
 from tailer.feed.metrics import FeedMetrics, MetricFamilies
@@ -279,34 +280,17 @@ class Supervisor:
         await self.reopen()
         async with self._change:
             config = self._as_started(self._load())
-            tables = {n: f for n, f in config.feeds.items() if not is_pattern(f.table)}
-            for feed in tables.values():
-                assemble(config, feed)  # a mistake in any of them, and nothing is touched
+            changes = feed_changes(self._configs, self.config.feeds, config.feeds)
+            for feed in config.feeds.values():
+                if not is_pattern(feed.table):
+                    assemble(config, feed)  # a mistake in any of them, and nothing is touched
             check_targets(config)
-            plain = [name for name in self._runners if "/" not in name]
-            gone = [name for name in plain if name not in tables]
-            changed = [n for n in plain if n in tables and tables[n] != self._configs[n]]
-            # Those of a pattern go with it when it changed, and are found again.
-            old = self.config.feeds
-            patterns = {
-                n for n, f in old.items() if is_pattern(f.table) and config.feeds.get(n) != f
-            }
-            gone += [
-                name for name in self._runners if name.partition("/")[0] in patterns - set(plain)
-            ]
             self.config = config
             async with anyio.create_task_group() as ends:  # each finishes its batch in hand
-                for name in [*gone, *changed]:
+                for name in changes.ended:
                     ends.start_soon(self._end, name)
-            started = [name for name in tables if name not in self._runners]
-            for name in started:
-                self._start(name, tables[name])
-        started += await self._discover_all()
-        ended = {*gone, *changed}
-        said = {
-            "started": [name for name in started if name not in ended],
-            "stopped": [name for name in gone if name not in started],
-            "restarted": [name for name in started if name in ended],
-        }
+            for name, feed in changes.started.items():
+                self._start(name, feed)
+        said = changes.summary(await self._discover_all())
         self._logger.info("configuration read again: %s", said, extra={"event": "reload", **said})
         return said

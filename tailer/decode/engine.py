@@ -9,7 +9,7 @@ table ever enters a query.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from tailer.decode.bucket import Bucket
 from tailer.decode.options import DiffOptions
-from tailer.decode.share import Share
 from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
 from tailer.decode.vectors import bitmap_of
 from tailer.errors import TableError, TailerError, UnsupportedTable, no_room, spilling
@@ -28,6 +28,41 @@ __all__ = ["DiffOptions", "Engine", "Unmatched"]
 
 #: Rows of so many columns are grouped by all their values, and are shown whole.
 COLUMNS_GROUPED_MAX = 200
+
+# The queries of Engine.unmatched. ``names`` are the columns that stand for a row's values
+# (RowStream.fingerprint), h1 and h2 among them; ``source`` has these, "#side" and "#ref".
+
+#: The groups of equal rows that don't balance.
+_UNBALANCED = f"""
+    CREATE TEMP TABLE unbalanced AS
+    SELECT h1, h2, count(*) AS n, count(*) FILTER ("#side" = {COMING}) AS n_came,
+        min("#ref") AS low {{hint}}
+    FROM {{source}} GROUP BY {{names}} HAVING n <> 2 * n_came
+"""
+#: The rows that are a group alone.
+_SINGLE = "SELECT low FROM unbalanced WHERE n = 1 AND n_came = {side}"
+_COUNT_SEVERAL = "SELECT count(*) FROM unbalanced WHERE n > 1"
+#: All references of the other groups, by side and in order.
+_SEVERAL = f"""
+    SELECT list("#ref" ORDER BY "#ref") FILTER ("#side" = {LEAVING}) AS l,
+        list("#ref" ORDER BY "#ref") FILTER ("#side" = {COMING}) AS c
+    FROM {{source}}
+    SEMI JOIN (SELECT h1, h2 FROM unbalanced WHERE n > 1) USING (h1, h2)
+    GROUP BY {{names}}
+"""
+#: With placed rows, all rows are written down once: the placed ones by ``p`` alone, a hash that
+#: equal rows share; the others by ``p`` and all that stands for their values.
+_HASHED = """
+    CREATE TEMP TABLE hashed AS
+    SELECT "#side", "#ref", "#other", p, {listed} FROM (SELECT *, {hint} AS p FROM rows)
+"""
+_NOT_PLACED = f'(SELECT * FROM hashed WHERE "#side" < {PLACED})'
+#: The hashes of placed rows that rows without a partner have, too.
+_DOUBTS = f"""
+    CREATE TEMP TABLE doubts AS
+    SELECT DISTINCT p FROM hashed WHERE "#side" = {PLACED} AND p IN (SELECT p FROM unbalanced)
+"""
+_DOUBTFUL = 'SELECT "{column}" FROM hashed WHERE p IN (SELECT p FROM doubts) AND "#side" = {side}'
 
 
 @dataclass(slots=True)
@@ -109,70 +144,67 @@ class Engine:
             return self._connection.sql(sql).to_arrow_table()
 
     def unmatched(
-        self, rows: Callable[[], RowStream], share: Share | None = None, by: Sequence[int] = ()
+        self, rows: Callable[[], RowStream], bucket: Bucket | None = None, by: Sequence[int] = ()
     ) -> Unmatched:
         """The references of the rows that leave, and of those that come, without a partner.
 
-        One pass finds those that have no equal row at all; of the others that don't balance, only
-        those are looked at again. Placed rows are partners already: they are only told as doubtful
-        where one of them may be equal to a row that has no partner, and of a lower reference.
-        Of a share, for which no rows are placed, only its rows: see :meth:`RowStream.bucket`.
+        Rows of equal values are a group. One where as many rows leave as come changes nothing; the
+        others are found in one pass, and the references of those of several rows in a second one:
+
+        ===== ======== ====== ====================== ======================================
+        value leave    come   n, n_came of the group result
+        ===== ======== ====== ====================== ======================================
+        a     1        7      2, 1: balanced         -
+        b     2               1, 0                   2 leaves
+        c              8      1, 1                   8 comes
+        d     3, 4, 5  9      4, 1: several rows     the first of the surplus: 3 and 4 leave
+        e     6        10     placed: in no group    -
+        f     11       12     placed: in no group
+        f     13              1, 0                   13 leaves; 11, 12 and 13 are doubtful
+        ===== ======== ====== ====================== ======================================
+
+        Placed rows (equal, at one place of two files) are partners already, so no group is made of
+        them. Where a row of the same value has no partner, as 13 has none, it may not be the first
+        of them, which is 11: all of these are doubtful, to be compared once more without places.
+        With a ``bucket`` no rows are placed, and only its rows count
+        (:meth:`RowStream.in_bucket`).
         """
         stream = rows()
         columns = stream.fingerprint()
+        names = ", ".join(columns)
         placed = OTHER_FIELD in stream.schema
-        selected, sides, hint = _selected(columns, stream.bucket(share, by)), "", ""
         if placed:
             with self._over(stream):
-                self._execute(f"CREATE TEMP TABLE hashed AS {_hashed(columns, stream.hint())}")
-            selected, sides = "hashed", f'WHERE "#side" < {PLACED}'
-            hint = ", any_value(p) AS p"
-        with nullcontext() if placed else self._over(stream):
-            self._execute(
-                "CREATE TEMP TABLE found AS "
-                f'SELECT h1, h2, count(*) AS n, count(*) FILTER ("#side" = {COMING}) AS n_came, '
-                f'min("#ref") AS low{hint} FROM {selected} {sides} '
-                f"GROUP BY {', '.join(columns)} HAVING n <> 2 * n_came"
-            )
+                self._execute(_hashed(columns, stream.hint()))
+            source, hint = _NOT_PLACED, ", any_value(p) AS p"
+        else:
+            source, hint = _selected(columns, stream.in_bucket(bucket, by)), ""
+        with self._asked() if placed else self._over(stream):
+            self._execute(_UNBALANCED.format(source=source, names=names, hint=hint))
         result = Unmatched()
         for side, refs in ((LEAVING, result.leaving), (COMING, result.coming)):
-            self._collect(f"SELECT low FROM found WHERE n = 1 AND n_came = {side}", refs)
-        if self._execute("SELECT count(*) FROM found WHERE n > 1").fetchall()[0][0]:
-            again = None if placed else rows()
-            with nullcontext() if again is None else self._over(again):
-                self._several(selected, sides, columns, result)
+            self._collect(_SINGLE.format(side=side), refs)
+        if self._execute(_COUNT_SEVERAL).fetchall()[0][0]:
+            with self._asked() if placed else self._over(rows()):
+                several = self._connection.sql(_SEVERAL.format(source=source, names=names))
+                lists = several.to_arrow_table()
+            result.leaving.update(bitmap_of(_first_of_surplus(lists["l"], lists["c"])))
+            result.coming.update(bitmap_of(_first_of_surplus(lists["c"], lists["l"])))
         if placed:
             self._doubts(result)
             self._execute("DROP TABLE hashed")
-        self._execute("DROP TABLE found")
+        self._execute("DROP TABLE unbalanced")
         return result
-
-    def _several(
-        self, selected: str, sides: str, columns: dict[str, str], result: Unmatched
-    ) -> None:
-        """Add those of the groups of several rows that don't balance."""
-        refs = 'list("#ref" ORDER BY "#ref") FILTER ("#side" = {})'
-        found = self._connection.sql(
-            f"SELECT {refs.format(LEAVING)} AS l, {refs.format(COMING)} AS c "
-            f"FROM (SELECT * FROM {selected} {sides}) "
-            "SEMI JOIN (SELECT h1, h2 FROM found WHERE n > 1) USING (h1, h2) "
-            f"GROUP BY {', '.join(columns)}"
-        ).to_arrow_table()
-        result.leaving.update(bitmap_of(_first_of_surplus(found["l"], found["c"])))
-        result.coming.update(bitmap_of(_first_of_surplus(found["c"], found["l"])))
 
     def _doubts(self, result: Unmatched) -> None:
         """Add the placed rows that may be equal to one without a partner, and the latter."""
-        self._execute(
-            f'CREATE TEMP TABLE doubts AS SELECT DISTINCT p FROM hashed WHERE "#side" = {PLACED} '
-            "AND p IN (SELECT p FROM found)"
-        )
-        for column, side, refs in (
-            ("#ref", LEAVING, result.doubtful_leaving), ("#other", COMING, result.doubtful_coming)
-        ):  # fmt: skip
-            doubtful = 'FROM hashed WHERE p IN (SELECT p FROM doubts) AND "#side" ='
-            self._collect(f'SELECT "#ref" {doubtful} {side}', refs)
-            self._collect(f'SELECT "{column}" {doubtful} {PLACED}', refs)
+        self._execute(_DOUBTS)
+        for side, refs, column in (
+            (LEAVING, result.doubtful_leaving, "#ref"),
+            (COMING, result.doubtful_coming, "#other"),
+        ):
+            self._collect(_DOUBTFUL.format(column="#ref", side=side), refs)
+            self._collect(_DOUBTFUL.format(column=column, side=PLACED), refs)
         self._execute("DROP TABLE doubts")
 
     def _execute(self, sql: str) -> Any:
@@ -297,13 +329,11 @@ def _selected(columns: dict[str, str], condition: str = "true") -> str:
 
 
 def _hashed(columns: dict[str, str], hint: str | None) -> str:
-    """The rows of a stream that has placed ones: of those nothing is kept but a hint."""
     whole = columns if hint else {**columns, "h1": "p"}
     listed = ", ".join(
         f'CASE WHEN "#side" < {PLACED} THEN {sql} END AS {name}' for name, sql in whole.items()
     )
-    hinted = f"(SELECT *, {hint or columns['h1']} AS p FROM rows)"
-    return f'SELECT "#side", "#ref", "#other", p, {listed} FROM {hinted}'
+    return _HASHED.format(listed=listed, hint=hint or columns["h1"])
 
 
 def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tailer.decode.bucket import Bucket
     from tailer.decode.naming import Removal
-    from tailer.decode.share import Share
     from tailer.decode.tracking import OnRead
     from tailer.delta.snapshot import TableState
 
@@ -46,10 +46,10 @@ class DecodeOptions:
 class DiffOptions:
     """Bounds of the comparison. ``memory_bytes_max`` is the engine's; ``spill_folder`` None: the
     system's temporary folder. ``keep_bytes_max`` bounds the decoded rows that are kept for output,
-    so that a file need not be read a second time. ``share`` None: everything is asked for."""
+    so that a file need not be read a second time. ``bucket`` None: everything is asked for."""
 
     memory_bytes_max: int = 512 * 1024 * 1024
     spill_folder: str | None = None
     threads: int = 2
     keep_bytes_max: int = 96 * 1024 * 1024
-    share: Share | None = None
+    bucket: Bucket | None = None

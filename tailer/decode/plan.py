@@ -304,7 +304,7 @@ def _has_row_ids(file: ChangeFile) -> bool:
 
 def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> list[ChangeFile]:
     """The work orders of a derived version: of each file only the rows that changed."""
-    from tailer.decode.kept import settled  # not before there are rows: a plan has none
+    from tailer.decode.row_cache import settled  # not before there are rows: a plan has none
 
     d, found = difference, []
     for files, changed, updated, kept in (

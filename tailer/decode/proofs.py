@@ -28,7 +28,7 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 
 if TYPE_CHECKING:
-    from tailer.decode.diff import OpenFile
+    from tailer.decode.rows import OpenFile
 
 __all__ = ["Numbers", "independent", "proved_apart", "proved_same"]
 

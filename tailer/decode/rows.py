@@ -7,9 +7,9 @@ given. Row groups stream one after the other; row groups without a wanted row ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,44 +25,26 @@ from tailer.changes import (
     ChangeType,
     Rows,
 )
-from tailer.decode.calendar import calendar_of
-from tailer.decode.columns import Convert, FileFields, converter, find_field
+from tailer.decode.byte_range import ByteRange
 from tailer.decode.damage import UNREADABLE, unreadable
-from tailer.decode.naming import in_file
 from tailer.decode.options import DecodeOptions
 from tailer.decode.order import is_ordered
-from tailer.decode.part import Part
+from tailer.decode.output import Projection, output_schema
 from tailer.decode.tracking import read_bytes, row_id_column, row_ids, tells_row_ids
 from tailer.decode.vectors import RowSelection, positions_within
-from tailer.delta.partitions import partition_scalar, partition_text
-from tailer.delta.schema import StructField, arrow_schema, arrow_type
-from tailer.delta.snapshot import TableState
-from tailer.delta.views import plain_type, without_views
-from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
+from tailer.delta.arrow_views import without_views
+from tailer.errors import CorruptLog, CorruptRow, TableError
 
 __all__ = [
     "EARLY_KINDS",
     "DecodeOptions",
+    "OpenFile",
     "Rows",
     "Skip",
-    "check_names",
     "decode_file",
     "given_kinds",
     "is_reordered",
-    "output_schema",
 ]
-
-
-def check_names(state: TableState, columns: tuple[str, ...] | None = None) -> None:
-    """Raises :class:`UnsupportedTable` where one of these columns (None: all of the state's) has
-    the name of a metadata column: nobody could tell the two apart."""
-    wanted = state.schema.names if columns is None else columns
-    for reserved in METADATA_FIELDS:
-        if reserved.name in wanted and reserved.name in state.schema.names:
-            raise UnsupportedTable(
-                f"the table has a column {reserved.name!r}, and that is a column of every change",
-                hint="rename the column, or leave it out by --columns or by the feed's columns",
-            )
 
 
 @dataclass(slots=True)
@@ -81,16 +63,8 @@ _BUFFER_BYTES = 256 * 1024
 #: The kinds of change that one pass over a cdc file gives; None: all of them.
 _Kinds: TypeAlias = tuple[ChangeType, ...] | None
 
-#: A column of the output: a column of the file with its conversion, or a constant (pa.Scalar).
-_Part: TypeAlias = tuple[str, Convert] | Any
-
-
-def output_schema(state: TableState, columns: tuple[str, ...] | None = None) -> pa.Schema:
-    """The Arrow schema of a state's change rows: data columns, then the three metadata columns."""
-    schema = arrow_schema(state.schema)
-    if columns is not None:
-        schema = pa.schema([schema.field(name) for name in columns if name in schema.names])
-    return pa.schema([*schema, *METADATA_FIELDS])
+#: Opens a file of the plan: its bytes and the rows of it that are meant. Called in the same thread.
+OpenFile: TypeAlias = Callable[[ChangeFile], tuple[pa.NativeFile, RowSelection]]
 
 
 def decode_file(
@@ -99,7 +73,7 @@ def decode_file(
     selection: RowSelection,
     options: DecodeOptions,
     skip: Skip,
-    part: Part | None = None,
+    part: ByteRange | None = None,
 ) -> Iterator[Rows]:
     """The changed rows of one file, or of a ``part`` of it, less those that ``skip`` passes over.
 
@@ -188,17 +162,6 @@ def _behind(skip: Skip, rows: Rows) -> Iterator[Rows]:
         yield rows.slice(passed)
 
 
-class _FileColumns:
-    """What one file has, and its own state's columns by their physical names: looked up once for
-    each column of the output, of which there may be thousands."""
-
-    def __init__(self, parquet: pq.ParquetFile, state: TableState) -> None:
-        self.present = FileFields(f.with_type(plain_type(f.type)) for f in parquet.schema_arrow)
-        self.calendar = calendar_of(parquet.metadata.metadata)
-        self.partitions = {state.physical_name(f): f for f in state.partition_fields()}
-        self.own = {state.physical_name(f).lower() for f in state.schema}
-
-
 class _Decoder:
     """One file's decoding, worked out once and then applied to every batch."""
 
@@ -221,7 +184,8 @@ class _Decoder:
                 f"{parquet.metadata.num_rows}"
             )
         self.schema = output_schema(options.target or file.state, options.columns)
-        self.parts, self.names = self._project()
+        projection = Projection(parquet, file, options)
+        self.parts, self.names = projection.parts, projection.names()
         if file.change_type is None:
             self.names.append(CHANGE_TYPE)
         self.row_ids = options.row_ids and tells_row_ids(file)
@@ -235,58 +199,7 @@ class _Decoder:
             if counts[name] > 1:
                 raise CorruptLog(f"the data file has two columns {name!r}")
 
-    def _project(self) -> tuple[list[_Part], list[str]]:
-        """What makes each data column, and the file's columns that are needed for it."""
-        options, state = self.options, self.file.state
-        schema, mapping = state.schema, state.mapping
-        if options.target is not None:
-            schema, mapping = in_file(
-                options.target, options.target_version, self.file, options.removals
-            )
-        fields = {f.name: f for f in schema}
-        wanted = fields if options.columns is None else options.columns
-        columns = _FileColumns(self.parquet, state)
-        parts = [self._part(fields[name], mapping, columns) for name in wanted if name in fields]
-        return parts, [part[0] for part in parts if isinstance(part, tuple)]
-
-    def _part(self, field: StructField, mapping: str, columns: _FileColumns) -> _Part:
-        """What makes one data column.
-
-        Partition values go by the name that they have in the file's own state, and the log's value
-        wins where the file has the column too (IcebergCompat).
-        """
-        physical = field.name if mapping == "none" else field.physical_name
-        if physical in columns.partitions:
-            return self._partition_value(field, columns.partitions[physical])
-        found = None
-        if not self.options.own_columns or physical.lower() in columns.own:
-            found = find_field(columns.present, field, mapping)
-        if found is None:
-            return pa.scalar(None, arrow_type(field.type))
-        name, source = found[1].name, found[1].type
-        convert = converter(source, field.type, mapping, field.name, columns.calendar)
-        return name, convert
-
-    def _partition_value(self, field: StructField, own: StructField) -> pa.Scalar:
-        """The value of a column that is ``own`` in the file's own state."""
-        zone = self.options.writer_timezone
-        text = partition_text(
-            self.file.partition_values,
-            self.file.state.physical_name(own),
-            absent_is_null=self.file.change_type is None,
-        )
-        try:
-            return partition_scalar(text, field.type, zone)
-        except CorruptLog:
-            if own.type == field.type:
-                raise
-            partition_scalar(text, own.type, zone)
-            raise CorruptRow(
-                f"the partition value {text!r} can't be read in the later type of the column "
-                f"{field.name!r}"
-            ) from None
-
-    def batches(self, skip: Skip, part: Part | None) -> Iterator[Rows]:
+    def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
         if self.options.on_read is not None:
             self.options.on_read(int(self.parquet.metadata.serialized_size))
         total = int(self.parquet.metadata.num_rows)
@@ -309,7 +222,7 @@ class _Decoder:
             for _, rows in self._pass(skip, part, passes[1:]):
                 yield from _behind(skip, rows)
 
-    def _passes(self, skip: Skip, part: Part | None, total: int) -> tuple[_Kinds, ...]:
+    def _passes(self, skip: Skip, part: ByteRange | None, total: int) -> tuple[_Kinds, ...]:
         """The kinds of change in the order in which they are given."""
         file = self.file
         if file.change_type is not None or file.kinds is not None:
@@ -319,7 +232,7 @@ class _Decoder:
         return (None,) if is_ordered(self.parquet) else (LEAVING_KINDS, COMING_KINDS)
 
     def _pass(
-        self, skip: Skip, part: Part | None, passes: tuple[_Kinds, ...]
+        self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """The rows of each kind, of one batch after the other."""
         first, total = 0, int(self.parquet.metadata.num_rows)

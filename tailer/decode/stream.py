@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.decode.share import Share
+from tailer.decode.bucket import Bucket
 from tailer.delta.schema import holds_arrow_variant
 from tailer.errors import UnsupportedTable
 
@@ -83,15 +83,15 @@ class RowStream:
                 hint="follow it with its change data feed on",
             )
 
-    def bucket(self, share: Share | None, by: Sequence[int]) -> str:
-        """SQL for whether a row is in the share: equal values of the columns with the numbers
-        ``by`` (none: of all columns) always go to the same one."""
-        if share is None:
+    def in_bucket(self, bucket: Bucket | None, by: Sequence[int]) -> str:
+        """SQL for whether a row is in the bucket: equal values of the columns with the numbers
+        ``by`` (none: of all columns) are always in the same one."""
+        if bucket is None:
             return "true"
         columns = self.fields()
         chosen = [columns[number] for number in by] or columns
         values = ", ".join(_canonical(f.name, f.type) for f in chosen)
-        return f"hash({values}) % {share.of} = {share.number}"
+        return f"hash({values}) % {bucket.of} = {bucket.number}"
 
     def fingerprint(self) -> dict[str, str]:
         """SQL, by name, for what stands for all values of a row: 128 bits of hash, and values.

@@ -1,22 +1,14 @@
-"""The actions of the log as typed values, and the parsing of one JSON line into one of them.
-
-Unknown actions and unknown fields are passed over ("Protocol Evolution"); a known action that
-lacks a required field, or has one of the wrong kind, is an error. Where an object names a key
-twice, the last one counts, as in Spark; an action twice on one line is refused.
-"""
+"""The actions of the log as typed values; :mod:`tailer.delta.parsing` makes them from JSON."""
 
 from __future__ import annotations
 
-import json
-import re
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import astuple, force_setattr
+from msgspec.structs import force_setattr
 
 from tailer.delta.statistics import Bounds, Statistics, bounds, file_statistics, record_count
-from tailer.errors import CorruptLog
 
 __all__ = [
     "Action",
@@ -32,8 +24,6 @@ __all__ = [
     "RemoveFile",
     "SetTransaction",
     "Sidecar",
-    "action_of",
-    "parse_line",
 ]
 
 #: Every number of the log is a long at most.
@@ -240,144 +230,3 @@ Action: TypeAlias = (
     | Sidecar
     | CheckpointMetadata
 )
-
-
-class _Skipped(Struct):
-    """An object whose fields nobody asks for."""
-
-
-class _Steering(Struct, rename="camel"):
-    """A line of the log, by the kinds of action that are no files."""
-
-    add: _Skipped | None = None
-    remove: _Skipped | None = None
-    cdc: _Skipped | None = None
-    meta_data: Metadata | None = None
-    protocol: Protocol | None = None
-    txn: SetTransaction | None = None
-    domain_metadata: DomainMetadata | None = None
-    commit_info: dict[str, Any] | None = None
-    sidecar: Sidecar | None = None
-    checkpoint_metadata: CheckpointMetadata | None = None
-
-
-class _Line(_Steering):
-    """A line of the log."""
-
-    add: AddFile | None = None  # type: ignore[assignment]  # all of it, here
-    remove: RemoveFile | None = None  # type: ignore[assignment]
-    cdc: AddCDCFile | None = None  # type: ignore[assignment]
-
-
-_TYPES = {
-    "add": AddFile,
-    "remove": RemoveFile,
-    "cdc": AddCDCFile,
-    "metaData": Metadata,
-    "protocol": Protocol,
-    "txn": SetTransaction,
-    "domainMetadata": DomainMetadata,
-    "sidecar": Sidecar,
-    "checkpointMetadata": CheckpointMetadata,
-}
-
-_QUOTED = [f'"{field.encode_name}"'.encode() for field in msgspec.structs.fields(_Line)]
-_LINES = msgspec.json.Decoder(_Line)
-_STEERING = msgspec.json.Decoder(_Steering)
-
-
-def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
-    """The action on one line of a commit file; None for a blank line or an unknown action.
-
-    Without ``files`` a line with an add, remove or cdc action need only be a JSON object, and is
-    None. Raises :class:`CorruptLog` without a place: the caller knows file and line number. A line
-    with two actions is refused, since one of them would be lost.
-    """
-    data = line if isinstance(line, bytes) else line.encode(errors="surrogatepass")
-    if not data or data.isspace():
-        return None
-    decoder = _LINES if files else _STEERING
-    try:
-        found = decoder.decode(data)
-    except (ValueError, RecursionError):
-        found = _converted(data, decoder.type)
-    return _only(found, data)
-
-
-def action_of(kind: str, values: Any) -> Action | None:
-    """The typed action of one ``{kind: values}`` pair; None if the kind is not known here.
-
-    Raises :class:`CorruptLog` where a required field is missing or of the wrong kind.
-    """
-    if values is None or kind not in _TYPES:
-        return None
-    try:
-        return msgspec.convert(values, _TYPES[kind])  # type: ignore[no-any-return]  # an action
-    except msgspec.ValidationError as e:
-        raise CorruptLog(_reason(e, kind)) from None
-
-
-def _only(found: _Steering, data: bytes) -> Action | None:
-    """The one action that a line may have."""
-    actions = astuple(found)
-    if actions.count(None) < len(actions) - 1:
-        raise CorruptLog("the line has two actions, and a line may have one")
-    for quoted, action in zip(_QUOTED, actions, strict=True):
-        if action is not None:
-            if data.count(quoted) > 1:  # of two that are named alike only the last one was found
-                _check_names(data)
-            if isinstance(action, dict):
-                return CommitInfo(action)
-            return None if isinstance(action, _Skipped) else action
-    _check_names(data)
-    return None
-
-
-def _converted(data: bytes, kind: type[_Steering]) -> _Steering:
-    """A line that msgspec refuses, by Python's own parser: a mark may lie before it, and half a
-    surrogate pair, NaN or 1e999 in a field that nobody reads. Raises :class:`CorruptLog`."""
-    try:
-        document = json.loads(data.decode().removeprefix("\ufeff"))
-    except (ValueError, RecursionError) as e:
-        raise CorruptLog(f"the line is not JSON ({e})") from None
-    try:
-        found = msgspec.convert(document, kind)
-    except (msgspec.ValidationError, RecursionError) as e:
-        raise CorruptLog(_reason(e)) from None
-    try:
-        msgspec.json.encode(msgspec.structs.replace(found, commit_info=None))
-    except UnicodeEncodeError:
-        raise CorruptLog("the action has half a surrogate pair in it") from None
-    return found
-
-
-def _check_names(data: bytes) -> None:
-    """Raise :class:`CorruptLog` for a line that names an action twice: one would be lost."""
-    pairs = json.loads(data.decode().removeprefix("\ufeff"), object_pairs_hook=list)
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        raise CorruptLog("the line names an action twice, and one of them would be lost")
-
-
-_AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
-_LACKING = re.compile(r"Object missing required field `(.*)`|.*, got `null`")
-
-
-def _reason(error: Exception, kind: str = "") -> str:
-    """What msgspec says of a field, with the action's name."""
-    said = _AT.fullmatch(str(error))
-    what, place = said.groups() if said else (str(error), "")
-    path = [part for part in [kind, *place.split(".")] if part]
-    if not path:
-        return f"the line is no action: {what}"
-    lacking = _LACKING.fullmatch(what)
-    if lacking and lacking[1]:
-        return f"the {path[-1]} action lacks its {lacking[1]}"
-    if len(path) == 1:
-        return f"the {path[0]} action is not an object"
-    *_, owner, field = path
-    if lacking:
-        return f"the {owner} action lacks its {field}"
-    if "<=" in what or ">=" in what:
-        return f"{field} of the {owner} action does not fit in 64 bits"
-    return f"{field} of the {owner} action: {what[0].lower()}{what[1:]}"

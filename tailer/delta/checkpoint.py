@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor, action_of
+from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
+from tailer.delta.arrow_views import without_views
 from tailer.delta.damage import library_reason
 from tailer.delta.footer import pruned_footer
-from tailer.delta.views import without_views
+from tailer.delta.parsing import action_of
 from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
 
 if TYPE_CHECKING:

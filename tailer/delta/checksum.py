@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from tailer.delta.actions import LONG_MAX, Metadata, Protocol, action_of
+from tailer.delta.actions import LONG_MAX, Metadata, Protocol
+from tailer.delta.parsing import action_of
 from tailer.errors import CorruptLog
 
 __all__ = ["VersionChecksum", "parse_checksum"]

@@ -25,8 +25,8 @@ from tailer.delta.actions import (
     RemoveFile,
     SetTransaction,
     Sidecar,
-    parse_line,
 )
+from tailer.delta.parsing import parse_line
 from tailer.delta.paths import location
 from tailer.delta.snapshot import TableState, file_key
 from tailer.errors import CorruptLog, TableError

@@ -97,7 +97,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("the footer has a number without an end")
 
 
-def _read(data: bytes, at: int, wire: int, depth: int) -> tuple[Any, int]:
+def _read_value(data: bytes, at: int, wire: int, depth: int) -> tuple[Any, int]:
     """(value, end) of the value of a wire type at a position. Numbers stay as they are spelled."""
     if wire in (_TRUE, _FALSE):
         return None, at
@@ -130,7 +130,7 @@ def _read_list(data: bytes, at: int, depth: int) -> tuple[tuple[int, list[Any]],
     wire_of_items = _BYTE if wire in (_TRUE, _FALSE) else wire
     items = []
     for _ in range(size):
-        item, at = _read(data, at, wire_of_items, depth)
+        item, at = _read_value(data, at, wire_of_items, depth)
         items.append(item)
     return (wire, items), at
 
@@ -147,7 +147,7 @@ def _read_struct(data: bytes, at: int, depth: int) -> tuple[_Fields, int]:
         else:
             zigzag, at = _read_varint(data, at)
             number = _signed(zigzag)
-        value, at = _read(data, at, header & 0x0F, depth)
+        value, at = _read_value(data, at, header & 0x0F, depth)
         fields.append([number, header & 0x0F, value])
     return fields, at + 1
 

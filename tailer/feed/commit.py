@@ -27,7 +27,7 @@ async def commit_items(
     reading: Reading, commit: Commit, start: Offset, *, notices: bool
 ) -> AsyncGenerator[Item, None]:
     """One commit's notice and batches, from an offset in its version on."""
-    first = replace(start, table_id=commit.after.table_id).under(reading.plan, reading.former)
+    first = replace(start, table_id=commit.after.table_id).under(reading.counted_by, reading.former)
     if commit.version in reading.requests.skips:
         yield skip_notice(first, commit.timestamp_ms)
         return

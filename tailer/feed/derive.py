@@ -11,11 +11,12 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeFile, Origin, check_key
-from tailer.decode.diff import OpenFile, by_row_ids, by_value
-from tailer.decode.engine import DiffOptions
+from tailer.decode.comparison import Comparison
+from tailer.decode.diff import by_row_ids, by_value
+from tailer.decode.options import DiffOptions
 from tailer.decode.plan import Rewrite, changed_files, row_ids_hold
 from tailer.decode.proofs import proved_apart, proved_same
-from tailer.decode.rows import DecodeOptions
+from tailer.decode.rows import DecodeOptions, OpenFile
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
 from tailer.errors import CorruptRow, first_error
@@ -69,8 +70,8 @@ def _changes(
     """The work orders, and how many updates with equal values were dropped."""
     after = commit.after
     if row_ids_hold(commit, rewrite):
-        sides = (rewrite.leaving, rewrite.coming, after, open_file, decode, options)
-        found = by_row_ids(*sides)
+        whole = Comparison(rewrite.leaving, rewrite.coming, after, open_file, decode, options)
+        found = by_row_ids(whole)
         if found is not None:
             return changed_files(rewrite, found, "row_ids"), found.noops
     before = commit.before or after
@@ -78,14 +79,14 @@ def _changes(
     apart = (set[int](), set[int]()) if key else proved_apart(rewrite, before, after)
     rest = _without(rewrite, apart)
     rest = _without(rest, proved_same(rest, before, after, open_file))
-    # Files that are changes as a whole are the first share's.
-    later = options.share is not None and options.share.number > 0
+    # Files that are changes as a whole belong to the first bucket.
+    later = options.bucket is not None and options.bucket.number > 0
     changed = [] if later else [*rest.leaving, *rest.coming]
     origin: Origin = "cancel_out"
     if rest.needs_diff:
-        sides = (rest.leaving, rest.coming, after, open_file, decode, options)
+        sides = Comparison(rest.leaving, rest.coming, after, open_file, decode, options)
         try:
-            changed = changed_files(rest, by_value(*sides, key=key), origin)
+            changed = changed_files(rest, by_value(sides, key), origin)
         except CorruptRow:
             if commit.before == after:
                 raise

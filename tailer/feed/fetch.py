@@ -45,11 +45,24 @@ class Fetched:
     selection: RowSelection
 
 
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A file on its way, and how much of the budget it has taken."""
+
+    file: ChangeFile  # as long as it is held here, nothing else has its id
+    size: int
+    task: asyncio.Task[Fetched]
+
+
 class FetchAhead:
     """Fetches files before their turn, while those before them are decoded and written.
 
-    How many is for the store's own budget to say, and ``_FILES_MAX``; of a store without one, none.
-    ``whole_rows``: of large files, the beginning is fetched too. Errors come when it is their turn.
+    A file is looked at (:meth:`in_order`), started if the budget has room for it, and taken when
+    its turn comes (:meth:`take`): then it gives back its part of the budget. One that was not
+    started is fetched when it is taken. Errors come when it is their file's turn.
+
+    The budget is the store's; without one, nothing is started. ``whole_rows``: of large files, the
+    beginning is fetched too.
     """
 
     def __init__(self, store: Store, on_read: OnRead | None, *, whole_rows: bool) -> None:
@@ -57,35 +70,36 @@ class FetchAhead:
         self._on_read = on_read
         self._whole_rows = whole_rows
         self._budget = store.ahead() if isinstance(store, ReadsAhead) else None
-        # By the work order's id, which is its own as long as it is kept here.
-        self._started: dict[int, tuple[ChangeFile, int, asyncio.Task[Fetched]]] = {}
+        self._started: dict[int, _Started] = {}  # by the file's id
 
     async def in_order(
         self, files: AsyncIterator[ChangeFile], may_start: Callable[[ChangeFile], bool]
     ) -> AsyncGenerator[ChangeFile, None]:
-        """The same files, those that follow being fetched as far as they ``may_start``."""
-        waiting: deque[ChangeFile] = deque()
+        """The same files. Before one is given, those that follow are looked at, and started where
+        they ``may_start``, up to the first that is not started."""
+        ahead: deque[ChangeFile] = deque()
         failed: Exception | None = None
-        more = True
-        while more or waiting:
-            while more and (not waiting or self._has_room(waiting[-1])):
+        ended = False
+        while True:
+            while not ended and (not ahead or self._has_room(ahead[-1])):
                 try:
                     file = await anext(files, None)
                 except Exception as e:  # noqa: BLE001 - those before it come first
                     file, failed = None, e
                 if file is None:
-                    more = False
-                    break
-                waiting.append(file)
-                if self._budget is not None and may_start(file):
-                    self._start(file)
-            if waiting:
-                yield waiting.popleft()
+                    ended = True
+                else:
+                    ahead.append(file)
+                    if may_start(file):
+                        self._start(file)
+            if not ahead:
+                break
+            yield ahead.popleft()
         if failed is not None:
             raise failed
 
     def _has_room(self, last: ChangeFile) -> bool:
-        """Whether to look at the file after the last one: only if that could be started itself."""
+        """Whether to look at the file after the last one: only if that was started itself."""
         return id(last) in self._started and len(self._started) <= _FILES_MAX
 
     def _start(self, file: ChangeFile) -> None:
@@ -94,35 +108,34 @@ class FetchAhead:
             first = 0  # where in it the columns lie that are wanted, nobody knows yet
         vectors = [dv for dv in (file.only, file.without) if dv is not None]
         size = _END_BYTES + first + sum(dv.size_in_bytes for dv in vectors)
-        assert self._budget is not None
-        if self._budget.take(size):
-            work = fetch(self._store, file, self._on_read, first)
-            self._started[id(file)] = file, size, asyncio.create_task(work)
+        if self._budget is not None and self._budget.take(size):
+            task = asyncio.create_task(fetch(self._store, file, self._on_read, first))
+            self._started[id(file)] = _Started(file, size, task)
 
     async def take(self, file: ChangeFile) -> Fetched:
-        """A file whose turn it is. Errors as of :func:`fetch`."""
-        if id(file) not in self._started:
+        """A file whose turn it is; the caller closes it. Errors as of :func:`fetch`."""
+        started = self._started.get(id(file))
+        if started is None:
             return await fetch(self._store, file, self._on_read)
-        _, size, task = self._started[id(file)]
-        found = await task
-        del self._started[id(file)]  # from here on it is whoever decodes that has it
-        self._give(size)
+        found = await started.task
+        self._forget(started)
         return found
 
-    def _give(self, size: int) -> None:
+    def _forget(self, started: _Started) -> None:
+        del self._started[id(started.file)]
         if self._budget is not None:
-            self._budget.give(size)
+            self._budget.give(started.size)
 
     async def aclose(self) -> None:
         """Let go of what is not taken."""
-        started, self._started = list(self._started.values()), {}
-        for _, size, task in started:
-            task.cancel()
-            self._give(size)
+        left = list(self._started.values())
+        for started in left:
+            started.task.cancel()
+            self._forget(started)
         with anyio.CancelScope(shield=True):
-            for *_, task in started:
+            for started in left:
                 with suppress(Exception, asyncio.CancelledError):
-                    (await task).source.close()
+                    (await started.task).source.close()
 
 
 async def fetch(
@@ -145,8 +158,8 @@ async def fetch(
         selection = RowSelection.of(file.rows, None)
     elif file.only is not None or file.without is not None:
         selection = RowSelection.of(
-            await _rows_of(store, file, file.only, on_read),
-            await _rows_of(store, file, file.without, on_read),
+            await _row_bitmap(store, file, file.only, on_read),
+            await _row_bitmap(store, file, file.without, on_read),
         )
     try:
         if first_bytes and file.size and isinstance(store, ReadsAhead):
@@ -159,7 +172,7 @@ async def fetch(
         raise _gone(store, file, file.path, kind) from None
 
 
-async def _rows_of(
+async def _row_bitmap(
     store: Store,
     file: ChangeFile,
     dv: DeletionVectorDescriptor | None,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tailer.backoff import Backoff
-from tailer.changes import COUNTING, plan_id
+from tailer.changes import COUNTING, counting_id
 from tailer.decode.engine import DiffOptions
 from tailer.decode.plan import ChangeSource
 from tailer.decode.rows import DecodeOptions
@@ -71,8 +71,8 @@ class FeedOptions:
         key = self.key or tuple(getattr(sink, "key_columns", ()))
         return replace(options, paired=True, key=key)
 
-    def plan_id(self, counting: int = COUNTING) -> str:
+    def counting_id(self, counting: int = COUNTING) -> str:
         """Names the options by which the changes of a version are counted."""
         where = self.selection.where.text if self.selection.where else None
         passing = (self.policies.ignore_deletes, self.policies.skip_change_commits)
-        return plan_id(self.change_source, self.key, where, *passing, counting=counting)
+        return counting_id(self.change_source, self.key, where, *passing, counting=counting)

@@ -13,7 +13,8 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset
-from tailer.decode.pairing import Images, Pairing, find_pairs, from_index, may_have_images
+from tailer.decode.pairing import Pairing, find_pairs, from_index
+from tailer.decode.pairs import VersionRows, may_have_images
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
 from tailer.errors import FileGone, OffsetError, first_error
@@ -56,9 +57,9 @@ async def pair_updates(
                 return (logged_rows(file) or 0) if known else None
 
             how = (open_file, reading.decode, selector.rows, lost)
-            images = Images(files, commit.after, *how)
+            rows = VersionRows(files, commit.after, *how)
             options = reading.options
-            work = partial(find_pairs, images, commit.before, options.diff, options.key)
+            work = partial(find_pairs, rows, commit.before, options.diff, options.key)
             pairing = await anyio.to_thread.run_sync(work)
     except BaseExceptionGroup as group:
         raise first_error(group) from None

@@ -16,7 +16,7 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, DataLoss, FileGone, SchemaChanged, TailerError
 from tailer.feed.selection import Where, parse_where
 from tailer.log.live import LiveFiles
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 
 __all__ = [
     "FeedPaused",
@@ -196,7 +196,7 @@ def stop_for_schema(notice: Notice, policy: OnSchemaChange) -> None:
 
 
 async def after_loss(
-    log: DeltaLog, at: Offset, loss: DataLoss, policy: OnDataLoss, requests: Requests
+    log: TableLog, at: Offset, loss: DataLoss, policy: OnDataLoss, requests: Requests
 ) -> Notice:
     """The loss record, whose next offset is where the policy goes on.
 

@@ -14,13 +14,13 @@ from tailer.feed.policy import Requests, after_loss
 from tailer.feed.snapshots import Resnapshots, initial_snapshot
 from tailer.feed.version import Reading
 from tailer.log.follow import check_there, follow
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 
 __all__ = ["read_changes", "read_items"]
 
 
 async def read_changes(
-    log: DeltaLog,
+    log: TableLog,
     start: Offset,
     last: int | None,
     options: FeedOptions,
@@ -38,7 +38,7 @@ async def read_changes(
 
 
 async def read_items(
-    log: DeltaLog,
+    log: TableLog,
     start: Offset,
     last: int | None,
     options: FeedOptions,
@@ -58,7 +58,7 @@ async def read_items(
             await check_there(log, at.version)  # or all its files are missing, for now
             if options.policies.on_data_loss == "fail":
                 raise
-            at = at.under(reading.plan, reading.former)
+            at = at.under(reading.counted_by, reading.former)
             notice = await after_loss(log, at, loss, options.policies.on_data_loss, requests)
             observer.lost(notice)
             yield notice

@@ -21,7 +21,7 @@ from tailer.feed.pipe import pipe
 from tailer.feed.policy import FeedPaused, Requests
 from tailer.feed.publish import Publisher
 from tailer.feed.read import read_items
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.sink import Sink, delivery_of
 
@@ -37,10 +37,10 @@ class Feed:
     """
 
     name: str
-    log: DeltaLog
+    log: TableLog
     sink: Sink
     offsets: OffsetStore
-    start: Callable[[DeltaLog], Awaitable[Offset]]
+    start: Callable[[TableLog], Awaitable[Offset]]
     metrics: FeedMetrics
     jitter: Callable[[], float]
     options: FeedOptions = field(default_factory=FeedOptions)

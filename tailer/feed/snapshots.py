@@ -87,7 +87,7 @@ async def initial_snapshot(
     snapshot = await reading.log.snapshot(start.version)
     timestamp = await _timestamp(reading, snapshot, start.timestamp_floor_ms)
     first = replace(start, table_id=snapshot.state.table_id)
-    first = first.under(reading.plan, reading.former)
+    first = first.under(reading.counted_by, reading.former)
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         yield Notice("snapshot_begin", start.version, timestamp, first, first, details)
@@ -102,7 +102,7 @@ async def initial_snapshot(
             at = batch.next_offset
             if notices and not at.snapshot:
                 counted = batch.offset.index + batch.num_rows
-                last = replace(batch.offset, index=counted, plan=reading.plan)
+                last = replace(batch.offset, index=counted, counted_by=reading.counted_by)
                 yield replace(batch, next_offset=last)
                 yield Notice("snapshot_end", start.version, timestamp, last, at, details)
             else:

@@ -14,8 +14,9 @@ import anyio.to_thread
 import pyarrow as pa
 
 from tailer.changes import CHANGE_TYPE, ChangeBatch, ChangeFile, Offset, Rows
-from tailer.decode.kept import kept_rows
-from tailer.decode.rows import DecodeOptions, Skip, check_names, decode_file, output_schema
+from tailer.decode.output import check_names, output_schema
+from tailer.decode.row_cache import kept_rows
+from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.delta.commit import Commit
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import FileGone, OffsetError, UnsupportedTable
@@ -25,7 +26,7 @@ from tailer.feed.metrics import Observer
 from tailer.feed.options import FeedOptions
 from tailer.feed.policy import Requests
 from tailer.feed.selection import Selector
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store import ChangeSourced
 
 __all__ = ["Reading", "VersionReader", "in_thread", "whole_pairs"]
@@ -38,22 +39,22 @@ class Reading:
     """What all versions that one feed reads have in common.
 
     ``decode`` is that of the options, for the columns that are selected and with the observer told
-    of what is read; ``plan`` names the options by which changes are counted, and ``former`` names
-    them as they were counted before.
+    of what is read; ``counted_by`` names the options by which changes are counted, ``former`` the
+    same for offsets of older releases.
     """
 
-    log: DeltaLog
+    log: TableLog
     options: FeedOptions
     requests: Requests
     observer: Observer
     selector: Selector
     decode: DecodeOptions
-    plan: str
+    counted_by: str
     former: str
 
     @classmethod
     def of(
-        cls, log: DeltaLog, options: FeedOptions, observer: Observer, requests: Requests
+        cls, log: TableLog, options: FeedOptions, observer: Observer, requests: Requests
     ) -> Reading:
         """How a table is read under the options of a feed."""
         if isinstance(log.store, ChangeSourced):
@@ -61,12 +62,12 @@ class Reading:
         selector = Selector(options.selection, options.decode.writer_timezone)
         columns = options.selection.columns or options.decode.columns
         decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
-        plans = options.plan_id(), options.plan_id(counting=1)
-        return cls(log, options, requests, observer, selector, decode, *plans)
+        ways = options.counting_id(), options.counting_id(counting=1)
+        return cls(log, options, requests, observer, selector, decode, *ways)
 
     def is_former(self, first: Offset) -> bool:
         """Whether the index was counted in the former way, or nobody knows how."""
-        return first.index > 0 and first.plan != self.plan
+        return first.index > 0 and first.counted_by != self.counted_by
 
     def place(self, first: Offset) -> Place:
         """Where an offset's index lies among the files of its version."""
@@ -173,8 +174,8 @@ class VersionReader:
             yield replace(rows, batch=self.selector.rows(rows.batch))
 
     def _batch(self, file: ChangeFile | None, rows: Rows, at: Offset) -> ChangeBatch:
-        plan = self.reading.plan
-        following = replace(at, index=at.index + rows.batch.num_rows, plan=plan)
+        counted_by = self.reading.counted_by
+        following = replace(at, index=at.index + rows.batch.num_rows, counted_by=counted_by)
         state = self.selector.state(self.state if file is None else file.state)
         if file is not None:
             file = self.selector.file(file)
@@ -183,7 +184,7 @@ class VersionReader:
         batch, positions = rows.batch, rows.positions
         stamp = self.timestamp_ms
         return ChangeBatch(
-            batch, positions, state, file, stamp, at, following, rows.row_ids, plan=plan
+            batch, positions, state, file, stamp, at, following, rows.row_ids, counted_by=counted_by
         )
 
     def _empty(self, at: Offset) -> ChangeBatch:

@@ -19,7 +19,7 @@ from tailer.decode.plan import (
 )
 from tailer.delta.commit import Commit
 from tailer.log.live import Moot
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 
 __all__ = ["CommitPlan", "plan_commit"]
 
@@ -53,7 +53,7 @@ class CommitPlan:
 
 
 async def plan_commit(
-    log: DeltaLog, commit: Commit, source: ChangeSource, moot: Moot
+    log: TableLog, commit: Commit, source: ChangeSource, moot: Moot
 ) -> CommitPlan:
     """Plan a commit; the version before is read only if removes lack what only its adds tell.
 

@@ -23,9 +23,9 @@ from tailer.delta.segment import LogKind, commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, OffsetError, TableError, TableReplaced, TransientError
 from tailer.log.json_files import MEMORY_BYTES_MAX
-from tailer.log.table import DeltaLog, versions_of
+from tailer.log.table import TableLog, versions_of
 from tailer.store import LOG_DIR, ReadsAhead, Watch, rest_mark, traits_of
-from tailer.store.ahead import Budget
+from tailer.store.budget import Budget
 
 __all__ = ["FollowOptions", "check_there", "follow"]
 
@@ -51,7 +51,7 @@ class FollowOptions:
 
 
 def follow(
-    log: DeltaLog,
+    log: TableLog,
     start: Offset,
     last: int | None = None,
     options: FollowOptions | None = None,
@@ -67,7 +67,7 @@ def follow(
     return _Follower(log, options or FollowOptions(), newest).commits(start, last)
 
 
-async def check_there(log: DeltaLog, version: int) -> None:
+async def check_there(log: TableLog, version: int) -> None:
     """Raise :class:`TransientError` if a table that was there has no version any more.
 
     It was moved away, or its file system is not mounted: then whatever else is missing proves
@@ -147,7 +147,7 @@ class _Coming:
 
 class _Follower:
     def __init__(
-        self, log: DeltaLog, options: FollowOptions, newest: Callable[[int], None]
+        self, log: TableLog, options: FollowOptions, newest: Callable[[int], None]
     ) -> None:
         self.log = log
         self.options = options

@@ -14,7 +14,7 @@ from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_before
 from tailer.errors import ConfigError, DataLoss, TableError
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store import TimeTravel
 
 __all__ = [
@@ -48,7 +48,7 @@ class HistoryEntry:
     cdcs: int
 
 
-async def history(log: DeltaLog) -> AsyncGenerator[HistoryEntry, None]:
+async def history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
     """The commits that the log still has, oldest first."""
     await log.latest_version()
     floor: int | None = None
@@ -82,7 +82,7 @@ def parse_timestamp(text: str) -> int:
 class _Times:
     """The timestamps of a log's commits; in-commit ones are read only where the search looks."""
 
-    def __init__(self, log: DeltaLog, state: TableState, mtimes: list[tuple[int, int]]) -> None:
+    def __init__(self, log: TableLog, state: TableState, mtimes: list[tuple[int, int]]) -> None:
         self.log = log
         self.state = state
         since = enablement(state.protocol, state.metadata)
@@ -91,7 +91,7 @@ class _Times:
         self.in_commit = [v for v, _ in mtimes if first is not None and v >= first]
 
     @classmethod
-    async def of(cls, log: DeltaLog) -> _Times:
+    async def of(cls, log: TableLog) -> _Times:
         state = (await log.snapshot()).state
         rising: list[tuple[int, int]] = []
         for version, file in commits_of(await log.files()).items():
@@ -122,7 +122,7 @@ class Sums:
     size_bytes: int
 
 
-async def snapshot_sums(log: DeltaLog, snapshot: Snapshot) -> Sums:
+async def snapshot_sums(log: TableLog, snapshot: Snapshot) -> Sums:
     """A snapshot's sums: from the version's checksum file if that is of this very snapshot, which
     spares reading the list of files; counted otherwise."""
     checksum = await log.checksum(snapshot.version)
@@ -131,7 +131,7 @@ async def snapshot_sums(log: DeltaLog, snapshot: Snapshot) -> Sums:
     return await _counted(log, snapshot)
 
 
-async def checksum_errors(log: DeltaLog, snapshot: Snapshot) -> tuple[str, ...] | None:
+async def checksum_errors(log: TableLog, snapshot: Snapshot) -> tuple[str, ...] | None:
     """What the version's checksum file says and the log does not, by the names of its fields.
 
     None without a checksum file that can be read. Counts the live files.
@@ -149,7 +149,7 @@ async def checksum_errors(log: DeltaLog, snapshot: Snapshot) -> tuple[str, ...] 
 
 
 async def _contradictions(
-    log: DeltaLog, snapshot: Snapshot, checksum: VersionChecksum
+    log: TableLog, snapshot: Snapshot, checksum: VersionChecksum
 ) -> list[str]:
     """Where a checksum is not of this snapshot, as far as its file list need not be read."""
     state, wrong = snapshot.state, []
@@ -168,14 +168,14 @@ async def _contradictions(
     return wrong
 
 
-async def _counted(log: DeltaLog, snapshot: Snapshot) -> Sums:
+async def _counted(log: TableLog, snapshot: Snapshot) -> Sums:
     files = size = 0
     async for add in log.live_files(snapshot):
         files, size = files + 1, size + add.size
     return Sums(files, size)
 
 
-async def version_at_or_after(log: DeltaLog, timestamp_ms: int) -> int:
+async def version_at_or_after(log: TableLog, timestamp_ms: int) -> int:
     """The first version at or after a time (inclusive), for a start.
 
     Raises :class:`TableError` if the newest version is before it.
@@ -193,7 +193,7 @@ async def version_at_or_after(log: DeltaLog, timestamp_ms: int) -> int:
     return _found(log, found)
 
 
-def _found(log: DeltaLog, found: int | None) -> int:
+def _found(log: TableLog, found: int | None) -> int:
     if found is None:
         raise TableError(
             "no version is at or after that time",
@@ -203,7 +203,7 @@ def _found(log: DeltaLog, found: int | None) -> int:
     return found
 
 
-async def version_at_or_before(log: DeltaLog, timestamp_ms: int) -> int:
+async def version_at_or_before(log: TableLog, timestamp_ms: int) -> int:
     """The last version at or before a time (inclusive), for an end or a snapshot.
 
     Raises :class:`TableError` if the oldest version is after it.
@@ -240,7 +240,7 @@ def _is_version(start: str) -> bool:
     return start.isascii() and start.isdigit()
 
 
-async def start_offset(log: DeltaLog, start: str) -> Offset:
+async def start_offset(log: TableLog, start: str) -> Offset:
     """The first offset of a feed that starts at ``latest``, ``earliest``, ``snapshot``, a version
     or a time.
 
@@ -269,7 +269,7 @@ async def start_offset(log: DeltaLog, start: str) -> Offset:
     return Offset(await version_at_or_after(log, parse_timestamp(start)))
 
 
-async def start_to_keep(log: DeltaLog, start: str) -> Offset:
+async def start_to_keep(log: TableLog, start: str) -> Offset:
     """As :func:`start_offset`, with the id of the table that is there now, for a feed that goes on
     from it later: there may be another table then."""
     offset = await start_offset(log, start)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import anyio
 import anyio.to_thread
 
-from tailer.delta.actions import parse_line
 from tailer.delta.commit import Lines
+from tailer.delta.parsing import parse_line
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
 from tailer.files.spill import ReadAgain
 from tailer.store import LOG_DIR, FileStatus, Store, traits_of

@@ -24,7 +24,7 @@ from tailer.decode.plan import ChangeSource, counts_files
 from tailer.delta.checkpoint import KEYS
 from tailer.delta.commit import KEY_BYTES, Commit, file_digest
 from tailer.errors import DataLoss, no_room, spilling
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store import ChangeSourced
 
 __all__ = ["LiveFiles", "Moot"]
@@ -53,7 +53,7 @@ class LiveFiles:
         self._moot: Moot = frozenset()
 
     async def moot(
-        self, log: DeltaLog, commit: Commit, source: ChangeSource, spill_folder: str | None = None
+        self, log: TableLog, commit: Commit, source: ChangeSource, spill_folder: str | None = None
     ) -> Moot:
         """The file actions of a commit that change nothing, each given as its digest.
 
@@ -102,7 +102,7 @@ class LiveFiles:
         """What :meth:`moot` has found of a version, if that was the last one."""
         return self._moot if self._at is not None and self._at[0] == version else frozenset()
 
-    async def _load(self, log: DeltaLog, version: int, spill_folder: str | None) -> bool:
+    async def _load(self, log: TableLog, version: int, spill_folder: str | None) -> bool:
         """Take over the files of a version; False where it can't be built any more."""
         keys = _Keys(spill_folder)
         if version >= 0:

@@ -12,7 +12,7 @@ from tailer.delta.features import supports
 from tailer.delta.snapshot import TableState
 from tailer.delta.types import StructType, all_fields
 from tailer.log.follow import FollowOptions, follow
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 
 #: What writers give a column that is made under a mapping.
 _GENERATED = re.compile(r"col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
@@ -21,7 +21,7 @@ __all__ = ["KnownRemovals", "mapping_removals"]
 
 
 async def mapping_removals(
-    log: DeltaLog, first: int, last: int, end: TableState, before: TableState | None = None
+    log: TableLog, first: int, last: int, end: TableState, before: TableState | None = None
 ) -> tuple[Removal, ...]:
     """The commits of versions ``first`` to ``last`` that removed a column mapping, in order.
 
@@ -48,7 +48,7 @@ class KnownRemovals:
     """The removals between a query's schema and what it reads, which grows: each commit is looked
     through once. ``target`` is the schema's state with its version."""
 
-    def __init__(self, log: DeltaLog, target: tuple[TableState, int]) -> None:
+    def __init__(self, log: TableLog, target: tuple[TableState, int]) -> None:
         self._log = log
         self._end, self._high = target
         self._low = self._high + 1

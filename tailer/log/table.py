@@ -34,13 +34,13 @@ from tailer.log.checkpoints import CheckpointReader, ListedFiles, chunks
 from tailer.log.json_files import MEMORY_BYTES_MAX, JsonFiles
 from tailer.store import LOG_DIR, ChangeSourced, Store
 
-__all__ = ["DeltaLog", "versions_of"]
+__all__ = ["TableLog", "versions_of"]
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-class DeltaLog:
+class TableLog:
     """The ``_delta_log`` of one table.
 
     A commit that is half-written is waited for ``torn_commit_max_s`` seconds.

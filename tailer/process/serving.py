@@ -1,362 +1,30 @@
-"""The HTTP server beneath the daemon and the sharing server: what a stranger can hold is bounded.
+"""The HTTP server beneath the daemon and the sharing server.
 
-The bounds count before a request has a handler, so before anybody is known: connections (TLS
-handshakes among them), the time until a request is whole, and the bytes and lines of its head and
-body. A body is never unpacked. The bounds are ours, because the releases of aiohttp that are
-allowed differ in theirs.
+What a stranger can hold of it is bounded: see :mod:`tailer.process.connections`. A body is never
+unpacked.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import ipaddress
-import logging
-import os
-import resource
 import socket
 import ssl
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from http import HTTPStatus
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
-from anyio.abc import TaskGroup
 
 from tailer.errors import first_error
+from tailer.process.connections import SERVER_NAME, Bounds, Connection, Connections, Watch
 
-__all__ = ["Bounds", "network_of", "read_body", "send_chunk", "serve_application"]
+__all__ = ["Bounds", "read_body", "send_chunk", "serve_application"]
 
-#: A request's line and headers together, and how many lines they are.
-_HEAD_BYTES_MAX = 32 * 1024
-_HEAD_LINES_MAX = 500
-#: The lines of a request whose body comes in chunks: there may be headers behind it, too.
-_CHUNKED_LINES_MAX = 2000
-#: Beyond the largest body: what the chunks' own lines and requests sent ahead may have.
-_AHEAD_BYTES_MAX = 64 * 1024
-#: Requests that may lie behind the one that is being answered.
-_REQUESTS_AHEAD_MAX = 64
-#: So much is parsed before the requests in it are counted.
-_PARSED_AT_ONCE_BYTES = 16 * 1024
-#: How long a connection that was refused may take to read why.
-_FAREWELL_S = 1.0
-#: Between two tries to accept a connection, and at most between two looks at all of them.
-_PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
 #: How long requests under way may take to end when the server does.
 _SHUTDOWN_S = 5.0
-#: aiohttp's own clock, which each release starts at another moment, has no say.
-_NEVER_S = 30 * 86_400.0
-_NAME = "delta-tailer"
-#: The process has no descriptor left, or the system no memory for one.
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What clients may hold.
-
-    ``stall_s`` is how long a connection may be without a whole request, and an answer without a
-    byte taken. So many ``connections`` are open at once, and so many ``body_bytes`` are in one
-    request.
-    """
-
-    stall_s: float = 60.0
-    connections: int = 256
-    body_bytes: int = 64 * 1024
-
-    def connections_max(self) -> int:
-        """The connections, but no more than half of the descriptors that the process may have."""
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return self.connections if soft < 0 else max(1, min(self.connections, soft // 2))
-
-
-class _Watch:
-    """One connection from its acceptance on: its clock, and what it has sent ahead of an answer."""
-
-    def __init__(self, house: _House, network: str) -> None:
-        self._house = house
-        self.network = network
-        #: The connection's beginning, the end of its last answer, or the first byte after that.
-        self.since = house.now()
-        #: Around the TLS handshake; it is over once there is a transport.
-        self.handshake = anyio.CancelScope()
-        self.transport: asyncio.Transport | None = None
-        self.refused = False
-        self._answering = 0
-        self._chunked = self._left_over = False
-        self._new = False  # nothing has come since the last answer
-        self._in_head = True
-        self._received = self._lines = 0
-        self._last = b""
-        self._unsent = 0
-
-    @property
-    def waiting(self) -> bool:
-        """Whether no request is being answered."""
-        return not self._answering
-
-    @property
-    def due(self) -> float:
-        """When the request must be whole, by the loop's clock."""
-        return self.since + self._house.bounds().stall_s
-
-    def begin(self, *, chunked: bool) -> None:
-        """A request has its handler now; ``chunked``: its body comes in chunks."""
-        self._answering += 1
-        self._in_head = self._new = False
-        self._chunked = chunked
-        self._unsent = 0
-        if self._left_over:  # what came was of the request before
-            self._left_over = False
-            self._received = self._lines = 0
-        if self._too_much():
-            self.drop()
-
-    def end(self, *, whole: bool) -> None:
-        """The handler is done; ``whole``: the request's body has come to its end."""
-        self._answering -= 1
-        self.since = self._house.now()
-        self._in_head = self._new = whole
-        self._left_over = not whole
-        if whole:
-            self._chunked = False
-            self._received = self._lines = 0
-            self._last = b""
-
-    def takes(self, data: bytes) -> bool:
-        """Count what came. False: it was too much, and the connection is refused."""
-        if self._new:
-            self._new, self.since = False, self._house.now()
-        if self._in_head:
-            if not self._received:
-                data = data.lstrip(b"\r\n")  # empty lines in front of a head are no head
-            known, joined = len(self._last), self._last + data
-            place = joined.find(b"\n\r\n")
-            self._last = joined[-2:]
-            head = data if place < 0 else data[: max(0, place - known)]
-            size, lines = self._received + len(head), self._lines + head.count(b"\n")
-            if size > _HEAD_BYTES_MAX or lines > _HEAD_LINES_MAX:
-                self.refuse(431)
-                return False
-            self._in_head = place < 0
-        self._received += len(data)
-        self._lines += data.count(b"\n")
-        if self._too_much():
-            self.drop()
-            return False
-        return True
-
-    def _too_much(self) -> bool:
-        most = _HEAD_BYTES_MAX + 2 * self._house.bounds().body_bytes + _AHEAD_BYTES_MAX
-        return self._received > most or (self._chunked and self._lines > _CHUNKED_LINES_MAX)
-
-    def check(self, now: float) -> None:
-        """Close the connection if it has been without a whole request for too long."""
-        if self.transport is None or not self.waiting or now < self.due:
-            return
-        before, self._unsent = self._unsent, self.transport.get_write_buffer_size()
-        if self._unsent and (not before or self._unsent < before):
-            self.since = now  # the last answer is still being taken
-        elif self._received and self._in_head:
-            self.refuse(408)
-        else:
-            self.drop()
-
-    def refuse(self, status: int) -> None:
-        """Say what is wrong with a head, unless an answer is still being sent, and close."""
-        transport = self.transport
-        if transport is None or self.refused:
-            return
-        if not self.waiting or transport.get_write_buffer_size():
-            self.drop()
-            return
-        self.refused = True
-        transport.write(
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nServer: {_NAME}\r\n"
-            "Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
-        )
-        # Closed at once, with bytes unread, it would be reset, and the answer lost on the way.
-        asyncio.get_running_loop().call_later(_FAREWELL_S, transport.abort)
-
-    def drop(self) -> None:
-        """Close the connection at once, or give up its handshake."""
-        self.refused = True
-        if self.transport is None:
-            self.handshake.cancel()
-        else:
-            self.transport.abort()
-
-
-class _Connection(web.RequestHandler):
-    """aiohttp's side of a connection, under watch."""
-
-    def __init__(self, watch: _Watch, house: _House, **more: Any) -> None:
-        super().__init__(house.server, **more)
-        self.watch = watch
-        self.house = house
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.watch.transport = transport
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self.house.gone(self.watch)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self.watch.refused or (data and not self.watch.takes(data)):
-            return
-        for at in range(0, len(data) or 1, _PARSED_AT_ONCE_BYTES):
-            super().data_received(data[at : at + _PARSED_AT_ONCE_BYTES])
-            # Releases of aiohttp from 3.14 on bound it by themselves.
-            if len(getattr(self, "_messages", ())) > _REQUESTS_AHEAD_MAX:
-                self.watch.drop()
-                return
-
-    def handle_error(
-        self, request: Any, status: int = 500, exc: Any = None, message: str | None = None
-    ) -> web.StreamResponse:
-        """What is no HTTP gets a status and nothing else."""
-        response: web.StreamResponse
-        if status >= 500:
-            response = super().handle_error(request, status, exc, message)
-        else:
-            response = web.Response(status=status, text=f"{status} {HTTPStatus(status).phrase}\n")
-            response.force_close()
-        response.headers["Server"] = _NAME
-        return response
-
-    def log_exception(self, *args: Any, **more: Any) -> None:
-        """Mistakes of ours are logged; those of clients are not, for anyone can make them."""
-        known = (web.RequestPayloadError, HttpProcessingError, ConnectionError)
-        if not isinstance(more.get("exc_info"), known):
-            super().log_exception(*args, **more)
-
-
-class _House:
-    """All connections of one server."""
-
-    def __init__(
-        self, server: Any, bounds: Callable[[], Bounds], tls: ssl.SSLContext | None
-    ) -> None:
-        self.server = server
-        self.bounds = bounds
-        self._tls = tls
-        self._open: dict[_Watch, None] = {}
-        self._loop = asyncio.get_running_loop()
-        self._reserve: int | None = None
-        self._regain()
-
-    def now(self) -> float:
-        """The loop's clock."""
-        return self._loop.time()
-
-    def gone(self, watch: _Watch) -> None:
-        """A connection has ended; its descriptor is free in a moment."""
-        self._open.pop(watch, None)
-        if self._reserve is None:
-            self._loop.call_soon(self._regain)
-
-    def _regain(self) -> None:
-        if self._reserve is None:
-            with suppress(OSError):
-                self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-    def spend(self) -> bool:
-        """Close the descriptor that is kept for the time when there is no other."""
-        if self._reserve is None:
-            return False
-        os.close(self._reserve)
-        self._reserve = None
-        return True
-
-    def _make_room(self, after_s: float = 0.0) -> bool:
-        """Close the connection that has waited longest, of the network that has most of them.
-
-        False: all of them have requests under way, or have waited for less than ``after_s``.
-        """
-        latest = self.now() - after_s
-        waiting = [watch for watch in self._open if watch.waiting and watch.since <= latest]
-        if not waiting:
-            return False
-        crowd = Counter(watch.network for watch in self._open)
-        last = min(waiting, key=lambda watch: (-crowd[watch.network], watch.since))
-        del self._open[last]
-        last.drop()
-        return True
-
-    async def accept(self, listener: socket.socket, tasks: TaskGroup) -> None:
-        """Take connections in, for ever."""
-        while True:
-            await self._readable(listener)
-            try:
-                client, address = listener.accept()
-            except BlockingIOError:
-                continue
-            except OSError as e:
-                # Without a descriptor the reserve takes one connection, so that health can be
-                # asked for; then those that wait make room.
-                exhausted = e.errno in _EXHAUSTED
-                if not exhausted or not (self.spend() or self._make_room(_FAREWELL_S)):
-                    await asyncio.sleep(_PAUSE_S)
-                continue
-            client.setblocking(False)
-            if len(self._open) >= self.bounds().connections_max() and not self._make_room():
-                client.close()
-                continue
-            watch = _Watch(self, network_of(address[0]))
-            self._open[watch] = None
-            tasks.start_soon(self._connect, client, watch)
-
-    async def _readable(self, listener: socket.socket) -> None:
-        """Wait for a connection. To try, and to see, takes a descriptor already."""
-        there: asyncio.Future[None] = self._loop.create_future()
-
-        def readable() -> None:
-            if not there.done():
-                there.set_result(None)
-
-        self._loop.add_reader(listener, readable)
-        try:
-            await there
-        finally:
-            self._loop.remove_reader(listener)
-
-    async def _connect(self, client: socket.socket, watch: _Watch) -> None:
-        stall_s = self.bounds().stall_s
-
-        def connection() -> _Connection:
-            return _Connection(
-                watch, self, loop=self._loop, access_log=None, auto_decompress=False,
-                keepalive_timeout=_NEVER_S, logger=logging.getLogger("tailer.http"),
-            )  # fmt: skip
-
-        try:
-            with watch.handshake, suppress(OSError):  # TLS's errors are of this kind, too
-                await self._loop.connect_accepted_socket(
-                    connection, client, ssl=self._tls,
-                    ssl_handshake_timeout=stall_s if self._tls else None,
-                )  # fmt: skip
-        finally:
-            if watch.transport is None:
-                client.close()
-                self.gone(watch)
-
-    async def sweep(self) -> None:
-        """Look after the connections, for ever."""
-        while True:
-            await asyncio.sleep(min(_PAUSE_MAX_S, self.bounds().stall_s / 8))
-            now = self.now()
-            for watch in list(self._open):
-                watch.check(now)
 
 
 @asynccontextmanager
@@ -382,18 +50,18 @@ async def serve_application(
     await runner.setup()
     try:
         listeners = await _listening(*address)
-        house = _House(runner.server, bounds, tls)
+        connections = Connections(runner.server, bounds, tls)
         try:
             async with anyio.create_task_group() as tasks:
                 for listener in listeners:
-                    tasks.start_soon(house.accept, listener, tasks)
-                tasks.start_soon(house.sweep)
+                    tasks.start_soon(connections.accept, listener, tasks)
+                tasks.start_soon(connections.sweep)
                 yield
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise first_error(group) from None
         finally:
-            house.spend()
+            connections.spend()
             for listener in listeners:
                 listener.close()
     finally:
@@ -440,15 +108,15 @@ def _admission(bounds: Callable[[], Bounds]) -> Any:
     return admitted
 
 
-def _watch_of(request: web.Request) -> _Watch:
+def _watch_of(request: web.Request) -> Watch:
     connection = request.protocol
-    assert isinstance(connection, _Connection)
+    assert isinstance(connection, Connection)
     return connection.watch
 
 
 async def _sign(_: web.Request, response: web.StreamResponse) -> None:
     """Say who we are, and not what we are made of."""
-    response.headers["Server"] = _NAME
+    response.headers["Server"] = SERVER_NAME
 
 
 async def read_body(request: web.Request) -> bytes:
@@ -474,16 +142,3 @@ async def send_chunk(response: web.StreamResponse, chunk: bytes, stall_s: float)
             await response.write(chunk)
     except TimeoutError:
         raise ConnectionResetError("the client takes no bytes") from None
-
-
-def network_of(address: str | None) -> str:
-    """What clients are told apart by: of IPv6 the /64, for that is what one subscriber has."""
-    try:
-        found = ipaddress.ip_address((address or "").partition("%")[0])
-    except ValueError:
-        return address or ""
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)

@@ -13,16 +13,16 @@ from typing import Any
 
 import anyio
 
-from tailer.delta.actions import action_of
 from tailer.delta.checkpoint import AS_LOGGED, add_objects
 from tailer.delta.checksum import VersionChecksum
 from tailer.delta.commit import Lines
+from tailer.delta.parsing import action_of
 from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import Reconciliation, Snapshot
 from tailer.delta.timestamps import enablement
 from tailer.errors import CorruptLog, TableError
 from tailer.log.live import LiveFiles
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.share_server.grants import TableConfig
 from tailer.store import LOG_DIR, Store, open_store
 
@@ -59,7 +59,7 @@ class SharedTable:
         self.store = store
         self.users = 0
         # A reader waits for nobody: a commit that is half-written is the version before, for now.
-        self.log = DeltaLog(store, torn_commit_max_s=0.5)
+        self.log = TableLog(store, torn_commit_max_s=0.5)
         self._snapshots: OrderedDict[int, tuple[object, Snapshot]] = OrderedDict()
         self._reading = anyio.Lock()
         self._live: list[LiveFiles] = []
@@ -132,7 +132,7 @@ class SharedTable:
         return rising
 
     def live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """The snapshot's adds as the log has them, in lists (:meth:`DeltaLog.live`)."""
+        """The snapshot's adds as the log has them, in lists (:meth:`TableLog.live`)."""
         return self.log.live(
             snapshot,
             AS_LOGGED,

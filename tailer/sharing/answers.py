@@ -100,7 +100,7 @@ def _whole(values: dict[str, Any], key: str) -> int | None:
     return value
 
 
-def _text(values: dict[str, Any], key: str, name: str) -> str:
+def _answer_text(values: dict[str, Any], key: str, name: str) -> str:
     value = values.get(key)
     if not isinstance(value, str) or not value:
         raise TableError(f"a {name} line of the sharing server's answer lacks its {key}")
@@ -159,8 +159,8 @@ def _delta_line(name: str, value: dict[str, Any]) -> Line | None:
 def _delta_file(
     kind: Literal["add", "remove", "cdc"], value: dict[str, Any], action: dict[str, Any]
 ) -> SharedFile:
-    url = _url(_text(action, "path", kind))
-    location = "data/" + _text(value, "id", "file")
+    url = _url(_answer_text(action, "path", kind))
+    location = "data/" + _answer_text(value, "id", "file")
     action["path"] = "data/" + quote(location[5:], safe="")
     action.setdefault("dataChange", kind != "cdc")
     size = _whole(action, "size")
@@ -173,7 +173,7 @@ def _delta_file(
     if isinstance(dv, dict) and dv.get("storageType") not in ("i", None):
         if dv.get("storageType") != "p":
             raise TableError("the sharing server names a deletion vector without its URL")
-        dv_url = _url(_text(dv, "pathOrInlineDv", "deletion vector"))
+        dv_url = _url(_answer_text(dv, "pathOrInlineDv", "deletion vector"))
         dv_id = value.get("deletionVectorFileId")
         dv_id = dv_id if isinstance(dv_id, str) and dv_id else _of_url(dv_url)
         dv_location = f"dv/{dv_id}"
@@ -208,7 +208,7 @@ def _parquet_line(name: str, value: dict[str, Any]) -> Line:
     if name == "metaData":
         return MetadataLine(_parquet_metadata(value), _whole(value, "version"))
     kind = _KINDS[name]
-    location = "data/" + _text(value, "id", name)
+    location = "data/" + _answer_text(value, "id", name)
     version, timestamp = _whole(value, "version"), _whole(value, "timestamp")
     action: dict[str, Any] = {
         "path": "data/" + quote(location[5:], safe=""),
@@ -223,7 +223,7 @@ def _parquet_line(name: str, value: dict[str, Any]) -> Line:
     if value.get("stats") is not None:
         action["stats"] = value["stats"]
     return SharedFile(
-        kind, action, location, _url(_text(value, "url", name)), None, None,
+        kind, action, location, _url(_answer_text(value, "url", name)), None, None,
         version, timestamp, _whole(value, "expirationTimestamp"),
     )  # fmt: skip
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from tailer.errors import TableError, TransientError
-from tailer.sharing.answers import Line, SharedFile, read_line
 from tailer.sharing.auth import Authorization
 from tailer.sharing.http import (
     Refused,
@@ -34,7 +32,6 @@ from tailer.sharing.model import (
     READER_FEATURES,
     TABLE_VERSION_HEADER,
     Capabilities,
-    EndOfStream,
     ErrorBody,
     Page,
     ResponseFormat,
@@ -43,19 +40,17 @@ from tailer.sharing.model import (
     Table,
 )
 from tailer.sharing.profile import Profile
+from tailer.sharing.query import Answer, Query, Rounds
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
 __all__ = [
-    "Answer",
     "ClientOptions",
-    "Query",
     "SharingClient",
 ]
 
 _ERROR_BYTES_MAX = 64 * 1024
-_EMPTY_PAGES_MAX = 100
 _PAGE_BYTES_MAX = 256 * 1024 * 1024
 
 
@@ -80,105 +75,6 @@ class ClientOptions:
         formats = {"auto": ("delta", "parquet")}.get(self.response_format, (self.response_format,))
         features = READER_FEATURES if "delta" in formats else frozenset[str]()
         return Capabilities(formats, features, end_of_stream=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """The body of /query ("Read Data from a Table"). Hints are hints: who sends them filters
-    again. ``version`` and ``timestamp`` are for tables whose history is shared."""
-
-    predicate_hints: tuple[str, ...] = ()
-    json_predicate_hints: str | None = None
-    limit_hint: int | None = None
-    version: int | None = None
-    timestamp: str | None = None
-    starting_version: int | None = None
-    ending_version: int | None = None
-    refresh_token: str | None = None
-    include_refresh_token: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The body; ``{}`` for the newest version's files."""
-        values: dict[str, Any] = {
-            "predicateHints": list(self.predicate_hints) or None,
-            "jsonPredicateHints": self.json_predicate_hints,
-            "limitHint": self.limit_hint,
-            "version": self.version,
-            "timestamp": self.timestamp,
-            "startingVersion": self.starting_version,
-            "endingVersion": self.ending_version,
-            "refreshToken": self.refresh_token,
-            "includeRefreshToken": self.include_refresh_token or None,
-        }
-        return {key: value for key, value in values.items() if value is not None}
-
-
-class _Rounds:
-    """Notices pages that lead nowhere: a token that comes again, or empty pages without end."""
-
-    def __init__(self) -> None:
-        self._seen: set[bytes] = set()
-        self._empty = 0
-
-    def closed_by(self, token: str, *, empty: bool) -> bool:
-        """Whether going on with this token makes no sense."""
-        mark = blake2b(token.encode(errors="surrogatepass"), digest_size=16).digest()
-        again = mark in self._seen
-        self._seen.add(mark)
-        self._empty = self._empty + 1 if empty else 0
-        return again or self._empty > _EMPTY_PAGES_MAX
-
-
-@dataclass(slots=True)
-class Answer:
-    """An answer about a table: ``version`` of its header, ``form`` of its lines.
-
-    ``version`` is the current one for a plain query, the starting one for a range; None where the
-    header is lacking. ``end`` is the end-of-stream action, once :meth:`lines` has come to it.
-    """
-
-    version: int | None
-    form: ResponseFormat
-    _pages: Callable[[str | None], AsyncGenerator[tuple[ResponseFormat, bytes | None], None]]
-    end: EndOfStream | None = field(default=None)
-
-    async def lines(self) -> AsyncGenerator[Line, None]:
-        """The lines, over all pages.
-
-        Raises :class:`TransientError` for an answer that is cut short: by the connection, by half
-        a line, or by the lack of an end-of-stream action that was promised.
-        """
-        token: str | None = None
-        rounds = _Rounds()
-        while True:
-            self.end = None
-            empty = True
-            async with aclosing(self._pages(token)) as page:
-                async for form, raw in page:
-                    if raw is None:
-                        self._check_whole()
-                        continue
-                    line = read_line(raw, form)
-                    empty = empty and not isinstance(line, SharedFile)
-                    if isinstance(line, EndOfStream):
-                        self.end = line
-                        if line.error:
-                            raise _broken_off(line.error, line.error_status)
-                    elif line is not None:
-                        yield line
-            following = self.end.next_page_token if self.end is not None else None
-            if following is None:
-                return
-            if rounds.closed_by(following, empty=empty):
-                raise TableError("the sharing server's pages go round in a circle")
-            token = following
-
-    def _check_whole(self) -> None:
-        if self.end is None:
-            raise TransientError(
-                "the sharing server's answer lacks the end-of-stream action that its header "
-                "promises: it was cut short"
-            )
 
 
 class SharingClient:
@@ -217,7 +113,7 @@ class SharingClient:
 
     async def _items(self, path: str) -> AsyncGenerator[dict[str, Any], None]:
         token: str | None = None
-        rounds = _Rounds()
+        rounds = Rounds()
         while True:
             page = await self.page(path, self.options.max_results, token)
             for item in page.items:
@@ -438,13 +334,6 @@ class SharingClient:
         elif status in (301, 302, 303, 307, 308):
             hint = "the endpoint in the profile has moved; tokens are not sent elsewhere"
         return Refused(sentence, status, hint=hint)
-
-
-def _broken_off(error: str, status: int | None) -> Exception:
-    sentence = f"the sharing server broke off: {error}"
-    if status is None or heals(status):
-        return TransientError(sentence)
-    return Refused(sentence, status)
 
 
 async def _document(response: ClientResponse, path: str) -> Any:

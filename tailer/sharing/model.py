@@ -50,7 +50,7 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _text(document: Any, key: str, what: str) -> str:
+def _name_of(document: Any, key: str, what: str) -> str:
     value = document.get(key) if isinstance(document, dict) else None
     if not isinstance(value, str):
         raise TableError(f"the sharing server's answer has a {what} without {key}")
@@ -76,7 +76,7 @@ class Share:
     @classmethod
     def from_json(cls, document: Any) -> Self:
         """Raises :class:`TableError` for an item without a name."""
-        return cls(_text(document, "name", "share"), _text_or_none(document, "id"))
+        return cls(_name_of(document, "name", "share"), _text_or_none(document, "id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Schema:
     @classmethod
     def from_json(cls, document: Any) -> Self:
         """Raises :class:`TableError` for an item without its names."""
-        return cls(_text(document, "name", "schema"), _text(document, "share", "schema"))
+        return cls(_name_of(document, "name", "schema"), _name_of(document, "share", "schema"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ class Table:
     def from_json(cls, document: Any) -> Self:
         """Raises :class:`TableError` for an item without its names."""
         return cls(
-            _text(document, "name", "table"),
-            _text(document, "schema", "table"),
-            _text(document, "share", "table"),
+            _name_of(document, "name", "table"),
+            _name_of(document, "schema", "table"),
+            _name_of(document, "share", "table"),
             _text_or_none(document, "shareId"),
             _text_or_none(document, "id"),
         )

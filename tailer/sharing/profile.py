@@ -167,7 +167,7 @@ def parse_profile(text: str, source: str = "profile", *, allow_http: bool = Fals
             f"the profile {source} has shareCredentialsVersion {version!r}, and 1 and 2 are known "
             "here; install a newer delta-tailer"
         )
-    endpoint = check_url(_text(document, "endpoint", source), source, allow_http=allow_http)
+    endpoint = check_url(_profile_text(document, "endpoint", source), source, allow_http=allow_http)
     credentials = _credentials(kind, document, source, allow_http=allow_http)
     return Profile(endpoint.rstrip("/"), credentials, source)
 
@@ -180,18 +180,18 @@ def _credentials(
             expires = _expiry(document.get("expirationTime"), source)
             return BearerToken(_secret(document, "bearerToken", source), expires)
         case "oauth_client_credentials":
-            endpoint = _text(document, "tokenEndpoint", source)
+            endpoint = _profile_text(document, "tokenEndpoint", source)
             return ClientCredentials(
                 check_url(endpoint, source, allow_http=allow_http),
-                _text(document, "clientId", source),
+                _profile_text(document, "clientId", source),
                 _secret(document, "clientSecret", source),
-                _text(document, "scope", source) if document.get("scope") else None,
+                _profile_text(document, "scope", source) if document.get("scope") else None,
             )
         case "oauth_jwt_bearer_private_key_jwt":
             return _private_key(document.get("auth"), source, allow_http=allow_http)
         case "basic":
             return BasicAuth(
-                _text(document, "username", source), _secret(document, "password", source)
+                _profile_text(document, "username", source), _secret(document, "password", source)
             )
     raise ConfigError(
         f"the profile {source} has the type {kind!r}; known are bearer_token, "
@@ -211,20 +211,20 @@ def _private_key(auth: object, source: str, *, allow_http: bool) -> PrivateKey:
             f"the profile {source} has the algorithm {algorithm!r}; known are "
             f"{', '.join(ALGORITHMS)}"
         )
-    file = Path(_text(key, "privateKeyFile", source)).expanduser()
+    file = Path(_profile_text(key, "privateKeyFile", source)).expanduser()
     return PrivateKey(
-        check_url(_text(auth, "tokenEndpoint", source), source, allow_http=allow_http),
-        _text(auth, "issuer", source),
-        _text(auth, "clientId", source),
+        check_url(_profile_text(auth, "tokenEndpoint", source), source, allow_http=allow_http),
+        _profile_text(auth, "issuer", source),
+        _profile_text(auth, "clientId", source),
         Path(source).expanduser().parent / file,
-        _text(key, "keyId", source) if key.get("keyId") else None,
+        _profile_text(key, "keyId", source) if key.get("keyId") else None,
         algorithm,
-        _text(auth, "audience", source) if auth.get("audience") else None,
-        _text(auth, "scope", source) if auth.get("scope") else None,
+        _profile_text(auth, "audience", source) if auth.get("audience") else None,
+        _profile_text(auth, "scope", source) if auth.get("scope") else None,
     )
 
 
-def _text(document: Mapping[str, Any], key: str, source: str) -> str:
+def _profile_text(document: Mapping[str, Any], key: str, source: str) -> str:
     value = document.get(key)
     if not isinstance(value, str) or not value:
         raise ConfigError(f"the profile {source} lacks {key}, a text")
@@ -233,7 +233,7 @@ def _text(document: Mapping[str, Any], key: str, source: str) -> str:
 
 def _secret(document: Mapping[str, Any], key: str, source: str) -> str:
     """A text that will stand in a header: a line break there would begin another header."""
-    value = _text(document, key, source)
+    value = _profile_text(document, key, source)
     if any(c in value for c in "\r\n\x00"):
         raise ConfigError(f"{key} in the profile {source} has a line break in it")
     return value

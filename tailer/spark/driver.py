@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from tailer.changes import Offset
 from tailer.decode.naming import Removal
 from tailer.delta.snapshot import TableState
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, pack
@@ -61,7 +61,7 @@ class Driver:
     def __init__(self, options: SourceOptions) -> None:
         self._open = ExitStack()
         self._portal, store = self._open.enter_context(store_portal(options))
-        log = DeltaLog(store, torn_commit_max_s=options.torn_commit_max_s)
+        log = TableLog(store, torn_commit_max_s=options.torn_commit_max_s)
         self._planner = Planner(log, options)
 
     def run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:

@@ -28,7 +28,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.policy import Requests
 from tailer.feed.read import read_items
 from tailer.log.live import LiveFiles
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.spark.driver import TaskPartition
 from tailer.spark.failing import one_sentence
 from tailer.spark.limited import LimitedStreamReader
@@ -113,15 +113,15 @@ def _rows(partition: TaskPartition, options: SourceOptions) -> Iterator[pa.Recor
     # Our own driver made it, as it makes all that Spark itself unpickles.
     feed = pickle.loads(base64.b64decode(options.feed or ""))  # noqa: S301
     with store_portal(options) as (portal, store):
-        log = DeltaLog(store, torn_commit_max_s=options.torn_commit_max_s)
+        log = TableLog(store, torn_commit_max_s=options.torn_commit_max_s)
         for order in partition.orders:
             assert isinstance(order, VersionOrder), "whole versions are planned"
-            for item in _read(portal, log, order, feed):
+            for item in _read_order(portal, log, order, feed):
                 yield _row(item)
 
 
-def _read(
-    portal: BlockingPortal, log: DeltaLog, order: VersionOrder, feed: FeedOptions
+def _read_order(
+    portal: BlockingPortal, log: TableLog, order: VersionOrder, feed: FeedOptions
 ) -> Iterator[Item]:
     """Some versions exactly as a daemon's feed reads them; one item is ready while one is used."""
     ready: Queue[Item | None] = Queue(maxsize=1)

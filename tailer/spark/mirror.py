@@ -16,7 +16,7 @@ import anyio
 
 from tailer.changes import METADATA_FIELDS
 from tailer.errors import ConfigError, SinkRejected
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store import open_store
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def mirror_into(
             raise ConfigError(f"the changes have no column {missing[0]!r} to be the mirror's key")
         data = [name for name in frame.columns if name not in _BESIDES]
         done = _version_of(target, app, store)
-        _check(target, app, batch, done)
+        _check_batch(target, app, batch, done)
         if done is None:
             empty = frame.select(*data).limit(0).write.format("delta").mode("append")
             empty.option("txnAppId", app).option("txnVersion", 0).save(target)
@@ -74,7 +74,7 @@ def _version_of(target: str, app: str, store: Mapping[str, Any] | None) -> int |
 
     async def read() -> int | None:
         opened = open_store(target, store or {})
-        log = DeltaLog(opened)
+        log = TableLog(opened)
         try:
             if not await log.files():
                 return None
@@ -86,7 +86,7 @@ def _version_of(target: str, app: str, store: Mapping[str, Any] | None) -> int |
     return anyio.run(read)
 
 
-def _check(target: str, app: str, batch: int, done: int | None) -> None:
+def _check_batch(target: str, app: str, batch: int, done: int | None) -> None:
     """Batch n is transaction n + 1, and comes when n is done, or again."""
     if done is None and batch > 0:
         raise SinkRejected(

@@ -1,8 +1,8 @@
 """The picklable work of a task: which files, which parts of them, and how much goes into one task.
 
 A :class:`FileOrder` is one data file, or the row groups within a range of its bytes; a
-:class:`RewriteOrder` is a share of a version whose changes have to be derived, which the task does
-with the daemon's own engine, spilling to the executor's disk.
+:class:`RewriteOrder` is a version whose changes have to be derived, or a bucket of it. The task
+does that with the daemon's own engine, spilling to the executor's disk.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tailer.changes import ChangeFile, Offset
-from tailer.decode.part import Part
+from tailer.decode.bucket import Bucket, engine_version
+from tailer.decode.byte_range import ByteRange
 from tailer.decode.plan import Rewrite, row_ids_hold
 from tailer.decode.proofs import Numbers, independent
-from tailer.decode.share import Share, engine_version
 from tailer.delta.commit import Commit, CommitHeader
 from tailer.log.live import Moot
 
@@ -48,13 +48,13 @@ _UNEVEN = 1.1
 class FileOrder:
     """One file's changed rows, less the first ``skip``, and no more than ``take`` (None: all).
 
-    ``part`` narrows it down to a share of the file.
+    ``part`` narrows it down to a part of the file.
     """
 
     file: ChangeFile
     skip: int = 0
     take: int | None = None
-    part: Part | None = None
+    part: ByteRange | None = None
 
     @property
     def cost(self) -> int:
@@ -64,7 +64,7 @@ class FileOrder:
 
     def divided(self, size: int) -> tuple[FileOrder, FileOrder]:
         """The rows within its first so many bytes, and the rest."""
-        whole = self.part or Part(0, _OPEN_END, exact=True)
+        whole = self.part or ByteRange(0, _OPEN_END, exact=True)
         edge = whole.first + size
         return replace(self, part=replace(whole, end=edge)), replace(
             self, part=replace(whole, first=edge)
@@ -73,17 +73,17 @@ class FileOrder:
 
 @dataclass(frozen=True, slots=True)
 class RewriteOrder:
-    """A version's rewrite, or an independent share of it; the task finds what really changed.
+    """A version's rewrite, or an independent part of it; the task finds what really changed.
 
     ``commit`` has no lines: only what tells the version's two states and its commit info. With a
-    ``share`` only that part of what changed is meant; all files are read for it.
+    ``bucket`` only the rows in it are meant; all files are read for it.
     """
 
     commit: Commit
     rewrite: Rewrite
     skip: int = 0
     take: int | None = None
-    share: Share | None = None
+    bucket: Bucket | None = None
 
     @property
     def files(self) -> int:
@@ -128,48 +128,48 @@ def rewrite_order(commit: Commit, rewrite: Rewrite) -> RewriteOrder:
     return RewriteOrder(replace(commit, header=header, lines=_no_lines), rewrite)
 
 
-def fan_out(order: RewriteOrder, shares: int, bytes_max: int, key: tuple[str, ...]) -> list[Order]:
-    """The rewrite in shares that are compared apart and together give what the whole gives.
+def fan_out(order: RewriteOrder, tasks: int, bytes_max: int, key: tuple[str, ...]) -> list[Order]:
+    """The rewrite in parts that are compared apart and together give what the whole gives.
 
     First in groups of files that can't have a row in common, by partitions and by the bounds of
-    integers: nothing is read twice for that, and there are more than ``shares`` where
+    integers: nothing is read twice for that, and there are more than ``tasks`` where
     ``bytes_max`` asks for it. A group that is still larger than that, and a rewrite whose rows a
-    key or row ids may pair, is read by up to ``shares`` tasks, each of which takes its share of the
-    rows. All of it depends on the log alone: a replay shares out the same way.
+    key or row ids may pair, is read by up to ``tasks`` tasks, each of which takes one bucket of the
+    rows. All of it depends on the log alone: a replay divides it the same way.
     """
-    if shares < 2:
+    if tasks < 2:
         return [order]
     commit, rewrite = order.commit, order.rewrite
     # Where the schema changes, whether rows can be compared is decided for all of them at once.
     if key or commit.before != commit.after or row_ids_hold(commit, rewrite):
-        return [*_in_shares(order, shares, bytes_max)]
+        return [*_in_buckets(order, tasks, bytes_max)]
     groups = independent(rewrite, commit.after)
     alone = _chosen(order, [group for group in groups if not all(group)]).rewrite
     files = (*alone.leaving, *alone.coming)
     found: list[Order] = [FileOrder(replace(file, origin="cancel_out")) for file in files]
-    for group in _joined(order, [group for group in groups if all(group)], shares, bytes_max):
-        found += _in_shares(group, shares, bytes_max)
+    for group in _joined(order, [group for group in groups if all(group)], tasks, bytes_max):
+        found += _in_buckets(group, tasks, bytes_max)
     return found
 
 
-def _in_shares(order: RewriteOrder, shares: int, bytes_max: int) -> Iterator[RewriteOrder]:
-    """Shares of the rows, if the files are too many for one task."""
-    count = min(shares, math.ceil(order.cost / bytes_max))
+def _in_buckets(order: RewriteOrder, tasks: int, bytes_max: int) -> Iterator[RewriteOrder]:
+    """One order for each bucket of the rows, if the files are too many for one task."""
+    count = min(tasks, math.ceil(order.cost / bytes_max))
     if count < 2:
         yield order
         return
     engine = engine_version()
     for number in range(count):
-        yield replace(order, share=Share(number, count, engine))
+        yield replace(order, bucket=Bucket(number, count, engine))
 
 
 def _joined(
-    order: RewriteOrder, groups: Sequence[Numbers], shares: int, bytes_max: int
+    order: RewriteOrder, groups: Sequence[Numbers], tasks: int, bytes_max: int
 ) -> Iterator[RewriteOrder]:
     """The groups of files, small ones together, so that each is worth a task."""
     costs = [_chosen(order, [group]).cost for group in groups]
     total = sum(costs)
-    worth = min(shares, math.ceil(total / OPEN_COST_BYTES))
+    worth = min(tasks, math.ceil(total / OPEN_COST_BYTES))
     for numbers in _level(costs, max(worth, math.ceil(total / bytes_max))):
         yield _chosen(order, [groups[number] for number in numbers])
 
@@ -217,7 +217,7 @@ def _parts(orders: Iterable[Order], size_max: int) -> Iterator[Order]:
         count = math.ceil(size / size_max)
         edges = [size * i // count for i in range(count)] + [_OPEN_END]
         for edge in itertools.pairwise(edges):
-            part = Part(*edge, exact=count <= _EXACT_PARTS_MAX)
+            part = ByteRange(*edge, exact=count <= _EXACT_PARTS_MAX)
             yield replace(order, part=part)  # type: ignore[arg-type]  # a FileOrder
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from tailer.changes import COUNTING, ChangeFile, Offset, plan_id
+from tailer.changes import COUNTING, ChangeFile, Offset, counting_id
 from tailer.decode.naming import Removal
 from tailer.decode.plan import is_passed_over, plan_snapshot
 from tailer.delta.checkpoint import WITH_STATISTICS
@@ -24,7 +24,7 @@ from tailer.log.changes import plan_commit
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.live import LiveFiles
 from tailer.log.mapping_removals import KnownRemovals
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder, fan_out, rewrite_order
 
@@ -87,11 +87,11 @@ class Budget:
 class Planner:
     """Plans the changes of one table for one query."""
 
-    def __init__(self, log: DeltaLog, options: SourceOptions) -> None:
+    def __init__(self, log: TableLog, options: SourceOptions) -> None:
         self.log = log
         self.options = options
         self._live = LiveFiles()
-        self._plans = tuple(_plan_id(options, counting) for counting in (COUNTING, 1))
+        self._plans = tuple(_counting_id(options, counting) for counting in (COUNTING, 1))
         #: Of the version that was cut last, and whether it is a snapshot, the files' changes.
         self._counted: tuple[tuple[int, bool], list[int]] = ((-1, False), [])
         self._removals: KnownRemovals | None = None
@@ -277,7 +277,7 @@ class Planner:
                 left = budget.rows
                 over = left is not None and budget.taken and passed - index > left
                 if over or not budget.admits(1, file.size or 0):
-                    return replace(planned.offset, index=index, plan=self._plans[0]), False
+                    return replace(planned.offset, index=index, counted_by=self._plans[0]), False
                 budget.take(1, file.size or 0)
                 budget.rows = None if left is None else max(0, left - (passed - index))
                 index = passed
@@ -305,7 +305,7 @@ class Planner:
 
     def _is_former(self, offset: Offset) -> bool:
         """Whether the index was counted in the former way, or nobody knows how."""
-        return offset.index > 0 and offset.plan != self._plans[0]
+        return offset.index > 0 and offset.counted_by != self._plans[0]
 
     async def _first(self, planned: Planned) -> int:
         """The index of a version's first change that is to be read."""
@@ -389,12 +389,12 @@ class Planner:
                 passed += changes
 
 
-def _plan_id(options: SourceOptions, counting: int) -> str:
+def _counting_id(options: SourceOptions, counting: int) -> str:
     """Names what the changes within a version are counted by, as a daemon's feed does."""
     named = (options.change_source, options.key, None)
     passing = (options.ignore_deletes, options.skip_change_commits)
     excluded = [] if options.exclude is None else [options.exclude]
-    return plan_id(*named, *passing, *excluded, counting=counting)
+    return counting_id(*named, *passing, *excluded, counting=counting)
 
 
 def _is_within(planned: Planned, end: Offset) -> bool:

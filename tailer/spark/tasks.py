@@ -13,10 +13,10 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
-from tailer.decode.kept import kept_rows
-from tailer.decode.part import Part
+from tailer.decode.bucket import engine_version
+from tailer.decode.byte_range import ByteRange
+from tailer.decode.row_cache import kept_rows
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
-from tailer.decode.share import engine_version
 from tailer.errors import ConfigError, TableError
 from tailer.feed.derive import derive
 from tailer.feed.fetch import fetch
@@ -39,7 +39,7 @@ def decoded(
     """An order's rows, file by file and batch by batch."""
     skip, left = Skip(order.skip), order.take
     for file, part in _files(portal, store, order, options, decode):
-        for rows in _rows_of(portal, store, file, part, decode, skip):
+        for rows in _task_rows(portal, store, file, part, decode, skip):
             if left is None:
                 yield file, rows
                 continue
@@ -53,11 +53,11 @@ def decoded(
                 return
 
 
-def _rows_of(
+def _task_rows(
     portal: BlockingPortal,
     store: Store,
     file: ChangeFile,
-    part: Part | None,
+    part: ByteRange | None,
     decode: DecodeOptions,
     skip: Skip,
 ) -> Iterator[Rows]:
@@ -75,13 +75,13 @@ def _files(
     order: FileOrder | RewriteOrder,
     options: SourceOptions,
     decode: DecodeOptions,
-) -> Iterable[tuple[ChangeFile, Part | None]]:
+) -> Iterable[tuple[ChangeFile, ByteRange | None]]:
     if isinstance(order, FileOrder):
         return [(order.file, order.part)]
-    if order.share is not None and order.share.engine != engine_version():
+    if order.bucket is not None and order.bucket.engine != engine_version():
         raise ConfigError(
-            f"the driver has DuckDB {order.share.engine} and this executor {engine_version()}, "
-            "and shares of a comparison only fit together if all have one version; install the "
+            f"the driver has DuckDB {order.bucket.engine} and this executor {engine_version()}, "
+            "and buckets of a comparison only fit together if all have one version; install the "
             "same one everywhere, or set derivedFanOut to 1"
         )
     folder = options.diff.spill_folder
@@ -90,7 +90,7 @@ def _files(
             f"spillFolder {folder} is not a folder that this executor may write to; make it on "
             "every worker, or leave the option out for the system's own"
         )
-    diff = replace(options.diff, share=order.share)
+    diff = replace(options.diff, bucket=order.bucket)
     files = portal.call(
         derive, store, order.commit, order.rewrite, decode, diff, options.key, _ignore
     )

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tailer.errors import ConfigError
 
 if typing.TYPE_CHECKING:
-    from tailer.store.ahead import Budget
+    from tailer.store.budget import Budget
     from tailer.store.traffic import Traffic
 
 __all__ = [

@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from tailer.store.ahead import Budget
+from tailer.store.budget import Budget
 
 __all__ = ["Ahead", "Fetch", "RangedReader"]
 

@@ -158,7 +158,7 @@ def rows_of(message: Message) -> Iterator[TopicRow]:
     if message.value is None:
         return
     try:
-        yield from _rows_of(message, message.value)
+        yield from _event_rows(message, message.value)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         where = f"partition {message.partition}, offset {message.offset}"
         raise SinkRejected(
@@ -167,7 +167,7 @@ def rows_of(message: Message) -> Iterator[TopicRow]:
         ) from e
 
 
-def _rows_of(message: Message, value: bytes) -> Iterator[TopicRow]:
+def _event_rows(message: Message, value: bytes) -> Iterator[TopicRow]:
     content = message.headers.get("content-type", b"")
     if content == b"application/vnd.apache.arrow.stream":
         yield from _arrow_rows(value)

@@ -20,7 +20,7 @@ from anyio.from_thread import BlockingPortal
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, Offset
 from tailer.decode.engine import Engine
-from tailer.decode.rows import output_schema
+from tailer.decode.output import output_schema
 from tailer.decode.stream import REF_FIELDS, RowStream
 from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState
@@ -28,7 +28,7 @@ from tailer.errors import CorruptRow, first_error
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.mapping_removals import mapping_removals
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 
 __all__ = ["SignedRows", "Verdict", "compare_rows", "verify"]
 
@@ -61,7 +61,7 @@ class Verdict:
 
 
 async def verify(
-    log: DeltaLog, first: int, last: int, options: FeedOptions
+    log: TableLog, first: int, last: int, options: FeedOptions
 ) -> AsyncGenerator[Verdict, None]:
     """Verdicts on the versions first..last: one on all of them together if that is exact.
 
@@ -81,7 +81,7 @@ async def verify(
         yield await _verify(log, version, version, options)
 
 
-async def _verify(log: DeltaLog, first: int, last: int, options: FeedOptions) -> Verdict:
+async def _verify(log: TableLog, first: int, last: int, options: FeedOptions) -> Verdict:
     state = (await log.snapshot(last)).state
     removals = await mapping_removals(log, first, last, state)
     options = replace(options, decode=replace(options.decode, removals=removals))
@@ -107,7 +107,7 @@ async def _verify(log: DeltaLog, first: int, last: int, options: FeedOptions) ->
 
 
 async def _verify_in(
-    log: DeltaLog,
+    log: TableLog,
     first: int,
     last: int,
     options: FeedOptions,
@@ -143,7 +143,7 @@ class SignedRows:
     def __init__(
         self,
         portal: BlockingPortal,
-        log: DeltaLog,
+        log: TableLog,
         first: int,
         last: int,
         options: FeedOptions,

@@ -25,17 +25,17 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import UnsupportedTable, first_error
 from tailer.feed.options import FeedOptions
 from tailer.log.follow import follow
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.verify.records import TopicRow, read_topic, rows_of, typed_rows, variant_key
 from tailer.verify.table import SignedRows, Verdict, compare_rows
 
-__all__ = ["Topic", "verify_topic"]
+__all__ = ["TopicSource", "verify_topic"]
 
 _ROWS = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicSource:
     """A topic, and the settings of the consumer that reads it."""
 
     name: str
@@ -44,7 +44,7 @@ class Topic:
 
 
 async def verify_topic(
-    log: DeltaLog, topic: Topic, first: int | None, last: int, options: FeedOptions
+    log: TableLog, topic: TopicSource, first: int | None, last: int, options: FeedOptions
 ) -> Verdict:
     """The verdict on a topic's events up to version ``last``.
 
@@ -90,7 +90,7 @@ class _Names:
         return row
 
 
-async def _names(log: DeltaLog, last: int, final: TableState, options: FeedOptions) -> _Names:
+async def _names(log: TableLog, last: int, final: TableState, options: FeedOptions) -> _Names:
     names = _Names(final)
     earliest = await log.earliest_version()
     async with aclosing(follow(log, Offset(earliest), last, options.follow)) as commits:
@@ -102,7 +102,7 @@ async def _names(log: DeltaLog, last: int, final: TableState, options: FeedOptio
 class _TopicRows(SignedRows):
     """Both snapshots, and the rows of a topic between them. Variants are their JSON."""
 
-    topic: Topic
+    topic: TopicSource
     renamed: _Names
 
     def __init__(self, *arguments: Any) -> None:

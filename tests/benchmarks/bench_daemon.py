@@ -29,7 +29,7 @@ import pyarrow as pa
 from tailer.changes import ChangeBatch, Offset
 from tailer.feed.metrics import FeedMetrics
 from tailer.feed.run import Feed, run_feed
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
@@ -171,11 +171,11 @@ class _SlowSink:
 async def read_giant(folder: str) -> None:
     """Deliver the giant version; this is the process that is measured."""
 
-    async def start(_: DeltaLog) -> Offset:
+    async def start(_: TableLog) -> Offset:
         return Offset(1)
 
     metrics = FeedMetrics("giant", time.time)
-    log = DeltaLog(LocalStore(folder))
+    log = TableLog(LocalStore(folder))
     offsets = MemoryOffsetStore()
     await run_feed(Feed("giant", log, _SlowSink(), offsets, start, metrics, random.random, last=1))
     print(json.dumps({"events": metrics.events_delivered}))

@@ -40,11 +40,11 @@ def open_table(table: Path) -> str:
     import anyio
 
     from tailer.log.history import start_offset
-    from tailer.log.table import DeltaLog
+    from tailer.log.table import TableLog
     from tailer.store import open_store
 
     async def work() -> str:
-        log = DeltaLog(open_store(str(table)))
+        log = TableLog(open_store(str(table)))
         start = await start_offset(log, "latest")
         state = await log.state_before(start.version)
         assert state is not None
@@ -59,11 +59,11 @@ def iterate(table: Path) -> str:
 
     import anyio
 
-    from tailer.log.table import DeltaLog
+    from tailer.log.table import TableLog
     from tailer.store import open_store
 
     async def work() -> str:
-        log = DeltaLog(open_store(str(table)))
+        log = TableLog(open_store(str(table)))
         count = 0
         async with aclosing(log.live_files(await log.snapshot())) as files:
             async for _ in files:

@@ -64,17 +64,17 @@ def ours(driver: str, delivery: str) -> Contender:
         from tailer.feed.metrics import FeedMetrics, MetricFamilies
         from tailer.feed.options import FeedOptions
         from tailer.feed.run import Feed, run_feed
-        from tailer.log.table import DeltaLog
+        from tailer.log.table import TableLog
         from tailer.offsets.memory import MemoryOffsetStore
         from tailer.store.local import LocalStore
 
         options = {"bootstrap_servers": bootstrap, "topic": topic, "driver": driver}
         options |= {"delivery": delivery, "progress_topic": f"{topic}-progress"}
         options["compression"] = compression
-        log = DeltaLog(LocalStore(table))
+        log = TableLog(LocalStore(table))
         metrics = FeedMetrics("bench", time.time, MetricFamilies(CollectorRegistry()))
 
-        async def start(_: DeltaLog) -> Offset:
+        async def start(_: TableLog) -> Offset:
             return Offset(1)
 
         async def work() -> Work:

@@ -26,8 +26,8 @@ LETTERS = {
     "b": "update_preimage",
     "d": "delete",
 }
-FORMER = FeedOptions().plan_id(counting=1)
-PLAN = FeedOptions().plan_id()
+FORMER = FeedOptions().counting_id(counting=1)
+PLAN = FeedOptions().counting_id()
 
 
 def cdc_table(folder: Path, kinds: str, **fields: Any) -> TableBuilder:
@@ -76,7 +76,7 @@ def test_a_resume_goes_on_in_the_same_order(
     assert sorted(whole.split()) == sorted(f"{n}{kind}" for n, kind in enumerate(kinds))
     assert found(table, **bounds) == whole
     for index in range(len(kinds)):
-        start = Offset(1, index, plan=PLAN)
+        start = Offset(1, index, counted_by=PLAN)
         assert found(table, start, **bounds) == " ".join(whole.split()[index:])
 
 
@@ -104,8 +104,8 @@ def test_an_index_in_the_writers_order_begins_with_its_file(tmp_path: Path) -> N
     begins = [0, 1, 1, 1, 1, 5, 6, 7, 8]
     for index, first in enumerate(begins):
         for plan in (None, FORMER):
-            assert found(table, Offset(1, index, plan=plan)) == " ".join(whole[first:])
-        own = Offset(1, index, plan=PLAN)
+            assert found(table, Offset(1, index, counted_by=plan)) == " ".join(whole[first:])
+        own = Offset(1, index, counted_by=PLAN)
         assert found(table, own) == " ".join(whole[index:])
 
 

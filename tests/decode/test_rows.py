@@ -13,14 +13,14 @@ import pytest
 from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
-from tailer.decode.part import Part
+from tailer.decode.byte_range import ByteRange
+from tailer.decode.output import output_schema
 from tailer.decode.rows import (
     DecodeOptions,
     Rows,
     Skip,
     _usable,
     decode_file,
-    output_schema,
 )
 from tailer.decode.vectors import ALL_ROWS, RowSelection
 from tailer.delta import footer
@@ -312,7 +312,7 @@ def test_what_follows_the_wanted_rows_in_a_row_group_is_never_decoded() -> None:
     data[end // 2 : end - 100] = bytes(end - 100 - end // 2)
     with pytest.raises(TableError):
         decoded(bytes(data))
-    head = Part(0, len(data) // 10, exact=True)
+    head = ByteRange(0, len(data) // 10, exact=True)
     source = pa.BufferReader(bytes(data))
     options = DecodeOptions(batch_rows_max=1000)
     found = decode_file(source, order(), ALL_ROWS, options, Skip(), head)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from sinks.formats.json import json_values
 from sinks.jsonl import batch_lines
-from tailer.decode.columns import converter
+from tailer.decode.project import converter
 from tailer.decode.variant import canonical_variants, unshredded
 from tailer.delta.schema import VARIANT, arrow_type, is_arrow_variant, parse_schema
 from tailer.delta.variant import variant_json

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sinks.formats.json import json_lines
-from tailer.decode.columns import FileFields, find_field
+from tailer.decode.project import FileFields, find_field
 from tailer.delta.schema import PrimitiveType, StructField
 from tests.decode.test_rows import decoded, order, parquet
 from tests.support.feeds import state

@@ -20,9 +20,8 @@ from tailer.delta.actions import (
     RemoveFile,
     SetTransaction,
     Sidecar,
-    action_of,
-    parse_line,
 )
+from tailer.delta.parsing import action_of, parse_line
 from tailer.errors import CorruptLog
 from tests.support.feeds import refusal
 

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from tailer.decode.columns import converter
+from tailer.decode.project import converter
 from tailer.delta.char import char_length, declared_type
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import arrow_type, parse_schema

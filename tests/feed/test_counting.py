@@ -22,8 +22,8 @@ from tailer.spark.planning import Budget, Planner
 from tailer.testing.table import Action, TableBuilder
 from tests.support.feeds import ID, batches, events, refusal, table_log, without_pages
 
-FORMER = FeedOptions().plan_id(counting=1)
-PLAN = FeedOptions().plan_id()
+FORMER = FeedOptions().counting_id(counting=1)
+PLAN = FeedOptions().counting_id()
 VECTORS = ["deletionVectors", "changeDataFeed"]
 #: Per file: rows, and how many of them the statistics tell.
 WRONG = [(5, 3), (6, 6), (3, 7), (0, 2), (4, None), (2, 0)]
@@ -62,9 +62,9 @@ def test_a_resume_counts_what_the_files_have(
     whole = ids(table, Offset(version, snapshot=snapshot))
     assert whole == list(range(TOTAL))
     for index in range(TOTAL + 1):
-        start = Offset(version, index, snapshot=snapshot, plan=PLAN)
+        start = Offset(version, index, snapshot=snapshot, counted_by=PLAN)
         assert ids(table, start) == whole[index:]
-    beyond = Offset(version, TOTAL + 1, snapshot=snapshot, plan=PLAN)
+    beyond = Offset(version, TOTAL + 1, snapshot=snapshot, counted_by=PLAN)
     assert f"has {TOTAL}" in refusal(lambda: ids(table, beyond), OffsetError)
 
 
@@ -81,8 +81,8 @@ def test_rows_that_a_vector_hides_are_not_counted(
     whole = [e["id"] for e in events(table, version, source=source)]
     assert whole == [1, 2, 3, 5, 6, 7, 8, 9, 10]
     for index in range(len(whole)):
-        plan = FeedOptions(change_source=source).plan_id()
-        found = events(table, Offset(version, index, plan=plan), version, source=source)
+        plan = FeedOptions(change_source=source).counting_id()
+        found = events(table, Offset(version, index, counted_by=plan), version, source=source)
         assert [e["id"] for e in found] == whole[index:]
 
 
@@ -90,7 +90,7 @@ def test_what_is_passed_over_is_not_decoded(table: TableBuilder) -> None:
     adds = wrong_adds(table)[:2]
     version = table.commit(*adds)
     without_pages(table.folder / adds[0]["add"]["path"])
-    assert ids(table, Offset(version, 7, plan=PLAN)) == [7, 8, 9, 10]
+    assert ids(table, Offset(version, 7, counted_by=PLAN)) == [7, 8, 9, 10]
     assert "0.parquet" in refusal(lambda: ids(table, Offset(version)))
 
 
@@ -114,14 +114,14 @@ def test_an_index_counted_by_statistics_loses_nothing(
     version = table.commit(*right, *wrong_adds(table))
     everything = [-2, -1, *range(TOTAL)]
     for index in range(1, 25):
-        start = Offset(version, index, snapshot=snapshot, plan=plan)
+        start = Offset(version, index, snapshot=snapshot, counted_by=plan)
         assert ids(table, start) == everything[min(index, 2) :]
 
 
 def test_an_index_counted_otherwise_stays_where_no_file_is_doubtful(table: TableBuilder) -> None:
     version = table.commit(*(table.add([{"id": n}, {"id": n + 1}]) for n in range(0, 6, 2)))
     for index in range(1, 6):
-        assert ids(table, Offset(version, index, plan=FORMER)) == list(range(index, 6))
+        assert ids(table, Offset(version, index, counted_by=FORMER)) == list(range(index, 6))
 
 
 def test_offsets_within_a_version_say_how_they_count(table: TableBuilder) -> None:
@@ -130,7 +130,7 @@ def test_offsets_within_a_version_say_how_they_count(table: TableBuilder) -> Non
     for batch in batches(table, version, batch_rows_max=4):
         for row in range(1, batch.num_rows):
             cut = batch.slice(0, row).next_offset
-            assert (cut.index, cut.plan) == (batch.offset.index + row, PLAN)
+            assert (cut.index, cut.counted_by) == (batch.offset.index + row, PLAN)
 
 
 def test_an_index_that_counted_files_that_are_not_there_reads_the_version_again(
@@ -139,8 +139,8 @@ def test_an_index_that_counted_files_that_are_not_there_reads_the_version_again(
     there = table.add([{"id": 1}])
     table.commit(there)
     version = table.commit(there, table.add([{"id": 2}, {"id": 3}]))
-    assert ids(table, Offset(version, 2, plan=FORMER)) == [2, 3]
-    assert ids(table, Offset(version, 1, plan=PLAN)) == [3]
+    assert ids(table, Offset(version, 2, counted_by=FORMER)) == [2, 3]
+    assert ids(table, Offset(version, 1, counted_by=PLAN)) == [3]
 
 
 def plan_of(table: TableBuilder, start: Offset, *, files: int = 1) -> list[list[FileOrder]]:
@@ -185,6 +185,6 @@ def test_spark_begins_where_an_index_is_beyond_doubt(
 ) -> None:
     version = table.commit(*wrong_adds(table))
     own = PLAN if plan == "own" else plan
-    found = plan_of(table, replace(Offset(version, 7), plan=own), files=100)
+    found = plan_of(table, replace(Offset(version, 7), counted_by=own), files=100)
     rows = [i for several in found for order in several for i in rows_in(table, order)]
     assert rows == list(range(first, TOTAL))

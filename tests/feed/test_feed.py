@@ -27,7 +27,7 @@ from tailer.feed.pipe import pipe
 from tailer.feed.publish import Publisher
 from tailer.feed.run import run_feed
 from tailer.log.history import start_to_keep
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.testing.batches import change_batch
 from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
@@ -115,7 +115,7 @@ async def test_another_table_in_the_place_of_one_that_was_only_waited_for_is_ref
 ) -> None:
     feed = rig.feed(last=4)
 
-    async def start(log: DeltaLog) -> Offset:
+    async def start(log: TableLog) -> Offset:
         return await start_to_keep(log, "latest")
 
     feed.start = start

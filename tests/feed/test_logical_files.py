@@ -20,7 +20,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.live import LiveFiles
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, RewriteOrder
 from tailer.spark.planning import Planner
@@ -130,7 +130,7 @@ def test_a_vector_is_compared_with_the_one_that_is_there(
     assert verdict(table, version, source).exact
 
 
-class Counted(DeltaLog):
+class Counted(TableLog):
     """A log that counts how often a whole snapshot's files are read."""
 
     read = 0
@@ -143,7 +143,7 @@ class Counted(DeltaLog):
 
 
 def read(
-    log: DeltaLog, first: int, last: int, source: ChangeSource = "cdf"
+    log: TableLog, first: int, last: int, source: ChangeSource = "cdf"
 ) -> list[tuple[Any, ...]]:
     async def ask() -> list[tuple[Any, ...]]:
         options = FeedOptions(change_source=source)

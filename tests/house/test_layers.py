@@ -29,8 +29,8 @@ LAYERS = (
     ("changes",),
     ("delta",),
     ("settings",),
-    ("backoff", "columns", "errors", "files"),
-    ("_columns",),  # compiled
+    ("backoff", "errors", "files", "rowbytes"),
+    ("_rowbytes",),  # compiled
 )
 RANKS = {name: -row for row, names in enumerate(LAYERS) for name in names}
 
@@ -49,7 +49,7 @@ IMPURE_MODULES = {
 }
 CLOCK_CALLS = {"now", "today", "utcnow"}
 
-SINKS_MAY_IMPORT = {"backoff", "changes", "columns", "errors", "files", "settings", "sink"}
+SINKS_MAY_IMPORT = {"backoff", "changes", "errors", "files", "rowbytes", "settings", "sink"}
 
 
 def violations(file: SourceFile) -> list[str]:

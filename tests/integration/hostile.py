@@ -41,7 +41,7 @@ from tailer.delta.checkpoint import WITH_STATISTICS
 from tailer.errors import TableError
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store.folders import FolderWatch
 from tailer.store.local import LocalStore
 from tailer.testing.table import Action, TableBuilder
@@ -240,7 +240,7 @@ MODES = ("snapshot", "auto", "derived")
 
 async def read_all(table: Path, mode: str, *, checked: bool = False) -> str:
     """A digest of everything that a reader gives; ``checked``: if pages fit their checksums."""
-    log = DeltaLog(QuietStore(str(table)), torn_commit_max_s=0.0)
+    log = TableLog(QuietStore(str(table)), torn_commit_max_s=0.0)
     digest = hashlib.sha256()
     diff = DiffOptions(memory_bytes_max=64 * 2**20)
     options = FeedOptions(

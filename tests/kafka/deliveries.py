@@ -15,7 +15,7 @@ from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions
 from tailer.feed.run import Feed, run_feed
 from tailer.log.history import start_offset
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import table_log
@@ -93,7 +93,7 @@ def history_table(folder: Path, *, duplicates: bool) -> TableBuilder:
 async def deliver(table: TableBuilder, sink: KafkaSink, start: str = "0") -> None:
     """Run a feed over the whole table into an open Kafka."""
 
-    async def first(log: DeltaLog) -> Offset:
+    async def first(log: TableLog) -> Offset:
         return await start_offset(log, start)
 
     await run_feed(

@@ -73,7 +73,7 @@ def begun(sink: KafkaSink, batch: ChangeBatch, *, progress: bool = False) -> Dri
     session = session_of(sink)
     assert session.driver is not None
     session.driver.begin()
-    session._publisher(batch).publish(batch)
+    session._writer(batch).write(batch)
     if progress:
         session._send_progress(replace(session.progress, offset=batch.next_offset))
     session.driver.flush()

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.kafka.progress import Progress, _checksum, _text
+from sinks.kafka.progress import Progress, _checksum, _progress_json
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import CHANGE_TYPES, Offset
 from tailer.decode.engine import DiffOptions
@@ -185,7 +185,7 @@ def test_progress_of_an_earlier_release_is_in_mid_version_too() -> None:
     document = json.loads(earlier.to_bytes())
     del document["checksum"], document["begun"]
     document["events"] = 2
-    found = Progress.from_bytes(_text({**document, "checksum": _checksum(document)}))
+    found = Progress.from_bytes(_progress_json({**document, "checksum": _checksum(document)}))
     assert found.begun is not None
     assert (found.begun.id, found.events, found.begun.topic) == (f"{table}:7", 2, "t")
     assert Progress.from_bytes(found.to_bytes()) == found

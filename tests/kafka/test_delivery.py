@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sinks.kafka.progress import Progress, _checksum
-from sinks.kafka.publisher import single_record
 from sinks.kafka.sink import KafkaSink
+from sinks.kafka.topic_writer import single_record
 from tailer.changes import Offset
 from tailer.errors import ConfigError
 from tailer.testing.batches import empty_batch

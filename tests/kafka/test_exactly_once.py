@@ -364,7 +364,7 @@ async def test_what_a_zombie_left_open_is_never_seen(kafka: Broker, driver: str)
 
             def go_on() -> None:
                 third = batch(3, [3], name="zombie")
-                session_of(zombie)._publisher(third).publish(third)
+                session_of(zombie)._writer(third).write(third)
                 left.commit()
 
             with pytest.raises((Fenced, TransientError)):

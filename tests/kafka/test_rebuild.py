@@ -15,7 +15,7 @@ from tailer.changes import Offset
 from tailer.errors import TransientError
 from tailer.feed.metrics import FeedMetrics, MetricFamilies
 from tailer.feed.run import Feed, run_feed
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh, made
@@ -43,7 +43,7 @@ def write_history(folder: Path) -> TableWriter:
 
 
 def feed_of(writer: TableWriter, sink: Any, name: str) -> Feed:
-    async def start(_: DeltaLog) -> Offset:
+    async def start(_: TableLog) -> Offset:
         return Offset(0)
 
     return Feed(

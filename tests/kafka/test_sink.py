@@ -1,24 +1,15 @@
-"""What reaches a topic, and what a sink says of brokers, topics and rows that it can't use."""
+"""What reaches a topic, and what a sink says of topics and rows that it can't use."""
 
 from __future__ import annotations
 
-import gc
-import json
-import re
-import socket
-from collections.abc import Iterator
-from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from kafka import KafkaConsumer
 from kafka.partitioner.default import murmur2
 
 from sinks.kafka import accumulator
-from sinks.kafka.sink import KafkaSink
-from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TableError, TransientError
 from tailer.sink import load_sink
 from tailer.testing.batches import change_batch
@@ -328,165 +319,3 @@ async def test_a_limit_that_was_lowered_meanwhile_is_named(kafka: Broker) -> Non
         await sink.open("orders")
         await sink.write(batch(2, range(100), name="n" * 100))
     assert len(events(kafka.bootstrap, topic)) == 101
-
-
-# --- brokers that are away
-
-
-@pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address where nobody listens."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{held.getsockname()[1]}"
-
-
-@DRIVERS
-async def test_a_broker_that_is_away_is_waited_for(nobody: str, driver: str) -> None:
-    sink = made(nobody, fresh(), driver=driver, bootstrap_timeout_ms=500)
-    sentence = await refused(sink, TransientError)
-    assert f"no Kafka broker at {nobody} has answered for 0.5 s" in sentence
-    assert "refused" in sentence.lower()
-
-
-@DRIVERS
-async def test_brokers_that_are_away_leave_no_sockets(nobody: str, driver: str) -> None:
-    def sockets() -> int:
-        found = 0
-        for descriptor in Path("/proc/self/fd").iterdir():
-            with suppress(FileNotFoundError):  # the folder's own
-                found += str(descriptor.readlink()).startswith("socket:")
-        return found
-
-    sink = made(nobody, fresh(), driver=driver, bootstrap_timeout_ms=200)
-    gc.collect()
-    before = sockets()
-    gc.disable()  # which would close them some time
-    try:
-        for _ in range(5):
-            await refused(sink, TransientError)
-        assert sockets() <= before
-    finally:
-        gc.enable()
-
-
-async def delivered(sink: KafkaSink, wanted: ChangeBatch) -> None:
-    """Write a batch as a feed does: anew, from what Kafka says, as long as that may help."""
-    while True:
-        try:
-            offset = await sink.open("orders")
-            assert offset is not None
-            if offset < wanted.next_offset:
-                assert offset == wanted.offset
-                await sink.write(wanted)
-        except TransientError:
-            await anyio.sleep(0.2)
-        else:
-            return
-
-
-@DRIVERS
-@pytest.mark.timeout(600)
-@pytest.mark.needs("kafka")
-async def test_a_broker_that_goes_away_is_waited_for(driver: str) -> None:
-    topic = fresh()
-    options: dict[str, Any] = {
-        "driver": driver,
-        "bootstrap_timeout_ms": 500,
-        "delivery_timeout_ms": 2_000,
-        "request_timeout_ms": 1_000,
-        # What a killed broker leaves open is ended after so long at the latest.
-        "transaction_timeout_ms": 5_000,
-    }
-    with Broker() as broker:
-        async with opened(broker.bootstrap, topic, driver=driver) as (patient, _):
-            await patient.write(batch(1, [1]))
-        async with aclosing(made(broker.bootstrap, topic, **options)) as sink:
-            await delivered(sink, batch(1, [1]))  # it is there
-            broker.kill()
-            with pytest.raises(TransientError) as caught:
-                await sink.write(batch(2, [2]))
-            if driver == "librdkafka":
-                # Whoever looks for the last transaction's markers may be the first to miss it.
-                causes = "(?i)refused|no broker is reachable|reset by peer"
-                said = f"it says what its time-outs are due to: {caught.value}"
-                assert re.search(causes, str(caught.value)), said
-            with pytest.raises(TransientError, match="no Kafka broker"):
-                await sink.open("orders")
-            broker.start()
-            await delivered(sink, batch(2, [2]))
-        assert [row["id"] for row in events(broker.bootstrap, topic)] == [1, 2]
-
-
-# --- options
-
-
-GOOD = {"bootstrap_servers": "127.0.0.1:9092", "topic": "t"}
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"topic": None}, "option 'topic' of sink 'kafka' is None, and must be a topic's name"),
-        (
-            {"bootstrap": "x"},
-            "option 'bootstrap' of sink 'kafka' is not known (did you mean 'bootstrap_",
-        ),
-        ({"delivery": "once"}, "must be one of exactly-once, at-least-once"),
-        ({"driver": "java"}, "must be one of kafka-python, librdkafka"),
-        ({"compression": "br"}, "must be one of none, gzip"),
-        ({"format": "xml"}, "is 'xml', and must be one of rows, debezium, cloudevents"),
-        ({"format": 3}, "is 3, and must be one of rows"),
-        ({"batch_bytes": 0}, "must be a whole number of bytes, greater than 0"),
-        ({"partitions": 0}, "must be a whole number, greater than 0, or -1"),
-        ({"linger_ms": -1}, "must be a whole number of milliseconds, 0 or greater"),
-        ({"topic": "{feed}.{schema}"}, "may hold {feed} and {table}"),
-        ({"progress_topic": "{table}"}, "may hold {feed}, and"),
-        ({"on_oversize": "park"}, "option 'park_topic' of sink 'kafka' is missing"),
-        ({"delivery_timeout_ms": 5, "request_timeout_ms": 10}, "must be at least request_timeout"),
-        ({"tombstones": True}, "tombstones need a key"),
-        ({"security_protocol": "TLS"}, "must be one of PLAINTEXT, SSL"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "X"}, "must be one of PLAIN, SCRAM"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "needs the options sasl_us"),
-        ({"sasl_username": "u"}, "need security_protocol SASL_SSL"),
-        ({"ssl_cafile": "/etc/hostname"}, "need security_protocol SSL"),
-        ({"security_protocol": "SSL", "ssl_cafile": "none.pem"}, "there is no"),
-        ({"security_protocol": "SSL", "ssl_keyfile": "/etc/hostname"}, "go together"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "needs either sasl_"),
-    ],
-)
-def test_a_wrong_option_is_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        KafkaSink.from_options({**GOOD, **options}, tmp_path)
-    assert said in str(caught.value)
-
-
-def test_a_secret_goes_nowhere_in_the_clear(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="it must be https"):
-        KafkaSink.from_options(
-            {
-                **GOOD,
-                "security_protocol": "SASL_SSL",
-                "sasl_mechanism": "OAUTHBEARER",
-                "sasl_oauthbearer_token_endpoint_url": "http://issuer.example/token",
-                "sasl_oauthbearer_client_id": "me",
-                "sasl_oauthbearer_client_secret": "hush",
-            },
-            tmp_path,
-        )
-
-
-def test_secrets_do_not_show(tmp_path: Path) -> None:
-    secrets = {
-        "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "PLAIN",
-        "sasl_username": "alice",
-        "sasl_password": "hush-1",
-        "ssl_password": "hush-2",
-        "sasl_oauthbearer_token": "hush-3",
-        "sasl_oauthbearer_client_secret": "hush-4",
-    }
-    sink = KafkaSink.from_options({**GOOD, **secrets}, tmp_path)
-    shown = repr(sink.options) + str(sink.options) + json.dumps(str(sink.__dict__))
-    assert "alice" in shown
-    assert "hush" not in shown

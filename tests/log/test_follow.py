@@ -27,8 +27,8 @@ from tailer.errors import (
 )
 from tailer.log.follow import FollowOptions, _Coming, follow
 from tailer.log.json_files import MEMORY_BYTES_MAX
-from tailer.log.table import DeltaLog
-from tailer.store.ahead import Budget
+from tailer.log.table import TableLog
+from tailer.store.budget import Budget
 from tailer.store.local import LocalStore
 from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import TableBuilder
@@ -57,8 +57,8 @@ def make_table(folder: Path, versions: int) -> TableBuilder:
     return table
 
 
-def log_of(table: TableBuilder, patience_s: float = 0.0) -> DeltaLog:
-    return DeltaLog(LocalStore(str(table.folder)), torn_commit_max_s=patience_s)
+def log_of(table: TableBuilder, patience_s: float = 0.0) -> TableLog:
+    return TableLog(LocalStore(str(table.folder)), torn_commit_max_s=patience_s)
 
 
 async def versions(commits: AsyncGenerator[Commit, None], count: int) -> list[int]:
@@ -108,7 +108,7 @@ async def test_a_commit_is_seen_by_polling_where_nothing_can_be_watched(
 async def test_a_torn_commit_that_is_finished_goes_on(table: TableBuilder) -> None:
     whole = json.dumps(table.add([{"id": 3}])) + "\n"
     script = Script({})
-    log = DeltaLog(FaultyStore(LocalStore(str(table.folder)), script), torn_commit_max_s=HOUR)
+    log = TableLog(FaultyStore(LocalStore(str(table.folder)), script), torn_commit_max_s=HOUR)
     path = table.commit_path(3)
 
     async def write_slowly() -> None:
@@ -197,7 +197,7 @@ async def test_a_table_that_was_replaced_by_a_longer_one_is_noticed(table: Table
 
 async def test_a_table_that_was_replaced_while_waiting_is_noticed(table: TableBuilder) -> None:
     script = Script({})
-    log = DeltaLog(FaultyStore(LocalStore(str(table.folder)), script))
+    log = TableLog(FaultyStore(LocalStore(str(table.folder)), script))
     async with aclosing(follow(log, Offset(2), options=QUICK)) as commits:
         assert await versions(commits, 1) == [2]
         new = replace_table(table, versions=3)

@@ -16,7 +16,7 @@ from tailer.log.history import (
     version_at_or_after,
     version_at_or_before,
 )
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
 
@@ -39,8 +39,8 @@ def table(tmp_path: Path) -> TableBuilder:
 
 
 @pytest.fixture
-def log(table: TableBuilder) -> DeltaLog:
-    return DeltaLog(LocalStore(str(table.folder)))
+def log(table: TableBuilder) -> TableLog:
+    return TableLog(LocalStore(str(table.folder)))
 
 
 def in_commit_table(folder: Path, since: int) -> TableBuilder:
@@ -64,7 +64,7 @@ def in_commit_table(folder: Path, since: int) -> TableBuilder:
     return table
 
 
-async def test_the_history_has_every_commit_with_its_time(log: DeltaLog) -> None:
+async def test_the_history_has_every_commit_with_its_time(log: TableLog) -> None:
     found = [
         (e.version, e.timestamp_ms, e.adds, e.info.get("operation")) async for e in history(log)
     ]
@@ -77,7 +77,7 @@ async def test_the_history_has_every_commit_with_its_time(log: DeltaLog) -> None
 
 
 async def test_a_history_whose_beginning_is_gone_begins_later(
-    table: TableBuilder, log: DeltaLog
+    table: TableBuilder, log: TableLog
 ) -> None:
     table.checkpoint(2)
     table.commit_path(0).unlink()
@@ -98,7 +98,7 @@ async def test_a_history_whose_beginning_is_gone_begins_later(
     ],
 )
 async def test_a_time_is_inclusive_on_both_sides(
-    log: DeltaLog, time_ms: int, after: int | None, before: int | None
+    log: TableLog, time_ms: int, after: int | None, before: int | None
 ) -> None:
     if after is None:
         with pytest.raises(TableError, match="no version is at or after"):
@@ -117,7 +117,7 @@ async def test_a_file_time_that_went_back_is_raised(tmp_path: Path) -> None:
     for version, seconds in enumerate((10, 30, 20, 25, 40)):
         stamp = seconds * SECOND
         table.commit(timestamp_ms=stamp) if version else table.create(timestamp_ms=stamp)
-    log = DeltaLog(LocalStore(str(tmp_path)))
+    log = TableLog(LocalStore(str(tmp_path)))
     assert [e.timestamp_ms async for e in history(log)] == [10_000, 30_000, 30_001, 30_002, 40_000]
     assert await version_at_or_after(log, 20_000) == 1
     assert await version_at_or_after(log, 30_001) == 2
@@ -129,7 +129,7 @@ async def test_a_file_time_that_went_back_is_raised(tmp_path: Path) -> None:
 async def test_in_commit_timestamps_hold_from_their_enablement_on(
     tmp_path: Path, since: int
 ) -> None:
-    log = DeltaLog(LocalStore(str(in_commit_table(tmp_path, since).folder)))
+    log = TableLog(LocalStore(str(in_commit_table(tmp_path, since).folder)))
     times = [e.timestamp_ms async for e in history(log)]
     assert times[since:] == [(100 + 10 * i) * SECOND for i in range(6 - since)]
     assert times[:since] == [(1 + 10 * v) * SECOND for v in range(since)]
@@ -146,7 +146,7 @@ async def test_in_commit_timestamps_hold_from_their_enablement_on(
 async def test_a_missing_in_commit_timestamp_is_an_error(tmp_path: Path) -> None:
     table = in_commit_table(tmp_path, 2)
     table.commit(table.add([{"id": 1}]))
-    log = DeltaLog(LocalStore(str(tmp_path)))
+    log = TableLog(LocalStore(str(tmp_path)))
     with pytest.raises(CorruptLog, match="no inCommitTimestamp") as caught:
         assert [e async for e in history(log)]
     assert caught.value.version == 6
@@ -172,7 +172,7 @@ async def test_what_is_no_time_is_refused(text: str) -> None:
         parse_timestamp(text)
 
 
-async def test_every_kind_of_start_has_its_offset(log: DeltaLog) -> None:
+async def test_every_kind_of_start_has_its_offset(log: TableLog) -> None:
     assert await start_offset(log, "latest") == Offset(4)
     assert await start_offset(log, "earliest") == Offset(0)
     assert await start_offset(log, "2") == Offset(2)
@@ -182,7 +182,7 @@ async def test_every_kind_of_start_has_its_offset(log: DeltaLog) -> None:
     assert (snapshot.version, snapshot.index, snapshot.snapshot) == (3, 0, True)
 
 
-async def test_a_start_beyond_the_end_is_named(log: DeltaLog) -> None:
+async def test_a_start_beyond_the_end_is_named(log: TableLog) -> None:
     with pytest.raises(TableError, match="start is version 5, and the newest is 3"):
         await start_offset(log, "5")
     with pytest.raises(TableError, match="no version is at or after that time"):
@@ -190,6 +190,6 @@ async def test_a_start_beyond_the_end_is_named(log: DeltaLog) -> None:
 
 
 @pytest.mark.parametrize("text", ["newest", "-1", "1.5", "²"])
-async def test_a_start_that_means_nothing_is_refused(log: DeltaLog, text: str) -> None:
+async def test_a_start_that_means_nothing_is_refused(log: TableLog, text: str) -> None:
     with pytest.raises(ConfigError, match="must be latest, earliest, snapshot"):
         await start_offset(log, text)

@@ -14,7 +14,7 @@ import pytest
 from tailer.delta.checkpoint import WITH_STATISTICS
 from tailer.errors import CorruptLog, TransientError
 from tailer.feed.snapshots import sorted_files
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.share_server.grants import TableConfig
 from tailer.share_server.tables import SharedTable
 from tailer.store.local import LocalStore
@@ -105,15 +105,15 @@ def checksum(table: TableBuilder, files: int, version: int = 4) -> None:
     (table.log / f"{version:020d}.crc").write_text(json.dumps(document))
 
 
-def log_of(table: TableBuilder) -> DeltaLog:
-    return DeltaLog(LocalStore(str(table.folder)))
+def log_of(table: TableBuilder) -> TableLog:
+    return TableLog(LocalStore(str(table.folder)))
 
 
-async def paths(log: DeltaLog) -> list[str]:
+async def paths(log: TableLog) -> list[str]:
     return sorted([add.path async for add in log.live_files(await log.snapshot())])
 
 
-async def refused(log: DeltaLog) -> str:
+async def refused(log: TableLog) -> str:
     snapshot = await log.snapshot()
     async with aclosing(log.live_files(snapshot)) as files:
         with pytest.raises(CorruptLog) as error:

@@ -12,7 +12,7 @@ import pytest
 import tailer.log.json_files
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, UnsupportedTable
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store.local import LocalStore
 from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import Action, TableBuilder
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.anyio
 SCHEMA = pa.schema([("id", pa.int64())])
 
 
-def log_of(table: TableBuilder, patience_s: float = 0.0) -> DeltaLog:
-    return DeltaLog(LocalStore(str(table.folder)), torn_commit_max_s=patience_s)
+def log_of(table: TableBuilder, patience_s: float = 0.0) -> TableLog:
+    return TableLog(LocalStore(str(table.folder)), torn_commit_max_s=patience_s)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def filled(table: TableBuilder, versions: int) -> list[Action]:
     return adds
 
 
-async def paths(log: DeltaLog, version: int | None = None) -> set[str]:
+async def paths(log: TableLog, version: int | None = None) -> set[str]:
     snapshot = await log.snapshot(version)
     return {add.path async for add in log.live_files(snapshot)}
 
@@ -65,7 +65,7 @@ async def test_the_newest_version_needs_no_commit(table: TableBuilder) -> None:
 async def test_no_table_is_said(tmp_path: Path) -> None:
     for folder in ("nowhere", "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
-        log = DeltaLog(LocalStore(str(tmp_path / folder)))
+        log = TableLog(LocalStore(str(tmp_path / folder)))
         for ask in (log.latest_version, log.earliest_version, log.snapshot):
             with pytest.raises(TableError, match=f"{folder}: no Delta table there"):
                 await ask()
@@ -268,7 +268,7 @@ async def test_a_torn_commit_is_waited_for(table: TableBuilder) -> None:
     path = table.commit_path(2)
     path.write_text(whole[:20])
     script = Script({})
-    log = DeltaLog(FaultyStore(LocalStore(str(table.folder)), script), torn_commit_max_s=3600)
+    log = TableLog(FaultyStore(LocalStore(str(table.folder)), script), torn_commit_max_s=3600)
     state = (await log.snapshot(1)).state
 
     async def finish() -> None:
@@ -298,7 +298,7 @@ async def test_a_commit_that_still_grows_is_read_again(table: TableBuilder) -> N
 
     store = FaultyStore(LocalStore(str(table.folder)), Growing({}))
     state = (await log_of(table).snapshot(1)).state
-    commit = await DeltaLog(store, torn_commit_max_s=3600).commit(2, state, None)
+    commit = await TableLog(store, torn_commit_max_s=3600).commit(2, state, None)
     assert commit.header.adds == 2
 
 
@@ -311,7 +311,7 @@ async def test_a_snapshot_waits_for_a_torn_newest_commit(table: TableBuilder) ->
         await log_of(table).snapshot()
     assert await paths(log_of(table), 1) == of(*adds)
     script = Script({})
-    log = DeltaLog(FaultyStore(LocalStore(str(table.folder)), script), torn_commit_max_s=3600)
+    log = TableLog(FaultyStore(LocalStore(str(table.folder)), script), torn_commit_max_s=3600)
 
     async def finish() -> None:
         read = ("read", f"_delta_log/{path.name}")
@@ -400,7 +400,7 @@ async def test_a_store_s_failure_comes_through(table: TableBuilder) -> None:
     error = OSError("disk on fire")
     store = FaultyStore(LocalStore(str(table.folder)), Script({"list": [error]}))
     with pytest.raises(OSError, match="disk on fire"):
-        await DeltaLog(store).latest_version()
+        await TableLog(store).latest_version()
 
 
 class _Vanishing(Script):
@@ -413,7 +413,7 @@ class _Vanishing(Script):
 
 async def test_a_commit_that_was_listed_and_is_gone_may_heal(table: TableBuilder) -> None:
     filled(table, 2)
-    log = DeltaLog(FaultyStore(LocalStore(str(table.folder)), _Vanishing({})))
+    log = TableLog(FaultyStore(LocalStore(str(table.folder)), _Vanishing({})))
     with pytest.raises(TransientError, match=r"1\.json: listed and can't be read"):
         await log.snapshot()
     snapshot = await log_of(table).snapshot()

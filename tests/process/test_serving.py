@@ -17,7 +17,8 @@ import pytest
 from aiohttp import web
 
 from tailer.daemon.http_api import serve
-from tailer.process.serving import Bounds, network_of, read_body
+from tailer.process.connections import network_of
+from tailer.process.serving import Bounds, read_body
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import configuration
 from tests.support.components import free_port

@@ -24,7 +24,7 @@ from tailer.decode.plan import ChangeSource
 from tailer.decode.rows import DecodeOptions
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store import FileStatus
 from tailer.store.folders import FolderWatch
 from tailer.store.local import LocalStore
@@ -159,7 +159,7 @@ class Auditor:
 
     async def _read(self, first: int, last: int) -> dict[str, list[ChangeBatch]]:
         versions = self.writer.versions
-        log = DeltaLog(QuickStore(str(self.writer.builder.folder)))
+        log = TableLog(QuickStore(str(self.writer.builder.folder)))
         size = self.rng.choice([2, 1000])
         named = all(
             any(c.name == "id" for c in versions[v].columns) for v in range(first, last + 1)
@@ -181,7 +181,7 @@ class Auditor:
         return found
 
     async def _check_resumed(
-        self, log: DeltaLog, source: ChangeSource, whole: list[ChangeBatch]
+        self, log: TableLog, source: ChangeSource, whole: list[ChangeBatch]
     ) -> None:
         """Resumed within a version, the feed gives the rest of it."""
         counts = Counter(b.version for b in whole for _ in range(b.num_rows))
@@ -189,9 +189,9 @@ class Auditor:
             return
         version = self.rng.choice(sorted(counts))
         index = self.rng.randint(0, counts[version])
-        plan = FeedOptions(change_source=source, key=self.key).plan_id()
+        plan = FeedOptions(change_source=source, key=self.key).counting_id()
         table_id = self.writer.present.table_id
-        offset = Offset(version, index, table_id=table_id, plan=plan)
+        offset = Offset(version, index, table_id=table_id, counted_by=plan)
         resumed = await _batches(log, offset, version, source, 3, self.key)
         events = [e for b in whole if b.version == version for e in _events(b)]
         rest = [e for b in resumed for e in _events(b)]
@@ -276,7 +276,7 @@ def _runs(versions: list[int]) -> Iterator[list[int]]:
 
 
 async def _batches(
-    log: DeltaLog,
+    log: TableLog,
     start: Offset,
     last: int,
     source: ChangeSource,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tailer.changes import CHANGE_TYPES, LEAVING_KINDS, ChangeFile, ChangeType
-from tailer.decode.part import Part
+from tailer.decode.byte_range import ByteRange
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.vectors import RowSelection
 from tailer.errors import OffsetError
@@ -62,7 +62,7 @@ def data_files(draw: st.DrawFn) -> DataFile:
 
 
 def decoded(
-    file: DataFile, skip: int = 0, part: Part | None = None, **options: Any
+    file: DataFile, skip: int = 0, part: ByteRange | None = None, **options: Any
 ) -> tuple[list[tuple[Any, ...]], int]:
     """The (id, kind, position) of each row, and how much of the skip is left."""
     counter = Skip(skip)
@@ -110,7 +110,7 @@ def test_parts_that_meet_have_each_row_once(
 ) -> None:
     whole, _ = decoded(file)
     edges = [0, *sorted(round(cut * len(file.data)) for cut in cuts), 2**63]
-    parts = [Part(first, end, exact=exact) for first, end in pairwise(edges)]
+    parts = [ByteRange(first, end, exact=exact) for first, end in pairwise(edges)]
     found = [row for part in parts for row in decoded(file, 0, part, **bound)[0]]
     if in_file_order(file):
         assert found == whole

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinks.formats.json import json_lines, json_values
-from tailer.delta.actions import parse_line
+from tailer.delta.parsing import parse_line
 from tailer.errors import TableError
 
 pytestmark = pytest.mark.usefixtures("way")

@@ -24,7 +24,7 @@ images = st.builds(
     st.sampled_from(["a", "b", "ü"]),
 )
 #: How changes are counted in offsets of these feeds.
-PLAN = FeedOptions(key=("id",), paired=True).plan_id()
+PLAN = FeedOptions(key=("id",), paired=True).counting_id()
 versions = st.lists(
     st.tuples(st.sampled_from(["p", "q"]), st.lists(images, min_size=1, max_size=6)),
     min_size=1,
@@ -79,6 +79,6 @@ def test_updates_are_paired_by_their_keys(
         assert listed(paired(table, offset_of(table, 1), key=("id",), rows=rows)) == whole
         count = sum(len(found) for _, found in files)
         index = data.draw(st.integers(0, count))
-        start = replace(offset_of(table, 1, index), plan=PLAN)
+        start = replace(offset_of(table, 1, index), counted_by=PLAN)
         rest = listed(paired(table, start, key=("id",), rows=rows))
         assert rest == [row for row in whole if row[0] >= index]

@@ -14,12 +14,14 @@ import pytest
 from msgspec import structs
 
 from tailer.changes import ChangeFile
-from tailer.decode import diff, plan, stream
-from tailer.decode.columns import find_field
+from tailer.decode import comparison, diff, plan, stream
+from tailer.decode.comparison import Comparison
 from tailer.decode.engine import Engine
+from tailer.decode.project import find_field
 from tailer.decode.tracking import tracked_rows
-from tailer.delta.actions import AddFile, CommitInfo, RemoveFile, parse_line
+from tailer.delta.actions import AddFile, CommitInfo, RemoveFile
 from tailer.delta.commit import Commit
+from tailer.delta.parsing import parse_line
 from tailer.errors import TailerError
 from tests.property.histories import Auditor, Tally
 from tests.tables.writer import TableWriter
@@ -177,12 +179,12 @@ def row_ids_are_believed_without_the_tag(patch: Patch) -> None:
 
 
 def only_rows_of_this_version_s_commit_came(patch: Patch) -> None:
-    def by_row_ids(leaving: Any, coming: Any, after: Any, open_file: Any, *rest: Any) -> Any:
-        found = diff.by_row_ids(leaving, coming, after, open_file, *rest)
+    def by_row_ids(sides: Comparison) -> Any:
+        found = diff.by_row_ids(sides)
         assert found is not None
         for number, changed in list(found.coming.items()):
-            file = coming[number]
-            source, selection = open_file(file)
+            file = sides.coming[number]
+            source, selection = sides.open_file(file)
             with source:
                 batches = list(tracked_rows(source, file, selection))
             copied = [
@@ -217,7 +219,7 @@ def the_base_row_id_is_off_by_one(patch: Patch) -> None:
         base = (file.base_row_id or 0) + 1
         return tracked_rows(source, replace(file, base_row_id=base), *rest)
 
-    patch.setattr(diff, "tracked_rows", shifted)
+    patch.setattr(comparison, "tracked_rows", shifted)
 
 
 def materialised_row_ids_are_not_read(patch: Patch) -> None:
@@ -226,7 +228,7 @@ def materialised_row_ids_are_not_read(patch: Patch) -> None:
 
 def columns_go_by_their_logical_names(patch: Patch) -> None:
     by_name = lambda fields, wanted, _: find_field(fields, wanted, "none")  # noqa: E731
-    patch.setattr("tailer.decode.rows.find_field", by_name)
+    patch.setattr("tailer.decode.output.find_field", by_name)
 
 
 FAULTS: list[tuple[Callable[[Patch], None], History]] = [

@@ -21,7 +21,7 @@ from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.offsets import open_offset_store
 from tailer.process.signals import install, until_stopped
 from tailer.sink import load_sink
@@ -32,7 +32,7 @@ __all__ = ["BATCH_ROWS", "main"]
 BATCH_ROWS = 20
 
 
-async def _start(_: DeltaLog) -> Offset:
+async def _start(_: TableLog) -> Offset:
     return Offset(0)
 
 
@@ -43,7 +43,7 @@ async def main(*arguments: str) -> int:
     async with aclosing(open_store(table, options)) as store:
         feed = Feed(
             name="orders",
-            log=DeltaLog(store),
+            log=TableLog(store),
             sink=load_sink("jsonl").from_options({"path": output, "ids": True}, Path()),
             offsets=open_offset_store(state, "orders", options, lease_s=float(lease)),
             start=_start,

@@ -14,7 +14,7 @@ from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.store import Store
@@ -79,12 +79,12 @@ async def deliver(
     """Run a feed from an offset up to a version, its retries included."""
     sink = sink or Collected()
 
-    async def begin(_: DeltaLog) -> Offset:
+    async def begin(_: TableLog) -> Offset:
         return start
 
     feed = Feed(
         name="orders",
-        log=DeltaLog(store),
+        log=TableLog(store),
         sink=sink,
         offsets=offsets or MemoryOffsetStore(),
         start=begin,

@@ -14,7 +14,7 @@ from tailer.decode.plan import ChangeSource
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.follow import FollowOptions
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store.shared.store import SharingOptions, SharingStore
 from tailer.testing.table import TableBuilder
 
@@ -79,7 +79,7 @@ async def read_store(
     )
     start = first if isinstance(first, Offset) else Offset(first)
     found = []
-    async with aclosing(read_changes(DeltaLog(store), start, last, feed)) as batches:
+    async with aclosing(read_changes(TableLog(store), start, last, feed)) as batches:
         async for batch in batches:
             ids = batch.event_ids().to_pylist()
             rows = batch.rows.to_pylist()

@@ -12,10 +12,11 @@ import pytest
 
 from tailer.errors import TableError, TransientError, UnsupportedTable
 from tailer.sharing.answers import Line, MetadataLine, ProtocolLine, SharedFile, read_line
-from tailer.sharing.client import ClientOptions, Query, SharingClient
+from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.http import Refused, retry_after_s, timestamp_text
 from tailer.sharing.model import ResponseFormat, Table
 from tailer.sharing.profile import load_profile
+from tailer.sharing.query import Query
 from tests.sharing.reference_server import ReferenceServer, serving
 from tests.sharing.shared import NAME, orders
 

@@ -19,7 +19,7 @@ from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.store.local import LocalStore
 from tests.sharing.reference_server import ReferenceServer, serving
@@ -55,12 +55,12 @@ async def test_a_feed_follows_live_commits_through_faults(tmp_path: Path) -> Non
         store = shared_store(server.profile(tmp_path), poll_interval_s=0.02)
         sink = Gathering()
 
-        async def start(_: DeltaLog) -> Offset:
+        async def start(_: TableLog) -> Offset:
             return Offset(0)
 
         feed = Feed(
             name="orders",
-            log=DeltaLog(store),
+            log=TableLog(store),
             sink=sink,
             offsets=MemoryOffsetStore(),
             start=start,

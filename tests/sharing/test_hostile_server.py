@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.sharing.answers import MetadataLine, read_line
 from tailer.sharing.auth import Authorization
-from tailer.sharing.client import Query, SharingClient
+from tailer.sharing.client import SharingClient
 from tailer.sharing.http import natural, retry_after_s
 from tailer.sharing.model import Table
 from tailer.sharing.profile import leads_here, load_profile, parse_profile
+from tailer.sharing.query import Query
 from tailer.store.shared.state import Timeline
 from tests.sharing.lying import Reply, asking, files_at, lying, saying
 from tests.sharing.reference_server import serving
@@ -157,7 +158,7 @@ async def test_another_version_than_the_one_asked_for_is_refused(
 ) -> None:
     with serving({NAME: orders(tmp_path / "orders").folder}) as server:
         store = shared_store(server.profile(tmp_path))
-        log = DeltaLog(store)
+        log = TableLog(store)
         await log.latest_version()
         original = server.query
 

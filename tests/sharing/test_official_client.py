@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from tailer.changes import Offset
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store.local import LocalStore
 from tests.sharing.official import call_official, official_python
 from tests.sharing.reference_server import ReferenceServer, serving
@@ -58,7 +58,7 @@ def own(table: Path, first: int | Offset, last: int) -> list[dict[str, Any]]:
 
 
 def newest(table: Path) -> int:
-    return anyio.run(DeltaLog(LocalStore(str(table))).latest_version)
+    return anyio.run(TableLog(LocalStore(str(table))).latest_version)
 
 
 @pytest.mark.timeout(600)

@@ -23,7 +23,7 @@ from tailer.errors import (
 from tailer.feed.fetch import fetch
 from tailer.log.follow import follow
 from tailer.log.history import start_offset, version_at_or_after, version_at_or_before
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store.local import LocalStore
 from tailer.store.shared.store import SharingStore
 from tests.sharing.reference_server import serving
@@ -79,12 +79,12 @@ def ids(events: list[dict[str, Any]]) -> list[str]:
 
 async def direct(table: Path, first: int | Offset, source: ChangeSource = "auto") -> list[str]:
     store = LocalStore(str(table))
-    last = await DeltaLog(store).latest_version()
+    last = await TableLog(store).latest_version()
     return plain(await read_store(store, first, last, source))
 
 
 async def newest(table: Path) -> int:
-    return await DeltaLog(LocalStore(str(table))).latest_version()
+    return await TableLog(LocalStore(str(table))).latest_version()
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -187,7 +187,7 @@ async def test_times_are_looked_up_by_the_server(tmp_path: Path) -> None:
     zero = 1_767_225_600_000
     with serving({NAME: table.folder}) as server:
         store = shared_store(server.profile(tmp_path))
-        log = DeltaLog(store)
+        log = TableLog(store)
         assert await version_at_or_after(log, zero + 30_000) == 1
         assert await version_at_or_before(log, zero + 130_000) == 2
         assert await version_at_or_before(log, zero * 2) == 3
@@ -227,7 +227,7 @@ async def test_nothing_is_derived_from_change_data_alone(tmp_path: Path) -> None
     table = golden_table("cdf_restore_dv", tmp_path)
     with serving({NAME: table}) as server:
         store = shared_store(server.profile(tmp_path), change_source="cdf")
-        log = DeltaLog(store)
+        log = TableLog(store)
         last = await log.latest_version()
         async with aclosing(follow(log, Offset(0), last)) as commits:
             found = [commit async for commit in commits if commit.header.cdcs]
@@ -286,7 +286,7 @@ async def test_urls_of_a_snapshot_are_renewed_by_its_refresh_token(tmp_path: Pat
     with serving({NAME: table.folder}) as server:
         server.faults.history = False
         store = shared_store(server.profile(tmp_path))
-        log = DeltaLog(store)
+        log = TableLog(store)
         snapshot = await log.snapshot()
         adds = [add async for add in log.live_files(snapshot)]
         insert(table, 4)
@@ -360,7 +360,7 @@ async def test_a_file_of_another_length_is_refused(tmp_path: Path) -> None:
     table = orders(tmp_path / "orders")
     with serving({NAME: table.folder}) as server:
         store = shared_store(server.profile(tmp_path))
-        log = DeltaLog(store)
+        log = TableLog(store)
         (first, *_) = [add async for add in log.live_files(await log.snapshot())]
         with pytest.raises(CorruptLog, match=f"has {first.size} bytes, and the log says 7"):
             await store.open(first.path, 7)
@@ -389,7 +389,7 @@ async def test_what_one_store_planned_another_can_read(
 
 
 async def planned(store: SharingStore, source: ChangeSource) -> list[ChangeFile]:
-    log, found = DeltaLog(store), []
+    log, found = TableLog(store), []
     last = await log.latest_version()
     async with aclosing(follow(log, Offset(0), last)) as commits:
         async for commit in commits:
@@ -411,7 +411,7 @@ async def test_the_version_is_not_asked_for_more_often_than_allowed(tmp_path: Pa
     table = orders(tmp_path / "orders")
     with serving({NAME: table.folder}) as server:
         store = shared_store(server.profile(tmp_path), poll_interval_s=3600.0)
-        log = DeltaLog(store)
+        log = TableLog(store)
         assert await log.latest_version() == 3
         insert(table, 4)
         for _ in range(50):
@@ -425,7 +425,7 @@ async def test_one_server_of_several_may_be_behind(tmp_path: Path) -> None:
     table = orders(tmp_path / "orders")
     with serving({NAME: table.folder}) as server:
         store = shared_store(server.profile(tmp_path), poll_interval_s=0.0)
-        log = DeltaLog(store)
+        log = TableLog(store)
         assert await log.latest_version() == 3
         reference = server.tables["share", "schema", "table"][1]
         reference._commits.pop(3)
@@ -448,7 +448,7 @@ async def test_a_table_that_was_replaced_is_noticed(tmp_path: Path) -> None:
     insert(table, 5)
     with serving({NAME: table.folder}) as server:
         store = shared_store(server.profile(tmp_path), max_versions_per_rpc=1)
-        log = DeltaLog(store)
+        log = TableLog(store)
         with pytest.raises(TableReplaced, match=r"its id was .* and is another"):
             [commit async for commit in follow(log, Offset(0), 5)]
         await store.aclose()

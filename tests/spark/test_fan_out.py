@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tailer.decode.bucket import engine_version
 from tailer.decode.engine import Engine
-from tailer.decode.share import engine_version
 from tailer.decode.stream import RowStream
 from tailer.spark.driver import TaskPartition
 from tailer.spark.failing import TailerSourceError
@@ -82,7 +82,7 @@ def same(table: TableBuilder, *, shares: int, **options: Any) -> list[dict[str, 
     """The rows that any fan-out gives, which one task alone gives too."""
     whole = by_tasks(reader(table, derivedFanOut=1, **options))
     divided = reader(table, **{**SMALL, **options})
-    assert len([o for o in orders(divided) if isinstance(o, RewriteOrder) and o.share]) == shares
+    assert len([o for o in orders(divided) if isinstance(o, RewriteOrder) and o.bucket]) == shares
     rows = by_tasks(divided)
     assert told(rows) == told(whole)
     return rows
@@ -132,14 +132,14 @@ def test_the_rows_of_a_share_are_not_those_of_another(
 ) -> None:
     """Each task compares about its part of the rows: that is what bounds its memory."""
     counts: list[int] = []
-    bucket = RowStream.bucket
+    in_bucket = RowStream.in_bucket
 
     def counting(self: RowStream, *arguments: Any) -> str:
-        condition = bucket(self, *arguments)
+        condition = in_bucket(self, *arguments)
         counts.append(int(condition[-1]))
         return condition
 
-    monkeypatch.setattr(RowStream, "bucket", counting)
+    monkeypatch.setattr(RowStream, "in_bucket", counting)
     table = plain(tmp_path)
     old: list[dict[str, Any]] = [{"id": i, "v": None, "s": str(i), "m": None} for i in range(300)]
     new = [{**row, "v": 1.0} if row["id"] % 2 else row for row in old]
@@ -198,7 +198,7 @@ def test_golden_tables_in_shares(name: str, golden: GoldenCase) -> None:
     options: dict[str, Any] = {"startingVersion": first_version(case), "changeSource": "derived"}
     whole = by_tasks(reader(case.table, derivedFanOut=1, **options))
     divided = reader(case.table, **{**SMALL, **options})
-    assert any(isinstance(o, RewriteOrder) and o.share for o in orders(divided))
+    assert any(isinstance(o, RewriteOrder) and o.bucket for o in orders(divided))
     assert told(by_tasks(divided)) == told(whole)
 
 
@@ -273,9 +273,9 @@ def test_executors_with_another_engine_are_refused(tmp_path: Path) -> None:
     found = reader(table, **SMALL)
     (first, *_) = orders(found)
     assert isinstance(first, RewriteOrder)
-    assert first.share is not None
-    assert first.share.engine == engine_version()
-    other = replace(first, share=replace(first.share, engine="0.1"))
+    assert first.bucket is not None
+    assert first.bucket.engine == engine_version()
+    other = replace(first, bucket=replace(first.bucket, engine="0.1"))
     with pytest.raises(TailerSourceError, match=r"the driver has DuckDB 0\.1 and this executor"):
         list(found.read(TaskPartition([other])))
 
@@ -286,12 +286,12 @@ def test_the_engine_is_not_asked_for_whole_comparisons(
     asked: list[Any] = []
     unmatched = Engine.unmatched
 
-    def noting(self: Engine, rows: Any, *share: Any) -> Any:
-        asked.append(share)
-        return unmatched(self, rows, *share)
+    def noting(self: Engine, rows: Any, *bucket: Any) -> Any:
+        asked.append(bucket)
+        return unmatched(self, rows, *bucket)
 
     monkeypatch.setattr(Engine, "unmatched", noting)
     table = plain(tmp_path)
     rewrite(table, [table.add([{"id": 1}])], [table.add([{"id": 1}, {"id": 2}])])
     assert len(by_tasks(reader(table))) == 1
-    assert [share[0] for share in asked] == [None]
+    assert [bucket[0] for bucket in asked] == [None]

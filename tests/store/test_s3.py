@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tailer.changes import Offset
 from tailer.errors import ConfigError, TableError, TransientError
 from tailer.log.follow import FollowOptions, follow
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.offsets.s3 import S3OffsetStore
 from tailer.store import open_store
 from tailer.store.s3.errors import Unfit
@@ -129,7 +129,7 @@ async def test_a_location_on_another_kind_of_store_is_refused_by_name(bucket: Bu
 async def test_a_bucket_that_is_not_there_is_named(bucket: Bucket) -> None:
     async with aclosing(S3Store("s3://no-such-bucket/orders", bucket.options)) as store:
         with pytest.raises(TableError, match=r"s3://no-such-bucket.*the bucket does not exist"):
-            await DeltaLog(store).latest_version()
+            await TableLog(store).latest_version()
 
 
 async def test_wrong_credentials_are_said_without_being_told(
@@ -285,7 +285,7 @@ async def test_an_idle_poll_is_one_request(bucket: Bucket, tmp_path: Path) -> No
     counted = Counted()
     options = FollowOptions(poll_min_s=0.002, poll_max_s=0.002)
     async with aclosing(store_of(bucket, traffic=counted)) as store:
-        commits = follow(DeltaLog(store), Offset(0), options=options)
+        commits = follow(TableLog(store), Offset(0), options=options)
         async with aclosing(commits):
             await anext(commits)
             waiting = asyncio.ensure_future(anext(commits))

@@ -14,7 +14,7 @@ import pytest
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import FileGone
-from tailer.store.ahead import Budget
+from tailer.store.budget import Budget
 from tailer.store.ranged import Ahead, RangedReader
 from tailer.store.s3.store import S3Store
 from tailer.testing.table import TableBuilder

@@ -20,7 +20,7 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder, delta_schema
 
@@ -72,10 +72,10 @@ def commit_of(
     return Commit(version, name, 1000, 1000, 0, header, lambda: lines, before, after)
 
 
-def table_log(table: TableBuilder | Path) -> DeltaLog:
+def table_log(table: TableBuilder | Path) -> TableLog:
     """The log of a table on the disk; a half-written commit is waited for only briefly."""
     folder = table.folder if isinstance(table, TableBuilder) else table
-    return DeltaLog(LocalStore(str(folder)), torn_commit_max_s=0.2)
+    return TableLog(LocalStore(str(folder)), torn_commit_max_s=0.2)
 
 
 def batches(

@@ -17,7 +17,7 @@ from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.policy import Requests
 from tailer.feed.run import Feed
 from tailer.log.history import start_offset
-from tailer.log.table import DeltaLog
+from tailer.log.table import TableLog
 from tailer.offsets.local import LocalOffsetStore
 from tailer.sink import Sink, load_sink
 from tailer.store.local import LocalStore
@@ -27,11 +27,11 @@ from tailer.testing.table import TableBuilder
 __all__ = ["SCHEMA", "Rig", "start_at"]
 
 SCHEMA = pa.schema([("id", pa.int64())])
-Start = Callable[[DeltaLog], Awaitable[Offset]]
+Start = Callable[[TableLog], Awaitable[Offset]]
 
 
 def start_at(where: str) -> Start:
-    async def start(log: DeltaLog) -> Offset:
+    async def start(log: TableLog) -> Offset:
         return await start_offset(log, where)
 
     return start
@@ -67,7 +67,7 @@ class Rig:
         sink = sink or load_sink("jsonl").from_options({"path": str(self.output)}, Path())
         return Feed(
             name="orders",
-            log=DeltaLog(store, torn_commit_max_s=0.1),
+            log=TableLog(store, torn_commit_max_s=0.1),
             sink=FaultySink(sink, script),
             offsets=FaultyOffsetStore(self.offsets, script),
             start=start_at(start),

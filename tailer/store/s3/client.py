@@ -31,7 +31,7 @@ from yarl import URL
 
 from tailer.backoff import Backoff
 from tailer.errors import ConfigError, TailerError, TransientError
-from tailer.store.ahead import Budget
+from tailer.store.budget import Budget
 from tailer.store.s3.errors import (
     EXPIRED,
     Answer,

@@ -34,7 +34,7 @@ async def list_folders(address: str, options: Mapping[str, Any]) -> list[str]:
     try:
         while True:
             answer = await client.request(
-                Call("list", "GET", bucket, query=query, check=_check), Traffic()
+                Call("list", "GET", bucket, query=query, check=_check_answer), Traffic()
             )
             if answer.status != 200:
                 raise refusal(answer, "list", bucket, prefix)
@@ -47,7 +47,7 @@ async def list_folders(address: str, options: Mapping[str, Any]) -> list[str]:
         await SharedClients.give_back(client)
 
 
-def _check(answer: Answer) -> None:
+def _check_answer(answer: Answer) -> None:
     if answer.status == 200:
         parse_page(answer.body)
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError, TableError, TransientError, first_error
 from tailer.store import FileStatus, StoreTraits
-from tailer.store.ahead import Budget
+from tailer.store.budget import Budget
 from tailer.store.ranged import Ahead, RangedReader
 from tailer.store.s3.client import Call, S3Client
 from tailer.store.s3.errors import Answer, Unfit, refusal

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -22,11 +22,13 @@ import anyio.to_thread
 
 from tailer.errors import DataLoss, TableError, spilling
 from tailer.sharing.answers import Line, SharedFile
-from tailer.sharing.client import Answer, Query, SharingClient
+from tailer.sharing.client import SharingClient
 from tailer.sharing.http import Refused
 from tailer.sharing.model import EndOfStream, Table
+from tailer.sharing.query import Answer, Query
 from tailer.store.shared.links import LinkTable, Origin
-from tailer.store.shared.spool import Spool, append_actions, complete_removes
+from tailer.store.shared.ranges import CommitRange
+from tailer.store.shared.spool import Spool, append_actions
 from tailer.store.shared.state import SharedState, Timeline, feed_enabled
 
 __all__ = ["ChangeRequests", "SharedLog", "Spooled"]
@@ -45,29 +47,6 @@ class Spooled:
 
     file: Path
     mtime_ms: int
-
-
-@dataclass(slots=True)
-class _Range:
-    """The commits of the versions ``first`` to ``last``, as they are gathered and then kept."""
-
-    origin: Origin
-    folder: Path
-    timeline: Timeline
-    last: int
-    times: dict[int, int] = field(default_factory=dict)
-    # Of each version with removes: the partition columns that all of them have values of.
-    removes: dict[int, set[str]] = field(default_factory=dict)
-
-    @property
-    def first(self) -> int:
-        return self.origin.first
-
-    def holds(self, version: int) -> bool:
-        return self.first <= version <= self.last
-
-    def file(self, version: int) -> Path:
-        return self.folder / f"{version:020d}.json"
 
 
 class SharedLog:
@@ -92,7 +71,7 @@ class SharedLog:
         self._links = links
         self._requests = requests
         self._span = versions_per_request
-        self._ranges: list[_Range] = []
+        self._ranges: list[CommitRange] = []
         self._states: dict[int, SharedState] = {}
         self._times: dict[int, int] = {}
         self._sidecar: tuple[Origin, Path] | None = None
@@ -135,7 +114,7 @@ class SharedLog:
             "start at a newer version, or with a snapshot",
         )
 
-    async def _fetch(self, first: int, last: int) -> _Range:
+    async def _fetch(self, first: int, last: int) -> CommitRange:
         if self._requests == "derived":
             return await self._range("files", first, last)
         if self._requests == "cdf":
@@ -160,7 +139,7 @@ class SharedLog:
             return await self._feed(first, first if refusal else last)
         return await self._by_properties(found, last, refusal)
 
-    async def _feed(self, first: int, last: int) -> _Range:
+    async def _feed(self, first: int, last: int) -> CommitRange:
         """The feed of a range; of its first version alone, if a later one has none."""
         try:
             return await self._range("changes", first, last)
@@ -169,7 +148,9 @@ class SharedLog:
                 raise
             return await self._range("changes", first, first)
 
-    async def _by_properties(self, found: _Range, last: int, refusal: Refused | None) -> _Range:
+    async def _by_properties(
+        self, found: CommitRange, last: int, refusal: Refused | None
+    ) -> CommitRange:
         """The part of a range of files in which the table has no feed; or the feed of the part,
         from its first version on, in which it has one."""
         timeline, first = found.timeline, found.first
@@ -195,15 +176,12 @@ class SharedLog:
             return self._client.query(self._table, query)
         return self._client.query(self._table, Query(version=origin.first))
 
-    async def _range(self, kind: str, first: int, last: int) -> _Range:
-        """One request's commits, written as they come.
-
-        The end of a range is a hint: what lies beyond it is dropped.
-        """
+    async def _range(self, kind: str, first: int, last: int) -> CommitRange:
+        """One request's commits, written as they come."""
         self._made += 1
         origin = Origin(kind, first, last)
         folder = self._folder / f"range-{self._made}"
-        found = _Range(origin, folder, Timeline(first), last)
+        found = CommitRange(origin, folder, Timeline(first), last)
         async with self._ask(origin) as answer:
             with spilling(None):
                 folder.mkdir()
@@ -211,7 +189,7 @@ class SharedLog:
             try:
                 async with aclosing(answer.lines()) as lines:
                     async for line in lines:
-                        await self._take(found, line, spool)
+                        await found.take(line, spool)
                 await spool.flush()
                 await self._finish(found)
             except BaseException:
@@ -219,68 +197,22 @@ class SharedLog:
                 raise
         return found
 
-    async def _take(self, found: _Range, line: Line, spool: Spool) -> None:
-        if isinstance(line, EndOfStream):
-            return
-        if not isinstance(line, SharedFile):
-            if line.version is None or line.version <= found.last:
-                found.timeline.take(line)
-            return
-        version = line.version
-        if version is None:
-            if found.first != found.last:
-                raise TableError("a file of the sharing server's answer lacks its version")
-            version = found.first
-        if version < found.first:
-            raise TableError(
-                f"the sharing server gave a file of version {version}, and version {found.first} "
-                "and later were asked for"
-            )
-        if version <= found.last:
-            if line.timestamp_ms is not None:
-                found.times.setdefault(version, line.timestamp_ms)
-            if line.kind == "remove":
-                named = set(line.action.get("partitionValues") or ())
-                found.removes[version] = found.removes.get(version, named) & named
-            await spool.add(found.file(version), line)
-
-    async def _finish(self, found: _Range) -> None:
-        """Complete the commits by what the whole answer tells: their times and states."""
-        timeline = found.timeline
-        if timeline.complete and timeline.changes_unstamped:
+    async def _finish(self, found: CommitRange) -> None:
+        """Complete the commits, once the whole answer is there."""
+        if found.timeline.complete and found.timeline.changes_unstamped:
             async with self._client.metadata(self._table) as answer:
                 now = await _states(answer, 0)
-            timeline.widen(now.at(0).protocol)
+            found.timeline.widen(now.at(0).protocol)
         before = self._states.get(found.first - 1)
         if before is None and found.first > 0:
             with suppress(Refused):
                 before = await self._state(found.first - 1)
         time = self._times.get(found.first - 1)
-        if time is None and found.times:
-            start = min(found.times)
-            time = found.times[start] - (start - found.first) - 1
-        for version in range(found.first, found.last + 1):
-            after = timeline.at(version)
-            if found.origin.kind == "changes":
-                after = after.with_feed()
-            if before is None and version > 0 and version not in found.removes:
-                # The state before can't be had, and nothing in this version depends on it.
-                before = after
-            time = found.times.get(version, time)
-            if time is None:
-                time = _created(after)
-            found.times[version] = time
-            if before is not None and version in found.removes:
-                lacking = before.partition_keys() - found.removes[version]
-                await anyio.to_thread.run_sync(complete_removes, found.file(version), lacking)
-            info = {"inCommitTimestamp": time}
-            lines = [{"commitInfo": info}, *after.actions(before)]
-            append_actions(found.file(version), lines)
-            before = after
+        await anyio.to_thread.run_sync(found.finish, before, time)
 
-    async def _keep(self, found: _Range) -> None:
+    async def _keep(self, found: CommitRange) -> None:
         self._ranges.append(found)
-        self._remember(found.last, found.timeline.at(found.last), found)
+        self._remember(found.last, found.state(found.last))
         for version, time in found.times.items():
             self._times[version] = time
         while len(self._ranges) > _RANGES_KEPT:
@@ -288,15 +220,13 @@ class SharedLog:
         oldest = self._ranges[0].first - 1
         self._times = {v: t for v, t in self._times.items() if v >= oldest}
 
-    def _remember(self, version: int, state: SharedState, found: _Range | None = None) -> None:
-        if found is not None and found.origin.kind == "changes":
-            state = state.with_feed()
+    def _remember(self, version: int, state: SharedState) -> None:
         self._states.pop(version, None)
         self._states[version] = state
         while len(self._states) > _STATES_KEPT:
             self._states.pop(next(iter(self._states)))
 
-    async def _forget(self, found: _Range) -> None:
+    async def _forget(self, found: CommitRange) -> None:
         await anyio.to_thread.run_sync(lambda: shutil.rmtree(found.folder, ignore_errors=True))
         self._links.drop(found.origin)
 
@@ -307,7 +237,7 @@ class SharedLog:
         """The time of a version in epoch ms, as far as an answer told it: otherwise 0."""
         known = self._times.get(version)
         if known is None and (state := self._states.get(version)) is not None:
-            return _created(state)
+            return state.created_ms
         return known or 0
 
     # Snapshots
@@ -454,8 +384,3 @@ async def _states(answer: Answer, version: int) -> Timeline:
                 break
     timeline.at(version)  # says what is lacking
     return timeline
-
-
-def _created(state: SharedState) -> int:
-    created = state.metadata.get("createdTime")
-    return created if isinstance(created, int) and not isinstance(created, bool) else 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tailer.delta.actions import Metadata, Protocol, action_of
+from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.features import FEATURES
+from tailer.delta.parsing import action_of
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 from tailer.sharing.answers import MetadataLine, ProtocolLine
@@ -45,6 +46,12 @@ class SharedState:
             return set()
         state = TableState.of(protocol, metadata)
         return {state.physical_name(f) for f in state.partition_fields()}
+
+    @property
+    def created_ms(self) -> int:
+        """When the table was made, in epoch ms; 0: not known."""
+        created = self.metadata.get("createdTime")
+        return created if isinstance(created, int) and not isinstance(created, bool) else 0
 
     def with_feed(self) -> SharedState:
         """The state of a version whose change data feed the server gave: then it has one.
@@ -93,11 +100,11 @@ class Timeline:
         if self._characters > _CHARACTERS_MAX:
             raise TableError("the sharing server's answer has too much metadata to be a table's")
         if isinstance(line, ProtocolLine):
-            _check(line.protocol, "minReaderVersion", int)
+            _check_kind(line.protocol, "minReaderVersion", int)
             self.protocols[self._since(line.version, self.protocols)] = line.protocol
         else:
-            _check(line.metadata, "id", str)
-            _check(line.metadata, "schemaString", str)
+            _check_kind(line.metadata, "id", str)
+            _check_kind(line.metadata, "schemaString", str)
             self.metadata[self._since(line.version, self.metadata)] = line.metadata
 
     def _since(self, version: int | None, known: dict[int, dict[str, Any]]) -> int:
@@ -136,7 +143,7 @@ class Timeline:
         return next((v for v in versions if (self.feed_at(v) is True) is on), None)
 
 
-def _check(values: dict[str, Any], key: str, kind: type) -> None:
+def _check_kind(values: dict[str, Any], key: str, kind: type) -> None:
     if not isinstance(values.get(key), kind):
         raise TableError(f"{key} is missing in the sharing server's answer")
 

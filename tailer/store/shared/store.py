@@ -247,7 +247,7 @@ class SharingStore:
                 return hint[offset:end], FileStatus("_last_checkpoint", len(hint), 0, "")
             made = await self._made(location)
             status = await _status(location, made)
-            return await anyio.to_thread.run_sync(_read, made.file, offset, length), status
+            return await anyio.to_thread.run_sync(_read_file, made.file, offset, length), status
 
     async def _made(self, location: str) -> Spooled:
         """A file of the log, made if it is not there yet. Raises FileNotFoundError."""
@@ -333,7 +333,7 @@ async def _status(location: str, made: Spooled) -> FileStatus:
     return FileStatus(name, size, made.mtime_ms, name)
 
 
-def _read(file: Path, offset: int, length: int | None) -> bytes:
+def _read_file(file: Path, offset: int, length: int | None) -> bytes:
     with file.open("rb") as f:
         f.seek(offset)
         return f.read() if length is None else f.read(length)

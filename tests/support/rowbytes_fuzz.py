@@ -1,6 +1,6 @@
-"""Calls the compiled part with all that may be wrong: `python columns_fuzz.py FILE ROUNDS SEED`.
+"""Calls the compiled part with all that may be wrong: `python rowbytes_fuzz.py FILE ROUNDS SEED`.
 
-Run by `test_compiled_columns.py` with an extension that watches each address and each sum.
+Run by `test_compiled_rowbytes.py` with an extension that watches each address and each sum.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NUMBERS = (0, 1, 2, 3, 7, 8, 9, 63, 64, -1, -2, 2**31 - 1, 2**31, 2**32, 2**61 -
 
 
 def loaded(file: str) -> Any:
-    spec = importlib.util.spec_from_file_location("tailer._columns", file)
+    spec = importlib.util.spec_from_file_location("tailer._rowbytes", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

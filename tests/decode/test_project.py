@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.decode.columns import FileFields, converter, find_field
 from tailer.decode.naming import translated
+from tailer.decode.project import FileFields, converter, find_field
 from tailer.delta.schema import VARIANT, DataType, StructField, StructType, arrow_type, parse_schema
 from tailer.errors import CorruptRow
 from tests.support.feeds import refusal

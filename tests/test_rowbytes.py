@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.columns import Column, Text, has_escapes, join
+from tailer.rowbytes import Column, Text, has_escapes, join
 
 pytestmark = pytest.mark.usefixtures("way")
 

@@ -1,6 +1,6 @@
 """From a batch of changes to records in partitions: encoding, routing, and what is too large.
 
-In pieces, which another thread encodes: see :mod:`sinks.kafka.ahead`.
+In pieces, which another thread encodes: see :mod:`sinks.kafka.encode_ahead`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.records import Encoder, Records
-from sinks.kafka.ahead import Pieces, slices
 from sinks.kafka.cluster import Topic
 from sinks.kafka.driver import Driver
+from sinks.kafka.encode_ahead import Pieces, slices
 from sinks.kafka.partitioner import partitions_of_keys
 from sinks.kafka.record_batch import record_sizes
 from tailer.changes import ChangeBatch
 from tailer.errors import SinkRejected
 
-__all__ = ["Publisher", "single_record"]
+__all__ = ["TopicWriter", "single_record"]
 
 #: So many bytes of rows are encoded at a time.
 _PIECE_BYTES = 2 * 1024 * 1024
@@ -36,7 +36,7 @@ def single_record(key: bytes | None, value: bytes, timestamp_ms: int) -> Records
     return Records(keys, pa.array([value], pa.binary()), (), timestamp_ms)
 
 
-class Publisher:
+class TopicWriter:
     """Sends the records of batches to one topic, and of those that are too large a note to
     another, if there is one."""
 
@@ -63,7 +63,7 @@ class Publisher:
         pieces = slices(batch, batch.num_rows or 1, _PIECE_BYTES)
         return Pieces(pieces, self._encode, self._threads)
 
-    def publish(self, batch: ChangeBatch, pieces: Pieces[list[_Encoded]] | None = None) -> int:
+    def write(self, batch: ChangeBatch, pieces: Pieces[list[_Encoded]] | None = None) -> int:
         """Send a batch's records; returns how many there were, without tombstones. ``pieces`` is
         what :meth:`begin` has given for it, if that was called.
 

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, Rows
+from tailer.decode.comparison import file_refs
 from tailer.decode.equal import differ
 from tailer.decode.variant import canonical_variants
 
 __all__ = ["equal_images"]
 
-#: The rows of one side, by the reference of their file's position 0.
+#: The rows of one side, by the number of their file.
 Kept = Mapping[int, Sequence[Rows]]
 
 _ROWS_AT_ONCE = 65_536
@@ -50,8 +51,8 @@ def equal_images(left: Kept, came: Kept, updated: pa.Table) -> pa.Int64Array | N
 def _joined(kept: Kept) -> tuple[pa.Int64Array, list[pa.Array]]:
     """The references of all rows, and their data columns in the same order."""
     refs, batches = [pa.array([], pa.int64())], []
-    for base, many in kept.items():
-        refs += [pc.add(rows.positions, pa.scalar(base, pa.int64())) for rows in many]
+    for number, many in kept.items():
+        refs += [file_refs(number, rows.positions) for rows in many]
         batches += [rows.batch for rows in many]
     columns = [batch.columns[: -len(METADATA_FIELDS)] for batch in batches]
     return pa.concat_arrays(refs), [pa.concat_arrays(parts) for parts in zip(*columns, strict=True)]

@@ -463,14 +463,14 @@ static PyMethodDef functions[] = {
 
 static int filled(PyObject *module)
 {
-    /* Raised with each change of what the functions take or give; see columns.py. */
+    /* Raised with each change of what the functions take or give; see rowbytes.py. */
     return PyModule_AddIntConstant(module, "INTERFACE", 1) ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, filled}, {0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_columns", NULL, 0, functions, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_rowbytes", NULL, 0, functions, slots, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__columns(void) { return PyModuleDef_Init(&definition); }
+PyMODINIT_FUNC PyInit__rowbytes(void) { return PyModuleDef_Init(&definition); }

@@ -1,6 +1,6 @@
 """Columns of bytes put together row by row, in C where that is compiled, else by Arrow.
 
-``native`` is the compiled module (``_columns.c``), or None: where there was no compiler, where it
+``native`` is the compiled module (``_rowbytes.c``), or None: where there was no compiler, where it
 is of another version than this file, or where the environment has TAILER_NATIVE=0. Both ways give
 the same bytes.
 """
@@ -27,10 +27,10 @@ __all__ = [
     "native",
 ]
 
-#: The version of ``_columns.c`` that this file goes with.
+#: The version of ``_rowbytes.c`` that this file goes with.
 _INTERFACE = 1
 
-#: The kinds of parts, as ``_columns.c`` numbers them.
+#: The kinds of parts, as ``_rowbytes.c`` numbers them.
 RAW, TEXT, QUOTED, SIZED, OPTIONAL = 1, 2, 3, 4, 5
 
 _NULL, _QUOTE, _EMPTY = pa.scalar("null"), pa.scalar('"'), pa.scalar("")
@@ -43,10 +43,10 @@ def loaded() -> ModuleType | None:
     if os.environ.get("TAILER_NATIVE") == "0":
         return None
     try:
-        from tailer import _columns
+        from tailer import _rowbytes
     except ImportError:
         return None
-    return _columns if _columns.INTERFACE == _INTERFACE else None
+    return _rowbytes if _rowbytes.INTERFACE == _INTERFACE else None
 
 
 native: Any = loaded()
@@ -109,7 +109,7 @@ def _native_part(part: Column) -> object:
 
 
 def array_part(array: pa.Array, kind: int, constant: bytes | None = None) -> tuple[object, ...]:
-    """A string or binary array as ``_columns.c`` takes it."""
+    """A string or binary array as ``_rowbytes.c`` takes it."""
     validity, ends, data = array.buffers()
     if ends is None:  # an array of no values may have no offsets
         ends = pa.py_buffer(bytes(4 * (array.offset + len(array) + 1)))

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.columns import RAW, SIZED, array_part, loaded
+from tailer.rowbytes import RAW, SIZED, array_part, loaded
 from tests.support.components import require
 from tests.support.source import ROOT
 
@@ -22,7 +22,7 @@ from tests.support.source import ROOT
 @pytest.fixture(scope="module")
 def native() -> Any:
     found = loaded()
-    require("tailer._columns, which needs a C compiler,", found is not None)
+    require("tailer._rowbytes, which needs a C compiler,", found is not None)
     return found
 
 
@@ -115,11 +115,11 @@ def test_nothing_that_is_given_is_read_or_added_up_beyond_its_bounds(tmp_path: P
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-g", "-O1", "-fsanitize=address,undefined",
          "-fno-sanitize-recover=undefined", "-DPy_LIMITED_API=0x030b0000",
-         "-I", sysconfig.get_path("include"), str(ROOT / "tailer" / "_columns.c"), "-o", built],
+         "-I", sysconfig.get_path("include"), str(ROOT / "tailer" / "_rowbytes.c"), "-o", built],
         check=True, timeout=60,
     )  # fmt: skip
     rounds, seed = 20 * int(os.environ.get("TAILER_TORTURE_ROUNDS", "500")), random.randrange(2**32)
-    program = str(ROOT / "tests" / "support" / "columns_fuzz.py")
+    program = str(ROOT / "tests" / "support" / "rowbytes_fuzz.py")
     done = subprocess.run(
         [sys.executable, program, built, str(rounds), str(seed)],
         env={

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.delta.views import plain_type, without_views
+from tailer.delta.arrow_views import plain_type, without_views
 
 TEXT, BYTES = pa.string_view(), pa.binary_view()
 LONG = "a text that is too long to be kept within its view"

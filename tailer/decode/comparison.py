@@ -1,0 +1,200 @@
+"""The two sides of a rewrite, and their rows as the engine gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
+from tailer.decode.options import DecodeOptions, DiffOptions
+from tailer.decode.output import output_schema
+from tailer.decode.row_cache import RowCache
+from tailer.decode.rows import OpenFile, Skip, decode_file
+from tailer.decode.side_by_side import Decoded, FileRows, alike, pairable, side_by_side
+from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, REF_FIELDS, RowStream
+from tailer.decode.tracking import TRACKED, tracked_rows
+from tailer.decode.variant import canonical_variants
+from tailer.decode.vectors import RowSelection, bitmap_of, positions_of
+from tailer.delta.snapshot import TableState
+
+__all__ = ["Comparison", "Positions", "file_refs", "refs_by_file"]
+
+#: Rows of one side: positions by the number of the file.
+Positions: TypeAlias = Mapping[int, BitMap64]
+
+#: A row's reference in the engine: file number and position in one 64-bit integer.
+_POSITION_BITS = 40
+_POSITION_MASK = (1 << _POSITION_BITS) - 1
+
+#: So many rows tell which file is the rewrite of which.
+_HEAD_ROWS = 64
+
+_NO_PAIRS: Mapping[int, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The files that leave and those that come, to be compared in the schema ``after``, whichever
+    schema their rows are written out in.
+
+    ``decode`` are the options of the output. ``only`` and ``columns`` restrict a second look to
+    some rows and columns; None: all.
+    """
+
+    leaving: Sequence[ChangeFile]
+    coming: Sequence[ChangeFile]
+    after: TableState
+    open_file: OpenFile
+    decode: DecodeOptions
+    options: DiffOptions = field(default_factory=DiffOptions)
+    only: tuple[Positions, Positions] | None = None
+    columns: tuple[str, ...] | None = None
+
+    def restricted(
+        self, only: tuple[Positions, Positions], columns: tuple[str, ...] | None = None
+    ) -> Comparison:
+        """The same files with only these rows and columns."""
+        return replace(self, only=only, columns=columns)
+
+    def reusable(self) -> tuple[bool, bool]:
+        """Of each side, whether rows decoded here are also those of the output."""
+        if self.decode.columns is not None:
+            return False, False
+        left, came = (
+            all((self.decode.target or f.state) == self.after for f in files)
+            for files in (self.leaving, self.coming)
+        )
+        return left, came
+
+    def pairs(self) -> dict[int, int]:
+        """The files that leave and may each have been rewritten as one that comes, by number."""
+        if not pairable(self.leaving, self.coming):
+            return {}
+        left, came = (
+            [self._head(side, number) for number in range(len(files))]
+            for side, files in ((LEAVING, self.leaving), (COMING, self.coming))
+        )
+        return alike(left, came)
+
+    def _head(self, side: int, number: int) -> Rows | None:
+        """The first few rows of a file; its bytes are counted when all of it is read."""
+        few = replace(self.decode, batch_rows_max=_HEAD_ROWS, on_read=None)
+        with closing(self._rows(side, number, few)) as rows:
+            return next(rows, None)
+
+    def value_rows(
+        self, pairs: Mapping[int, int] = _NO_PAIRS, cache: RowCache | None = None
+    ) -> RowStream:
+        """The rows of both sides with their references; placed ones where ``pairs`` are read side
+        by side."""
+        data = list(output_schema(self.after, self.columns))[: -len(METADATA_FIELDS)]
+        # Columns go by number: two names of a table may differ by their case alone, or be reserved.
+        numbered = [pa.field(f"c{i}", f.type) for i, f in enumerate(data)]
+        schema = pa.schema([*REF_FIELDS, *numbered, *([OTHER_FIELD] if pairs else [])])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for found in self.decoded(pairs, cache):
+                rows = found.rows
+                arrays = [
+                    pa.repeat(pa.scalar(found.side, pa.int8()), len(rows.positions)),
+                    file_refs(found.number, rows.positions),
+                    *_comparable(rows.batch.columns[: len(data)], found.side),
+                ]
+                if found.came is not None:
+                    arrays.append(file_refs(*found.came))
+                elif pairs:
+                    arrays.append(pa.nulls(len(rows.positions), pa.int64()))
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+        return RowStream(schema, batches())
+
+    def decoded(
+        self, pairs: Mapping[int, int] = _NO_PAIRS, cache: RowCache | None = None
+    ) -> Generator[Decoded, None, None]:
+        """The rows of all files; two at a time where one is the rewrite of the other.
+
+        Without ``pairs`` all rows go into the cache, else those that differ.
+        """
+        for side, number, _ in self._files():
+            if side == LEAVING and cache is not None and number in pairs:
+                other = pairs[number]
+                left = FileRows(LEAVING, number, self._rows(LEAVING, number))
+                came = FileRows(COMING, other, self._rows(COMING, other))
+                yield from side_by_side(left, came, cache)
+            elif side == LEAVING or number not in pairs.values():
+                for rows in self._rows(side, number):
+                    if cache is not None and not pairs:
+                        cache.add(side, number, rows)
+                    yield Decoded(side, number, rows)
+
+    def tracked(self) -> Iterator[tuple[int, pa.Int64Array, pa.RecordBatch]]:
+        """Side, references and tracking columns of all rows."""
+        for side, number, file in self._files():
+            source, selection = self.open_file(file)
+            with source:
+                for rows in tracked_rows(source, file, selection, self.decode.on_read):
+                    yield side, file_refs(number, rows.column(0)), rows
+
+    def tracked_stream(self) -> RowStream:
+        """As :meth:`tracked`, for the engine."""
+        schema = pa.schema([*REF_FIELDS, *list(TRACKED)[1:]])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for side, refs, rows in self.tracked():
+                sided = pa.repeat(pa.scalar(side, pa.int8()), len(refs))
+                yield pa.RecordBatch.from_arrays([sided, refs, *rows.columns[1:]], schema=schema)
+
+        return RowStream(schema, batches())
+
+    def _files(self) -> Iterator[tuple[int, int, ChangeFile]]:
+        for side, files in ((LEAVING, self.leaving), (COMING, self.coming)):
+            for number, file in enumerate(files):
+                yield side, number, file
+
+    def _rows(
+        self, side: int, number: int, decode: DecodeOptions | None = None
+    ) -> Generator[Rows, None, None]:
+        file = (self.leaving, self.coming)[side][number]
+        source, selection = self.open_file(file)
+        if self.only is not None:
+            selection = RowSelection.of(self.only[side].get(number, BitMap64()), None)
+        version = next(f.version for f in (*self.leaving, *self.coming))
+        options = replace(
+            decode or self.decode,
+            target=self.after,
+            target_version=version,
+            columns=self.columns,
+            own_columns=True,
+        )
+        with source:
+            yield from decode_file(source, file, selection, options, Skip())
+
+
+def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
+    """Variants in the form that equal ones share; those of placed rows were compared already."""
+    return columns if side == PLACED else [canonical_variants(c) for c in columns]
+
+
+def file_refs(number: int, positions: pa.Int64Array) -> pa.Int64Array:
+    """The references of rows at these positions of a file."""
+    return pc.add(positions, pa.scalar(number << _POSITION_BITS, pa.int64()))
+
+
+def refs_by_file(references: BitMap64) -> dict[int, BitMap64]:
+    """References by file: file number -> positions."""
+    refs = positions_of(references)
+    numbers = pc.shift_right(refs, pa.scalar(_POSITION_BITS, pa.int64()))
+    positions = pc.bit_wise_and(refs, pa.scalar(_POSITION_MASK, pa.int64()))
+    found: dict[int, BitMap64] = {}
+    at = 0
+    for entry in pc.value_counts(numbers).to_pylist():
+        found[entry["values"]] = bitmap_of(positions.slice(at, entry["counts"]))
+        at += entry["counts"]
+    return found

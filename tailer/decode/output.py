@@ -1,0 +1,110 @@
+"""The columns of the output, and what makes each of them from one data file."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailer.changes import METADATA_FIELDS, ChangeFile
+from tailer.decode.calendar import calendar_of
+from tailer.decode.naming import in_file
+from tailer.decode.options import DecodeOptions
+from tailer.decode.project import Convert, FileFields, converter, find_field
+from tailer.delta.arrow_views import plain_type
+from tailer.delta.partitions import partition_scalar, partition_text
+from tailer.delta.schema import StructField, arrow_schema, arrow_type
+from tailer.delta.snapshot import TableState
+from tailer.errors import CorruptLog, CorruptRow, UnsupportedTable
+
+__all__ = ["Part", "Projection", "check_names", "output_schema"]
+
+#: A column of the output: a column of the file with its conversion, or a constant (pa.Scalar).
+Part: TypeAlias = tuple[str, Convert] | Any
+
+
+def check_names(state: TableState, columns: tuple[str, ...] | None = None) -> None:
+    """Raises :class:`UnsupportedTable` where one of these columns (None: all of the state's) has
+    the name of a metadata column: nobody could tell the two apart."""
+    wanted = state.schema.names if columns is None else columns
+    for reserved in METADATA_FIELDS:
+        if reserved.name in wanted and reserved.name in state.schema.names:
+            raise UnsupportedTable(
+                f"the table has a column {reserved.name!r}, and that is a column of every change",
+                hint="rename the column, or leave it out by --columns or by the feed's columns",
+            )
+
+
+def output_schema(state: TableState, columns: tuple[str, ...] | None = None) -> pa.Schema:
+    """The Arrow schema of a state's change rows: data columns, then the three metadata columns."""
+    schema = arrow_schema(state.schema)
+    if columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns if name in schema.names])
+    return pa.schema([*schema, *METADATA_FIELDS])
+
+
+class Projection:
+    """What makes the data columns from one file.
+
+    What the file has, and its own state's columns by their physical names, is looked up once for
+    all columns of the output, of which there may be thousands.
+    """
+
+    def __init__(self, parquet: pq.ParquetFile, file: ChangeFile, options: DecodeOptions) -> None:
+        state = file.state
+        self._file = file
+        self._options = options
+        self._present = FileFields(f.with_type(plain_type(f.type)) for f in parquet.schema_arrow)
+        self._calendar = calendar_of(parquet.metadata.metadata)
+        self._partitions = {state.physical_name(f): f for f in state.partition_fields()}
+        self._own = {state.physical_name(f).lower() for f in state.schema}
+        schema, mapping = state.schema, state.mapping
+        if options.target is not None:
+            schema, mapping = in_file(
+                options.target, options.target_version, file, options.removals
+            )
+        fields = {f.name: f for f in schema}
+        wanted = fields if options.columns is None else options.columns
+        self.parts = [self._part(fields[name], mapping) for name in wanted if name in fields]
+
+    def names(self) -> list[str]:
+        """The file's columns that are needed."""
+        return [part[0] for part in self.parts if isinstance(part, tuple)]
+
+    def _part(self, field: StructField, mapping: str) -> Part:
+        """What makes one data column.
+
+        Partition values go by the name that they have in the file's own state, and the log's value
+        wins where the file has the column too (IcebergCompat).
+        """
+        physical = field.name if mapping == "none" else field.physical_name
+        if physical in self._partitions:
+            return self._partition_value(field, self._partitions[physical])
+        found = None
+        if not self._options.own_columns or physical.lower() in self._own:
+            found = find_field(self._present, field, mapping)
+        if found is None:
+            return pa.scalar(None, arrow_type(field.type))
+        name, source = found[1].name, found[1].type
+        convert = converter(source, field.type, mapping, field.name, self._calendar)
+        return name, convert
+
+    def _partition_value(self, field: StructField, own: StructField) -> pa.Scalar:
+        """The value of a column that is ``own`` in the file's own state."""
+        zone = self._options.writer_timezone
+        text = partition_text(
+            self._file.partition_values,
+            self._file.state.physical_name(own),
+            absent_is_null=self._file.change_type is None,
+        )
+        try:
+            return partition_scalar(text, field.type, zone)
+        except CorruptLog:
+            if own.type == field.type:
+                raise
+            partition_scalar(text, own.type, zone)
+            raise CorruptRow(
+                f"the partition value {text!r} can't be read in the later type of the column "
+                f"{field.name!r}"
+            ) from None

@@ -1,0 +1,98 @@
+"""Changed rows that the comparison has decoded already, kept so that no file is read a second time.
+
+The cache is bounded in bytes and only ever saves time: a file whose changed rows are not all in it
+is decoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
+from tailer.decode.rows import Skip, given_kinds
+from tailer.decode.vectors import positions_within
+
+__all__ = ["RowCache", "kept_rows", "settled"]
+
+
+class RowCache:
+    """Rows by side and file; at most ``bytes_max`` of them.
+
+    ``sides`` says of each side whether its rows are of any use later.
+    """
+
+    def __init__(self, bytes_max: int, sides: tuple[bool, bool]) -> None:
+        self._sides = sides
+        self._bytes_left = bytes_max
+        self._kept: dict[tuple[int, int], list[Rows]] = {}
+        self._dropped: set[tuple[int, int]] = set()
+
+    @property
+    def complete(self) -> bool:
+        """Whether no file was given up."""
+        return not self._dropped
+
+    def restricted(self, sides: tuple[bool, bool]) -> RowCache:
+        """The same rows of these sides only."""
+        for place in [place for place in self._kept if not sides[place[0]]]:
+            self.drop(*place)
+        return self
+
+    def add(self, side: int, number: int, rows: Rows) -> None:
+        """Keep these rows, unless the file was given up or this would be too much."""
+        place = side, number
+        if place in self._dropped or not self._sides[side]:
+            return
+        self._bytes_left -= int(rows.batch.nbytes)
+        if self._bytes_left < 0:
+            self.drop(side, number)
+        else:
+            self._kept.setdefault(place, []).append(rows)
+
+    def drop(self, side: int, number: int) -> None:
+        """Give this file up: it will be decoded again."""
+        self._dropped.add((side, number))
+        for rows in self._kept.pop((side, number), []):
+            self._bytes_left += int(rows.batch.nbytes)
+
+    def of(self, side: int) -> dict[int, list[Rows]]:
+        """What is kept of one side, by the number of the file."""
+        return {n: rows for (s, n), rows in self._kept.items() if s == side}
+
+
+def settled(file: ChangeFile, kept: Sequence[Rows]) -> tuple[Rows, ...] | None:
+    """The changed rows of a work order, from those that were kept; None if some are missing."""
+    wanted = file.rows or BitMap64()
+    found, count = [], 0
+    for rows in kept:
+        here = _members(rows.positions, wanted)
+        if not len(here):
+            continue
+        count += len(here)
+        some = rows
+        if len(here) < len(rows.positions):
+            some = rows.filter(pc.is_in(rows.positions, value_set=here))
+        kinds = given_kinds(file, here, here[0].as_py(), here[-1].as_py() + 1)
+        at = some.batch.num_columns - len(METADATA_FIELDS)
+        batch = some.batch.set_column(at, pa.field(CHANGE_TYPE, pa.string()), kinds)
+        found.append(Rows(batch, here, some.row_ids))
+    return tuple(found) if count == len(wanted) else None
+
+
+def _members(positions: pa.Int64Array, wanted: BitMap64) -> pa.Int64Array:
+    """Which of these positions are wanted; they are in ascending order."""
+    here = positions_within(wanted, positions[0].as_py(), positions[-1].as_py() + 1)
+    return here if here.equals(positions) else positions.filter(pc.is_in(positions, value_set=here))
+
+
+def kept_rows(file: ChangeFile, skip: Skip) -> Iterator[Rows]:
+    """As :func:`tailer.decode.rows.decode_file`, of a work order that has its rows with it."""
+    for rows in file.kept or ():
+        passed = min(skip.remaining, rows.batch.num_rows)
+        skip.remaining -= passed
+        if passed < rows.batch.num_rows:
+            yield rows.slice(passed)

@@ -1,0 +1,124 @@
+"""A question about a table, and its answer line by line, over all pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from tailer.errors import TableError, TransientError
+from tailer.sharing.answers import Line, SharedFile, read_line
+from tailer.sharing.http import Refused, heals
+from tailer.sharing.model import EndOfStream, ResponseFormat
+
+__all__ = ["Answer", "Query", "Rounds"]
+
+_EMPTY_PAGES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The body of /query ("Read Data from a Table"). Hints are hints: who sends them filters
+    again. ``version`` and ``timestamp`` are for tables whose history is shared."""
+
+    predicate_hints: tuple[str, ...] = ()
+    json_predicate_hints: str | None = None
+    limit_hint: int | None = None
+    version: int | None = None
+    timestamp: str | None = None
+    starting_version: int | None = None
+    ending_version: int | None = None
+    refresh_token: str | None = None
+    include_refresh_token: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The body; ``{}`` for the newest version's files."""
+        values: dict[str, Any] = {
+            "predicateHints": list(self.predicate_hints) or None,
+            "jsonPredicateHints": self.json_predicate_hints,
+            "limitHint": self.limit_hint,
+            "version": self.version,
+            "timestamp": self.timestamp,
+            "startingVersion": self.starting_version,
+            "endingVersion": self.ending_version,
+            "refreshToken": self.refresh_token,
+            "includeRefreshToken": self.include_refresh_token or None,
+        }
+        return {key: value for key, value in values.items() if value is not None}
+
+
+class Rounds:
+    """Notices pages that lead nowhere: a token that comes again, or empty pages without end."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+        self._empty = 0
+
+    def closed_by(self, token: str, *, empty: bool) -> bool:
+        """Whether going on with this token makes no sense."""
+        mark = blake2b(token.encode(errors="surrogatepass"), digest_size=16).digest()
+        again = mark in self._seen
+        self._seen.add(mark)
+        self._empty = self._empty + 1 if empty else 0
+        return again or self._empty > _EMPTY_PAGES_MAX
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer about a table: ``version`` of its header, ``form`` of its lines.
+
+    ``version`` is the current one for a plain query, the starting one for a range; None where the
+    header is lacking. ``end`` is the end-of-stream action, once :meth:`lines` has come to it.
+    """
+
+    version: int | None
+    form: ResponseFormat
+    _pages: Callable[[str | None], AsyncGenerator[tuple[ResponseFormat, bytes | None], None]]
+    end: EndOfStream | None = field(default=None)
+
+    async def lines(self) -> AsyncGenerator[Line, None]:
+        """The lines, over all pages.
+
+        Raises :class:`TransientError` for an answer that is cut short: by the connection, by half
+        a line, or by the lack of an end-of-stream action that was promised.
+        """
+        token: str | None = None
+        rounds = Rounds()
+        while True:
+            self.end = None
+            empty = True
+            async with aclosing(self._pages(token)) as page:
+                async for form, raw in page:
+                    if raw is None:
+                        self._check_whole()
+                        continue
+                    line = read_line(raw, form)
+                    empty = empty and not isinstance(line, SharedFile)
+                    if isinstance(line, EndOfStream):
+                        self.end = line
+                        if line.error:
+                            raise _broken_off(line.error, line.error_status)
+                    elif line is not None:
+                        yield line
+            following = self.end.next_page_token if self.end is not None else None
+            if following is None:
+                return
+            if rounds.closed_by(following, empty=empty):
+                raise TableError("the sharing server's pages go round in a circle")
+            token = following
+
+    def _check_whole(self) -> None:
+        if self.end is None:
+            raise TransientError(
+                "the sharing server's answer lacks the end-of-stream action that its header "
+                "promises: it was cut short"
+            )
+
+
+def _broken_off(error: str, status: int | None) -> Exception:
+    sentence = f"the sharing server broke off: {error}"
+    if status is None or heals(status):
+        return TransientError(sentence)
+    return Refused(sentence, status)

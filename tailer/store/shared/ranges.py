@@ -1,0 +1,111 @@
+"""The commits of a range of versions, made from one answer of a sharing server.
+
+While the answer comes, each version's files go to the disk, and the rest is noted. Only its end
+tells all states and times: then each commit gets its time, and the actions of what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tailer.errors import TableError
+from tailer.sharing.answers import Line, SharedFile
+from tailer.sharing.model import EndOfStream
+from tailer.store.shared.links import Origin
+from tailer.store.shared.spool import Spool, append_actions, complete_removes
+from tailer.store.shared.state import SharedState, Timeline
+
+__all__ = ["CommitRange"]
+
+
+@dataclass(slots=True)
+class CommitRange:
+    """The commits of the versions ``first`` to ``last``, as they are gathered and then kept."""
+
+    origin: Origin
+    folder: Path
+    timeline: Timeline
+    last: int
+    times: dict[int, int] = field(default_factory=dict)
+    # Of each version with removes: the partition columns that all of them have values of.
+    removes: dict[int, set[str]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        """The first version."""
+        return self.origin.first
+
+    def holds(self, version: int) -> bool:
+        """Whether the range has this version."""
+        return self.first <= version <= self.last
+
+    def file(self, version: int) -> Path:
+        """The file of a version's commit."""
+        return self.folder / f"{version:020d}.json"
+
+    def state(self, version: int) -> SharedState:
+        """The state at a version; the change feed's own answers say that it is enabled."""
+        state = self.timeline.at(version)
+        return state.with_feed() if self.origin.kind == "changes" else state
+
+    async def take(self, line: Line, spool: Spool) -> None:
+        """Take over the answer's next line. Its end is a hint: what lies beyond ``last`` is
+        dropped."""
+        if isinstance(line, EndOfStream):
+            return
+        if not isinstance(line, SharedFile):
+            if line.version is None or line.version <= self.last:
+                self.timeline.take(line)
+            return
+        version = line.version
+        if version is None:
+            if self.first != self.last:
+                raise TableError("a file of the sharing server's answer lacks its version")
+            version = self.first
+        if version < self.first:
+            raise TableError(
+                f"the sharing server gave a file of version {version}, and version {self.first} "
+                "and later were asked for"
+            )
+        if version <= self.last:
+            if line.timestamp_ms is not None:
+                self.times.setdefault(version, line.timestamp_ms)
+            if line.kind == "remove":
+                named = set(line.action.get("partitionValues") or ())
+                self.removes[version] = self.removes.get(version, named) & named
+            await spool.add(self.file(version), line)
+
+    def finish(self, before: SharedState | None, before_ms: int | None) -> None:
+        """Complete the commits. ``before`` and ``before_ms`` are the state and the time of the
+        version before the first one; None: not known."""
+        self._fill_times(before_ms)
+        for version in self._versions():
+            after = self.state(version)
+            removes = self.removes.get(version)
+            if before is None and version > 0 and removes is None:
+                before = after  # nothing in this version depends on it
+            if before is not None and removes is not None:
+                lacking = before.partition_keys() - removes
+                complete_removes(self.file(version), lacking)
+            info = {"commitInfo": {"inCommitTimestamp": self.times[version]}}
+            append_actions(self.file(version), [info, *after.actions(before)])
+            before = after
+
+    def _fill_times(self, before_ms: int | None) -> None:
+        """Give every version a time: its own, or that of the version before it.
+
+        If that is not known either: just before the first known time, or the table's creation.
+        """
+        time = before_ms
+        if time is None and self.times:
+            known = min(self.times)
+            time = self.times[known] - (known - self.first) - 1
+        if time is None:
+            time = self.state(self.first).created_ms
+        for version in self._versions():
+            time = self.times.setdefault(version, time)
+
+    def _versions(self) -> Iterator[int]:
+        yield from range(self.first, self.last + 1)

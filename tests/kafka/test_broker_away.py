@@ -1,0 +1,109 @@
+"""Brokers that are away, or go away: they are waited for."""
+
+from __future__ import annotations
+
+import gc
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from sinks.kafka.sink import KafkaSink
+from tailer.changes import ChangeBatch
+from tailer.errors import TransientError
+from tests.kafka.broker import Broker
+from tests.kafka.sinks import batch, fresh, made, opened, refused
+from tests.kafka.topics import events
+
+pytestmark = pytest.mark.anyio
+DRIVERS = pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address where nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+@DRIVERS
+async def test_a_broker_that_is_away_is_waited_for(nobody: str, driver: str) -> None:
+    sink = made(nobody, fresh(), driver=driver, bootstrap_timeout_ms=500)
+    sentence = await refused(sink, TransientError)
+    assert f"no Kafka broker at {nobody} has answered for 0.5 s" in sentence
+    assert "refused" in sentence.lower()
+
+
+@DRIVERS
+async def test_brokers_that_are_away_leave_no_sockets(nobody: str, driver: str) -> None:
+    def sockets() -> int:
+        found = 0
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):  # the folder's own
+                found += str(descriptor.readlink()).startswith("socket:")
+        return found
+
+    sink = made(nobody, fresh(), driver=driver, bootstrap_timeout_ms=200)
+    gc.collect()
+    before = sockets()
+    gc.disable()  # which would close them some time
+    try:
+        for _ in range(5):
+            await refused(sink, TransientError)
+        assert sockets() <= before
+    finally:
+        gc.enable()
+
+
+async def delivered(sink: KafkaSink, wanted: ChangeBatch) -> None:
+    """Write a batch as a feed does: anew, from what Kafka says, as long as that may help."""
+    while True:
+        try:
+            offset = await sink.open("orders")
+            assert offset is not None
+            if offset < wanted.next_offset:
+                assert offset == wanted.offset
+                await sink.write(wanted)
+        except TransientError:
+            await anyio.sleep(0.2)
+        else:
+            return
+
+
+@DRIVERS
+@pytest.mark.timeout(600)
+@pytest.mark.needs("kafka")
+async def test_a_broker_that_goes_away_is_waited_for(driver: str) -> None:
+    topic = fresh()
+    options: dict[str, Any] = {
+        "driver": driver,
+        "bootstrap_timeout_ms": 500,
+        "delivery_timeout_ms": 2_000,
+        "request_timeout_ms": 1_000,
+        # What a killed broker leaves open is ended after so long at the latest.
+        "transaction_timeout_ms": 5_000,
+    }
+    with Broker() as broker:
+        async with opened(broker.bootstrap, topic, driver=driver) as (patient, _):
+            await patient.write(batch(1, [1]))
+        async with aclosing(made(broker.bootstrap, topic, **options)) as sink:
+            await delivered(sink, batch(1, [1]))  # it is there
+            broker.kill()
+            with pytest.raises(TransientError) as caught:
+                await sink.write(batch(2, [2]))
+            if driver == "librdkafka":
+                # Whoever looks for the last transaction's markers may be the first to miss it.
+                causes = "(?i)refused|no broker is reachable|reset by peer"
+                said = f"it says what its time-outs are due to: {caught.value}"
+                assert re.search(causes, str(caught.value)), said
+            with pytest.raises(TransientError, match="no Kafka broker"):
+                await sink.open("orders")
+            broker.start()
+            await delivered(sink, batch(2, [2]))
+        assert [row["id"] for row in events(broker.bootstrap, topic)] == [1, 2]
