@@ -13,7 +13,8 @@ from tailer.changes import Offset
 from tailer.daemon.retention import Outlook
 from tailer.errors import TailerError, TransientError, healing
 from tailer.feed.metrics import FeedState
-from tailer.feed.policy import FeedPaused, ResnapshotRequest
+from tailer.feed.orders import ResnapshotRequest
+from tailer.feed.policy import FeedPaused
 from tailer.feed.run import Feed, run_feed
 from tailer.feed.selection import Where
 from tailer.offsets import OffsetStore
@@ -34,7 +35,7 @@ class FeedStatus:
 
     Times are in seconds, ``offset`` the saved one; ``seconds_to_loss`` None: nothing unread may be
     removed. ``lease`` is held, waiting (for the process named in ``owner``) or none; ``orders``
-    what its operator wants of it (:meth:`tailer.feed.policy.Requests.to_json`).
+    what its operator wants of it (:meth:`tailer.feed.orders.Orders.to_json`).
     """
 
     name: str
@@ -168,7 +169,7 @@ class Runner:
             try:
                 if not self._offsets.held:
                     await self._take()
-                if feed.requests.paused:
+                if feed.orders.paused:
                     self._wanted = "pause"
                     self.log(logging.INFO, "paused", "paused by an order given before this start")
                     return
@@ -241,16 +242,16 @@ class Runner:
 
     async def _recall(self) -> None:
         """Take up what was ordered before this process had the feed, and keep what was since."""
-        requests = self.feed.requests
+        orders = self.feed.orders
         kept = await self._offsets.load_orders()
-        requests.recall(kept)
+        orders.recall(kept)
         place = await self._place()
         if place is not None:
-            requests.skips = {v for v in requests.skips if v >= place.version}
+            orders.skips = {v for v in orders.skips if v >= place.version}
         if self._resumed:
-            requests.paused = self._resumed = False
-        if requests.kept() != kept:
-            await self._offsets.save_orders(requests.kept())
+            orders.paused = self._resumed = False
+        if orders.kept() != kept:
+            await self._offsets.save_orders(orders.kept())
 
     async def _rest(self) -> None:
         """Paused it keeps the feed from others; stopped or failed it does not."""
@@ -288,24 +289,24 @@ class Runner:
     # that fails a TransientError says so, and the order lasts as long as the process.
 
     async def _keep(self) -> None:
-        await self._offsets.save_orders(self.feed.requests.kept())
+        await self._offsets.save_orders(self.feed.orders.kept())
 
     async def pause(self) -> None:
         """Finish the batch in hand and wait; the feed stays this process's own."""
-        self.feed.requests.paused = True
+        self.feed.orders.paused = True
         self._want("pause")
         await self._keep()
 
     async def resume(self) -> None:
         """Go on from the saved offset; a schema that it was paused or failed for is accepted."""
-        self.feed.requests.paused = False
+        self.feed.orders.paused = False
         self._resumed = not self._offsets.held and self._wanted != "run"
         if isinstance(self.error, FeedPaused):
-            self.feed.requests.accepted.add(self.error.version)
+            self.feed.orders.accepted.add(self.error.version)
         elif self.error is not None and self.error.family == "schema":
             version = getattr(self.error, "version", None)
             if isinstance(version, int):
-                self.feed.requests.accepted.add(version)
+                self.feed.orders.accepted.add(version)
         self._want("run")
         await self._keep()
 
@@ -318,8 +319,8 @@ class Runner:
 
         Raises :class:`ConfigError` for one that was delivered, or is far from coming.
         """
-        self.feed.requests.check_skip(version, await self._place(), self.feed.metrics.newest_known)
-        self.feed.requests.skips.add(version)
+        self.feed.orders.check_skip(version, await self._place(), self.feed.metrics.newest_known)
+        self.feed.orders.skips.add(version)
         if self._wanted in ("run", "fail"):
             self._want("run", again=True)
         await self._keep()
@@ -329,7 +330,7 @@ class Runner:
 
         Raises :class:`ConfigError` for one that is not to be skipped, or no longer.
         """
-        self.feed.requests.take_back_skip(version)
+        self.feed.orders.take_back_skip(version)
         if self._wanted == "run":  # it may be on its way to the sink as skipped
             self._want("run", again=True)
         await self._keep()
@@ -343,7 +344,7 @@ class Runner:
 
     async def resnapshot(self, where: Where | None = None) -> None:
         """Read the table once more while the changes go on."""
-        self.feed.requests.resnapshots.append(ResnapshotRequest(where))
+        self.feed.orders.resnapshots.append(ResnapshotRequest(where))
         if self._wanted == "run":
             self._want("run", again=True)
         await self._keep()
@@ -404,6 +405,6 @@ class Runner:
             seconds_to_loss=None if to_loss == float("inf") else round(to_loss, 1),
             lease="held" if self._offsets.held else "waiting" if waiting else "none",
             owner=waiting,
-            resnapshots=len(self.feed.requests.resnapshots),
-            orders=self.feed.requests.to_json(),
+            resnapshots=len(self.feed.orders.resnapshots),
+            orders=self.feed.orders.to_json(),
         )

@@ -35,14 +35,14 @@ async def commit_items(
 ) -> AsyncGenerator[Item, None]:
     """One commit's notice and batches, from an offset in its version on."""
     first = replace(start, table_id=commit.after.table_id).under(reading.plan, reading.former)
-    if commit.version in reading.requests.skips:
+    if commit.version in reading.orders.skips:
         yield skip_notice(first, commit.timestamp_ms)
         return
     try:
         changed = _new_schema(reading, commit, first) if notices else None
         if changed is not None:
             policy = reading.options.policies.on_schema_change
-            if commit.version in reading.requests.accepted:
+            if commit.version in reading.orders.accepted:
                 policy = "continue"
             if policy != "fail":
                 yield changed
@@ -80,7 +80,7 @@ async def _batches(
 ) -> AsyncGenerator[ChangeBatch, None]:
     read = VersionReader(reading, commit, commit.timestamp_ms).batches
     files = await _plan(reading, commit)
-    if reading.is_former(first) and reading.requests.live.known(commit.version):
+    if reading.is_former(first) and reading.live.known(commit.version):
         first = replace(first, index=0)  # rows of files were counted that have none in the version
     found = read(files, first)
     if reading.options.paired:
@@ -95,7 +95,7 @@ async def _batches(
 
 async def _moot(reading: Reading, commit: Commit) -> Moot:
     """The commit's file actions that change nothing (:mod:`tailer.log.live`)."""
-    options, live = reading.options, reading.requests.live
+    options, live = reading.options, reading.live
     wanted = counts_files(commit, options.change_source)
     folder = options.diff.spill_folder
     return await live.moot(reading.log, commit, wanted=wanted, spill_folder=folder)
@@ -116,8 +116,7 @@ async def _plan(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
         files = (file for file in plan_changes(commit, known, moot) if wants(file))
     if not reading.options.paired:
         return files
-    lost = reading.requests.lost
-    kept = (file for file in files if (file.version, file.path) not in lost)
+    kept = (file for file in files if file not in reading.lost)
     return list(kept) if derived else kept
 
 

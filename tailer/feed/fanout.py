@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TransientError, first_error
+from tailer.feed.publish import Saver
 from tailer.offsets import OffsetStore
 from tailer.sink import Sink, announce, delivery_of, reopen
 
@@ -31,22 +32,18 @@ class Rejoin(TransientError):
 
 @dataclass(slots=True)
 class Branch:
-    """One sink with its offset store, and the next change it has to get.
-
-    ``unsaved``: its last offset is not saved yet.
-    """
+    """One sink with its offset store, and the next change it has to get."""
 
     name: str
     sink: Sink
     offsets: OffsetStore
     at: Offset | None = None
-    unsaved: bool = False
+    saver: Saver = field(default_factory=Saver)
 
     async def save(self, offset: Offset) -> None:
         """Save its offset, and go on from it."""
-        self.unsaved = True
-        await self.offsets.save(offset)
-        self.at, self.unsaved = offset, False
+        await self.saver.save(self.offsets, offset)
+        self.at = offset
 
     def stage(self) -> tuple[int, int]:
         """What a branch must share with others to be served with them."""
@@ -70,15 +67,16 @@ class FanOut(OffsetStore):
 
     async def open(self, feed: str) -> Offset:
         """Open all sinks; the offset of the one that is furthest behind."""
-        start: Offset | None = None
+        first: Offset | None = None
+
+        async def start() -> Offset:
+            nonlocal first  # one place for all that are new
+            first = first or await self._start()
+            return first
+
         for branch in self.branches:
-            found = await branch.sink.open(f"{feed}/{branch.name}")
-            branch.at = found or await branch.offsets.load()
-            if branch.at is None:
-                start = start or await self._start()  # one place for all that are new
-                branch.at, branch.unsaved = start, True
-            if branch.unsaved:  # see _run_once() in run.py, which does so for one sink
-                await branch.save(branch.at)
+            kept = await branch.sink.open(f"{feed}/{branch.name}")
+            branch.at = await branch.saver.begin(branch.offsets, kept, start)
         stage = min(branch.stage() for branch in self.branches)
         self._active = [branch for branch in self.branches if branch.stage() == stage]
         return min(branch.at for branch in self._active if branch.at is not None)

@@ -23,8 +23,10 @@ from tailer.feed.counting import Place, logged_rows
 from tailer.feed.fetch import FetchAhead
 from tailer.feed.metrics import Observer
 from tailer.feed.options import FeedOptions
-from tailer.feed.policy import Requests
+from tailer.feed.orders import Orders
+from tailer.feed.policy import LostFiles
 from tailer.feed.selection import Selector
+from tailer.log.live import LiveFiles
 from tailer.log.table import DeltaLog
 from tailer.store import ChangeSourced
 
@@ -44,8 +46,10 @@ class Reading:
 
     log: DeltaLog
     options: FeedOptions
-    requests: Requests
     observer: Observer
+    orders: Orders
+    lost: LostFiles
+    live: LiveFiles
     selector: Selector
     decode: DecodeOptions
     plan: str
@@ -53,7 +57,13 @@ class Reading:
 
     @classmethod
     def of(
-        cls, log: DeltaLog, options: FeedOptions, observer: Observer, requests: Requests
+        cls,
+        log: DeltaLog,
+        options: FeedOptions,
+        observer: Observer,
+        orders: Orders | None = None,
+        lost: LostFiles | None = None,
+        live: LiveFiles | None = None,
     ) -> Reading:
         """How a table is read under the options of a feed."""
         if isinstance(log.store, ChangeSourced):
@@ -62,7 +72,8 @@ class Reading:
         columns = options.selection.columns or options.decode.columns
         decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
         plans = options.plan_id(), options.plan_id(counting=1)
-        return cls(log, options, requests, observer, selector, decode, *plans)
+        known = orders or Orders(), lost or LostFiles(), live or LiveFiles()
+        return cls(log, options, observer, *known, selector, decode, *plans)
 
     def is_former(self, first: Offset) -> bool:
         """Whether the index was counted in the former way, or nobody knows how."""
@@ -70,7 +81,7 @@ class Reading:
 
     def place(self, first: Offset) -> Place:
         """Where an offset's index lies among the files of its version."""
-        return Place(self.log.store, first, former=self.is_former(first), lost=self.is_lost)
+        return Place(self.log.store, first, former=self.is_former(first), lost=self.lost)
 
     async def settled(self, first: Offset, files: Iterable[ChangeFile]) -> int:
         """The index to begin with in the present way of counting."""
@@ -81,10 +92,6 @@ class Reading:
         ):
             await anext(found, None)
         return place.index
-
-    def is_lost(self, file: ChangeFile) -> bool:
-        """Whether a file is recorded as lost."""
-        return (file.version, file.path) in self.requests.lost
 
 
 class VersionReader:
@@ -114,11 +121,11 @@ class VersionReader:
         wanted = (file for file in files if self.selector.wants(file))
         store, columns = self.reading.log.store, self.decode.columns
         fetching = FetchAhead(store, self.decode.on_read, whole_rows=columns is None)
-        is_lost, place = self.reading.is_lost, self.reading.place(first)
+        lost, place = self.reading.lost, self.reading.place(first)
         skip = place.skip
 
         def may_start(file: ChangeFile) -> bool:
-            return not skip.remaining and file.kept is None and not is_lost(file)
+            return not skip.remaining and file.kept is None and file not in lost
 
         async with (
             aclosing(in_thread(wanted)) as found,
@@ -128,7 +135,7 @@ class VersionReader:
         ):
             async for file in planned:
                 at = at or replace(first, index=place.index)
-                if is_lost(file):
+                if file in lost:
                     at = replace(at, index=at.index + (logged_rows(file) or 0))
                     continue
                 async with aclosing(self._file(file, skip, fetching)) as decoded:

@@ -116,14 +116,12 @@ class _Run:
         """Open the sink, find the place, start the query."""
         feed, call = self.feed, self.portal.call
         self._open = True
-        offset = call(feed.sink.open, feed.name) or call(feed.offsets.load)
-        if offset is None:
-            # Found once, as in tailer.feed: "latest" is another version at the next start.
-            offset = call(feed.start, feed.log)
-            call(feed.offsets.save, offset)
+        kept = call(feed.sink.open, feed.name)
+        offset = call(feed.saver.begin, feed.offsets, kept, lambda: feed.start(feed.log))
         self._offset = offset
         feed.metrics.started(offset)
-        self._publisher = Publisher(feed.sink, feed.park, feed.offsets, feed.metrics, feed.requests)
+        how = (feed.sink, feed.park, feed.offsets, feed.metrics, feed.orders, feed.saver)
+        self._publisher = Publisher(*how)
         reader = self.spark.readStream.format(BatchSource.name())
         wanted = feed.options.for_sink(feed.sink)
         for name, value in self._source_options(offset, wanted).items():

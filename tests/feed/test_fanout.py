@@ -12,7 +12,7 @@ import pytest
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError
 from tailer.feed.fanout import Branch, FanOut
-from tailer.feed.policy import ResnapshotRequest
+from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.run import Feed, run_feed
 from tailer.log.history import start_offset
 from tailer.offsets.local import LocalOffsetStore
@@ -135,7 +135,7 @@ async def test_a_snapshot_in_mid_stream_is_for_everyone(several: Several) -> Non
     feed, _ = several.feed("a", "b")
     await run_feed(feed)
     several.rig.table.insert([{"id": 7}])
-    several.rig.requests.resnapshots.append(ResnapshotRequest())
+    several.rig.orders.resnapshots.append(ResnapshotRequest())
     feed, _ = several.feed("a", "b")
     await run_feed(feed)
     for name in "ab":

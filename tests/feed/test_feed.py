@@ -458,7 +458,7 @@ async def test_no_more_rows_a_second_than_allowed(
             yield batch
 
     feed = rig.feed(batch_rows_max=2)
-    publisher = Publisher(feed.sink, None, feed.offsets, rig.metrics, feed.requests)
+    publisher = Publisher(feed.sink, None, feed.offsets, rig.metrics, feed.orders, feed.saver)
     with monkeypatch.context() as patched:
         patched.setattr(anyio, "current_time", lambda: now)
         patched.setattr(anyio, "sleep", sleep)

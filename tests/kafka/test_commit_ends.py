@@ -20,7 +20,8 @@ from tailer.errors import TransientError
 from tailer.feed.fanout import Branch, FanOut
 from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions, RetryOptions
-from tailer.feed.policy import Policies, Requests, ResnapshotRequest
+from tailer.feed.orders import Orders, ResnapshotRequest
+from tailer.feed.policy import Policies
 from tailer.feed.run import Feed, run_feed
 from tailer.feed.selection import Selection, parse_where
 from tailer.offsets.memory import MemoryOffsetStore
@@ -106,7 +107,7 @@ def feed_of(table: TableBuilder, sink: KafkaSink, rng: random.Random, folder: Pa
             policies=Policies(on_schema_change="continue"),
         ),
         last=table.version,
-        requests=Requests(resnapshots=[ResnapshotRequest(None)] * rng.randrange(2)),
+        orders=Orders(resnapshots=[ResnapshotRequest(None)] * rng.randrange(2)),
     )
     if rng.random() < 0.5:
         other = load_sink("jsonl").from_options({"path": "other.jsonl"}, folder)

@@ -14,7 +14,7 @@ from tailer.changes import Offset
 from tailer.decode.rows import DecodeOptions
 from tailer.feed.metrics import FeedMetrics, MetricFamilies
 from tailer.feed.options import FeedOptions, RetryOptions
-from tailer.feed.policy import Requests
+from tailer.feed.orders import Orders
 from tailer.feed.run import Feed
 from tailer.log.history import start_offset
 from tailer.log.table import DeltaLog
@@ -48,7 +48,7 @@ class Rig:
         self.offsets = LocalOffsetStore(folder / "state", "orders")
         self.registry = CollectorRegistry()
         self.metrics = FeedMetrics("orders", lambda: 0.0, MetricFamilies(self.registry))
-        self.requests = Requests()
+        self.orders = Orders()
 
     def feed(
         self,
@@ -79,7 +79,7 @@ class Rig:
                 **options,
             ),
             last=self.table.version if last is None else last,
-            requests=self.requests,
+            orders=self.orders,
             park=park,
         )
 
