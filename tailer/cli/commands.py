@@ -23,9 +23,9 @@ from tailer.decode.rows import DecodeOptions, output_schema
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError, TailerError, printable
-from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions
 from tailer.feed.pipe import pipe
+from tailer.feed.progress import FeedProgress
 from tailer.feed.read import read_changes
 from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
@@ -160,8 +160,6 @@ async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
     async def start(_: DeltaLog) -> Offset:
         return offset
 
-    metrics = FeedMetrics("tail", time.time)
-    metrics.on_retry = _tell_once()
     feed = Feed(
         name="tail",
         log=log,
@@ -171,7 +169,8 @@ async def _tail(arguments: argparse.Namespace, log: DeltaLog) -> int:
         ),
         offsets=MemoryOffsetStore(),
         start=start,
-        metrics=metrics,
+        progress=FeedProgress("tail", time.time),
+        on_retry=_tell_once(),
         jitter=random.random,
         options=_feed_options(arguments, None, bounded=False),
         last=arguments.last,

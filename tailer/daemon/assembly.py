@@ -8,14 +8,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig, SinkConfig
 from tailer.daemon.discovery import discover, is_pattern
 from tailer.errors import ConfigError
 from tailer.feed.fanout import Branch, FanOut
-from tailer.feed.metrics import FeedMetrics, MetricFamilies
+from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
 from tailer.log.history import start_to_keep
 from tailer.log.table import DeltaLog
@@ -23,6 +23,9 @@ from tailer.offsets import OffsetStore, open_offset_store
 from tailer.sink import Sink, load_sink
 from tailer.store import open_store
 from tailer.store.traffic import Traffic
+
+if TYPE_CHECKING:
+    from tailer.daemon.metrics import MetricFamilies
 
 __all__ = [
     "assemble",
@@ -185,13 +188,16 @@ def assemble(
         ]
         _check_wishes(config, feed, sinks)
         sink = offsets = FanOut(branches, lambda: start(log))
+    progress = FeedProgress(feed.name, time.time)
+    if families is not None:
+        families.watch(progress)
     return Feed(
         name=feed.name,
         log=log,
         sink=sink,
         offsets=offsets,
         start=start,
-        metrics=FeedMetrics(feed.name, time.time, families),
+        progress=progress,
         jitter=random.random,
         options=feed.options,
         park=_park(config, feed),

@@ -27,7 +27,6 @@ from tailer.daemon.assembly import (
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.supervisor import Supervisor
 from tailer.errors import ConfigError, OffsetHeld, TailerError, cannot_listen
-from tailer.feed.metrics import MetricFamilies
 from tailer.log.history import start_offset
 from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
@@ -45,6 +44,8 @@ async def run_daemon(config: Config) -> int:
     0 after a signal, 1 if a feed has failed, 2 if all that failed did for their configuration.
     """
     from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+
+    from tailer.daemon.metrics import MetricFamilies
 
     _keep_place(config)
     logger = set_up_logs(config.log_format, config.log_level)

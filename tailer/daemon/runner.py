@@ -12,9 +12,9 @@ import anyio
 from tailer.changes import Offset
 from tailer.daemon.retention import Outlook
 from tailer.errors import TailerError, TransientError, healing
-from tailer.feed.metrics import FeedState
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.policy import FeedPaused
+from tailer.feed.progress import FeedState
 from tailer.feed.run import Feed, run_feed
 from tailer.feed.selection import Where
 from tailer.offsets import OffsetStore
@@ -127,10 +127,10 @@ class Runner:
         self.logger = logger
         self._on_failure = on_failure
         self.error: TailerError | None = None
-        self.outlook = Outlook(feed.log, feed.metrics)
+        self.outlook = Outlook(feed.log, feed.progress)
         self._offsets = _Held(feed.offsets)
         feed.offsets = self._offsets
-        feed.metrics.on_retry = self._tell_retry
+        feed.on_retry = self._tell_retry
         self._told: set[str] = set()
         self._told_at = 0
         self._wanted: Literal["run", "pause", "stop", "fail", "end"] = "pause" if paused else "run"
@@ -164,7 +164,7 @@ class Runner:
 
     async def _attempt(self) -> None:
         feed, self.error = self.feed, None
-        feed.metrics.is_in("starting")
+        feed.progress.state = "starting"
         with anyio.CancelScope() as self._scope:
             try:
                 if not self._offsets.held:
@@ -181,20 +181,20 @@ class Runner:
                 self.log(logging.WARNING, "paused", f"paused: {e}")
             except TailerError as e:
                 self.error, self._wanted = e, "fail"
-                feed.metrics.error = e
+                feed.progress.error = e
                 self.log(logging.ERROR, "failed", f"stopped: {e}", family=e.family)
             except Exception as e:  # noqa: BLE001  # logged with its traceback
                 # A bug. Its feed goes no further, and the others need not stop for it.
-                self.error = feed.metrics.error = _bug(e)
+                self.error = feed.progress.error = _bug(e)
                 self._wanted = "fail"
-                feed.metrics.failed(self.error)
+                feed.progress.failed(self.error)
                 more: dict[str, Any] = {"family": self.error.family, "exc_info": e}
                 self.log(logging.ERROR, "failed", f"stopped: {self.error}", **more)
         self._scope = None
 
     def _tell_retry(self, error: TailerError) -> None:
         """Log what a feed is held up by, each thing once until the feed has got on."""
-        told, delivered = str(error), self.feed.metrics.versions_delivered
+        told, delivered = str(error), self.feed.progress.versions_delivered
         if delivered != self._told_at or len(self._told) >= _TOLD_MAX:
             self._told_at = delivered
             self._told.clear()
@@ -213,7 +213,8 @@ class Runner:
                     return await self._recall()
             except TransientError as e:
                 await self._give_up()
-                self.feed.metrics.retried(e)
+                self.feed.progress.retried(e)
+                self.feed.on_retry(e)
                 await anyio.sleep(e.retry_after_s or pause * (0.5 + self.feed.jitter() / 2))
                 pause = min(pause * 2, retry.pause_max_s)
 
@@ -223,8 +224,8 @@ class Runner:
             async def tell() -> None:
                 while True:
                     await anyio.sleep(_STANDBY_LOOK_S)
-                    if self._offsets.waiting_for and self.feed.metrics.state != "standby":
-                        self.feed.metrics.is_in("standby")
+                    if self._offsets.waiting_for and self.feed.progress.state != "standby":
+                        self.feed.progress.state = "standby"
                         owner = self._offsets.waiting_for
                         self.log(logging.INFO, "standby", f"waiting as a standby for {owner}")
 
@@ -238,7 +239,7 @@ class Runner:
             tasks.cancel_scope.cancel()
         if error is not None:
             raise error
-        self.feed.metrics.lease(held=True)
+        self.feed.progress.lease_held = True
 
     async def _recall(self) -> None:
         """Take up what was ordered before this process had the feed, and keep what was since."""
@@ -257,7 +258,7 @@ class Runner:
         """Paused it keeps the feed from others; stopped or failed it does not."""
         states: dict[str, FeedState] = {"pause": "paused", "stop": "stopped", "fail": "failed"}
         if self._wanted in states:
-            self.feed.metrics.is_in(states[self._wanted])
+            self.feed.progress.state = states[self._wanted]
         if self._wanted != "pause":
             await self._give_up()
         if self._wanted == "fail":
@@ -266,7 +267,7 @@ class Runner:
     async def _give_up(self) -> None:
         if self._offsets.held:
             await self._offsets.give_up()
-        self.feed.metrics.lease(held=False)
+        self.feed.progress.lease_held = False
 
     def log(self, level: int, event: str, text: str, **more: Any) -> None:
         """A line about this feed: its name, what happened, and the rest as fields."""
@@ -319,7 +320,7 @@ class Runner:
 
         Raises :class:`ConfigError` for one that was delivered, or is far from coming.
         """
-        self.feed.orders.check_skip(version, await self._place(), self.feed.metrics.newest_known)
+        self.feed.orders.check_skip(version, await self._place(), self.feed.progress.newest_known)
         self.feed.orders.skips.add(version)
         if self._wanted in ("run", "fail"):
             self._want("run", again=True)
@@ -338,7 +339,7 @@ class Runner:
     async def _place(self) -> Offset | None:
         """Where the feed is, also if it has not begun in this process; None if nobody knows."""
         try:
-            return self.feed.metrics.offset or await self._offsets.load()
+            return self.feed.progress.offset or await self._offsets.load()
         except TailerError:
             return None
 
@@ -366,8 +367,8 @@ class Runner:
         """Following, its last attempt not failed; or resting because it is to."""
         if self._wanted in ("pause", "stop"):
             return True
-        return self.feed.metrics.state == "standby" or (
-            self.error is None and self.feed.metrics.ready
+        return self.feed.progress.state == "standby" or (
+            self.error is None and self.feed.progress.ready
         )
 
     @property
@@ -378,28 +379,28 @@ class Runner:
     @property
     def last_error(self) -> str | None:
         """The error that it failed or is paused with, or that it is trying to overcome."""
-        error = self.error or self.feed.metrics.error
+        error = self.error or self.feed.progress.error
         return None if error is None else str(error)
 
     def status(self, now: float) -> FeedStatus:
         """The feed's status; ``now`` is any steady clock's, in seconds."""
-        metrics = self.feed.metrics
+        progress = self.feed.progress
         since, events, rate = self._rate
         if now - since >= _RATE_S:
-            rate = (metrics.events_delivered - events) / (now - since) if since else 0.0
-            self._rate = (now, metrics.events_delivered, rate)
-        to_loss = metrics.seconds_to_loss()
+            rate = (progress.events_delivered - events) / (now - since) if since else 0.0
+            self._rate = (now, progress.events_delivered, rate)
+        to_loss = progress.seconds_to_loss()
         waiting = self._offsets.waiting_for
         return FeedStatus(
             name=self.feed.name,
             table=self.feed.log.store.root,
             sinks=self.sinks,
-            state=metrics.state,
-            offset=metrics.offset.to_json() if metrics.offset else None,
-            lag_versions=int(metrics.lag_versions()),
-            lag_seconds=round(metrics.lag_seconds(), 3),
-            lag_bytes=int(metrics.lag_bytes()),
-            events=metrics.events_delivered,
+            state=progress.state,
+            offset=progress.offset.to_json() if progress.offset else None,
+            lag_versions=progress.lag_versions(),
+            lag_seconds=round(progress.lag_seconds(), 3),
+            lag_bytes=progress.lag_bytes(),
+            events=progress.events_delivered,
             events_per_s=round(rate, 1),
             last_error=self.last_error,
             seconds_to_loss=None if to_loss == float("inf") else round(to_loss, 1),

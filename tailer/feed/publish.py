@@ -11,8 +11,8 @@ import anyio
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TableError
-from tailer.feed.metrics import FeedMetrics
 from tailer.feed.orders import Orders
+from tailer.feed.progress import FeedProgress
 from tailer.offsets import OffsetStore
 from tailer.sink import Prepares, Sink, announce
 
@@ -61,7 +61,7 @@ class Publisher:
         sink: Sink,
         park: Sink | None,
         offsets: OffsetStore,
-        metrics: FeedMetrics,
+        progress: FeedProgress,
         orders: Orders,
         saver: Saver,
         delivery: Mapping[str, Any] | None = None,
@@ -69,7 +69,7 @@ class Publisher:
         self.sink = sink
         self.park = park
         self.offsets = offsets
-        self.metrics = metrics
+        self.progress = progress
         self.orders = orders
         self.saver = saver
         self.delivery = delivery or {}
@@ -78,7 +78,7 @@ class Publisher:
 
     def seen(self, item: ChangeBatch | Notice) -> None:
         """Take note of what was read. A sink that can begins with it, while it writes another."""
-        self.metrics.read(item)
+        self.progress.read(item)
         if isinstance(item, ChangeBatch) and isinstance(self.sink, Prepares):
             self.sink.prepare(item)
 
@@ -90,7 +90,7 @@ class Publisher:
             await announce(self.sink, item)
             if item.kind != "heartbeat":
                 await self.saver.save(self.offsets, item.next_offset)
-            self.metrics.announced(item)
+            self.progress.announced(item)
             if self.orders.carried_out(item):
                 await self.offsets.save_orders(self.orders.kept())
             return
@@ -101,9 +101,9 @@ class Publisher:
         if item.num_rows and self.delivery != self.orders.delivery:
             # From the first records on, and not before: a key that no table has is no delivery.
             await self.keep_delivery()
-        self.metrics.written(time.perf_counter() - started)
+        self.progress.written(time.perf_counter() - started)
         await self.saver.save(self.offsets, item.next_offset)
-        self.metrics.delivered(item)
+        self.progress.delivered(item)
 
     async def keep_delivery(self) -> None:
         """Keep beside the offset what the sink's records are like."""
@@ -132,7 +132,7 @@ class Publisher:
             await self.park.open("parked")
             self._park_open = True
         await self.park.write(batch)
-        self.metrics.parked(batch.num_rows, refused)
+        self.progress.parked(batch.num_rows)
 
     async def paced(
         self, items: AsyncGenerator[ChangeBatch | Notice, None], rows_per_s_max: float
@@ -148,7 +148,7 @@ class Publisher:
 
     def heartbeat(self) -> Notice:
         """A sign of life; the only notice that says what time it is."""
-        at = self.metrics.offset or Offset(0)
-        details = {"offset": at.to_json(), "lag_versions": int(self.metrics.lag_versions())}
-        now_ms = int(self.metrics.clock() * 1000)
+        at = self.progress.offset or Offset(0)
+        details = {"offset": at.to_json(), "lag_versions": self.progress.lag_versions()}
+        now_ms = int(self.progress.clock() * 1000)
         return Notice("heartbeat", at.version, now_ms, at, at, details)

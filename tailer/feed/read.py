@@ -8,10 +8,10 @@ from contextlib import aclosing
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import DataLoss
 from tailer.feed.commit import Item, commit_items, skipped
-from tailer.feed.metrics import Observer
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles, after_loss
+from tailer.feed.progress import Observer
 from tailer.feed.snapshots import Resnapshots, initial_snapshot
 from tailer.feed.version import Reading
 from tailer.log.follow import check_there, follow

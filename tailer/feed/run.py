@@ -15,11 +15,11 @@ import anyio
 from tailer.changes import Offset
 from tailer.errors import TailerError, TransientError, healing
 from tailer.feed.commit import Item
-from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
 from tailer.feed.pipe import pipe
 from tailer.feed.policy import FeedPaused, LostFiles
+from tailer.feed.progress import FeedProgress
 from tailer.feed.publish import Publisher, Saver
 from tailer.feed.read import read_items
 from tailer.log.live import LiveFiles
@@ -36,7 +36,8 @@ class Feed:
 
     ``last`` ends the feed after that version; None follows for ever. ``jitter`` gives numbers in
     [0, 1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park. ``lost``,
-    ``live`` and ``saver`` are what a retry needs of the attempts before it.
+    ``live`` and ``saver`` are what a retry needs of the attempts before it. ``on_retry`` is called
+    with each error that may heal.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Feed:
     sink: Sink
     offsets: OffsetStore
     start: Callable[[DeltaLog], Awaitable[Offset]]
-    metrics: FeedMetrics
+    progress: FeedProgress
     jitter: Callable[[], float]
     options: FeedOptions = field(default_factory=FeedOptions)
     last: int | None = None
@@ -53,6 +54,7 @@ class Feed:
     lost: LostFiles = field(default_factory=LostFiles)
     live: LiveFiles = field(default_factory=LiveFiles)
     saver: Saver = field(default_factory=Saver)
+    on_retry: Callable[[TailerError], None] = lambda _: None
 
 
 async def run_feed(feed: Feed) -> None:
@@ -65,20 +67,21 @@ async def run_feed(feed: Feed) -> None:
     try:
         pause = feed.options.retry.pause_min_s
         while True:
-            written = feed.metrics.versions_delivered
+            written = feed.progress.versions_delivered
             try:
                 return await _run_once(feed)
             except TransientError as e:
                 if e.family != "rejoin":
-                    feed.metrics.retried(e)
-                if feed.metrics.versions_delivered > written:
+                    feed.progress.retried(e)
+                    feed.on_retry(e)
+                if feed.progress.versions_delivered > written:
                     pause = feed.options.retry.pause_min_s
                 await anyio.sleep(e.retry_after_s or pause * (0.5 + feed.jitter() / 2))
                 pause = min(pause * 2, feed.options.retry.pause_max_s)
             except FeedPaused:
                 raise
             except TailerError as e:
-                feed.metrics.failed(e)
+                feed.progress.failed(e)
                 raise
     finally:
         with anyio.CancelScope(shield=True):
@@ -97,14 +100,14 @@ async def _attempt(feed: Feed) -> None:
         delivery = await _delivery(feed)
         kept = await feed.sink.open(feed.name)
         offset = await feed.saver.begin(feed.offsets, kept, lambda: feed.start(feed.log))
-        feed.metrics.started(offset)
+        feed.progress.started(offset)
         options = feed.options.for_sink(feed.sink)
-        how = (feed.sink, feed.park, feed.offsets, feed.metrics, feed.orders, feed.saver)
+        how = (feed.sink, feed.park, feed.offsets, feed.progress, feed.orders, feed.saver)
         publisher = Publisher(*how, delivery)
         if feed.orders.delivery and delivery != feed.orders.delivery:
             await publisher.keep_delivery()  # the options accept it, this once
         known = (feed.orders, feed.lost, feed.live)
-        found = read_items(feed.log, offset, feed.last, options, feed.metrics, *known)
+        found = read_items(feed.log, offset, feed.last, options, feed.progress, *known)
         items = publisher.paced(found, options.publish.rows_per_s_max)
         idle: tuple[float, Callable[[], Item]] = (
             options.publish.heartbeat_s or math.inf,

@@ -21,10 +21,10 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import FileGone, OffsetError, UnsupportedTable
 from tailer.feed.counting import Place, logged_rows
 from tailer.feed.fetch import FetchAhead
-from tailer.feed.metrics import Observer
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
+from tailer.feed.progress import Observer
 from tailer.feed.selection import Selector
 from tailer.log.live import LiveFiles
 from tailer.log.table import DeltaLog

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import InputPartition
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.feed.commit import Item
-from tailer.feed.metrics import Observer
 from tailer.feed.options import FeedOptions
+from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
 from tailer.log.live import LiveFiles
 from tailer.log.table import DeltaLog

@@ -119,8 +119,8 @@ class _Run:
         kept = call(feed.sink.open, feed.name)
         offset = call(feed.saver.begin, feed.offsets, kept, lambda: feed.start(feed.log))
         self._offset = offset
-        feed.metrics.started(offset)
-        how = (feed.sink, feed.park, feed.offsets, feed.metrics, feed.orders, feed.saver)
+        feed.progress.started(offset)
+        how = (feed.sink, feed.park, feed.offsets, feed.progress, feed.orders, feed.saver)
         self._publisher = Publisher(*how)
         reader = self.spark.readStream.format(BatchSource.name())
         wanted = feed.options.for_sink(feed.sink)
@@ -171,7 +171,7 @@ class _Run:
             if isinstance(item, ChangeBatch):
                 if self._offset is not None and item.next_offset <= self._offset:
                     return
-                self.feed.metrics.read(item)
+                self.feed.progress.read(item)
             self.portal.call(self._publisher.publish, item)
             self._offset = item.next_offset
 
@@ -236,7 +236,7 @@ def run_pipeline(
     from tailer.spark.listener import ProgressListener
 
     spark.dataSource.register(BatchSource)
-    listener = ProgressListener({f"tailer-{f.feed.name}": f.feed.metrics for f in feeds})
+    listener = ProgressListener({f"tailer-{f.feed.name}": f.feed.progress for f in feeds})
     spark.streams.addListener(listener)
     threads = [
         threading.Thread(
@@ -265,20 +265,20 @@ def _keep_running(
         portal.call(feed.offsets.acquire)
         acquired = True
         while not stopping.is_set():
-            written = feed.metrics.versions_delivered
+            written = feed.progress.versions_delivered
             failure = _run_once(_Run(spark, portal, planned, options), stopping)
             if failure is None:
                 return
-            feed.metrics.failed(failure)
+            feed.progress.failed(failure)
             if not isinstance(failure, TransientError):
                 planned.ended = failure
                 return
-            if feed.metrics.versions_delivered > written:
+            if feed.progress.versions_delivered > written:
                 pause = feed.options.retry.pause_min_s
             stopping.wait(failure.retry_after_s or pause)
             pause = min(pause * 2, feed.options.retry.pause_max_s)
     except TailerError as e:
-        feed.metrics.failed(e)
+        feed.progress.failed(e)
         planned.ended = e
     finally:
         if acquired:

@@ -60,7 +60,7 @@ async def test_every_event_comes_once_and_in_order(rig: Rig) -> None:
     assert [e["_commit_version"] for e in rig.events] == [1] * 5 + [3] * 3
     assert len({e["_event_id"] for e in rig.events}) == 8
     assert await rig.offset() == Offset(4)
-    assert (rig.metrics.versions_delivered, rig.metrics.events_delivered) == (4, 8)
+    assert (rig.progress.versions_delivered, rig.progress.events_delivered) == (4, 8)
 
 
 async def test_the_offset_is_saved_behind_each_batch_and_only_then(rig: Rig) -> None:
@@ -94,7 +94,7 @@ async def test_what_is_committed_behind_a_start_at_latest_comes_whatever_happens
                 raise error
             super().__call__(method, argument)
 
-    started = rig.metrics.started
+    started = rig.progress.started
 
     def inserted(offset: Offset) -> None:
         """Commits the version before that, as soon as the feed has found its start."""
@@ -102,7 +102,7 @@ async def test_what_is_committed_behind_a_start_at_latest_comes_whatever_happens
         if rig.table.version == 3:
             rig.table.insert([{"id": 4}])
 
-    monkeypatch.setattr(rig.metrics, "started", inserted)
+    monkeypatch.setattr(rig.progress, "started", inserted)
     with suppress(SinkRejected):
         await run_feed(rig.feed(script=Writer({}), start="latest", last=5))
     await run_feed(rig.feed(start="latest", last=5))  # a restart
@@ -120,7 +120,7 @@ async def test_another_table_in_the_place_of_one_that_was_only_waited_for_is_ref
     feed.start = start
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run_feed, feed)
-        while rig.metrics.offset is None:  # noqa: ASYNC110 - the metrics have no event for it
+        while rig.progress.offset is None:  # noqa: ASYNC110 - the metrics have no event for it
             await anyio.sleep(0.001)
         tasks.cancel_scope.cancel()
     assert await rig.offset() == Offset(4), "nothing came, and the start is known"
@@ -210,7 +210,7 @@ async def test_what_will_not_heal_ends_the_feed_with_its_offset_unmoved(
     with pytest.raises(type(error)):
         await run_feed(rig.feed(script=script))
     assert await rig.offset() == before
-    assert rig.metrics.error is error
+    assert rig.progress.error is error
     await run_feed(rig.feed())
     assert rig.ids == EVERYTHING
 
@@ -231,9 +231,9 @@ async def test_a_full_disk_is_waited_for(rig: Rig) -> None:
     async with anyio.create_task_group() as tasks:
         with full_disk(100_000):
             tasks.start_soon(run_feed, rig.feed(batch_rows_max=1000))
-            while rig.metrics.error is None:  # noqa: ASYNC110 - the metrics have no event for it
+            while rig.progress.error is None:  # noqa: ASYNC110 - the metrics have no event for it
                 await anyio.sleep(0.001)
-            assert isinstance(rig.metrics.error, TransientError)
+            assert isinstance(rig.progress.error, TransientError)
             await anyio.sleep(0.05)
     unique = {event["_event_id"]: event["id"] for event in rig.events}
     assert list(unique.values()) == [*EVERYTHING, *range(1000, 4000)]
@@ -253,7 +253,7 @@ async def test_a_folder_for_temporary_files_that_can_t_be_written_is_waited_for(
         errors.append(error)
         spill.mkdir(exist_ok=True)
 
-    rig.metrics.on_retry = retried
+    rig.on_retry = retried
     diff = DiffOptions(spill_folder=str(spill))
     await run_feed(rig.feed(start="5", diff=diff, change_source="derived"))
     assert rig.ids == [8]
@@ -458,7 +458,7 @@ async def test_no_more_rows_a_second_than_allowed(
             yield batch
 
     feed = rig.feed(batch_rows_max=2)
-    publisher = Publisher(feed.sink, None, feed.offsets, rig.metrics, feed.orders, feed.saver)
+    publisher = Publisher(feed.sink, None, feed.offsets, rig.progress, feed.orders, feed.saver)
     with monkeypatch.context() as patched:
         patched.setattr(anyio, "current_time", lambda: now)
         patched.setattr(anyio, "sleep", sleep)

@@ -387,7 +387,7 @@ class Unplugged(Script):
     def __init__(self, rig: Rig) -> None:
         super().__init__({})
         self.there, self.away = rig.table.folder, rig.table.folder.with_name("away")
-        rig.metrics.on_retry = self.plug
+        rig.on_retry = self.plug
         self.told: list[str] = []
 
     def __call__(self, method: str, argument: object = "") -> None:

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed.metrics import Observer
 from tailer.feed.options import FeedOptions
+from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
 from tailer.spark.envelope import BatchSource, feed_option, items
 from tests.feed.test_pair import POST, PRE, cdf_table, image
