@@ -29,7 +29,7 @@ from sinks.formats.rows import row_objects
 from sinks.line_file import LineFile
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import take_options
+from tailer.sink import SinkTraits, take_options
 
 __all__ = ["FORMATS", "JsonlSink", "batch_lines", "encoded_lines"]
 
@@ -84,13 +84,10 @@ class JsonlSink:
         self.notices = notices
         self.sync = sync
         self.origin = origin
-        self.row_ids = row_ids
+        self.with_row_ids = row_ids
         self.format = format
         self.options = dict(options or {})
-        encoder = load_encoder(format, self.options)
-        #: What the feed pairs updates by: see :class:`sinks.formats.records.Encoder`.
-        self.paired, self.key_columns = encoder.paired, encoder.key_columns
-        self._encoder = encoder
+        self._encoder = load_encoder(format, self.options)
         self._target: LineFile | _StandardOutput | None = None
 
     @classmethod
@@ -113,8 +110,13 @@ class JsonlSink:
         return cls(None if named == "-" else folder / named, **taken, options=chosen)
 
     @property
-    def exclusive(self) -> str | None:
-        """See :class:`tailer.sink.Sink`: the file, whatever it is called."""
+    def traits(self) -> SinkTraits:
+        """See :class:`tailer.sink.Sink`."""
+        of_format = (self._encoder.paired, self._encoder.key_columns)
+        return SinkTraits(*of_format, self.with_row_ids, self._exclusive())
+
+    def _exclusive(self) -> str | None:
+        """The file, whatever it is called."""
         if self.path is None:
             return None
         with suppress(OSError):
@@ -157,7 +159,7 @@ class JsonlSink:
 
     def _lines(self, batch: ChangeBatch) -> pa.Buffer:
         if self.format == "rows":
-            return batch_lines(batch, ids=self.ids, origin=self.origin, row_ids=self.row_ids)
+            return batch_lines(batch, ids=self.ids, origin=self.origin, row_ids=self.with_row_ids)
         return encoded_lines(batch, self._encoder)
 
     async def aclose(self) -> None:

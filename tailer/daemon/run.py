@@ -32,7 +32,7 @@ from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
 from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
-from tailer.sink import Looks, Sink, delivery_of
+from tailer.sink import Looks, Sink, delivery_of, sink_traits
 from tailer.store.traffic import StoreMetrics
 
 __all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_log"]
@@ -181,7 +181,7 @@ def _check_key(config: Config, feed: FeedConfig, branch: str, sink: Sink, names:
     """Refuse a sink's key columns that it does not get from the table as it is now."""
     place = f"{config.path}: feeds.{feed.name}.{f'sinks.{branch}' if branch else 'sink'}.key"
     known = feed.options.selection.columns or names
-    for name in getattr(sink, "key_columns", ()):
+    for name in sink_traits(sink).key_columns:
         if name not in known:
             raise ConfigError(
                 f"{place} names {name!r}, and the feed's columns are: {', '.join(known)}"

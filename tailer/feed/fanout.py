@@ -19,7 +19,7 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TransientError, first_error
 from tailer.feed.publish import Saver
 from tailer.offsets import OffsetStore
-from tailer.sink import Sink, announce, delivery_of, reopen
+from tailer.sink import Sink, SinkTraits, announce, delivery_of, reopen, sink_traits
 
 __all__ = ["Branch", "FanOut", "Rejoin"]
 
@@ -58,10 +58,13 @@ class FanOut(OffsetStore):
         self.branches = branches
         self._start = start
         self._active: list[Branch] = []
-        #: What all want of the reader: see :meth:`tailer.feed.options.FeedOptions.for_sink`.
-        self.paired = any(getattr(branch.sink, "paired", False) for branch in branches)
-        self.row_ids = any(getattr(branch.sink, "row_ids", False) for branch in branches)
-        self.key_columns = getattr(branches[0].sink, "key_columns", ())
+        traits = [sink_traits(branch.sink) for branch in branches]
+        #: What any of them asks of the reader; in their key they do not differ.
+        self.traits = SinkTraits(
+            paired=any(one.paired for one in traits),
+            key_columns=traits[0].key_columns,
+            row_ids=any(one.row_ids for one in traits),
+        )
 
     # As a sink
 
