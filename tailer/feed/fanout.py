@@ -7,8 +7,8 @@ an initial snapshot is served alone; the others wait and join in when it has cau
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,18 +16,13 @@ import anyio
 import pyarrow.compute as pc
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import TransientError, first_error
+from tailer.errors import first_error
+from tailer.feed.commit import Item
 from tailer.feed.publish import Saver
 from tailer.offsets import OffsetStore
 from tailer.sink import Sink, SinkTraits, announce, delivery_of, reopen, sink_traits
 
-__all__ = ["Branch", "FanOut", "Rejoin"]
-
-
-class Rejoin(TransientError):
-    """A sink that was served alone has caught up: the feed starts again, with all of them."""
-
-    family = "rejoin"
+__all__ = ["Branch", "FanOut"]
 
 
 @dataclass(slots=True)
@@ -66,6 +61,25 @@ class FanOut(OffsetStore):
             row_ids=any(one.row_ids for one in traits),
         )
 
+    # For the feed, which opens the sinks again when a stage is over
+
+    @property
+    def waiting(self) -> bool:
+        """Whether sinks wait until those that are served have their snapshot."""
+        return len(self._active) < len(self.branches)
+
+    def ends_stage(self, item: Item) -> bool:
+        """Whether those that wait join in behind this item."""
+        return self.waiting and not item.next_offset.snapshot
+
+    async def stage(self, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
+        """The items up to the one behind which others join in; all, if none waits."""
+        async with aclosing(items) as found:
+            async for item in found:
+                yield item
+                if self.ends_stage(item):
+                    return
+
     # As a sink
 
     async def open(self, feed: str) -> Offset:
@@ -100,12 +114,10 @@ class FanOut(OffsetStore):
     async def write(self, batch: ChangeBatch) -> None:
         """Write to every sink what of the batch it does not have; save its offset behind it."""
         await self._each(lambda branch: self._write(branch, batch))
-        self._check_stage(batch.next_offset)
 
     async def announce(self, notice: Notice) -> None:
         """Tell every sink that has not gone past it."""
         await self._each(lambda branch: self._announce(branch, notice))
-        self._check_stage(notice.next_offset)
 
     async def reopen(self) -> None:
         """Have all sinks reopen their files."""
@@ -145,10 +157,6 @@ class FanOut(OffsetStore):
         await announce(branch.sink, notice)
         if notice.kind != "heartbeat":
             await branch.save(notice.next_offset)
-
-    def _check_stage(self, offset: Offset) -> None:
-        if len(self._active) < len(self.branches) and not offset.snapshot:
-            raise Rejoin("the sinks that waited for a snapshot join in")
 
     # As an offset store
 

@@ -15,6 +15,7 @@ import anyio
 from tailer.changes import Offset
 from tailer.errors import TailerError, TransientError, healing
 from tailer.feed.commit import Item
+from tailer.feed.fanout import FanOut
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
 from tailer.feed.pipe import pipe
@@ -69,11 +70,12 @@ async def run_feed(feed: Feed) -> None:
         while True:
             written = feed.progress.versions_delivered
             try:
-                return await _run_once(feed)
+                if await _run_once(feed):
+                    return
+                pause = feed.options.retry.pause_min_s
             except TransientError as e:
-                if e.family != "rejoin":
-                    feed.progress.retried(e)
-                    feed.on_retry(e)
+                feed.progress.retried(e)
+                feed.on_retry(e)
                 if feed.progress.versions_delivered > written:
                     pause = feed.options.retry.pause_min_s
                 await anyio.sleep(e.retry_after_s or pause * (0.5 + feed.jitter() / 2))
@@ -88,14 +90,18 @@ async def run_feed(feed: Feed) -> None:
             await feed.offsets.release()
 
 
-async def _run_once(feed: Feed) -> None:
-    """One attempt. What the operating system refuses for now is raised as a TransientError, also
-    where a library met it and nobody could name the file."""
+async def _run_once(feed: Feed) -> bool:
+    """One attempt; False if sinks have waited for its end.
+
+    What the operating system refuses for now is raised as a TransientError, also where a library
+    met it and nobody could name the file.
+    """
     with healing(f"{feed.log.store.root}: the feed can't go on"):
-        await _attempt(feed)
+        return await _attempt(feed)
 
 
-async def _attempt(feed: Feed) -> None:
+async def _attempt(feed: Feed) -> bool:
+    several = feed.sink if isinstance(feed.sink, FanOut) else None
     try:
         delivery = await _delivery(feed)
         kept = await feed.sink.open(feed.name)
@@ -108,12 +114,15 @@ async def _attempt(feed: Feed) -> None:
             await publisher.keep_delivery()  # the options accept it, this once
         known = (feed.orders, feed.lost, feed.live)
         found = read_items(feed.log, offset, feed.last, options, feed.progress, *known)
+        if several is not None:
+            found = several.stage(found)
         items = publisher.paced(found, options.publish.rows_per_s_max)
         idle: tuple[float, Callable[[], Item]] = (
             options.publish.heartbeat_s or math.inf,
             publisher.heartbeat,
         )
         await pipe(items, publisher.publish, publisher.seen, idle)
+        return several is None or not several.waiting
     finally:
         with anyio.CancelScope(shield=True):
             try:

@@ -23,6 +23,7 @@ from anyio.from_thread import BlockingPortal
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TailerError, TransientError
 from tailer.feed.commit import Item
+from tailer.feed.fanout import FanOut
 from tailer.feed.options import FeedOptions
 from tailer.feed.publish import Publisher
 from tailer.feed.run import Feed
@@ -110,6 +111,7 @@ class _Run:
         self._offset: Offset | None = None
         self._writing = threading.Lock()
         self._ending = False
+        self.rejoin = False  # the query is over, and starts again with sinks that have waited
         self._checkpoint = SpillFolder("tailer-spark-")
 
     def start(self) -> None:
@@ -174,15 +176,17 @@ class _Run:
                 self.feed.progress.read(item)
             self.portal.call(self._publisher.publish, item)
             self._offset = item.next_offset
+            if isinstance(self.feed.sink, FanOut) and self.feed.sink.ends_stage(item):
+                self._ending = self.rejoin = True
 
     def ended(self) -> bool:
         """Whether the query has ended, by itself or with an error."""
-        return self.query is None or not self.query.isActive
+        return self.rejoin or self.query is None or not self.query.isActive
 
     def failure(self) -> TailerError | None:
         """Why it ended, in the project's families; None if nothing failed."""
         found: Exception | None = self.error
-        if found is None and self.query is not None:
+        if found is None and self.query is not None and not self.rejoin:
             found = self.query.exception()
         return None if found is None else _told(found)
 
@@ -266,7 +270,10 @@ def _keep_running(
         acquired = True
         while not stopping.is_set():
             written = feed.progress.versions_delivered
-            failure = _run_once(_Run(spark, portal, planned, options), stopping)
+            run = _Run(spark, portal, planned, options)
+            failure = _run_once(run, stopping)
+            if failure is None and run.rejoin:
+                continue
             if failure is None:
                 return
             feed.progress.failed(failure)

@@ -120,6 +120,7 @@ async def test_a_new_sink_joins_when_it_has_caught_up(several: Several) -> None:
     assert several.ids("a") == list(range(8))
     assert sorted(several.ids("b")) == list(range(8))
     assert several.notices("b") == ["snapshot_begin", "snapshot_end"]
+    assert several.rig.progress.totals.keys().isdisjoint({("retries",), ("errors", "transient")})
     assert several.notices("a") == []
     assert several.rig.metric("tailer_retries_total") == 0, "to join in is no failure"
 
