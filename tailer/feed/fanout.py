@@ -96,7 +96,8 @@ class FanOut(OffsetStore):
             branch.at = await branch.saver.begin(branch.offsets, kept, start)
         stage = min(branch.stage() for branch in self.branches)
         self._active = [branch for branch in self.branches if branch.stage() == stage]
-        return min(branch.at for branch in self._active if branch.at is not None)
+        active = (branch.at for branch in self._active if branch.at is not None)
+        return min(active, key=lambda at: at.position)
 
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
@@ -152,7 +153,7 @@ class FanOut(OffsetStore):
         await branch.save(batch.next_offset)
 
     async def _announce(self, branch: Branch, notice: Notice) -> None:
-        if branch.at is not None and notice.next_offset < branch.at:
+        if branch.at is not None and notice.next_offset.position < branch.at.position:
             return
         await announce(branch.sink, notice)
         if notice.kind != "heartbeat":
@@ -210,11 +211,11 @@ class FanOut(OffsetStore):
 
 def _rest(batch: ChangeBatch, at: Offset | None) -> ChangeBatch | None:
     """What of a batch a sink does not have yet; None if it has it all."""
-    if at is None or at <= batch.offset:
+    if at is None or at.position <= batch.offset.position:
         return batch
-    if at >= batch.next_offset:
+    if at.position >= batch.next_offset.position:
         # Rows of a snapshot in mid-stream do not move the offset, and are for everyone at it.
-        again = batch.offset.snapshot and at == batch.next_offset
+        again = batch.offset.snapshot and at.position == batch.next_offset.position
         return batch if again else None
     first = pc.sum(pc.less(batch.row_indices(), at.index)).as_py() or 0
     if first == batch.num_rows:  # behind its last row there may be preimages, which are no rows

@@ -171,7 +171,7 @@ class _Run:
             if self._ending or self._publisher is None:
                 raise _Stopped
             if isinstance(item, ChangeBatch):
-                if self._offset is not None and item.next_offset <= self._offset:
+                if self._offset is not None and item.next_offset.position <= self._offset.position:
                     return
                 self.feed.progress.read(item)
             self.portal.call(self._publisher.publish, item)

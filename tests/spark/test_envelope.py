@@ -86,7 +86,7 @@ def test_events_come_in_the_feeds_order_with_its_ids(
     assert events(found) == events(wanted)
     assert str(found[-1].next_offset) == str(wanted[-1].next_offset)
     offsets = [batch.offset for batch in found] + [found[-1].next_offset]
-    assert offsets == sorted(offsets)
+    assert offsets == sorted(offsets, key=lambda offset: offset.position)
 
 
 @pytest.mark.parametrize("files", [1, 10_000])
