@@ -17,10 +17,33 @@ from tailer.feed.policy import FeedPaused
 from tailer.feed.progress import FeedState
 from tailer.feed.run import Feed, run_feed
 from tailer.feed.selection import Where
-from tailer.offsets import OffsetStore
+from tailer.offsets.held import HeldOffsets
 from tailer.sink import reopen
 
-__all__ = ["FeedStatus", "Runner"]
+__all__ = ["Event", "FeedStatus", "Runner", "State"]
+
+State = Literal["running", "paused", "stopped", "failed", "ended"]
+Event = Literal[
+    "pause", "resume", "stop", "skip", "change", "end",  # orders
+    "held_up", "failed", "finished",  # how an attempt ended by itself
+]  # fmt: skip
+
+#: Which events lead from a state to another one. Any other event changes nothing: an order that
+#: comes while an attempt fails is carried out. Into ``running`` the feed starts from its saved
+#: offset, also out of ``running``. Paused, a feed stays this process's own; stopped or failed,
+#: another process may take it.
+_NEXT: dict[State, dict[Event, State]] = {
+    "running": {
+        "pause": "paused", "stop": "stopped", "skip": "running", "change": "running",
+        "held_up": "paused", "failed": "failed", "finished": "stopped", "end": "ended",
+    },
+    "paused": {"resume": "running", "stop": "stopped", "end": "ended"},
+    "stopped": {"resume": "running", "pause": "paused", "end": "ended"},
+    "failed": {
+        "resume": "running", "skip": "running", "pause": "paused", "stop": "stopped", "end": "ended"
+    },
+    "ended": {},
+}  # fmt: skip
 
 #: How often a standby looks whether it still is one, for its state to be shown.
 _STANDBY_LOOK_S = 0.2
@@ -60,49 +83,6 @@ class FeedStatus:
         return asdict(self)
 
 
-class _Held(OffsetStore):
-    """An offset store that stays acquired while its feed starts again, or is paused."""
-
-    def __init__(self, inner: OffsetStore) -> None:
-        self.inner = inner
-        self.held = False
-
-    @property
-    def waiting_for(self) -> str | None:
-        return self.inner.waiting_for
-
-    async def acquire(self) -> None:
-        if not self.held:
-            await self.inner.acquire()
-            self.held = True
-
-    async def check(self) -> None:
-        await self.inner.check()
-
-    async def load(self) -> Offset | None:
-        return await self.inner.load()
-
-    async def save(self, offset: Offset) -> None:
-        await self.inner.save(offset)
-
-    async def clear(self) -> None:
-        await self.inner.clear()
-
-    async def load_orders(self) -> dict[str, Any]:
-        return await self.inner.load_orders()
-
-    async def save_orders(self, orders: dict[str, Any]) -> None:
-        if self.held:  # else they are kept from when it is
-            await self.inner.save_orders(orders)
-
-    async def release(self) -> None:
-        """Not yet: :meth:`give_up` does."""
-
-    async def give_up(self) -> None:
-        self.held = False
-        await self.inner.release()
-
-
 def _bug(e: Exception) -> TailerError:
     return TailerError(
         f"an error that is not expected, {type(e).__name__}: {e}; it is a bug, whose traceback is "
@@ -128,12 +108,12 @@ class Runner:
         self._on_failure = on_failure
         self.error: TailerError | None = None
         self.outlook = Outlook(feed.log, feed.progress)
-        self._offsets = _Held(feed.offsets)
+        self._offsets = HeldOffsets(feed.offsets)
         feed.offsets = self._offsets
         feed.on_retry = self._tell_retry
         self._told: set[str] = set()
         self._told_at = 0
-        self._wanted: Literal["run", "pause", "stop", "fail", "end"] = "pause" if paused else "run"
+        self.state: State = "paused" if paused else "running"
         self._changed = anyio.Event()
         self._resumed = False  # by an order that the kept ones must not undo
         self._ended = anyio.Event()
@@ -145,10 +125,11 @@ class Runner:
     async def run(self) -> None:
         """Until :meth:`end`. Errors of the feed are kept and logged; bugs too, with traceback."""
         try:
-            while self._wanted != "end":
+            while self.state != "ended":
                 changed = self._changed
-                if self._wanted == "run":
-                    await self._attempt()
+                if self.state == "running":
+                    if outcome := await self._attempt():
+                        self.transition(outcome)
                 else:
                     await self._rest()
                     await changed.wait()
@@ -162,35 +143,53 @@ class Runner:
             finally:
                 self._ended.set()
 
-    async def _attempt(self) -> None:
+    def transition(self, event: Event) -> None:
+        """Go to the state that an event leads to, and end the attempt under way."""
+        following = _NEXT[self.state].get(event)
+        if following is None:
+            return
+        self.state = following
+        self._changed.set()
+        self._changed = anyio.Event()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _attempt(self) -> Event | None:
+        """Run the feed once; how that ended, None if an order has ended it."""
+        try:
+            with anyio.CancelScope() as self._scope:
+                return await self._follow()
+        finally:
+            self._scope = None
+        return None
+
+    async def _follow(self) -> Event:
         feed, self.error = self.feed, None
         feed.progress.state = "starting"
-        with anyio.CancelScope() as self._scope:
-            try:
-                if not self._offsets.held:
-                    await self._take()
-                if feed.orders.paused:
-                    self._wanted = "pause"
-                    self.log(logging.INFO, "paused", "paused by an order given before this start")
-                    return
-                self.log(logging.INFO, "following", f"following {feed.log.store.root}")
-                await run_feed(feed)
-                self._wanted = "stop"  # it had a last version
-            except FeedPaused as e:
-                self.error, self._wanted = e, "pause"
-                self.log(logging.WARNING, "paused", f"paused: {e}")
-            except TailerError as e:
-                self.error, self._wanted = e, "fail"
-                feed.progress.error = e
-                self.log(logging.ERROR, "failed", f"stopped: {e}", family=e.family)
-            except Exception as e:  # noqa: BLE001  # logged with its traceback
-                # A bug. Its feed goes no further, and the others need not stop for it.
-                self.error = feed.progress.error = _bug(e)
-                self._wanted = "fail"
-                feed.progress.failed(self.error)
-                more: dict[str, Any] = {"family": self.error.family, "exc_info": e}
-                self.log(logging.ERROR, "failed", f"stopped: {self.error}", **more)
-        self._scope = None
+        try:
+            if not self._offsets.held:
+                await self._take()
+            if feed.orders.paused:
+                self.log(logging.INFO, "paused", "paused by an order given before this start")
+                return "held_up"
+            self.log(logging.INFO, "following", f"following {feed.log.store.root}")
+            await run_feed(feed)
+        except FeedPaused as e:
+            self.error = e
+            self.log(logging.WARNING, "paused", f"paused: {e}")
+            return "held_up"
+        except TailerError as e:
+            self.error = feed.progress.error = e
+            self.log(logging.ERROR, "failed", f"stopped: {e}", family=e.family)
+            return "failed"
+        except Exception as e:  # noqa: BLE001  # logged with its traceback
+            # A bug. Its feed goes no further, and the others need not stop for it.
+            self.error = _bug(e)
+            feed.progress.failed(self.error)
+            more: dict[str, Any] = {"family": self.error.family, "exc_info": e}
+            self.log(logging.ERROR, "failed", f"stopped: {self.error}", **more)
+            return "failed"
+        return "finished"  # it had a last version
 
     def _tell_retry(self, error: TailerError) -> None:
         """Log what a feed is held up by, each thing once until the feed has got on."""
@@ -256,12 +255,11 @@ class Runner:
 
     async def _rest(self) -> None:
         """Paused it keeps the feed from others; stopped or failed it does not."""
-        states: dict[str, FeedState] = {"pause": "paused", "stop": "stopped", "fail": "failed"}
-        if self._wanted in states:
-            self.feed.progress.state = states[self._wanted]
-        if self._wanted != "pause":
+        if self.state in ("paused", "stopped", "failed"):
+            self.feed.progress.state = self.state
+        if self.state != "paused":
             await self._give_up()
-        if self._wanted == "fail":
+        if self.state == "failed":
             self._on_failure()
 
     async def _give_up(self) -> None:
@@ -277,15 +275,6 @@ class Runner:
 
     # What its operator wants
 
-    def _want(self, what: Literal["run", "pause", "stop", "end"], *, again: bool = False) -> None:
-        if self._wanted == what and not again:
-            return
-        self._wanted = what
-        self._changed.set()
-        self._changed = anyio.Event()
-        if self._scope is not None:
-            self._scope.cancel()
-
     # All but a stop is kept beside the offset, so that a restart or a standby goes by it too. Where
     # that fails a TransientError says so, and the order lasts as long as the process.
 
@@ -295,25 +284,25 @@ class Runner:
     async def pause(self) -> None:
         """Finish the batch in hand and wait; the feed stays this process's own."""
         self.feed.orders.paused = True
-        self._want("pause")
+        self.transition("pause")
         await self._keep()
 
     async def resume(self) -> None:
         """Go on from the saved offset; a schema that it was paused or failed for is accepted."""
         self.feed.orders.paused = False
-        self._resumed = not self._offsets.held and self._wanted != "run"
+        self._resumed = not self._offsets.held and self.state != "running"
         if isinstance(self.error, FeedPaused):
             self.feed.orders.accepted.add(self.error.version)
         elif self.error is not None and self.error.family == "schema":
             version = getattr(self.error, "version", None)
             if isinstance(version, int):
                 self.feed.orders.accepted.add(version)
-        self._want("run")
+        self.transition("resume")
         await self._keep()
 
     def stop(self) -> None:
         """Finish the batch in hand, and leave the feed to whoever wants it."""
-        self._want("stop")
+        self.transition("stop")
 
     async def skip_version(self, version: int) -> None:
         """Pass over a version that is not delivered whole, and go on; its record says so.
@@ -322,8 +311,7 @@ class Runner:
         """
         self.feed.orders.check_skip(version, await self._place(), self.feed.progress.newest_known)
         self.feed.orders.skips.add(version)
-        if self._wanted in ("run", "fail"):
-            self._want("run", again=True)
+        self.transition("skip")
         await self._keep()
 
     async def unskip_version(self, version: int) -> None:
@@ -332,8 +320,7 @@ class Runner:
         Raises :class:`ConfigError` for one that is not to be skipped, or no longer.
         """
         self.feed.orders.take_back_skip(version)
-        if self._wanted == "run":  # it may be on its way to the sink as skipped
-            self._want("run", again=True)
+        self.transition("change")  # it may be on its way to the sink as skipped
         await self._keep()
 
     async def _place(self) -> Offset | None:
@@ -346,13 +333,12 @@ class Runner:
     async def resnapshot(self, where: Where | None = None) -> None:
         """Read the table once more while the changes go on."""
         self.feed.orders.resnapshots.append(ResnapshotRequest(where))
-        if self._wanted == "run":
-            self._want("run", again=True)
+        self.transition("change")
         await self._keep()
 
     async def end(self) -> None:
         """End it for good; returns when the batch in hand is written and the feed given up."""
-        self._want("end")
+        self.transition("end")
         await self._ended.wait()
 
     async def reopen(self) -> None:
@@ -365,7 +351,7 @@ class Runner:
     @property
     def ready(self) -> bool:
         """Following, its last attempt not failed; or resting because it is to."""
-        if self._wanted in ("pause", "stop"):
+        if self.state in ("paused", "stopped"):
             return True
         return self.feed.progress.state == "standby" or (
             self.error is None and self.feed.progress.ready
@@ -374,7 +360,7 @@ class Runner:
     @property
     def failed(self) -> bool:
         """Whether it ended with an error and waits for somebody."""
-        return self._wanted == "fail"
+        return self.state == "failed"
 
     @property
     def last_error(self) -> str | None:
