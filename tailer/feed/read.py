@@ -14,8 +14,9 @@ from tailer.feed.policy import LostFiles, after_loss
 from tailer.feed.progress import Observer
 from tailer.feed.snapshots import Resnapshots, initial_snapshot
 from tailer.feed.version import Reading
-from tailer.log.follow import check_there, follow
+from tailer.log.follow import follow
 from tailer.log.live import LiveFiles
+from tailer.log.same_table import check_there
 from tailer.log.table import DeltaLog
 
 __all__ = ["read_changes", "read_items"]
