@@ -31,6 +31,7 @@ from sinks.line_file import LineFile
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TransientError
 from tailer.settings import REQUIRED, Setting, SettingTable
+from tailer.sink import SinkTraits
 
 __all__ = ["FORMATS", "SETTINGS", "JsonlSink", "batch_lines", "encoded_lines"]
 
@@ -97,13 +98,10 @@ class JsonlSink:
         self.notices = notices
         self.sync = sync
         self.origin = origin
-        self.row_ids = row_ids
+        self.with_row_ids = row_ids
         self.format = format
         self.options = dict(options or {})
-        encoder = load_encoder(format, self.options)
-        #: What the feed pairs updates by: see :class:`sinks.formats.records.Encoder`.
-        self.paired, self.key_columns = encoder.paired, encoder.key_columns
-        self._encoder = encoder
+        self._encoder = load_encoder(format, self.options)
         self._target: LineFile | _StandardOutput | None = None
 
     @classmethod
@@ -118,8 +116,13 @@ class JsonlSink:
         return cls(None if named == "-" else folder / named, **taken, options=chosen)
 
     @property
-    def exclusive(self) -> str | None:
-        """See :class:`tailer.sink.Sink`: the file, whatever it is called."""
+    def traits(self) -> SinkTraits:
+        """See :class:`tailer.sink.Sink`."""
+        of_format = (self._encoder.paired, self._encoder.key_columns)
+        return SinkTraits(*of_format, self.with_row_ids, self._exclusive())
+
+    def _exclusive(self) -> str | None:
+        """The file, whatever it is called."""
         if self.path is None:
             return None
         with suppress(OSError):
@@ -162,7 +165,7 @@ class JsonlSink:
 
     def _lines(self, batch: ChangeBatch) -> pa.Buffer:
         if self.format == "rows":
-            return batch_lines(batch, ids=self.ids, origin=self.origin, row_ids=self.row_ids)
+            return batch_lines(batch, ids=self.ids, origin=self.origin, row_ids=self.with_row_ids)
         return encoded_lines(batch, self._encoder)
 
     async def aclose(self) -> None:

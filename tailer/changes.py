@@ -100,7 +100,7 @@ def counting_id(*named: Any, counting: int = COUNTING) -> str:
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Offset:
     """The next change to read: the ``index``-th change (from 0) of ``version``.
 
@@ -109,16 +109,23 @@ class Offset:
     versions the same even after the log before them was cleaned up. ``counted_by`` names the
     options by which the changes within the version were counted: under others, the index means
     another change.
+
+    Two offsets are equal if all of this is; ``position`` is what they are ordered by.
     """
 
     version: int
     index: int = 0
-    snapshot: bool = field(default=False, compare=False)
-    table_id: str | None = field(default=None, compare=False)
-    timestamp_floor_ms: int | None = field(default=None, compare=False)
-    counted_by: str | None = field(default=None, compare=False)
+    snapshot: bool = False
+    table_id: str | None = None
+    timestamp_floor_ms: int | None = None
+    counted_by: str | None = None
 
     FORMAT = 1
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Version and index: which of two offsets of a feed is the later one."""
+        return self.version, self.index
 
     def next_version(self, timestamp_ms: int) -> Offset:
         """The start of the version after this one, whose commit had that timestamp."""

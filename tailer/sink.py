@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -29,24 +30,40 @@ __all__ = [
     "SilentNotices",
     "Sink",
     "SinkFactory",
+    "SinkTraits",
     "announce",
     "delivery_of",
     "load_sink",
     "make_sink",
     "reopen",
+    "sink_traits",
     "take_options",
-    "wants_row_ids",
 ]
 
 GROUP = "tailer.sinks"
 
 
+@dataclass(frozen=True, slots=True)
+class SinkTraits:
+    """What a sink asks of its feed. An unknown trait is a ``TypeError`` that names it.
+
+    ``paired``: an update is one row, with its preimage in :attr:`ChangeBatch.before`; it is paired
+    by ``key_columns`` where the feed has no key, and ``check`` refuses columns that the table does
+    not have. ``row_ids``: batches carry stable row ids (:attr:`ChangeBatch.row_ids`), which costs
+    a column more to read. ``exclusive`` names a target that no other sink may write to.
+    """
+
+    paired: bool = False
+    key_columns: tuple[str, ...] = ()
+    row_ids: bool = False
+    exclusive: str | None = None
+
+
 class Sink(typing.Protocol):
     """Where change batches go. One feed uses one sink; calls never overlap.
 
-    A sink that writes stable row ids has an attribute ``row_ids`` that is true: then the batches
-    carry them (:attr:`ChangeBatch.row_ids`), which costs a column more to read. One whose target
-    must be its own has an attribute ``exclusive`` that names the target.
+    A sink that asks something of its feed has an attribute or property ``traits``, which is a
+    :class:`SinkTraits`; one without asks nothing.
     """
 
     async def open(self, feed: str) -> Offset | None:
@@ -166,9 +183,23 @@ async def reopen(sink: object) -> None:
         await sink.reopen()
 
 
-def wants_row_ids(sink: Sink) -> bool:
-    """Whether a sink asks for stable row ids."""
-    return bool(getattr(sink, "row_ids", False))
+def sink_traits(sink: object) -> SinkTraits:
+    """What a sink asks of its feed. Raises :class:`ConfigError` for traits of another class."""
+    traits = getattr(sink, "traits", None)
+    if traits is None:
+        # Sinks written for 0.1 have an attribute for each trait.
+        return SinkTraits(
+            paired=bool(getattr(sink, "paired", False)),
+            key_columns=tuple(getattr(sink, "key_columns", ())),
+            row_ids=bool(getattr(sink, "row_ids", False)),
+            exclusive=getattr(sink, "exclusive", None),
+        )
+    if not isinstance(traits, SinkTraits):
+        raise ConfigError(
+            f"the sink {type(sink).__name__} has traits of the class {type(traits).__name__}; "
+            "make them a tailer.sink.SinkTraits"
+        )
+    return traits
 
 
 class SinkFactory(typing.Protocol):

@@ -84,18 +84,27 @@ def test_an_offset_of_another_format_is_refused_by_it(document: Any) -> None:
 
 
 def test_the_next_version_begins_at_its_first_change_and_knows_the_time_before_it() -> None:
-    assert FULL.next_version(456) == Offset(6)
+    assert FULL.next_version(456).position == (6, 0)
     following = FULL.next_version(456)
     assert following.to_json() == {
         **FULL.to_json(), "version": 6, "index": 0, "snapshot": False, "timestamp_floor_ms": 456,
     }  # fmt: skip
 
 
-def test_offsets_are_ordered_by_version_then_index_and_by_nothing_else() -> None:
-    assert sorted([Offset(10), Offset(2, 1), Offset(1, 9), Offset(2)]) == [
-        Offset(1, 9), Offset(2), Offset(2, 1), Offset(10),
-    ]  # fmt: skip
-    assert Offset(2, 1, table_id="a") == Offset(2, 1, snapshot=True, timestamp_floor_ms=5)
+def test_offsets_are_equal_if_all_their_fields_are() -> None:
+    assert replace(FULL) == FULL
+    for name, other in {
+        "version": 6, "index": 8, "snapshot": not FULL.snapshot, "table_id": "another",
+        "timestamp_floor_ms": 0, "plan": "another",
+    }.items():  # fmt: skip
+        changes: dict[str, Any] = {name: other}
+        assert replace(FULL, **changes) != FULL, name
+
+
+def test_offsets_are_ordered_by_position_alone() -> None:
+    found = sorted([Offset(10), Offset(2, 1), Offset(1, 9), Offset(2)], key=lambda o: o.position)
+    assert found == [Offset(1, 9), Offset(2), Offset(2, 1), Offset(10)]
+    assert Offset(2, 1, table_id="a").position == Offset(2, 1, snapshot=True).position
 
 
 def test_an_event_id_is_of_table_version_file_position_and_kind() -> None:

@@ -61,8 +61,7 @@ class Records:
 class Encoder(typing.Protocol):
     """One format with its options. Pure and synchronous: it runs in a worker thread."""
 
-    #: Whether it wants an update as one row with ``ChangeBatch.before``; a sink that uses it has
-    #: an attribute ``paired`` of that value, and the feed pairs for it.
+    #: Whether it wants an update as one row with ``ChangeBatch.before``: a trait of the sink.
     paired: bool
     #: The columns that a record's key is made of; empty: records have no key.
     key_columns: tuple[str, ...]

@@ -223,9 +223,10 @@ class ExactlyOnce(Session):
         writer = self._writer(batch)
         last = is_last_batch(batch, self._at)
         # Rows of a snapshot that is taken while the stream goes on do not move its offset.
-        stays = batch.offset.snapshot and batch.next_offset == self._at
+        following = batch.next_offset.position
+        stays = batch.offset.snapshot and self._at is not None and following == self._at.position
         for part, pieces in self._begun(writer, batch):
-            ends = last and part.next_offset == batch.next_offset
+            ends = last and part.next_offset.position == following
             then = batch.next_offset if stays else part.next_offset
             self._transact(writer, part, pieces, then, ends=ends)
         self._passed = None

@@ -20,6 +20,7 @@ from sinks.kafka.session import AtLeastOnce, Session
 from sinks.kafka.settlement import Settlement
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected
+from tailer.sink import SinkTraits
 
 __all__ = ["KafkaSink"]
 
@@ -30,10 +31,7 @@ class KafkaSink:
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         encoder = load_encoder(options.format, options.encoder)
-        #: Whether the feed is to pair updates, and by which columns: see
-        #: :class:`sinks.formats.records.Encoder`.
-        self.paired = encoder.paired
-        self.key_columns = encoder.key_columns
+        self.traits = SinkTraits(encoder.paired, encoder.key_columns)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._claimed = 0
         self._settlement: Settlement | None = None

@@ -93,6 +93,6 @@ def is_last_batch(batch: ChangeBatch, at: Offset | None) -> bool:
     batches is the last one a notice tells.
     """
     then = batch.next_offset
-    if batch.offset.snapshot and then == at:
+    if batch.offset.snapshot and at is not None and then.position == at.position:
         return False
     return (then.version, then.snapshot) != (batch.version, batch.offset.snapshot)

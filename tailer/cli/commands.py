@@ -24,9 +24,9 @@ from tailer.delta.checkpoint import WITH_STATISTICS
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError, TailerError, printable
-from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions
 from tailer.feed.pipe import pipe
+from tailer.feed.progress import FeedProgress
 from tailer.feed.read import read_changes
 from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
@@ -153,8 +153,6 @@ async def _tail(arguments: argparse.Namespace, log: TableLog) -> int:
     async def start(_: TableLog) -> Offset:
         return offset
 
-    metrics = FeedMetrics("tail", time.time)
-    metrics.on_retry = _tell_once()
     feed = Feed(
         name="tail",
         log=log,
@@ -164,7 +162,8 @@ async def _tail(arguments: argparse.Namespace, log: TableLog) -> int:
         ),
         offsets=MemoryOffsetStore(),
         start=start,
-        metrics=metrics,
+        progress=FeedProgress("tail", time.time),
+        on_retry=_tell_once(),
         jitter=random.random,
         options=_feed_options(arguments, None, bounded=False),
         last=arguments.last,

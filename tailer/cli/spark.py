@@ -14,8 +14,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from tailer.changes import Offset
 from tailer.config.feeds import Config
 from tailer.daemon.assembly import assemble
+from tailer.daemon.metrics import MetricFamilies
 from tailer.errors import OffsetError
-from tailer.feed.metrics import MetricFamilies
 from tailer.process.signals import listen, stop_asked
 from tailer.spark.pipeline import PipelineFeed, PipelineOptions, run_pipeline, start_session
 
@@ -68,9 +68,9 @@ def _serving(
 
     def unready() -> dict[str, str]:
         return {
-            one.feed.name: str(one.ended or one.feed.metrics.error or "starting")
+            one.feed.name: str(one.ended or one.feed.progress.error or "starting")
             for one in feeds
-            if one.ended is not None or not one.feed.metrics.ready
+            if one.ended is not None or not one.feed.progress.ready
         }
 
     routes = health_routes(registry, unready)

@@ -8,21 +8,24 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig, SinkConfig
 from tailer.daemon.discovery import discover, is_pattern
 from tailer.errors import ConfigError
 from tailer.feed.fanout import Branch, FanOut
-from tailer.feed.metrics import FeedMetrics, MetricFamilies
+from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
 from tailer.log.history import start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore, open_offset_store
-from tailer.sink import Sink, make_sink
+from tailer.sink import Sink, make_sink, sink_traits
 from tailer.store import open_store
 from tailer.store.traffic import Traffic
+
+if TYPE_CHECKING:
+    from tailer.daemon.metrics import MetricFamilies
 
 __all__ = [
     "assemble",
@@ -120,7 +123,7 @@ def check_targets(config: Config) -> None:
         sinks = feed_sinks(config, feed)
         places = {f"sinks.{key}" if key else "sink": sink for key, sink in sinks.items()}
         for place, sink in {**places, "park": _park(config, feed)}.items():
-            target: str | None = getattr(sink, "exclusive", None)
+            target = sink_traits(sink).exclusive
             if target in known:
                 raise ConfigError(
                     f"{config.path}: feeds.{name}.{place} writes to {target}, as {known[target]} "
@@ -136,8 +139,8 @@ def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
     _check_wishes(config, feed, one)
     _park(config, _feed_of(feed, "a", feed.table))
     for key, sink in one.items():
-        target = getattr(sink, "exclusive", None)
-        if target is not None and target == getattr(two[key], "exclusive", None):
+        target = sink_traits(sink).exclusive
+        if target is not None and target == sink_traits(two[key]).exclusive:
             raise ConfigError(
                 f"{config.path}: feeds.{feed.name}.{f'sinks.{key}' if key else 'sink'} writes all "
                 f"tables of the pattern to {target}; each must have its own: put {_TABLE} into it"
@@ -146,10 +149,7 @@ def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
 
 def _check_wishes(config: Config, feed: FeedConfig, sinks: Mapping[str, Sink]) -> None:
     """Refuse sinks that one reader can't serve."""
-    wishes = {
-        (getattr(sink, "paired", False), tuple(getattr(sink, "key_columns", ())))
-        for sink in sinks.values()
-    }
+    wishes = {(t.paired, t.key_columns) for t in map(sink_traits, sinks.values())}
     if len(wishes) > 1:
         raise ConfigError(
             f"{config.path}: feeds.{feed.name}.sinks differ in their key, or in whether an update "
@@ -185,13 +185,16 @@ def assemble(
         ]
         _check_wishes(config, feed, sinks)
         sink = offsets = FanOut(branches, lambda: start(log))
+    progress = FeedProgress(feed.name, time.time)
+    if families is not None:
+        families.watch(progress)
     return Feed(
         name=feed.name,
         log=log,
         sink=sink,
         offsets=offsets,
         start=start,
-        metrics=FeedMetrics(feed.name, time.time, families),
+        progress=progress,
         jitter=random.random,
         options=feed.options,
         park=_park(config, feed),

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tailer.feed.metrics import FeedMetrics
+from tailer.feed.progress import FeedProgress
 
 __all__ = ["FEEDS_MAX", "Progress"]
 
@@ -20,7 +20,7 @@ _ON_ITS_WAY = ("snapshot", "following")
 class _Known:
     """A feed's counts, as they were told last."""
 
-    metrics: FeedMetrics
+    progress: FeedProgress
     events: int = 0
     versions: int = 0
 
@@ -34,22 +34,22 @@ class Progress:
         self._events = self._versions = 0
         self._feeds: set[str] = set()
 
-    def report(self, feeds: Mapping[str, FeedMetrics], seconds: float) -> None:
+    def report(self, feeds: Mapping[str, FeedProgress], seconds: float) -> None:
         """A line for each feed that delivered something in these ``seconds``, or is behind."""
         told = []
-        for name, metrics in sorted(feeds.items()):
-            events, versions = self._since(name, metrics)
-            behind = metrics.lag_versions() and metrics.state in _ON_ITS_WAY
+        for name, progress in sorted(feeds.items()):
+            events, versions = self._since(name, progress)
+            behind = progress.lag_versions() and progress.state in _ON_ITS_WAY
             if events or versions or behind:
-                told.append((name, metrics, events, versions))
-        for name, metrics, events, versions in told[:FEEDS_MAX]:
+                told.append((name, progress, events, versions))
+        for name, progress, events, versions in told[:FEEDS_MAX]:
             self._logger.info(
                 "feed %s delivered %s in %.0f s; %s",
-                name, _counted(events, versions), seconds, _behind([metrics]),
-                extra={"feed": name, **_fields([metrics], events, versions)},
+                name, _counted(events, versions), seconds, _behind([progress]),
+                extra={"feed": name, **_fields([progress], events, versions)},
             )  # fmt: skip
         if rest := told[FEEDS_MAX:]:
-            others = [metrics for _, metrics, _, _ in rest]
+            others = [progress for _, progress, _, _ in rest]
             events = sum(events for _, _, events, _ in rest)
             versions = sum(versions for _, _, _, versions in rest)
             self._logger.info(
@@ -58,15 +58,15 @@ class Progress:
                 extra={"feeds": len(rest), **_fields(others, events, versions)},
             )  # fmt: skip
 
-    def gone(self, name: str, metrics: FeedMetrics) -> None:
+    def gone(self, name: str, progress: FeedProgress) -> None:
         """A feed is no more; what it has delivered counts."""
-        self._since(name, metrics)
+        self._since(name, progress)
         self._known.pop(name, None)
 
-    def end(self, feeds: Mapping[str, FeedMetrics], why: str) -> None:
+    def end(self, feeds: Mapping[str, FeedProgress], why: str) -> None:
         """The one line at the end of the process."""
-        for name, metrics in feeds.items():
-            self._since(name, metrics)
+        for name, progress in feeds.items():
+            self._since(name, progress)
         found = list(feeds.values())
         fields = {**_fields(found, self._events, self._versions), "event": "ended"}
         self._logger.info(
@@ -75,15 +75,15 @@ class Progress:
             extra={"feeds": len(self._feeds), **fields},
         )  # fmt: skip
 
-    def _since(self, name: str, metrics: FeedMetrics) -> tuple[int, int]:
+    def _since(self, name: str, progress: FeedProgress) -> tuple[int, int]:
         """The events and whole versions since the last time. A feed that was restarted counts from
         the beginning."""
         known = self._known.get(name)
-        if known is None or known.metrics is not metrics:
-            known = self._known[name] = _Known(metrics)
-        events = metrics.events_delivered - known.events
-        versions = metrics.versions_delivered - known.versions
-        known.events, known.versions = metrics.events_delivered, metrics.versions_delivered
+        if known is None or known.progress is not progress:
+            known = self._known[name] = _Known(progress)
+        events = progress.events_delivered - known.events
+        versions = progress.versions_delivered - known.versions
+        known.events, known.versions = progress.events_delivered, progress.versions_delivered
         self._events += events
         self._versions += versions
         if events or versions:
@@ -95,23 +95,23 @@ def _counted(events: int, versions: int) -> str:
     return f"{events} events of {versions} versions"
 
 
-def _behind(feeds: list[FeedMetrics]) -> str:
-    versions = int(sum(feed.lag_versions() for feed in feeds))
+def _behind(feeds: list[FeedProgress]) -> str:
+    versions = sum(feed.lag_versions() for feed in feeds)
     if not versions:
         return "behind by nothing"
     seconds = max(feed.lag_seconds() for feed in feeds)
-    size = int(sum(feed.lag_bytes() for feed in feeds))
+    size = sum(feed.lag_bytes() for feed in feeds)
     return f"behind by {versions} versions, {size} bytes, {seconds:.1f} s"
 
 
-def _fields(feeds: list[FeedMetrics], events: int, versions: int) -> dict[str, object]:
+def _fields(feeds: list[FeedProgress], events: int, versions: int) -> dict[str, object]:
     found: dict[str, object] = {
         "event": "progress",
         "events": events,
         "versions": versions,
-        "lag_versions": int(sum(feed.lag_versions() for feed in feeds)),
+        "lag_versions": sum(feed.lag_versions() for feed in feeds),
         "lag_seconds": round(max((feed.lag_seconds() for feed in feeds), default=0.0), 3),
-        "lag_bytes": int(sum(feed.lag_bytes() for feed in feeds)),
+        "lag_bytes": sum(feed.lag_bytes() for feed in feeds),
     }
     if len(feeds) == 1 and feeds[0].offset is not None:
         found["version"] = feeds[0].offset.version

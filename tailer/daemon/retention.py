@@ -16,7 +16,7 @@ from tailer.delta.actions import RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.segment import LogFile, LogKind, commits_of
 from tailer.delta.snapshot import TableState
-from tailer.feed.metrics import FeedMetrics
+from tailer.feed.progress import FeedProgress
 from tailer.log.table import TableLog, versions_of
 
 __all__ = ["Outlook", "interval_seconds"]
@@ -59,15 +59,15 @@ class _Unread:
 class Outlook:
     """Looks, now and then, at what a feed has not read."""
 
-    def __init__(self, log: TableLog, metrics: FeedMetrics) -> None:
+    def __init__(self, log: TableLog, progress: FeedProgress) -> None:
         self.log = log
-        self.metrics = metrics
+        self.progress = progress
         self._seen: dict[int, _Unread] = {}
         self._state: tuple[int, TableState] | None = None
 
     async def look(self) -> None:
-        """Bring the metrics up to date. Raises what the log raises."""
-        at = self.metrics.offset
+        """Bring the progress up to date. Raises what the log raises."""
+        at = self.progress.offset
         if at is None:
             return
         first = at.version + at.snapshot  # of a snapshot's version only the files are wanted
@@ -77,7 +77,7 @@ class Outlook:
         if newest < first:
             self._tell({}, {}, {})
             return
-        self.metrics.newest(newest)
+        self.progress.newest(newest)
         if self._state is None or self._state[0] != newest:
             self._state = newest, (await self.log.snapshot(newest)).state
         state = self._state[1]
@@ -109,8 +109,8 @@ class Outlook:
         self._tell({v: seen.size for v, seen in self._seen.items()}, log, data)
 
     def _tell(self, sizes: dict[int, int], log: dict[int, float], data: dict[int, float]) -> None:
-        self.metrics.sizes |= sizes
-        self.metrics.deadlines["log"], self.metrics.deadlines["data"] = log, data
+        self.progress.sizes |= sizes
+        self.progress.deadlines["log"], self.progress.deadlines["data"] = log, data
 
 
 def _unread(commit: Commit) -> _Unread:

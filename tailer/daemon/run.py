@@ -27,13 +27,12 @@ from tailer.daemon.assembly import (
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.supervisor import Supervisor
 from tailer.errors import ConfigError, OffsetHeld, TailerError, cannot_listen
-from tailer.feed.metrics import MetricFamilies
 from tailer.log.history import start_offset
 from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
 from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
-from tailer.sink import Looks, Sink, delivery_of
+from tailer.sink import Looks, Sink, delivery_of, sink_traits
 from tailer.store.traffic import StoreMetrics
 
 __all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_log"]
@@ -45,6 +44,8 @@ async def run_daemon(config: Config) -> int:
     0 after a signal, 1 if a feed has failed, 2 if all that failed did for their configuration.
     """
     from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+
+    from tailer.daemon.metrics import MetricFamilies
 
     _keep_place(config)
     logger = set_up_logs(config.log_format, config.log_level)
@@ -180,7 +181,7 @@ def _check_key(config: Config, feed: FeedConfig, branch: str, sink: Sink, names:
     """Refuse a sink's key columns that it does not get from the table as it is now."""
     place = f"{config.path}: feeds.{feed.name}.{f'sinks.{branch}' if branch else 'sink'}.key"
     known = feed.options.selection.columns or names
-    for name in getattr(sink, "key_columns", ()):
+    for name in sink_traits(sink).key_columns:
         if name not in known:
             raise ConfigError(
                 f"{place} names {name!r}, and the feed's columns are: {', '.join(known)}"

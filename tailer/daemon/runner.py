@@ -12,14 +12,38 @@ import anyio
 from tailer.changes import Offset
 from tailer.daemon.retention import Outlook
 from tailer.errors import TailerError, TransientError, healing
-from tailer.feed.metrics import FeedState
-from tailer.feed.policy import FeedPaused, ResnapshotRequest
+from tailer.feed.orders import ResnapshotRequest
+from tailer.feed.policy import FeedPaused
+from tailer.feed.progress import FeedState
 from tailer.feed.run import Feed, run_feed
 from tailer.feed.selection import Where
-from tailer.offsets import OffsetStore
+from tailer.offsets.held import HeldOffsets
 from tailer.sink import reopen
 
-__all__ = ["FeedStatus", "Runner"]
+__all__ = ["Event", "FeedStatus", "Runner", "State"]
+
+State = Literal["running", "paused", "stopped", "failed", "ended"]
+Event = Literal[
+    "pause", "resume", "stop", "skip", "change", "end",  # orders
+    "held_up", "failed", "finished",  # how an attempt ended by itself
+]  # fmt: skip
+
+#: Which events lead from a state to another one. Any other event changes nothing: an order that
+#: comes while an attempt fails is carried out. Into ``running`` the feed starts from its saved
+#: offset, also out of ``running``. Paused, a feed stays this process's own; stopped or failed,
+#: another process may take it.
+_NEXT: dict[State, dict[Event, State]] = {
+    "running": {
+        "pause": "paused", "stop": "stopped", "skip": "running", "change": "running",
+        "held_up": "paused", "failed": "failed", "finished": "stopped", "end": "ended",
+    },
+    "paused": {"resume": "running", "stop": "stopped", "end": "ended"},
+    "stopped": {"resume": "running", "pause": "paused", "end": "ended"},
+    "failed": {
+        "resume": "running", "skip": "running", "pause": "paused", "stop": "stopped", "end": "ended"
+    },
+    "ended": {},
+}  # fmt: skip
 
 #: How often a standby looks whether it still is one, for its state to be shown.
 _STANDBY_LOOK_S = 0.2
@@ -34,7 +58,7 @@ class FeedStatus:
 
     Times are in seconds, ``offset`` the saved one; ``seconds_to_loss`` None: nothing unread may be
     removed. ``lease`` is held, waiting (for the process named in ``owner``) or none; ``orders``
-    what its operator wants of it (:meth:`tailer.feed.policy.Requests.to_json`).
+    what its operator wants of it (:meth:`tailer.feed.orders.Orders.to_json`).
     """
 
     name: str
@@ -57,49 +81,6 @@ class FeedStatus:
     def to_json(self) -> dict[str, Any]:
         """The fields by name."""
         return asdict(self)
-
-
-class _Held(OffsetStore):
-    """An offset store that stays acquired while its feed starts again, or is paused."""
-
-    def __init__(self, inner: OffsetStore) -> None:
-        self.inner = inner
-        self.held = False
-
-    @property
-    def waiting_for(self) -> str | None:
-        return self.inner.waiting_for
-
-    async def acquire(self) -> None:
-        if not self.held:
-            await self.inner.acquire()
-            self.held = True
-
-    async def check(self) -> None:
-        await self.inner.check()
-
-    async def load(self) -> Offset | None:
-        return await self.inner.load()
-
-    async def save(self, offset: Offset) -> None:
-        await self.inner.save(offset)
-
-    async def clear(self) -> None:
-        await self.inner.clear()
-
-    async def load_orders(self) -> dict[str, Any]:
-        return await self.inner.load_orders()
-
-    async def save_orders(self, orders: dict[str, Any]) -> None:
-        if self.held:  # else they are kept from when it is
-            await self.inner.save_orders(orders)
-
-    async def release(self) -> None:
-        """Not yet: :meth:`give_up` does."""
-
-    async def give_up(self) -> None:
-        self.held = False
-        await self.inner.release()
 
 
 def _bug(e: Exception) -> TailerError:
@@ -125,13 +106,13 @@ class Runner:
         self.logger = logger
         self._on_failure = on_failure
         self.error: TailerError | None = None
-        self.outlook = Outlook(feed.log, feed.metrics)
-        self._offsets = _Held(feed.offsets)
+        self.outlook = Outlook(feed.log, feed.progress)
+        self._offsets = HeldOffsets(feed.offsets)
         feed.offsets = self._offsets
-        feed.metrics.on_retry = self._tell_retry
+        feed.on_retry = self._tell_retry
         self._told: set[str] = set()
         self._told_at = 0
-        self._wanted: Literal["run", "pause", "stop", "fail", "end"] = "pause" if paused else "run"
+        self.state: State = "paused" if paused else "running"
         self._changed = anyio.Event()
         self._resumed = False  # by an order that the kept ones must not undo
         self._ended = anyio.Event()
@@ -143,10 +124,11 @@ class Runner:
     async def run(self) -> None:
         """Until :meth:`end`. Errors of the feed are kept and logged; bugs too, with traceback."""
         try:
-            while self._wanted != "end":
+            while self.state != "ended":
                 changed = self._changed
-                if self._wanted == "run":
-                    await self._attempt()
+                if self.state == "running":
+                    if outcome := await self._attempt():
+                        self.transition(outcome)
                 else:
                     await self._rest()
                     await changed.wait()
@@ -160,39 +142,57 @@ class Runner:
             finally:
                 self._ended.set()
 
-    async def _attempt(self) -> None:
+    def transition(self, event: Event) -> None:
+        """Go to the state that an event leads to, and end the attempt under way."""
+        following = _NEXT[self.state].get(event)
+        if following is None:
+            return
+        self.state = following
+        self._changed.set()
+        self._changed = anyio.Event()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _attempt(self) -> Event | None:
+        """Run the feed once; how that ended, None if an order has ended it."""
+        try:
+            with anyio.CancelScope() as self._scope:
+                return await self._follow()
+        finally:
+            self._scope = None
+        return None
+
+    async def _follow(self) -> Event:
         feed, self.error = self.feed, None
-        feed.metrics.is_in("starting")
-        with anyio.CancelScope() as self._scope:
-            try:
-                if not self._offsets.held:
-                    await self._take()
-                if feed.requests.paused:
-                    self._wanted = "pause"
-                    self.log(logging.INFO, "paused", "paused by an order given before this start")
-                    return
-                self.log(logging.INFO, "following", f"following {feed.log.store.root}")
-                await run_feed(feed)
-                self._wanted = "stop"  # it had a last version
-            except FeedPaused as e:
-                self.error, self._wanted = e, "pause"
-                self.log(logging.WARNING, "paused", f"paused: {e}")
-            except TailerError as e:
-                self.error, self._wanted = e, "fail"
-                feed.metrics.error = e
-                self.log(logging.ERROR, "failed", f"stopped: {e}", family=e.family)
-            except Exception as e:  # noqa: BLE001  # logged with its traceback
-                # A bug. Its feed goes no further, and the others need not stop for it.
-                self.error = feed.metrics.error = _bug(e)
-                self._wanted = "fail"
-                feed.metrics.failed(self.error)
-                more: dict[str, Any] = {"family": self.error.family, "exc_info": e}
-                self.log(logging.ERROR, "failed", f"stopped: {self.error}", **more)
-        self._scope = None
+        feed.progress.state = "starting"
+        try:
+            if not self._offsets.held:
+                await self._take()
+            if feed.orders.paused:
+                self.log(logging.INFO, "paused", "paused by an order given before this start")
+                return "held_up"
+            self.log(logging.INFO, "following", f"following {feed.log.store.root}")
+            await run_feed(feed)
+        except FeedPaused as e:
+            self.error = e
+            self.log(logging.WARNING, "paused", f"paused: {e}")
+            return "held_up"
+        except TailerError as e:
+            self.error = feed.progress.error = e
+            self.log(logging.ERROR, "failed", f"stopped: {e}", family=e.family)
+            return "failed"
+        except Exception as e:  # noqa: BLE001  # logged with its traceback
+            # A bug. Its feed goes no further, and the others need not stop for it.
+            self.error = _bug(e)
+            feed.progress.failed(self.error)
+            more: dict[str, Any] = {"family": self.error.family, "exc_info": e}
+            self.log(logging.ERROR, "failed", f"stopped: {self.error}", **more)
+            return "failed"
+        return "finished"  # it had a last version
 
     def _tell_retry(self, error: TailerError) -> None:
         """Log what a feed is held up by, each thing once until the feed has got on."""
-        told, delivered = str(error), self.feed.metrics.versions_delivered
+        told, delivered = str(error), self.feed.progress.versions_delivered
         if delivered != self._told_at or len(self._told) >= _TOLD_MAX:
             self._told_at = delivered
             self._told.clear()
@@ -210,7 +210,8 @@ class Runner:
                     return await self._recall()
             except TransientError as e:
                 await self._give_up()
-                self.feed.metrics.retried(e)
+                self.feed.progress.retried(e)
+                self.feed.on_retry(e)
                 await anyio.sleep(backoff.next_s(e.retry_after_s))
 
     async def _acquire(self) -> None:
@@ -219,8 +220,8 @@ class Runner:
             async def tell() -> None:
                 while True:
                     await anyio.sleep(_STANDBY_LOOK_S)
-                    if self._offsets.waiting_for and self.feed.metrics.state != "standby":
-                        self.feed.metrics.is_in("standby")
+                    if self._offsets.waiting_for and self.feed.progress.state != "standby":
+                        self.feed.progress.state = "standby"
                         owner = self._offsets.waiting_for
                         self.log(logging.INFO, "standby", f"waiting as a standby for {owner}")
 
@@ -234,35 +235,34 @@ class Runner:
             tasks.cancel_scope.cancel()
         if error is not None:
             raise error
-        self.feed.metrics.lease(held=True)
+        self.feed.progress.lease_held = True
 
     async def _recall(self) -> None:
         """Take up what was ordered before this process had the feed, and keep what was since."""
-        requests = self.feed.requests
+        orders = self.feed.orders
         kept = await self._offsets.load_orders()
-        requests.recall(kept)
+        orders.recall(kept)
         place = await self._place()
         if place is not None:
-            requests.skips = {v for v in requests.skips if v >= place.version}
+            orders.skips = {v for v in orders.skips if v >= place.version}
         if self._resumed:
-            requests.paused = self._resumed = False
-        if requests.kept() != kept:
-            await self._offsets.save_orders(requests.kept())
+            orders.paused = self._resumed = False
+        if orders.kept() != kept:
+            await self._offsets.save_orders(orders.kept())
 
     async def _rest(self) -> None:
         """Paused it keeps the feed from others; stopped or failed it does not."""
-        states: dict[str, FeedState] = {"pause": "paused", "stop": "stopped", "fail": "failed"}
-        if self._wanted in states:
-            self.feed.metrics.is_in(states[self._wanted])
-        if self._wanted != "pause":
+        if self.state in ("paused", "stopped", "failed"):
+            self.feed.progress.state = self.state
+        if self.state != "paused":
             await self._give_up()
-        if self._wanted == "fail":
+        if self.state == "failed":
             self._on_failure()
 
     async def _give_up(self) -> None:
         if self._offsets.held:
             await self._offsets.give_up()
-        self.feed.metrics.lease(held=False)
+        self.feed.progress.lease_held = False
 
     def log(self, level: int, event: str, text: str, **more: Any) -> None:
         """A line about this feed: its name, what happened, and the rest as fields."""
@@ -272,53 +272,43 @@ class Runner:
 
     # What its operator wants
 
-    def _want(self, what: Literal["run", "pause", "stop", "end"], *, again: bool = False) -> None:
-        if self._wanted == what and not again:
-            return
-        self._wanted = what
-        self._changed.set()
-        self._changed = anyio.Event()
-        if self._scope is not None:
-            self._scope.cancel()
-
     # All but a stop is kept beside the offset, so that a restart or a standby goes by it too. Where
     # that fails a TransientError says so, and the order lasts as long as the process.
 
     async def _keep(self) -> None:
-        await self._offsets.save_orders(self.feed.requests.kept())
+        await self._offsets.save_orders(self.feed.orders.kept())
 
     async def pause(self) -> None:
         """Finish the batch in hand and wait; the feed stays this process's own."""
-        self.feed.requests.paused = True
-        self._want("pause")
+        self.feed.orders.paused = True
+        self.transition("pause")
         await self._keep()
 
     async def resume(self) -> None:
         """Go on from the saved offset; a schema that it was paused or failed for is accepted."""
-        self.feed.requests.paused = False
-        self._resumed = not self._offsets.held and self._wanted != "run"
+        self.feed.orders.paused = False
+        self._resumed = not self._offsets.held and self.state != "running"
         if isinstance(self.error, FeedPaused):
-            self.feed.requests.accepted.add(self.error.version)
+            self.feed.orders.accepted.add(self.error.version)
         elif self.error is not None and self.error.family == "schema":
             version = getattr(self.error, "version", None)
             if isinstance(version, int):
-                self.feed.requests.accepted.add(version)
-        self._want("run")
+                self.feed.orders.accepted.add(version)
+        self.transition("resume")
         await self._keep()
 
     def stop(self) -> None:
         """Finish the batch in hand, and leave the feed to whoever wants it."""
-        self._want("stop")
+        self.transition("stop")
 
     async def skip_version(self, version: int) -> None:
         """Pass over a version that is not delivered whole, and go on; its record says so.
 
         Raises :class:`ConfigError` for one that was delivered, or is far from coming.
         """
-        self.feed.requests.check_skip(version, await self._place(), self.feed.metrics.newest_known)
-        self.feed.requests.skips.add(version)
-        if self._wanted in ("run", "fail"):
-            self._want("run", again=True)
+        self.feed.orders.check_skip(version, await self._place(), self.feed.progress.newest_known)
+        self.feed.orders.skips.add(version)
+        self.transition("skip")
         await self._keep()
 
     async def unskip_version(self, version: int) -> None:
@@ -326,28 +316,26 @@ class Runner:
 
         Raises :class:`ConfigError` for one that is not to be skipped, or no longer.
         """
-        self.feed.requests.take_back_skip(version)
-        if self._wanted == "run":  # it may be on its way to the sink as skipped
-            self._want("run", again=True)
+        self.feed.orders.take_back_skip(version)
+        self.transition("change")  # it may be on its way to the sink as skipped
         await self._keep()
 
     async def _place(self) -> Offset | None:
         """Where the feed is, also if it has not begun in this process; None if nobody knows."""
         try:
-            return self.feed.metrics.offset or await self._offsets.load()
+            return self.feed.progress.offset or await self._offsets.load()
         except TailerError:
             return None
 
     async def resnapshot(self, where: Where | None = None) -> None:
         """Read the table once more while the changes go on."""
-        self.feed.requests.resnapshots.append(ResnapshotRequest(where))
-        if self._wanted == "run":
-            self._want("run", again=True)
+        self.feed.orders.resnapshots.append(ResnapshotRequest(where))
+        self.transition("change")
         await self._keep()
 
     async def end(self) -> None:
         """End it for good; returns when the batch in hand is written and the feed given up."""
-        self._want("end")
+        self.transition("end")
         await self._ended.wait()
 
     async def reopen(self) -> None:
@@ -360,47 +348,47 @@ class Runner:
     @property
     def ready(self) -> bool:
         """Following, its last attempt not failed; or resting because it is to."""
-        if self._wanted in ("pause", "stop"):
+        if self.state in ("paused", "stopped"):
             return True
-        return self.feed.metrics.state == "standby" or (
-            self.error is None and self.feed.metrics.ready
+        return self.feed.progress.state == "standby" or (
+            self.error is None and self.feed.progress.ready
         )
 
     @property
     def failed(self) -> bool:
         """Whether it ended with an error and waits for somebody."""
-        return self._wanted == "fail"
+        return self.state == "failed"
 
     @property
     def last_error(self) -> str | None:
         """The error that it failed or is paused with, or that it is trying to overcome."""
-        error = self.error or self.feed.metrics.error
+        error = self.error or self.feed.progress.error
         return None if error is None else str(error)
 
     def status(self, now: float) -> FeedStatus:
         """The feed's status; ``now`` is any steady clock's, in seconds."""
-        metrics = self.feed.metrics
+        progress = self.feed.progress
         since, events, rate = self._rate
         if now - since >= _RATE_S:
-            rate = (metrics.events_delivered - events) / (now - since) if since else 0.0
-            self._rate = (now, metrics.events_delivered, rate)
-        to_loss = metrics.seconds_to_loss()
+            rate = (progress.events_delivered - events) / (now - since) if since else 0.0
+            self._rate = (now, progress.events_delivered, rate)
+        to_loss = progress.seconds_to_loss()
         waiting = self._offsets.waiting_for
         return FeedStatus(
             name=self.feed.name,
             table=self.feed.log.store.root,
             sinks=self.sinks,
-            state=metrics.state,
-            offset=metrics.offset.to_json() if metrics.offset else None,
-            lag_versions=int(metrics.lag_versions()),
-            lag_seconds=round(metrics.lag_seconds(), 3),
-            lag_bytes=int(metrics.lag_bytes()),
-            events=metrics.events_delivered,
+            state=progress.state,
+            offset=progress.offset.to_json() if progress.offset else None,
+            lag_versions=progress.lag_versions(),
+            lag_seconds=round(progress.lag_seconds(), 3),
+            lag_bytes=progress.lag_bytes(),
+            events=progress.events_delivered,
             events_per_s=round(rate, 1),
             last_error=self.last_error,
             seconds_to_loss=None if to_loss == float("inf") else round(to_loss, 1),
             lease="held" if self._offsets.held else "waiting" if waiting else "none",
             owner=waiting,
-            resnapshots=len(self.feed.requests.resnapshots),
-            orders=self.feed.requests.to_json(),
+            resnapshots=len(self.feed.orders.resnapshots),
+            orders=self.feed.orders.to_json(),
         )

@@ -12,11 +12,12 @@ import anyio
 from tailer.config.feeds import Config, FeedConfig
 from tailer.daemon.assembly import assemble, check_targets, feeds_of_pattern
 from tailer.daemon.discovery import is_pattern
+from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.progress import Progress
 from tailer.daemon.reload import feed_changes
 from tailer.daemon.runner import FeedStatus, Runner
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
-from tailer.feed.metrics import FeedMetrics, MetricFamilies
+from tailer.feed.progress import FeedProgress
 from tailer.feed.selection import parse_where
 from tailer.store.traffic import Traffic
 
@@ -98,7 +99,7 @@ class Supervisor:
         runner = self._runners.pop(name)
         del self._configs[name]
         await runner.end()
-        self._progress.gone(name, runner.feed.metrics)
+        self._progress.gone(name, runner.feed.progress)
         self._families.forget(name)
 
     async def _discovering(self) -> None:
@@ -152,21 +153,21 @@ class Supervisor:
             await anyio.sleep(period or _UNTOLD_LOOK_S)
             if period:
                 now = anyio.current_time()
-                self._progress.report(self._metrics(), now - last)
+                self._progress.report(self._feeds_progress(), now - last)
                 last = now
 
-    def _metrics(self) -> dict[str, FeedMetrics]:
-        return {name: runner.feed.metrics for name, runner in self._runners.items()}
+    def _feeds_progress(self) -> dict[str, FeedProgress]:
+        return {name: runner.feed.progress for name, runner in self._runners.items()}
 
     def say_end(self, why: str) -> None:
         """Log what was delivered in all, once, when the process ends."""
-        self._progress.end(self._metrics(), why)
+        self._progress.end(self._feeds_progress(), why)
 
     async def measure(self) -> None:
         """Look at what is unread, for every feed that is behind."""
         for runner in list(self._runners.values()):
-            metrics = runner.feed.metrics
-            if metrics.state in ("following", "standby") and not metrics.lag_versions():
+            progress = runner.feed.progress
+            if progress.state in ("following", "standby") and not progress.lag_versions():
                 continue
             try:
                 await runner.outlook.look()
@@ -185,7 +186,7 @@ class Supervisor:
     def unready(self) -> dict[str, str]:
         """The feeds that are not ready, and why."""
         return {
-            name: runner.last_error or runner.feed.metrics.state
+            name: runner.last_error or runner.feed.progress.state
             for name, runner in self._runners.items()
             if not runner.ready
         }

@@ -23,7 +23,8 @@ from its saved offset.
 | snapshots | rows of a whole version, and reading them again while changes go on |
 | fetch | which files are opened ahead of their turn |
 | selection, policy, options | what is published, and what happens when the table changes |
-| pipe, publish, fanout | the hand-over, the write, several sinks |
+| orders | what the operator wants: pause, skip, accept a schema, read again |
+| pipe, publish, fanout | the hand-over, the write and the saved offset, several sinks |
 """
 
 from __future__ import annotations

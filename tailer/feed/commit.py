@@ -28,14 +28,14 @@ async def commit_items(
 ) -> AsyncGenerator[Item, None]:
     """One commit's notice and batches, from an offset in its version on."""
     first = replace(start, table_id=commit.after.table_id).under(reading.counted_by, reading.former)
-    if commit.version in reading.requests.skips:
+    if commit.version in reading.orders.skips:
         yield skip_notice(first, commit.timestamp_ms)
         return
     try:
         changed = _new_schema(reading, commit, first) if notices else None
         if changed is not None:
             policy = reading.options.policies.on_schema_change
-            if commit.version in reading.requests.accepted:
+            if commit.version in reading.orders.accepted:
                 policy = "continue"
             if policy != "fail":
                 yield changed
@@ -73,7 +73,7 @@ async def _batches(
 ) -> AsyncGenerator[ChangeBatch, None]:
     read = VersionReader(reading, commit, commit.timestamp_ms).batches
     files = await _plan(reading, commit)
-    if reading.is_former(first) and reading.requests.live.known(commit.version):
+    if reading.is_former(first) and reading.live.known(commit.version):
         first = replace(first, index=0)  # rows of files were counted that have none in the version
     found = read(files, first)
     if reading.options.paired:
@@ -89,7 +89,7 @@ async def _batches(
 async def _plan(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
     """The files whose rows are the commit's changes, in their order."""
     options, wants = reading.options, reading.selector.wants
-    live, folder = reading.requests.live, options.diff.spill_folder
+    live, folder = reading.live, options.diff.spill_folder
     moot = await live.moot(reading.log, commit, options.change_source, folder)
     if is_passed_over(commit, options.policies):
         return []
@@ -100,8 +100,7 @@ async def _plan(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
         files = filter(wants, plan.files())
     if not options.paired:
         return files
-    lost = reading.requests.lost
-    kept = (file for file in files if (file.version, file.path) not in lost)
+    kept = (file for file in files if file not in reading.lost)
     return list(kept) if plan.compares else kept
 
 

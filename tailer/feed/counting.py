@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -91,7 +91,7 @@ class Place:
 
     ``former``: the index may have been counted by statistics, and in cdc files by their writer's
     order. Where that makes a difference, the place is the beginning of the file that it begins to
-    make one in: from there on, changes come again. ``lost`` tells which files are recorded as lost.
+    make one in: from there on, changes come again. ``lost`` are files recorded as lost.
     ``index`` is the index of the first change that is read from the place on.
     """
 
@@ -101,7 +101,7 @@ class Place:
         first: Offset,
         *,
         former: bool = False,
-        lost: Callable[[ChangeFile], bool] = lambda _: False,
+        lost: Container[ChangeFile] = (),
     ) -> None:
         self.index = first.index
         self.skip = Skip(first.index)
@@ -139,14 +139,14 @@ class Place:
             await self._let_go()
 
     async def _count(self, file: ChangeFile) -> int:
-        if self._lost(file):
+        if file in self._lost:
             return logged_rows(file) or 0
         return await known_changes(self._store, file)
 
     async def _passes(self, file: ChangeFile, count: int) -> bool:
         """Whether all of a file's changes lie before the place."""
         before = self.skip.remaining
-        if self._lost(file):  # what was not delivered of it is counted as if it were
+        if file in self._lost:  # what was not delivered of it is counted as if it were
             self.skip.remaining -= min(count, before)
             self.index += count - min(count, before)
             return True

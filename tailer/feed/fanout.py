@@ -7,46 +7,38 @@ an initial snapshot is served alone; the others wait and join in when it has cau
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
 import pyarrow.compute as pc
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import TransientError, first_error
+from tailer.errors import first_error
+from tailer.feed.commit import Item
+from tailer.feed.publish import Saver
 from tailer.offsets import OffsetStore
-from tailer.sink import Sink, announce, delivery_of, reopen
+from tailer.sink import Sink, SinkTraits, announce, delivery_of, reopen, sink_traits
 
-__all__ = ["Branch", "FanOut", "Rejoin"]
-
-
-class Rejoin(TransientError):
-    """A sink that was served alone has caught up: the feed starts again, with all of them."""
-
-    family = "rejoin"
+__all__ = ["Branch", "FanOut"]
 
 
 @dataclass(slots=True)
 class Branch:
-    """One sink with its offset store, and the next change it has to get.
-
-    ``unsaved``: its last offset is not saved yet.
-    """
+    """One sink with its offset store, and the next change it has to get."""
 
     name: str
     sink: Sink
     offsets: OffsetStore
     at: Offset | None = None
-    unsaved: bool = False
+    saver: Saver = field(default_factory=Saver)
 
     async def save(self, offset: Offset) -> None:
         """Save its offset, and go on from it."""
-        self.unsaved = True
-        await self.offsets.save(offset)
-        self.at, self.unsaved = offset, False
+        await self.saver.save(self.offsets, offset)
+        self.at = offset
 
     def stage(self) -> tuple[int, int]:
         """What a branch must share with others to be served with them."""
@@ -61,27 +53,51 @@ class FanOut(OffsetStore):
         self.branches = branches
         self._start = start
         self._active: list[Branch] = []
-        #: What all want of the reader: see :meth:`tailer.feed.options.FeedOptions.for_sink`.
-        self.paired = any(getattr(branch.sink, "paired", False) for branch in branches)
-        self.row_ids = any(getattr(branch.sink, "row_ids", False) for branch in branches)
-        self.key_columns = getattr(branches[0].sink, "key_columns", ())
+        traits = [sink_traits(branch.sink) for branch in branches]
+        #: What any of them asks of the reader; in their key they do not differ.
+        self.traits = SinkTraits(
+            paired=any(one.paired for one in traits),
+            key_columns=traits[0].key_columns,
+            row_ids=any(one.row_ids for one in traits),
+        )
+
+    # For the feed, which opens the sinks again when a stage is over
+
+    @property
+    def waiting(self) -> bool:
+        """Whether sinks wait until those that are served have their snapshot."""
+        return len(self._active) < len(self.branches)
+
+    def ends_stage(self, item: Item) -> bool:
+        """Whether those that wait join in behind this item."""
+        return self.waiting and not item.next_offset.snapshot
+
+    async def stage(self, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
+        """The items up to the one behind which others join in; all, if none waits."""
+        async with aclosing(items) as found:
+            async for item in found:
+                yield item
+                if self.ends_stage(item):
+                    return
 
     # As a sink
 
     async def open(self, feed: str) -> Offset:
         """Open all sinks; the offset of the one that is furthest behind."""
-        start: Offset | None = None
+        first: Offset | None = None
+
+        async def start() -> Offset:
+            nonlocal first  # one place for all that are new
+            first = first or await self._start()
+            return first
+
         for branch in self.branches:
-            found = await branch.sink.open(f"{feed}/{branch.name}")
-            branch.at = found or await branch.offsets.load()
-            if branch.at is None:
-                start = start or await self._start()  # one place for all that are new
-                branch.at, branch.unsaved = start, True
-            if branch.unsaved:  # see _run_once() in run.py, which does so for one sink
-                await branch.save(branch.at)
+            kept = await branch.sink.open(f"{feed}/{branch.name}")
+            branch.at = await branch.saver.begin(branch.offsets, kept, start)
         stage = min(branch.stage() for branch in self.branches)
         self._active = [branch for branch in self.branches if branch.stage() == stage]
-        return min(branch.at for branch in self._active if branch.at is not None)
+        active = (branch.at for branch in self._active if branch.at is not None)
+        return min(active, key=lambda at: at.position)
 
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
@@ -99,12 +115,10 @@ class FanOut(OffsetStore):
     async def write(self, batch: ChangeBatch) -> None:
         """Write to every sink what of the batch it does not have; save its offset behind it."""
         await self._each(lambda branch: self._write(branch, batch))
-        self._check_stage(batch.next_offset)
 
     async def announce(self, notice: Notice) -> None:
         """Tell every sink that has not gone past it."""
         await self._each(lambda branch: self._announce(branch, notice))
-        self._check_stage(notice.next_offset)
 
     async def reopen(self) -> None:
         """Have all sinks reopen their files."""
@@ -139,15 +153,11 @@ class FanOut(OffsetStore):
         await branch.save(batch.next_offset)
 
     async def _announce(self, branch: Branch, notice: Notice) -> None:
-        if branch.at is not None and notice.next_offset < branch.at:
+        if branch.at is not None and notice.next_offset.position < branch.at.position:
             return
         await announce(branch.sink, notice)
         if notice.kind != "heartbeat":
             await branch.save(notice.next_offset)
-
-    def _check_stage(self, offset: Offset) -> None:
-        if len(self._active) < len(self.branches) and not offset.snapshot:
-            raise Rejoin("the sinks that waited for a snapshot join in")
 
     # As an offset store
 
@@ -201,11 +211,11 @@ class FanOut(OffsetStore):
 
 def _rest(batch: ChangeBatch, at: Offset | None) -> ChangeBatch | None:
     """What of a batch a sink does not have yet; None if it has it all."""
-    if at is None or at <= batch.offset:
+    if at is None or at.position <= batch.offset.position:
         return batch
-    if at >= batch.next_offset:
+    if at.position >= batch.next_offset.position:
         # Rows of a snapshot in mid-stream do not move the offset, and are for everyone at it.
-        again = batch.offset.snapshot and at == batch.next_offset
+        again = batch.offset.snapshot and at.position == batch.next_offset.position
         return batch if again else None
     first = pc.sum(pc.less(batch.row_indices(), at.index)).as_py() or 0
     if first == batch.num_rows:  # behind its last row there may be preimages, which are no rows

@@ -13,7 +13,7 @@ from tailer.decode.rows import DecodeOptions
 from tailer.feed.policy import Policies
 from tailer.feed.selection import Selection
 from tailer.log.follow import FollowOptions
-from tailer.sink import Sink, wants_row_ids
+from tailer.sink import Sink, sink_traits
 
 __all__ = ["FeedOptions", "PublishOptions", "RetryOptions"]
 
@@ -45,8 +45,8 @@ class FeedOptions:
 
     ``key`` names the columns by which derived changes without row ids are paired into updates.
     ``paired`` gives each update as one row with its preimage in ``ChangeBatch.before``; a feed
-    whose sink has a true attribute ``paired`` does so by itself, under the sink's ``key_columns``
-    where it has none of its own.
+    whose sink asks for it (:class:`tailer.sink.SinkTraits`) does so by itself, under the sink's
+    ``key_columns`` where it has none of its own.
     """
 
     change_source: ChangeSource = "auto"
@@ -62,14 +62,12 @@ class FeedOptions:
 
     def for_sink(self, sink: Sink) -> FeedOptions:
         """The same, with row ids and with updates paired where the sink wants that."""
-        paired = bool(getattr(sink, "paired", False))
-        options = self
-        if paired or wants_row_ids(sink):
+        traits, options = sink_traits(sink), self
+        if traits.paired or traits.row_ids:
             options = replace(options, decode=replace(self.decode, row_ids=True))
-        if not paired:
+        if not traits.paired:
             return options
-        key = self.key or tuple(getattr(sink, "key_columns", ()))
-        return replace(options, paired=True, key=key)
+        return replace(options, paired=True, key=self.key or traits.key_columns)
 
     def counting_id(self, counting: int = COUNTING) -> str:
         """Names the options by which the changes of a version are counted."""

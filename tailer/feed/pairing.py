@@ -53,8 +53,7 @@ async def pair_updates(
                 return fetched.source, fetched.selection
 
             def lost(file: ChangeFile) -> int | None:
-                known = (file.version, file.path) in reading.requests.lost
-                return (logged_rows(file) or 0) if known else None
+                return (logged_rows(file) or 0) if file in reading.lost else None
 
             how = (open_file, reading.decode, selector.rows, lost)
             rows = VersionRows(files, commit.after, *how)

@@ -5,35 +5,27 @@ The defaults stop: nothing is lost, skipped or read again unless the configurati
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from tailer.changes import Notice, Offset
-from tailer.delta.actions import LONG_MAX
+from tailer.changes import ChangeFile, Notice, Offset
 from tailer.delta.schemadiff import schema_diff
 from tailer.delta.snapshot import TableState
-from tailer.errors import ConfigError, DataLoss, FileGone, SchemaChanged, TailerError
-from tailer.feed.selection import Where, parse_where
-from tailer.log.live import LiveFiles
+from tailer.errors import DataLoss, FileGone, SchemaChanged, TailerError
 from tailer.log.table import TableLog
 
 __all__ = [
     "FeedPaused",
+    "LostFiles",
     "OnDataLoss",
     "OnReject",
     "OnSchemaChange",
     "Policies",
-    "Requests",
-    "ResnapshotRequest",
     "after_loss",
     "schema_notice",
     "skip_notice",
     "stop_for_schema",
 ]
-
-#: So far ahead of the table's newest version can one be skipped: further is a slip of the pen.
-SKIP_AHEAD_MAX = 1000
 
 OnSchemaChange = Literal["continue", "pause", "fail"]
 OnDataLoss = Literal["fail", "skip", "snapshot"]
@@ -53,96 +45,20 @@ class Policies:
     skip_change_commits: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ResnapshotRequest:
-    """Read the whole table again, or the partitions that ``where`` wants."""
+class LostFiles:
+    """The files whose loss is recorded, kept over a retry: they are passed over."""
 
-    where: Where | None = None
+    def __init__(self) -> None:
+        self._files: set[tuple[int, str]] = set()
 
+    def __contains__(self, file: object) -> bool:
+        return isinstance(file, ChangeFile) and (file.version, file.path) in self._files
 
-@dataclass(slots=True)
-class Requests:
-    """What the operator has asked of a feed, and what it has found out by itself.
-
-    ``paused`` by order, ``accepted`` are versions whose new schema was agreed to, ``skips``
-    versions to pass over, ``lost`` the files (version, path) that are gone and were recorded;
-    ``unsaved``: the last offset is not saved yet; ``live``: the table's files, kept over a retry;
-    ``delivery`` what the sink's records are like, if it leaves that to the feed
-    (:class:`tailer.sink.KnowsDelivery`).
-    """
-
-    paused: bool = False
-    unsaved: bool = False
-    accepted: set[int] = field(default_factory=set)
-    skips: set[int] = field(default_factory=set)
-    resnapshots: list[ResnapshotRequest] = field(default_factory=list)
-    lost: set[tuple[int, str]] = field(default_factory=set)
-    live: LiveFiles = field(default_factory=LiveFiles)
-    delivery: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """The operator's part of it, to be kept beside the offset; what is empty is left out."""
-        orders = {
-            "paused": self.paused,
-            "accepted": sorted(self.accepted),
-            "skips": sorted(self.skips),
-            "resnapshots": [
-                {"where": request.where.text if request.where else None}
-                for request in self.resnapshots
-            ],
-        }
-        return {name: value for name, value in orders.items() if value}
-
-    def kept(self) -> dict[str, Any]:
-        """All that is kept beside the offset: the operator's part, and what was delivered."""
-        found = self.to_json()
-        return {**found, "delivery": dict(self.delivery)} if self.delivery else found
-
-    def recall(self, orders: Mapping[str, Any]) -> None:
-        """Take over what was ordered of an earlier owner of the feed, before what was here."""
-        self.paused = self.paused or bool(orders.get("paused"))
-        self.accepted.update(orders.get("accepted", ()))
-        self.skips.update(orders.get("skips", ()))
-        wheres = [request.get("where") for request in orders.get("resnapshots", ())]
-        self.delivery = orders.get("delivery") or self.delivery
-        self.resnapshots[:0] = [ResnapshotRequest(parse_where(w) if w else None) for w in wheres]
-
-    def check_skip(self, version: int, place: Offset | None, newest: int | None) -> None:
-        """Raise :class:`ConfigError` for a version that can't come any more, or not in a long time:
-        it would be skipped unseen. ``place`` is where the feed is, ``newest`` the table's newest
-        version; None: not known."""
-        why = None
-        if place is not None and (version < place.version or place.snapshot):
-            where = ", in its snapshot" if place.snapshot else ""
-            why = f"the feed is at version {place.version}{where}"
-        elif version > LONG_MAX:
-            why = f"no version is greater than {LONG_MAX}"
-        elif newest is not None and version > newest + SKIP_AHEAD_MAX:
-            why = (
-                f"the table's newest version is {newest}, and a skip reaches at most "
-                f"{SKIP_AHEAD_MAX} versions ahead of it"
-            )
-        if why is not None:
-            raise ConfigError(f"version {version} can't be skipped: {why}")
-
-    def take_back_skip(self, version: int) -> None:
-        """Forget the order to skip a version. Raises :class:`ConfigError` if there is none."""
-        if version not in self.skips:
-            known = ", ".join(map(str, sorted(self.skips))) or "none"
-            raise ConfigError(
-                f"version {version} is not going to be skipped; the versions that are: {known}"
-            )
-        self.skips.discard(version)
-
-    def carried_out(self, notice: Notice) -> bool:
-        """Whether a notice that was delivered says of an order that it is done; forgets it."""
-        if notice.kind == "snapshot_end" and notice.details.get("reason") == "resnapshot":
-            del self.resnapshots[:1]
-        elif notice.kind == "skipped_version":
-            self.skips.discard(notice.version)
-        else:
-            return False
-        return True
+    def record(self, version: int, loss: FileGone) -> None:
+        """Pass over the file from now on. Raises the loss if that was the case already."""
+        if (version, loss.file) in self._files:
+            raise loss
+        self._files.add((version, loss.file))
 
 
 class FeedPaused(TailerError):
@@ -196,7 +112,7 @@ def stop_for_schema(notice: Notice, policy: OnSchemaChange) -> None:
 
 
 async def after_loss(
-    log: TableLog, at: Offset, loss: DataLoss, policy: OnDataLoss, requests: Requests
+    log: TableLog, at: Offset, loss: DataLoss, policy: OnDataLoss, lost: LostFiles
 ) -> Notice:
     """The loss record, whose next offset is where the policy goes on.
 
@@ -210,9 +126,7 @@ async def after_loss(
         then = Offset(newest, snapshot=True, table_id=at.table_id)
         return _loss_notice(at, then, loss, policy, (at.version, newest))
     if isinstance(loss, FileGone) and loss.version == at.version:
-        if (at.version, loss.file) in requests.lost:
-            raise loss
-        requests.lost.add((at.version, loss.file))
+        lost.record(at.version, loss)
         # Where nobody knows how many changes are lost, the index may lie among them: what is left
         # of the version comes again from its start, with the same ids.
         then = replace(at, index=0) if at.index and loss.rows is None else at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -11,15 +11,42 @@ import anyio
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TableError
-from tailer.feed.metrics import FeedMetrics
-from tailer.feed.policy import Requests
+from tailer.feed.orders import Orders
+from tailer.feed.progress import FeedProgress
 from tailer.offsets import OffsetStore
 from tailer.sink import Prepares, Sink, announce
 
-__all__ = ["PARKED_IN_A_ROW_MAX", "Publisher"]
+__all__ = ["PARKED_IN_A_ROW_MAX", "Publisher", "Saver"]
 
 #: When so many rows in a row are refused, it is the sink and not the rows.
 PARKED_IN_A_ROW_MAX = 1000
+
+
+class Saver:
+    """Saves a sink's offsets. It outlives a retry: after a save that failed, the next attempt
+    saves before it writes, or a full disk would have one batch written again and again."""
+
+    def __init__(self) -> None:
+        self._unsaved = False
+
+    async def begin(
+        self, offsets: OffsetStore, kept: Offset | None, start: Callable[[], Awaitable[Offset]]
+    ) -> Offset:
+        """The offset to go on from: ``kept`` by the sink, saved, or else the feed's ``start``."""
+        offset = kept or await offsets.load()
+        if offset is None:
+            # Found once: "latest" is another version after a failure or a restart, and what was
+            # committed meanwhile would be passed over.
+            offset, self._unsaved = await start(), True
+        if self._unsaved:
+            await self.save(offsets, offset)
+        return offset
+
+    async def save(self, offsets: OffsetStore, offset: Offset) -> None:
+        """Save an offset. Errors as of :meth:`tailer.offsets.OffsetStore.save`."""
+        self._unsaved = True
+        await offsets.save(offset)
+        self._unsaved = False
 
 
 class Publisher:
@@ -34,22 +61,24 @@ class Publisher:
         sink: Sink,
         park: Sink | None,
         offsets: OffsetStore,
-        metrics: FeedMetrics,
-        requests: Requests,
+        progress: FeedProgress,
+        orders: Orders,
+        saver: Saver,
         delivery: Mapping[str, Any] | None = None,
     ) -> None:
         self.sink = sink
         self.park = park
         self.offsets = offsets
-        self.metrics = metrics
-        self.requests = requests
+        self.progress = progress
+        self.orders = orders
+        self.saver = saver
         self.delivery = delivery or {}
         self._park_open = False
         self._parked_in_a_row = 0
 
     def seen(self, item: ChangeBatch | Notice) -> None:
         """Take note of what was read. A sink that can begins with it, while it writes another."""
-        self.metrics.read(item)
+        self.progress.read(item)
         if isinstance(item, ChangeBatch) and isinstance(self.sink, Prepares):
             self.sink.prepare(item)
 
@@ -60,31 +89,26 @@ class Publisher:
         if isinstance(item, Notice):
             await announce(self.sink, item)
             if item.kind != "heartbeat":
-                await self._save(item.next_offset)
-            self.metrics.announced(item)
-            if self.requests.carried_out(item):
-                await self.offsets.save_orders(self.requests.kept())
+                await self.saver.save(self.offsets, item.next_offset)
+            self.progress.announced(item)
+            if self.orders.carried_out(item):
+                await self.offsets.save_orders(self.orders.kept())
             return
         if self.park is None:
             await self.sink.write(item)
         else:
             await self._write_or_park(item)
-        if item.num_rows and self.delivery != self.requests.delivery:
+        if item.num_rows and self.delivery != self.orders.delivery:
             # From the first records on, and not before: a key that no table has is no delivery.
             await self.keep_delivery()
-        self.metrics.written(time.perf_counter() - started)
-        await self._save(item.next_offset)
-        self.metrics.delivered(item)
+        self.progress.written(time.perf_counter() - started)
+        await self.saver.save(self.offsets, item.next_offset)
+        self.progress.delivered(item)
 
     async def keep_delivery(self) -> None:
         """Keep beside the offset what the sink's records are like."""
-        self.requests.delivery = self.delivery
-        await self.offsets.save_orders(self.requests.kept())
-
-    async def _save(self, offset: Offset) -> None:
-        self.requests.unsaved = True
-        await self.offsets.save(offset)
-        self.requests.unsaved = False
+        self.orders.delivery = self.delivery
+        await self.offsets.save_orders(self.orders.kept())
 
     async def _write_or_park(self, batch: ChangeBatch) -> None:
         try:
@@ -108,7 +132,7 @@ class Publisher:
             await self.park.open("parked")
             self._park_open = True
         await self.park.write(batch)
-        self.metrics.parked(batch.num_rows, refused)
+        self.progress.parked(batch.num_rows)
 
     async def paced(
         self, items: AsyncGenerator[ChangeBatch | Notice, None], rows_per_s_max: float
@@ -124,7 +148,7 @@ class Publisher:
 
     def heartbeat(self) -> Notice:
         """A sign of life; the only notice that says what time it is."""
-        at = self.metrics.offset or Offset(0)
-        details = {"offset": at.to_json(), "lag_versions": int(self.metrics.lag_versions())}
-        now_ms = int(self.metrics.clock() * 1000)
+        at = self.progress.offset or Offset(0)
+        details = {"offset": at.to_json(), "lag_versions": self.progress.lag_versions()}
+        now_ms = int(self.progress.clock() * 1000)
         return Notice("heartbeat", at.version, now_ms, at, at, details)

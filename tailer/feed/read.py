@@ -8,12 +8,15 @@ from contextlib import aclosing
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import DataLoss
 from tailer.feed.commit import Item, commit_items, skipped
-from tailer.feed.metrics import Observer
 from tailer.feed.options import FeedOptions
-from tailer.feed.policy import Requests, after_loss
+from tailer.feed.orders import Orders
+from tailer.feed.policy import LostFiles, after_loss
+from tailer.feed.progress import Observer
 from tailer.feed.snapshots import Resnapshots, initial_snapshot
 from tailer.feed.version import Reading
-from tailer.log.follow import check_there, follow
+from tailer.log.follow import follow
+from tailer.log.live import LiveFiles
+from tailer.log.same_table import check_there
 from tailer.log.table import TableLog
 
 __all__ = ["read_changes", "read_items"]
@@ -30,7 +33,7 @@ async def read_changes(
 
     A version without changes gives one empty batch, which carries the offset on.
     """
-    reading = Reading.of(log, options, observer or Observer(), Requests())
+    reading = Reading.of(log, options, observer or Observer())
     async with aclosing(_read(reading, start, last, notices=False)) as items:
         async for item in items:
             if isinstance(item, ChangeBatch):
@@ -43,11 +46,16 @@ async def read_items(
     last: int | None,
     options: FeedOptions,
     observer: Observer,
-    requests: Requests,
+    orders: Orders | None = None,
+    lost: LostFiles | None = None,
+    live: LiveFiles | None = None,
 ) -> AsyncGenerator[Item, None]:
-    """As :func:`read_changes`, with the notices in their places, and with the policies."""
+    """As :func:`read_changes`, with the notices in their places, and with the policies.
+
+    ``lost`` and ``live`` are what an earlier attempt has found out of the table's files.
+    """
     at = start
-    reading = Reading.of(log, options, observer, requests)
+    reading = Reading.of(log, options, observer, orders, lost, live)
     while True:
         try:
             async with aclosing(_read(reading, at, last, notices=True)) as items:
@@ -59,7 +67,7 @@ async def read_items(
             if options.policies.on_data_loss == "fail":
                 raise
             at = at.under(reading.counted_by, reading.former)
-            notice = await after_loss(log, at, loss, options.policies.on_data_loss, requests)
+            notice = await after_loss(log, at, loss, options.policies.on_data_loss, reading.lost)
             observer.lost(notice)
             yield notice
             at = notice.next_offset
@@ -78,7 +86,7 @@ async def _read(
                 yield item
                 at = item.next_offset
     # What is not there yet is skipped when it comes.
-    skips = reading.requests.skips
+    skips = reading.orders.skips
     while at.version in skips and at.version <= await reading.log.latest_version():
         notice = await skipped(reading, at)
         yield notice

@@ -15,12 +15,15 @@ import anyio
 from tailer.changes import Offset
 from tailer.errors import TailerError, TransientError, healing
 from tailer.feed.commit import Item
-from tailer.feed.metrics import FeedMetrics
+from tailer.feed.fanout import FanOut
 from tailer.feed.options import FeedOptions
+from tailer.feed.orders import Orders
 from tailer.feed.pipe import pipe
-from tailer.feed.policy import FeedPaused, Requests
-from tailer.feed.publish import Publisher
+from tailer.feed.policy import FeedPaused, LostFiles
+from tailer.feed.progress import FeedProgress
+from tailer.feed.publish import Publisher, Saver
 from tailer.feed.read import read_items
+from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.sink import Sink, delivery_of
@@ -33,7 +36,9 @@ class Feed:
     """One table to one sink. ``start`` finds the first offset of a feed that has none saved.
 
     ``last`` ends the feed after that version; None follows for ever. ``jitter`` gives numbers in
-    [0, 1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park.
+    [0, 1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park. ``lost``,
+    ``live`` and ``saver`` are what a retry needs of the attempts before it. ``on_retry`` is called
+    with each error that may heal.
     """
 
     name: str
@@ -41,12 +46,16 @@ class Feed:
     sink: Sink
     offsets: OffsetStore
     start: Callable[[TableLog], Awaitable[Offset]]
-    metrics: FeedMetrics
+    progress: FeedProgress
     jitter: Callable[[], float]
     options: FeedOptions = field(default_factory=FeedOptions)
     last: int | None = None
-    requests: Requests = field(default_factory=Requests)
+    orders: Orders = field(default_factory=Orders)
     park: Sink | None = None
+    lost: LostFiles = field(default_factory=LostFiles)
+    live: LiveFiles = field(default_factory=LiveFiles)
+    saver: Saver = field(default_factory=Saver)
+    on_retry: Callable[[TailerError], None] = lambda _: None
 
 
 async def run_feed(feed: Feed) -> None:
@@ -59,60 +68,60 @@ async def run_feed(feed: Feed) -> None:
     try:
         backoff = feed.options.retry.backoff(feed.jitter)
         while True:
-            written = feed.metrics.versions_delivered
+            written = feed.progress.versions_delivered
             try:
-                return await _run_once(feed)
+                if await _run_once(feed):
+                    return
+                backoff.reset()
             except TransientError as e:
-                if e.family != "rejoin":
-                    feed.metrics.retried(e)
-                if feed.metrics.versions_delivered > written:
+                feed.progress.retried(e)
+                feed.on_retry(e)
+                if feed.progress.versions_delivered > written:
                     backoff.reset()
                 await anyio.sleep(backoff.next_s(e.retry_after_s))
             except FeedPaused:
                 raise
             except TailerError as e:
-                feed.metrics.failed(e)
+                feed.progress.failed(e)
                 raise
     finally:
         with anyio.CancelScope(shield=True):
             await feed.offsets.release()
 
 
-async def _run_once(feed: Feed) -> None:
-    """One attempt. What the operating system refuses for now is raised as a TransientError, also
-    where a library met it and nobody could name the file."""
+async def _run_once(feed: Feed) -> bool:
+    """One attempt; False if sinks have waited for its end.
+
+    What the operating system refuses for now is raised as a TransientError, also where a library
+    met it and nobody could name the file.
+    """
     with healing(f"{feed.log.store.root}: the feed can't go on"):
-        await _attempt(feed)
+        return await _attempt(feed)
 
 
-async def _attempt(feed: Feed) -> None:
+async def _attempt(feed: Feed) -> bool:
+    several = feed.sink if isinstance(feed.sink, FanOut) else None
     try:
         delivery = await _delivery(feed)
-        offset = await feed.sink.open(feed.name) or await feed.offsets.load()
-        if offset is None:
-            # Found once: "latest" is another version after a failure or a restart, and what was
-            # committed meanwhile would be passed over.
-            offset, feed.requests.unsaved = await feed.start(feed.log), True
-        if feed.requests.unsaved:
-            # Before anything is written, or written once more: a disk that is full would have the
-            # same batch written again and again.
-            await feed.offsets.save(offset)
-            feed.requests.unsaved = False
-        feed.metrics.started(offset)
+        kept = await feed.sink.open(feed.name)
+        offset = await feed.saver.begin(feed.offsets, kept, lambda: feed.start(feed.log))
+        feed.progress.started(offset)
         options = feed.options.for_sink(feed.sink)
-        how = (feed.sink, feed.park, feed.offsets, feed.metrics, feed.requests)
+        how = (feed.sink, feed.park, feed.offsets, feed.progress, feed.orders, feed.saver)
         publisher = Publisher(*how, delivery)
-        if feed.requests.delivery and delivery != feed.requests.delivery:
+        if feed.orders.delivery and delivery != feed.orders.delivery:
             await publisher.keep_delivery()  # the options accept it, this once
-        items = publisher.paced(
-            read_items(feed.log, offset, feed.last, options, feed.metrics, feed.requests),
-            options.publish.rows_per_s_max,
-        )
+        known = (feed.orders, feed.lost, feed.live)
+        found = read_items(feed.log, offset, feed.last, options, feed.progress, *known)
+        if several is not None:
+            found = several.stage(found)
+        items = publisher.paced(found, options.publish.rows_per_s_max)
         idle: tuple[float, Callable[[], Item]] = (
             options.publish.heartbeat_s or math.inf,
             publisher.heartbeat,
         )
         await pipe(items, publisher.publish, publisher.seen, idle)
+        return several is None or not several.waiting
     finally:
         with anyio.CancelScope(shield=True):
             try:
@@ -125,5 +134,5 @@ async def _attempt(feed: Feed) -> None:
 async def _delivery(feed: Feed) -> Mapping[str, Any]:
     """What the sink's records are like. Raises :class:`ConfigError` if they were of another kind
     before, unless that is accepted."""
-    kept = feed.requests.delivery
+    kept = feed.orders.delivery
     return delivery_of(feed.sink, feed.name, kept, await feed.offsets.load() if kept else None)

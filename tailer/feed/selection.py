@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import structs
 
 from tailer.changes import METADATA_FIELDS, ChangeFile
 from tailer.delta.comparisons import Comparison, IsNull, Node, Not, NotUnderstood, Parser
@@ -214,7 +215,7 @@ class Selector:
         names = {f["name"] for f in fields}
         text = json.dumps({**document, "fields": fields}, ensure_ascii=False, separators=(",", ":"))
         partitions = tuple(n for n in state.metadata.partition_columns if n in names)
-        metadata = replace(state.metadata, schema_string=text, partition_columns=partitions)
+        metadata = structs.replace(state.metadata, schema_string=text, partition_columns=partitions)
         return replace(state, metadata=metadata, schema=parse_schema(text))
 
     def _mask(self, name: str) -> Mask | None:

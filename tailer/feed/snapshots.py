@@ -27,7 +27,7 @@ from tailer.delta.commit import Commit, file_digest
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, file_key
 from tailer.errors import FileGone, TableError, spilling
-from tailer.feed.policy import ResnapshotRequest
+from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.version import Reading, VersionReader
 from tailer.store import LOG_DIR
 
@@ -164,7 +164,7 @@ class Resnapshot:
         """The stream has delivered a commit."""
         if not commit.header.removes:
             return  # its rows are new, and came as changes
-        moot = self.reading.requests.live.known(commit.version)
+        moot = self.reading.live.known(commit.version)
         for action in commit.file_actions():
             if isinstance(action, AddCDCFile) or (moot and file_digest(action) in moot):
                 continue
@@ -218,7 +218,7 @@ class Resnapshots:
     """The snapshots that were asked for while the stream goes on, one after the other."""
 
     def __init__(self, reading: Reading) -> None:
-        self._waiting = [Resnapshot(reading, asked) for asked in reading.requests.resnapshots]
+        self._waiting = [Resnapshot(reading, asked) for asked in reading.orders.resnapshots]
 
     def passed(self, commit: Commit) -> None:
         """The stream has delivered a commit."""

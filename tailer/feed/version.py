@@ -22,10 +22,12 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import FileGone, OffsetError, UnsupportedTable
 from tailer.feed.counting import Place, logged_rows
 from tailer.feed.fetch import FetchAhead
-from tailer.feed.metrics import Observer
 from tailer.feed.options import FeedOptions
-from tailer.feed.policy import Requests
+from tailer.feed.orders import Orders
+from tailer.feed.policy import LostFiles
+from tailer.feed.progress import Observer
 from tailer.feed.selection import Selector
+from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
 from tailer.store import ChangeSourced
 
@@ -45,8 +47,10 @@ class Reading:
 
     log: TableLog
     options: FeedOptions
-    requests: Requests
     observer: Observer
+    orders: Orders
+    lost: LostFiles
+    live: LiveFiles
     selector: Selector
     decode: DecodeOptions
     counted_by: str
@@ -54,7 +58,13 @@ class Reading:
 
     @classmethod
     def of(
-        cls, log: TableLog, options: FeedOptions, observer: Observer, requests: Requests
+        cls,
+        log: TableLog,
+        options: FeedOptions,
+        observer: Observer,
+        orders: Orders | None = None,
+        lost: LostFiles | None = None,
+        live: LiveFiles | None = None,
     ) -> Reading:
         """How a table is read under the options of a feed."""
         if isinstance(log.store, ChangeSourced):
@@ -63,7 +73,8 @@ class Reading:
         columns = options.selection.columns or options.decode.columns
         decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
         ways = options.counting_id(), options.counting_id(counting=1)
-        return cls(log, options, requests, observer, selector, decode, *ways)
+        known = orders or Orders(), lost or LostFiles(), live or LiveFiles()
+        return cls(log, options, observer, *known, selector, decode, *ways)
 
     def is_former(self, first: Offset) -> bool:
         """Whether the index was counted in the former way, or nobody knows how."""
@@ -71,7 +82,7 @@ class Reading:
 
     def place(self, first: Offset) -> Place:
         """Where an offset's index lies among the files of its version."""
-        return Place(self.log.store, first, former=self.is_former(first), lost=self.is_lost)
+        return Place(self.log.store, first, former=self.is_former(first), lost=self.lost)
 
     async def settled(self, first: Offset, files: Iterable[ChangeFile]) -> int:
         """The index to begin with in the present way of counting."""
@@ -82,10 +93,6 @@ class Reading:
         ):
             await anext(found, None)
         return place.index
-
-    def is_lost(self, file: ChangeFile) -> bool:
-        """Whether a file is recorded as lost."""
-        return (file.version, file.path) in self.requests.lost
 
 
 class VersionReader:
@@ -115,11 +122,11 @@ class VersionReader:
         wanted = (file for file in files if self.selector.wants(file))
         store, columns = self.reading.log.store, self.decode.columns
         fetching = FetchAhead(store, self.decode.on_read, whole_rows=columns is None)
-        is_lost, place = self.reading.is_lost, self.reading.place(first)
+        lost, place = self.reading.lost, self.reading.place(first)
         skip = place.skip
 
         def may_start(file: ChangeFile) -> bool:
-            return not skip.remaining and file.kept is None and not is_lost(file)
+            return not skip.remaining and file.kept is None and file not in lost
 
         async with (
             aclosing(in_thread(wanted)) as found,
@@ -129,7 +136,7 @@ class VersionReader:
         ):
             async for file in planned:
                 at = at or replace(first, index=place.index)
-                if is_lost(file):
+                if file in lost:
                     at = replace(at, index=at.index + (logged_rows(file) or 0))
                     continue
                 async with aclosing(self._file(file, skip, fetching)) as decoded:

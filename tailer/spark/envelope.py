@@ -23,9 +23,8 @@ from pyspark.sql.datasource import InputPartition
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.feed.commit import Item
-from tailer.feed.metrics import Observer
 from tailer.feed.options import FeedOptions
-from tailer.feed.policy import Requests
+from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
 from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
@@ -128,8 +127,8 @@ def _read_order(
 
     async def read() -> None:
         try:
-            requests = Requests(live=LiveFiles(order.moot))
-            found = read_items(log, order.start, order.last, feed, Observer(), requests)
+            live = LiveFiles(order.moot)
+            found = read_items(log, order.start, order.last, feed, Observer(), live=live)
             async with aclosing(found):
                 async for item in found:
                     await anyio.to_thread.run_sync(ready.put, item, abandon_on_cancel=True)

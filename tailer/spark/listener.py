@@ -1,4 +1,4 @@
-"""A query's progress as metrics: how far the table is ahead of its feed."""
+"""A query's progress in that of its feed: how far the table is ahead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from tailer.feed.metrics import FeedMetrics
+from tailer.feed.progress import FeedProgress
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -22,12 +22,12 @@ __all__ = ["ProgressListener"]
 
 
 class ProgressListener(StreamingQueryListener):
-    """Tells each feed's metrics the table's newest version; ``feeds`` is by query name.
+    """Tells each feed's progress the table's newest version; ``feeds`` is by query name.
 
     What was delivered the feeds tell themselves, batch by batch, as in the daemon.
     """
 
-    def __init__(self, feeds: Mapping[str, FeedMetrics]) -> None:
+    def __init__(self, feeds: Mapping[str, FeedProgress]) -> None:
         self.feeds = feeds
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
@@ -35,12 +35,12 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """The end of the log is in every progress."""
-        metrics = self.feeds.get(event.progress.name or "")
-        if metrics is None:
+        progress = self.feeds.get(event.progress.name or "")
+        if progress is None:
             return
         for source in event.progress.sources:
             if source.latestOffset:
-                metrics.newest(int(json.loads(source.latestOffset)["version"]) - 1)
+                progress.newest(int(json.loads(source.latestOffset)["version"]) - 1)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Nothing new."""

@@ -23,6 +23,7 @@ from anyio.from_thread import BlockingPortal
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TailerError, TransientError
 from tailer.feed.commit import Item
+from tailer.feed.fanout import FanOut
 from tailer.feed.options import FeedOptions
 from tailer.feed.publish import Publisher
 from tailer.feed.run import Feed
@@ -110,20 +111,19 @@ class _Run:
         self._offset: Offset | None = None
         self._writing = threading.Lock()
         self._ending = False
+        self.rejoin = False  # the query is over, and starts again with sinks that have waited
         self._checkpoint = SpillFolder("tailer-spark-")
 
     def start(self) -> None:
         """Open the sink, find the place, start the query."""
         feed, call = self.feed, self.portal.call
         self._open = True
-        offset = call(feed.sink.open, feed.name) or call(feed.offsets.load)
-        if offset is None:
-            # Found once, as in tailer.feed: "latest" is another version at the next start.
-            offset = call(feed.start, feed.log)
-            call(feed.offsets.save, offset)
+        kept = call(feed.sink.open, feed.name)
+        offset = call(feed.saver.begin, feed.offsets, kept, lambda: feed.start(feed.log))
         self._offset = offset
-        feed.metrics.started(offset)
-        self._publisher = Publisher(feed.sink, feed.park, feed.offsets, feed.metrics, feed.requests)
+        feed.progress.started(offset)
+        how = (feed.sink, feed.park, feed.offsets, feed.progress, feed.orders, feed.saver)
+        self._publisher = Publisher(*how)
         reader = self.spark.readStream.format(BatchSource.name())
         wanted = feed.options.for_sink(feed.sink)
         for name, value in self._source_options(offset, wanted).items():
@@ -171,20 +171,22 @@ class _Run:
             if self._ending or self._publisher is None:
                 raise _Stopped
             if isinstance(item, ChangeBatch):
-                if self._offset is not None and item.next_offset <= self._offset:
+                if self._offset is not None and item.next_offset.position <= self._offset.position:
                     return
-                self.feed.metrics.read(item)
+                self.feed.progress.read(item)
             self.portal.call(self._publisher.publish, item)
             self._offset = item.next_offset
+            if isinstance(self.feed.sink, FanOut) and self.feed.sink.ends_stage(item):
+                self._ending = self.rejoin = True
 
     def ended(self) -> bool:
         """Whether the query has ended, by itself or with an error."""
-        return self.query is None or not self.query.isActive
+        return self.rejoin or self.query is None or not self.query.isActive
 
     def failure(self) -> TailerError | None:
         """Why it ended, in the project's families; None if nothing failed."""
         found: Exception | None = self.error
-        if found is None and self.query is not None:
+        if found is None and self.query is not None and not self.rejoin:
             found = self.query.exception()
         return None if found is None else _told(found)
 
@@ -238,7 +240,7 @@ def run_pipeline(
     from tailer.spark.listener import ProgressListener
 
     spark.dataSource.register(BatchSource)
-    listener = ProgressListener({f"tailer-{f.feed.name}": f.feed.metrics for f in feeds})
+    listener = ProgressListener({f"tailer-{f.feed.name}": f.feed.progress for f in feeds})
     spark.streams.addListener(listener)
     threads = [
         threading.Thread(
@@ -267,19 +269,22 @@ def _keep_running(
         portal.call(feed.offsets.acquire)
         acquired = True
         while not stopping.is_set():
-            written = feed.metrics.versions_delivered
-            failure = _run_once(_Run(spark, portal, planned, options), stopping)
+            written = feed.progress.versions_delivered
+            run = _Run(spark, portal, planned, options)
+            failure = _run_once(run, stopping)
+            if failure is None and run.rejoin:
+                continue
             if failure is None:
                 return
-            feed.metrics.failed(failure)
+            feed.progress.failed(failure)
             if not isinstance(failure, TransientError):
                 planned.ended = failure
                 return
-            if feed.metrics.versions_delivered > written:
+            if feed.progress.versions_delivered > written:
                 backoff.reset()
             stopping.wait(backoff.next_s(failure.retry_after_s))
     except TailerError as e:
-        feed.metrics.failed(e)
+        feed.progress.failed(e)
         planned.ended = e
     finally:
         if acquired:

@@ -132,7 +132,8 @@ class Planner:
             state = await self.log.state_before(start.version)
             await self.log.commit(start.version, state, None)
         except (DataLoss, FileNotFoundError):
-            return max(start, Offset(await self.log.earliest_version(), table_id=start.table_id))
+            earliest = Offset(await self.log.earliest_version(), table_id=start.table_id)
+            return max(start, earliest, key=lambda offset: offset.position)
         return start
 
     async def _snapshot(self, start: Offset, *, files: bool) -> Planned:
@@ -216,7 +217,7 @@ class Planner:
         async with aclosing(found) as versions:
             async for planned in versions:
                 if target is not None and _changes_schema(planned, *target):
-                    if at == start and at.snapshot == start.snapshot:
+                    if (at.position, at.snapshot) == (start.position, start.snapshot):
                         raise _schema_changed(self.log.store.root, planned, target[0])
                     break
                 at, whole = await self._admitted(planned, budget)
@@ -234,10 +235,7 @@ class Planner:
         """The versions of a batch up to ``last``: as :meth:`advance` has just planned them, so
         that the log is read once; else anew."""
         kept, self._advanced = self._advanced, None
-        if kept is not None and (kept[0].to_json(), kept[1].to_json()) == (
-            start.to_json(),
-            end.to_json(),
-        ):
+        if kept is not None and kept[:2] == (start, end):
             for planned in kept[2]:
                 if planned.version <= last:
                     yield planned

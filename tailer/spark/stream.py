@@ -101,7 +101,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             # Only the readers before 4.2 begin so: all rows of the version before the batch's end.
             return Offset(end.version - 1, snapshot=True, table_id=end.table_id)
         first = await start_offset(planner.log, start["start"])
-        return first if first < end else None
+        return first if first.position < end.position else None
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -199,8 +199,8 @@ def no_lower(start: dict[str, Any], found: Offset, at: Offset) -> dict[str, Any]
 
     Spark would run a batch that ends before its start backwards.
     """
-    if found == at and found.snapshot == at.snapshot:
+    if (found.position, found.snapshot) == (at.position, at.snapshot):
         return start
-    if found < at:
+    if found.position < at.position:
         raise OffsetError(f"a batch would end at {found}, before its start at {at}")
     return found.to_json()

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.offsets import OffsetStore
-from tailer.sink import Sink, announce
+from tailer.sink import Sink, SinkTraits, announce, sink_traits
 from tailer.store import FileStatus, Store, StoreTraits, Watch, traits_of
 
 __all__ = ["FaultyOffsetStore", "FaultySink", "FaultyStore", "Script"]
@@ -95,8 +95,11 @@ class FaultySink:
     def __init__(self, inner: Sink, script: Script) -> None:
         self._inner = inner
         self.script = script
-        self.paired: bool = getattr(inner, "paired", False)
-        self.key_columns: tuple[str, ...] = getattr(inner, "key_columns", ())
+
+    @property
+    def traits(self) -> SinkTraits:
+        """The inner sink's."""
+        return sink_traits(self._inner)
 
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""

@@ -27,7 +27,7 @@ import psutil
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed.metrics import FeedMetrics
+from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
@@ -174,11 +174,11 @@ async def read_giant(folder: str) -> None:
     async def start(_: TableLog) -> Offset:
         return Offset(1)
 
-    metrics = FeedMetrics("giant", time.time)
+    progress = FeedProgress("giant", time.time)
     log = TableLog(LocalStore(folder))
     offsets = MemoryOffsetStore()
-    await run_feed(Feed("giant", log, _SlowSink(), offsets, start, metrics, random.random, last=1))
-    print(json.dumps({"events": metrics.events_delivered}))
+    await run_feed(Feed("giant", log, _SlowSink(), offsets, start, progress, random.random, last=1))
+    print(json.dumps({"events": progress.events_delivered}))
 
 
 def main() -> None:

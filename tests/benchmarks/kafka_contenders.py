@@ -57,12 +57,11 @@ def ours(driver: str, delivery: str) -> Contender:
 
     def run(bootstrap: str, topic: str, table: str, compression: str) -> Work:
         import anyio
-        from prometheus_client import CollectorRegistry
 
         from sinks.kafka.sink import KafkaSink
         from tailer.changes import Offset
-        from tailer.feed.metrics import FeedMetrics, MetricFamilies
         from tailer.feed.options import FeedOptions
+        from tailer.feed.progress import FeedProgress
         from tailer.feed.run import Feed, run_feed
         from tailer.log.table import TableLog
         from tailer.offsets.memory import MemoryOffsetStore
@@ -72,7 +71,7 @@ def ours(driver: str, delivery: str) -> Contender:
         options |= {"delivery": delivery, "progress_topic": f"{topic}-progress"}
         options["compression"] = compression
         log = TableLog(LocalStore(table))
-        metrics = FeedMetrics("bench", time.time, MetricFamilies(CollectorRegistry()))
+        progress = FeedProgress("bench", time.time)
 
         async def start(_: TableLog) -> Offset:
             return Offset(1)
@@ -85,7 +84,7 @@ def ours(driver: str, delivery: str) -> Contender:
                 sink=KafkaSink.from_options(options, Path.cwd()),
                 offsets=MemoryOffsetStore(),
                 start=start,
-                metrics=metrics,
+                progress=progress,
                 jitter=lambda: 0.5,
                 options=FeedOptions(),
                 last=last,

@@ -313,7 +313,7 @@ def gap(table: TableBuilder) -> str:
 
 def broken_line(table: TableBuilder) -> str:
     table.commit_path(3).write_text('{"add": {"path": 1}}\n')
-    return r", version 3, 0+3\.json: line 1: path of the add action is a int"
+    return r", version 3, 0+3\.json: line 1: path of the add action: expected `str`, got `int`"
 
 
 def missing_data_file(table: TableBuilder) -> str:

@@ -82,7 +82,7 @@ def test_a_lack_heals_wherever_a_feed_meets_it(tmp_path: Path, number: int) -> N
         rig.table.insert([{"id": 1}, {"id": 2}])
         script = Script({method: [refused(number)]})
         anyio.run(run_feed, rig.feed(script=script, last=1))
-        assert rig.metrics.events_delivered == 2, method
+        assert rig.progress.events_delivered == 2, method
 
 
 def test_what_does_not_heal_is_not_tried_again(tmp_path: Path) -> None:

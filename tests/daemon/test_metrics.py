@@ -9,8 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tailer.changes import Offset
+from tailer.daemon.metrics import _FAMILIES, MetricFamilies
 from tailer.errors import DataLoss, TransientError
-from tailer.feed.metrics import _FAMILIES, STATES, FeedMetrics, MetricFamilies
+from tailer.feed.progress import STATES, FeedProgress
 from tailer.store.traffic import StoreMetrics
 from tailer.testing.batches import change_batch, empty_batch
 from tests.support.source import ROOT
@@ -38,8 +39,10 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def metrics(registry: CollectorRegistry, clock: Clock) -> FeedMetrics:
-    return FeedMetrics("orders", clock, MetricFamilies(registry))
+def progress(registry: CollectorRegistry, clock: Clock) -> FeedProgress:
+    progress = FeedProgress("orders", clock)
+    MetricFamilies(registry).watch(progress)
+    return progress
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
@@ -47,14 +50,14 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
 
 
 def test_events_are_counted_by_change_type(
-    registry: CollectorRegistry, metrics: FeedMetrics
+    registry: CollectorRegistry, progress: FeedProgress
 ) -> None:
     rows = [
         {"id": i, "_change_type": kind} for i, kind in enumerate(("insert", "insert", "delete"))
     ]
     batch = change_batch(SCHEMA, rows, last=True)
-    metrics.started(batch.offset)
-    metrics.delivered(batch)
+    progress.started(batch.offset)
+    progress.delivered(batch)
     name = "tailer_events_total"
     assert value(registry, name, change_type="insert", origin="cdf") == 2
     assert value(registry, name, change_type="delete", origin="cdf") == 1
@@ -64,96 +67,97 @@ def test_events_are_counted_by_change_type(
         for kind in ("insert", "delete")
     }
     assert found == {"insert": batch.rows.nbytes * 2 / 3, "delete": batch.rows.nbytes / 3}
-    assert metrics.events_delivered == 3
+    assert progress.events_delivered == 3
 
 
 def test_a_version_counts_when_its_last_batch_is_delivered(
-    registry: CollectorRegistry, metrics: FeedMetrics
+    registry: CollectorRegistry, progress: FeedProgress
 ) -> None:
     first = change_batch(SCHEMA, [{"id": 1}])
     last = change_batch(SCHEMA, [{"id": 2}], index=1, last=True)
-    metrics.started(first.offset)
-    metrics.delivered(first)
+    progress.started(first.offset)
+    progress.delivered(first)
     assert value(registry, "tailer_versions_total") in (None, 0)
     assert value(registry, "tailer_offset_version") == 1
-    metrics.delivered(last)
-    metrics.delivered(empty_batch(SCHEMA, version=2))
-    assert value(registry, "tailer_versions_total") == metrics.versions_delivered == 2
+    progress.delivered(last)
+    progress.delivered(empty_batch(SCHEMA, version=2))
+    assert value(registry, "tailer_versions_total") == progress.versions_delivered == 2
     assert value(registry, "tailer_offset_version") == 3
 
 
 def test_latency_is_from_the_commit_to_its_delivery(
-    registry: CollectorRegistry, metrics: FeedMetrics
+    registry: CollectorRegistry, progress: FeedProgress
 ) -> None:
-    metrics.delivered(change_batch(SCHEMA, [{"id": 1}], last=True))
+    progress.delivered(change_batch(SCHEMA, [{"id": 1}], last=True))
     assert value(registry, "tailer_commit_to_delivery_seconds_count") == 1
     assert value(registry, "tailer_commit_to_delivery_seconds_sum") == 2.0
 
 
 def test_a_commit_of_the_future_has_no_negative_latency(
-    registry: CollectorRegistry, metrics: FeedMetrics, clock: Clock
+    registry: CollectorRegistry, progress: FeedProgress, clock: Clock
 ) -> None:
     clock.now = STAMP_S - 60
-    metrics.delivered(change_batch(SCHEMA, [{"id": 1}], last=True))
+    progress.delivered(change_batch(SCHEMA, [{"id": 1}], last=True))
     assert value(registry, "tailer_commit_to_delivery_seconds_sum") == 0.0
 
 
 def test_lag_is_what_is_not_delivered_whole(
-    registry: CollectorRegistry, metrics: FeedMetrics, clock: Clock
+    registry: CollectorRegistry, progress: FeedProgress, clock: Clock
 ) -> None:
     def lag() -> tuple[float | None, float | None]:
         return value(registry, "tailer_lag_versions"), value(registry, "tailer_lag_seconds")
 
     assert lag() == (0, 0)
-    metrics.started(Offset(1))
-    metrics.newest(3)
+    progress.started(Offset(1))
+    progress.newest(3)
     first = change_batch(SCHEMA, [{"id": 1}], last=True)
-    metrics.read(first)
+    progress.read(first)
     assert lag() == (3, 2.0)
     clock.now += 5
     assert lag() == (3, 7.0)
-    metrics.delivered(first)
+    progress.delivered(first)
     assert lag() == (2, 7.0)
     for version in (2, 3):
-        metrics.delivered(change_batch(SCHEMA, [{"id": 1}], version=version, last=True))
+        progress.delivered(change_batch(SCHEMA, [{"id": 1}], version=version, last=True))
     clock.now += 1000
     assert lag() == (0, 0.0), "a table that rests makes no lag"
 
 
-def test_errors_are_counted_by_family(registry: CollectorRegistry, metrics: FeedMetrics) -> None:
-    metrics.failed(TransientError("reset"))
-    metrics.failed(TransientError("reset"))
-    metrics.failed(DataLoss("gone"))
+def test_errors_are_counted_by_family(registry: CollectorRegistry, progress: FeedProgress) -> None:
+    progress.failed(TransientError("reset"))
+    progress.failed(TransientError("reset"))
+    progress.failed(DataLoss("gone"))
     assert value(registry, "tailer_errors_total", family="transient") == 2
     assert value(registry, "tailer_errors_total", family="data_loss") == 1
 
 
-def test_ready_is_started_and_not_failing(metrics: FeedMetrics) -> None:
-    seen = [metrics.ready]
+def test_ready_is_started_and_not_failing(progress: FeedProgress) -> None:
+    seen = [progress.ready]
     steps: list[Callable[[], None]] = [
-        lambda: metrics.started(Offset(1)),
-        lambda: metrics.failed(TransientError("reset")),
-        lambda: metrics.delivered(change_batch(SCHEMA, [{"id": 1}], last=True)),
+        lambda: progress.started(Offset(1)),
+        lambda: progress.failed(TransientError("reset")),
+        lambda: progress.delivered(change_batch(SCHEMA, [{"id": 1}], last=True)),
     ]
     for step in steps:
         step()
-        seen.append(metrics.ready)
+        seen.append(progress.ready)
     assert seen == [False, True, False, True]
 
 
-def test_without_a_registry_it_counts_for_itself(clock: Clock) -> None:
-    metrics = FeedMetrics("tail", clock)
-    metrics.started(Offset(1))
-    metrics.delivered(change_batch(SCHEMA, [{"id": 1}, {"id": 2}], last=True))
-    metrics.failed(TransientError("reset"))
-    assert (metrics.events_delivered, metrics.versions_delivered) == (2, 1)
+def test_a_feed_that_nobody_watches_counts_for_itself(clock: Clock) -> None:
+    progress = FeedProgress("tail", clock)
+    progress.started(Offset(1))
+    progress.delivered(change_batch(SCHEMA, [{"id": 1}, {"id": 2}], last=True))
+    progress.failed(TransientError("reset"))
+    assert (progress.events_delivered, progress.versions_delivered) == (2, 1)
 
 
 def test_two_feeds_share_their_families(registry: CollectorRegistry, clock: Clock) -> None:
     families = MetricFamilies(registry)
     for feed, count in (("a", 1), ("b", 2)):
         rows = [{"id": i} for i in range(count)]
-        FeedMetrics(feed, clock, families).delivered(change_batch(SCHEMA, rows, last=True))
+        families.watch(progress := FeedProgress(feed, clock))
+        progress.delivered(change_batch(SCHEMA, rows, last=True))
     name, labels = "tailer_events_total", {"change_type": "insert", "origin": "cdf"}
     assert registry.get_sample_value(name, {"feed": "a", **labels}) == 1
     assert registry.get_sample_value(name, {"feed": "b", **labels}) == 2
@@ -183,17 +187,17 @@ def test_a_feed_that_is_forgotten_leaves_no_series(
 ) -> None:
     families = MetricFamilies(registry)
     for feed in ("orders", "kept"):
-        metrics = FeedMetrics(feed, clock, families)
-        metrics.started(Offset(1))
-        metrics.delivered(change_batch(SCHEMA, [{"id": 1}], last=True))
-        metrics.failed(TransientError("reset"))
+        families.watch(progress := FeedProgress(feed, clock))
+        progress.started(Offset(1))
+        progress.delivered(change_batch(SCHEMA, [{"id": 1}], last=True))
+        progress.failed(TransientError("reset"))
     families.forget("orders")
     feeds = {s.labels["feed"] for family in registry.collect() for s in family.samples}
     assert feeds == {"kept"}
     families.forget("orders")
 
 
-def test_the_state_is_one_of_them(registry: CollectorRegistry, metrics: FeedMetrics) -> None:
+def test_the_state_is_one_of_them(registry: CollectorRegistry, progress: FeedProgress) -> None:
     for state in STATES:
-        metrics.is_in(state)
+        progress.state = state
         assert [s for s in STATES if value(registry, "tailer_feed_state", state=s)] == [state]

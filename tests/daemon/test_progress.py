@@ -13,7 +13,7 @@ import pytest
 import tailer.sink
 from tailer.changes import Offset
 from tailer.daemon.progress import FEEDS_MAX, Progress
-from tailer.feed.metrics import FeedMetrics
+from tailer.feed.progress import FeedProgress
 from tailer.sink import load_sink
 from tailer.testing.table import TableBuilder
 from tests.support.ordered import Setting
@@ -41,13 +41,13 @@ def said() -> tuple[logging.Logger, list[logging.LogRecord]]:
     return logger, handler.records
 
 
-def feed(events: int = 0, versions: int = 0, newest: int = -1) -> FeedMetrics:
+def feed(events: int = 0, versions: int = 0, newest: int = -1) -> FeedProgress:
     """The figures of a feed that follows, and has delivered so much."""
-    metrics = FeedMetrics("orders", lambda: 0.0)
-    metrics.started(Offset(versions))
-    metrics.events_delivered, metrics.versions_delivered = events, versions
-    metrics.newest(newest)
-    return metrics
+    progress = FeedProgress("orders", lambda: 0.0)
+    progress.started(Offset(versions))
+    progress.events_delivered, progress.versions_delivered = events, versions
+    progress.newest(newest)
+    return progress
 
 
 Said = tuple[logging.Logger, list[logging.LogRecord]]
@@ -86,7 +86,7 @@ def test_a_feed_that_is_behind_says_so_while_it_is_on_its_way(said: Said) -> Non
     assert "delivered 0 events of 0 versions in 60 s; behind by 5 versions" in (
         records[0].getMessage()
     )
-    orders.is_in("paused")  # another line has said why
+    orders.state = "paused"  # another line has said why
     progress.report({"orders": orders}, 60.0)
     assert len(records) == 1
 

@@ -47,13 +47,13 @@ class Scene:
         self.rig = Rig(folder, table)
         self.table = table
         table.create(timestamp_ms=0)
-        self.metrics = self.rig.metrics
-        self.outlook = Outlook(self.rig.feed(last=0).log, self.metrics)
+        self.progress = self.rig.progress
+        self.outlook = Outlook(self.rig.feed(last=0).log, self.progress)
 
     async def look(self, version: int, *, snapshot: bool = False) -> tuple[float, float]:
-        self.metrics.started(Offset(version, snapshot=snapshot))
+        self.progress.started(Offset(version, snapshot=snapshot))
         await self.outlook.look()
-        return self.metrics.seconds_to_loss("log"), self.metrics.seconds_to_loss("data")
+        return self.progress.seconds_to_loss("log"), self.progress.seconds_to_loss("data")
 
 
 async def test_lag_in_bytes_is_the_sizes_of_unread_file_actions(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ async def test_the_metric_speaks_before_the_loss(tmp_path: Path) -> None:
     """As an alert would see it: the time left shrinks, then cleanup passes the offset."""
     scene = Scene(tmp_path, delta__logRetentionDuration="interval 1 days")
     now = 0.0
-    scene.metrics.clock = lambda: now
+    scene.progress.clock = lambda: now
     for day in range(1, 4):
         scene.table.commit(scene.table.add([{"id": day}]), timestamp_ms=day * DAY_MS)
     scene.table.checkpoint(3)

@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tailer.daemon.runner import Runner
-from tailer.errors import TransientError
+from tailer.daemon.runner import Event, Runner
+from tailer.errors import SinkRejected, TransientError
 from tailer.testing.faulty import Script
 from tests.support.rig import Rig
 from tests.support.waiting import eventually_async
@@ -55,3 +55,38 @@ async def test_an_offset_that_can_t_be_taken_now_is_taken_later(rig: Rig) -> Non
     await states(runner_of(rig, Script({"acquire": [full, full]})), "stopped")
     assert rig.ids == [1, 2, 3]
     assert rig.metric("tailer_retries_total") == 2
+
+
+@pytest.mark.parametrize("order", ["stop", "end"])
+async def test_an_order_that_comes_while_the_feed_fails_is_carried_out(
+    rig: Rig, order: Event
+) -> None:
+    class Full(Script):
+        def __call__(self, method: str, argument: object = "") -> None:
+            super().__call__(method, argument)
+            if method == "write":
+                runner.transition(order)
+                raise SinkRejected("full")
+
+    runner = runner_of(rig, Full({}))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.run)
+        while runner.state == "running":  # noqa: ASYNC110  # a state has no event
+            await anyio.sleep(0.001)
+        assert runner.state == {"stop": "stopped", "end": "ended"}[order]
+        await runner.end()
+    assert rig.ids == []
+
+
+def test_nothing_leads_out_of_the_end(rig: Rig) -> None:
+    runner = runner_of(rig, Script({}))
+    events: list[Event] = [
+        "failed", "pause", "change", "resume", "finished", "end", "resume", "skip",
+    ]  # fmt: skip
+    seen = []
+    for event in events:
+        runner.transition(event)
+        seen.append(runner.state)
+    assert seen == [
+        "failed", "paused", "paused", "running", "stopped", "ended", "ended", "ended",
+    ]  # fmt: skip

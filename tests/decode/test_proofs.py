@@ -13,8 +13,8 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.decode.engine import Engine, Unmatched
-from tailer.feed.metrics import Observer
 from tailer.feed.options import FeedOptions
+from tailer.feed.progress import Observer
 from tailer.feed.read import read_changes
 from tailer.testing.table import Action, TableBuilder
 from tests.support.feeds import events, table_log

@@ -16,8 +16,8 @@ from tailer.changes import Offset
 from tailer.decode.engine import DiffOptions
 from tailer.decode.stream import MAP_DEPTH_MAX
 from tailer.errors import UnsupportedTable
-from tailer.feed.metrics import Observer
 from tailer.feed.options import FeedOptions
+from tailer.feed.progress import Observer
 from tailer.feed.read import read_changes
 from tailer.testing.table import Action, TableBuilder
 from tests.support.feeds import batches, events, refusal, table_log, without_ids

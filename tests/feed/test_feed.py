@@ -31,6 +31,7 @@ from tailer.log.table import TableLog
 from tailer.testing.batches import change_batch
 from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
+from tests.support.feeds import position_of
 from tests.support.rig import SCHEMA, Rig
 from tests.support.waiting import eventually_async
 
@@ -60,8 +61,8 @@ async def test_every_event_comes_once_and_in_order(rig: Rig) -> None:
     assert rig.ids == EVERYTHING
     assert [e["_commit_version"] for e in rig.events] == [1] * 5 + [3] * 3
     assert len({e["_event_id"] for e in rig.events}) == 8
-    assert await rig.offset() == Offset(4)
-    assert (rig.metrics.versions_delivered, rig.metrics.events_delivered) == (4, 8)
+    assert position_of(await rig.offset()) == (4, 0)
+    assert (rig.progress.versions_delivered, rig.progress.events_delivered) == (4, 8)
 
 
 async def test_the_offset_is_saved_behind_each_batch_and_only_then(rig: Rig) -> None:
@@ -95,7 +96,7 @@ async def test_what_is_committed_behind_a_start_at_latest_comes_whatever_happens
                 raise error
             super().__call__(method, argument)
 
-    started = rig.metrics.started
+    started = rig.progress.started
 
     def inserted(offset: Offset) -> None:
         """Commits the version before that, as soon as the feed has found its start."""
@@ -103,7 +104,7 @@ async def test_what_is_committed_behind_a_start_at_latest_comes_whatever_happens
         if rig.table.version == 3:
             rig.table.insert([{"id": 4}])
 
-    monkeypatch.setattr(rig.metrics, "started", inserted)
+    monkeypatch.setattr(rig.progress, "started", inserted)
     with suppress(SinkRejected):
         await run_feed(rig.feed(script=Writer({}), start="latest", last=5))
     await run_feed(rig.feed(start="latest", last=5))  # a restart
@@ -121,9 +122,9 @@ async def test_another_table_in_the_place_of_one_that_was_only_waited_for_is_ref
     feed.start = start
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run_feed, feed)
-        await eventually_async(lambda: rig.metrics.offset, why="it has started")
+        await eventually_async(lambda: rig.progress.offset, why="it has started")
         tasks.cancel_scope.cancel()
-    assert await rig.offset() == Offset(4), "nothing came, and the start is known"
+    assert position_of(await rig.offset()) == (4, 0), "nothing came, and the start is known"
     shutil.rmtree(rig.table.folder)
     other = TableBuilder(rig.table.folder, SCHEMA, cdf=True)
     other.create()
@@ -135,7 +136,7 @@ async def test_another_table_in_the_place_of_one_that_was_only_waited_for_is_ref
 
 async def test_a_version_without_changes_moves_the_offset(rig: Rig) -> None:
     await run_feed(rig.feed(last=2))
-    assert await rig.offset() == Offset(3)
+    assert position_of(await rig.offset()) == (3, 0)
     assert rig.ids == [1, 2, 3, 4, 5]
 
 
@@ -148,7 +149,7 @@ async def test_what_may_heal_is_tried_again_and_nothing_comes_twice(
     script = Script({method: [None] * place + [error, error]})
     await run_feed(rig.feed(script=script))
     assert rig.ids == EVERYTHING
-    assert await rig.offset() == Offset(4)
+    assert position_of(await rig.offset()) == (4, 0)
 
 
 @pytest.mark.parametrize("method", ["written", "save"])
@@ -210,7 +211,7 @@ async def test_what_will_not_heal_ends_the_feed_with_its_offset_unmoved(
     with pytest.raises(type(error)):
         await run_feed(rig.feed(script=script))
     assert await rig.offset() == before
-    assert rig.metrics.error is error
+    assert rig.progress.error is error
     await run_feed(rig.feed())
     assert rig.ids == EVERYTHING
 
@@ -231,7 +232,7 @@ async def test_a_full_disk_is_waited_for(rig: Rig) -> None:
     async with anyio.create_task_group() as tasks:
         with full_disk(100_000):
             tasks.start_soon(run_feed, rig.feed(batch_rows_max=1000))
-            error = await eventually_async(lambda: rig.metrics.error, why="it fails")
+            error = await eventually_async(lambda: rig.progress.error, why="it fails")
             assert isinstance(error, TransientError)
             tried = rig.metric("tailer_retries_total")
             await eventually_async(
@@ -239,7 +240,7 @@ async def test_a_full_disk_is_waited_for(rig: Rig) -> None:
             )
     unique = {event["_event_id"]: event["id"] for event in rig.events}
     assert list(unique.values()) == [*EVERYTHING, *range(1000, 4000)]
-    assert await rig.offset() == Offset(5)
+    assert position_of(await rig.offset()) == (5, 0)
 
 
 async def test_a_folder_for_temporary_files_that_can_t_be_written_is_waited_for(
@@ -255,7 +256,7 @@ async def test_a_folder_for_temporary_files_that_can_t_be_written_is_waited_for(
         errors.append(error)
         spill.mkdir(exist_ok=True)
 
-    rig.metrics.on_retry = retried
+    rig.on_retry = retried
     diff = DiffOptions(spill_folder=str(spill))
     await run_feed(rig.feed(start="5", diff=diff, change_source="derived"))
     assert rig.ids == [8]
@@ -306,7 +307,7 @@ async def test_the_snapshot_s_rows_come_first_then_the_changes(rig: Rig) -> None
     rig.table.insert([{"id": 6}])
     await run_feed(rig.feed(start="snapshot"))
     assert sorted(rig.ids) == [1, 2, 3, 4, 5, 6]
-    assert await rig.offset() == Offset(5)
+    assert position_of(await rig.offset()) == (5, 0)
 
 
 async def test_a_snapshot_is_resumed_as_of_its_own_version(rig: Rig) -> None:
@@ -326,7 +327,7 @@ async def test_the_snapshot_of_an_empty_table_is_passed(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await run_feed(rig.feed(start="snapshot"))
     assert (await rig.offset()).to_json()["snapshot"] is False
-    assert await rig.offset() == Offset(1)
+    assert position_of(await rig.offset()) == (1, 0)
     rig.table.insert([{"id": 1}])
     await run_feed(rig.feed(start="snapshot"))
     assert rig.ids == [1]
@@ -369,7 +370,7 @@ async def test_a_cancelled_feed_finishes_its_batch_and_saves_it(rig: Rig) -> Non
             return await inner.open(name)
 
         async def write(self, batch: ChangeBatch) -> None:
-            if batch.offset == Offset(1, 2):
+            if batch.offset.position == (1, 2):
                 scope.cancel()
                 await anyio.sleep(0.01)  # a cancellation would come through here
             await inner.write(batch)
@@ -382,7 +383,7 @@ async def test_a_cancelled_feed_finishes_its_batch_and_saves_it(rig: Rig) -> Non
         await run_feed(feed)
     assert scope.cancelled_caught
     assert rig.ids == [1, 2, 3]
-    assert await rig.offset() == Offset(1, 3)
+    assert position_of(await rig.offset()) == (1, 3)
     await run_feed(rig.feed())
     assert rig.ids == EVERYTHING
 
@@ -460,7 +461,7 @@ async def test_no_more_rows_a_second_than_allowed(
             yield batch
 
     feed = rig.feed(batch_rows_max=2)
-    publisher = Publisher(feed.sink, None, feed.offsets, rig.metrics, feed.requests)
+    publisher = Publisher(feed.sink, None, feed.offsets, rig.progress, feed.orders, feed.saver)
     with monkeypatch.context() as patched:
         patched.setattr(anyio, "current_time", lambda: now)
         patched.setattr(anyio, "sleep", sleep)

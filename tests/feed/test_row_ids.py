@@ -12,13 +12,12 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
-from prometheus_client import CollectorRegistry
 
 from tailer.changes import Offset
 from tailer.cli.main import main
 from tailer.decode.rows import DecodeOptions
-from tailer.feed.metrics import FeedMetrics, MetricFamilies, Observer
 from tailer.feed.options import FeedOptions
+from tailer.feed.progress import FeedProgress, Observer
 from tailer.feed.read import read_changes
 from tests.support.feeds import batches, table_log
 from tests.tables.writer import TableWriter
@@ -120,16 +119,15 @@ def test_what_is_read_is_counted_in_bytes(tmp_path: Path) -> None:
     writer.append([{"id": i, "v": "a" * 100} for i in range(1000)])
 
     def bytes_read() -> float:
-        registry = CollectorRegistry()
-        metrics = FeedMetrics("orders", lambda: 0.0, MetricFamilies(registry))
+        progress = FeedProgress("orders", lambda: 0.0)
 
         async def read() -> None:
-            found = read_changes(table_log(writer.builder), Offset(1), 1, FeedOptions(), metrics)
+            found = read_changes(table_log(writer.builder), Offset(1), 1, FeedOptions(), progress)
             async for _ in found:
                 pass
 
         anyio.run(read)
-        return registry.get_sample_value("tailer_read_bytes_total", {"feed": "orders"}) or 0.0
+        return progress.totals[("read_bytes",)].value
 
     files = {b.file.path: b.file.size or 0 for b in batches(writer.builder, 1) if b.file}
     assert 0.9 * sum(files.values()) < bytes_read() <= sum(files.values())

@@ -11,12 +11,12 @@ import pytest
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.delta.actions import AddFile, DeletionVectorDescriptor
 from tailer.errors import SinkRejected
-from tailer.feed.policy import ResnapshotRequest
+from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.run import run_feed
 from tailer.feed.selection import Selection, parse_where
 from tailer.feed.snapshots import sorted_files
 from tailer.testing.faulty import Script
-from tests.support.feeds import without_pages
+from tests.support.feeds import position_of, without_pages
 from tests.support.rig import Rig
 from tests.support.waiting import eventually_async
 
@@ -89,7 +89,7 @@ async def test_the_end_is_said_even_after_a_crash_right_before_it(rig: Rig) -> N
     await run_feed(rig.feed(start="snapshot"))
     assert rig.ids == list(range(16))
     assert [n["_notice"] for n in rig.notices] == ["snapshot_begin", "snapshot_end"]
-    assert await rig.offset() == Offset(2)
+    assert position_of(await rig.offset()) == (2, 0)
 
 
 # Once more, while the changes go on
@@ -99,13 +99,13 @@ async def test_a_table_is_read_again_without_moving_the_offset(rig: Rig) -> None
     await run_feed(rig.feed())
     assert rig.ids == list(range(16))
     rig.table.insert([{"id": 100}])
-    rig.requests.resnapshots.append(ResnapshotRequest())
+    rig.orders.resnapshots.append(ResnapshotRequest())
     await run_feed(rig.feed())
     again = [e for e in rig.events[16:] if e["id"] != 100]
     assert sorted(e["id"] for e in again) == list(range(16))
     assert {e["_event_id"][-1] for e in again} == {"s"}
-    assert rig.requests.resnapshots == []
-    assert await rig.offset() == Offset(3)
+    assert rig.orders.resnapshots == []
+    assert position_of(await rig.offset()) == (3, 0)
     begin, end = rig.notices
     assert (begin["_notice"], end["_notice"]) == ("snapshot_begin", "snapshot_end")
     assert end["details"] == {"reason": "resnapshot", "version": 1, "where": None, "rows": 16}
@@ -121,7 +121,7 @@ async def test_versions_come_between_its_files_and_no_row_is_older_than_the_stre
         old = next(a for a in table.actions() if a.get("add", {}).get("path") == f"f{i}.parquet")
         rows = [{"id": 2 * i}, {"id": 1000 + i}]
         table.commit(table.remove(old), table.add(rows, path=f"g{i}.parquet"))
-    rig.requests.resnapshots.append(ResnapshotRequest())
+    rig.orders.resnapshots.append(ResnapshotRequest())
     await run_feed(rig.feed())
     lines = rig.lines[16:]
     versions = [line["version"] if "_notice" in line else line["_commit_version"] for line in lines]
@@ -138,13 +138,13 @@ async def test_versions_come_between_its_files_and_no_row_is_older_than_the_stre
 async def test_it_starts_over_after_a_failure_and_ends(rig: Rig) -> None:
     await run_feed(rig.feed())
     rig.table.insert([{"id": 100}])
-    rig.requests.resnapshots.append(ResnapshotRequest())
+    rig.orders.resnapshots.append(ResnapshotRequest())
     with pytest.raises(SinkRejected):
         await run_feed(rig.feed(script=Script({"write": [None] * 3 + [SinkRejected("stop")]})))
-    assert len(rig.requests.resnapshots) == 1
+    assert len(rig.orders.resnapshots) == 1
     await run_feed(rig.feed())
     assert {e["id"] for e in rig.events[16:]} == {*range(16), 100}
-    assert rig.requests.resnapshots == []
+    assert rig.orders.resnapshots == []
 
 
 async def test_only_the_wanted_partitions_are_read_again(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_only_the_wanted_partitions_are_read_again(tmp_path: Path) -> None
     selection = Selection(where=parse_where("country <> 'IT'"))
     await run_feed(rig.feed(selection=selection))
     table.commit()
-    rig.requests.resnapshots.append(ResnapshotRequest(parse_where("country >= 'FR'")))
+    rig.orders.resnapshots.append(ResnapshotRequest(parse_where("country >= 'FR'")))
     await run_feed(rig.feed(selection=selection))
     assert rig.ids == [0, 1, 1]
 
@@ -219,4 +219,4 @@ async def test_a_feed_that_rests_gives_signs_of_life(rig: Rig) -> None:
         tasks.cancel_scope.cancel()
     beat = rig.notices[-1]
     assert beat["details"]["offset"]["version"] == 2
-    assert await rig.offset() == Offset(2)
+    assert position_of(await rig.offset()) == (2, 0)

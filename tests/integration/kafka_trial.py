@@ -234,8 +234,8 @@ def survives(
         with running(watcher):
             with running(writer):
                 seen = disturb(trial)
-            end = Offset(writer.table.version() + 1)
-            wait_for(lambda: daemon.offset() >= end, daemon, "the end is not reached")
+            end = (writer.table.version() + 1, 0)
+            wait_for(lambda: daemon.offset().position >= end, daemon, "the end is not reached")
             events = read_topic(broker.bootstrap, topic)
             wait_for(lambda: len(watcher.events) >= len(events), daemon, "lost by the watcher")
         daemon.stop()

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import Offset
-from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions
+from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.history import start_offset
 from tailer.log.table import TableLog
@@ -103,7 +103,7 @@ async def deliver(table: TableBuilder, sink: KafkaSink, start: str = "0") -> Non
             sink=sink,
             offsets=MemoryOffsetStore(),
             start=first,
-            metrics=FeedMetrics("orders", lambda: 0.0),
+            progress=FeedProgress("orders", lambda: 0.0),
             jitter=lambda: 0.0,
             options=FeedOptions(),
             last=table.version,

@@ -67,7 +67,7 @@ async def delivered(sink: KafkaSink, wanted: ChangeBatch) -> None:
         try:
             offset = await sink.open("orders")
             assert offset is not None
-            if offset < wanted.next_offset:
+            if offset.position < wanted.next_offset.position:
                 assert offset == wanted.offset
                 await sink.write(wanted)
         except TransientError:

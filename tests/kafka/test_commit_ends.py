@@ -18,9 +18,10 @@ from tailer.decode.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import TransientError
 from tailer.feed.fanout import Branch, FanOut
-from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions, RetryOptions
-from tailer.feed.policy import Policies, Requests, ResnapshotRequest
+from tailer.feed.orders import Orders, ResnapshotRequest
+from tailer.feed.policy import Policies
+from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.feed.selection import Selection, parse_where
 from tailer.offsets.memory import MemoryOffsetStore
@@ -96,7 +97,7 @@ def feed_of(table: TableBuilder, sink: KafkaSink, rng: random.Random, folder: Pa
         sink=faulty,
         offsets=offsets,
         start=first,
-        metrics=FeedMetrics("orders", lambda: 0.0),
+        progress=FeedProgress("orders", lambda: 0.0),
         jitter=lambda: 0.0,
         options=FeedOptions(
             decode=DecodeOptions(batch_rows_max=rng.randint(1, 4)),
@@ -106,7 +107,7 @@ def feed_of(table: TableBuilder, sink: KafkaSink, rng: random.Random, folder: Pa
             policies=Policies(on_schema_change="continue"),
         ),
         last=table.version,
-        requests=Requests(resnapshots=[ResnapshotRequest(None)] * rng.randrange(2)),
+        orders=Orders(resnapshots=[ResnapshotRequest(None)] * rng.randrange(2)),
     )
     if rng.random() < 0.5:
         other = load_sink("jsonl").from_options({"path": "other.jsonl"}, folder)

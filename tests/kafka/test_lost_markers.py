@@ -16,12 +16,12 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # it l
 
 from sinks.kafka.cluster import Cluster
 from sinks.kafka.sink import KafkaSink
-from tailer.changes import Offset
 from tailer.errors import SinkRejected, TransientError
 from tests.kafka.broker import Broker
 from tests.kafka.brokers import Brokers
 from tests.kafka.sinks import batch, begun, fresh, made, opened, refused
 from tests.kafka.topics import admin, events
+from tests.support.feeds import position_of
 from tests.support.waiting import eventually, eventually_async
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -89,7 +89,7 @@ async def test_what_was_committed_is_seen(brokers: Brokers, apart: tuple[str, Br
     brokers.start_again(broker)
     assert ids(brokers, topic) == [1], "and yet nobody sees it"
     async with opened(brokers.bootstrap, topic, **options) as (sink, offset):
-        assert offset == Offset(3)
+        assert position_of(offset) == (3, 0)
         assert ids(brokers, topic) == [1, 2]
         await sink.write(batch(3, [3]))
     assert ids(brokers, topic) == [1, 2, 3]
@@ -104,7 +104,7 @@ async def test_a_daemon_that_goes_on_sees_it(
         brokers.start_again(broker)
         begun(sink, batch(3, [3]))
         assert ids(brokers, topic) == [1, 2]
-        assert await sink.open("orders") == Offset(3)
+        assert position_of(await sink.open("orders")) == (3, 0)
         assert ids(brokers, topic) == [1, 2], "what is rolled back takes nothing with it"
         await sink.write(batch(3, [3]))
         assert ids(brokers, topic) == [1, 2, 3]
@@ -131,7 +131,7 @@ async def test_no_transaction_begins_before_the_last_one_is_over(
         with pytest.raises(TransientError, match="is over in all partitions"):
             await sink.write(batch(3, [3]))
         brokers.start_again(broker)
-        assert await sink.open("orders") == Offset(3)
+        assert position_of(await sink.open("orders")) == (3, 0)
         await sink.write(batch(3, [3]))
     assert ids(brokers, topic) == [1, 2, 3]
 
@@ -151,7 +151,7 @@ async def test_what_was_rolled_back_holds_nobody_up(
         sentence = await refused(stranger, SinkRejected)
         assert "has lost the outcome of a transaction" in sentence
         assert f"partition 0 of {topic} is open from offset 2" in sentence
-        assert await sink.open("orders") == Offset(2), "who fenced knows how it ended"
+        assert position_of(await sink.open("orders")) == (2, 0), "who fenced knows how it ended"
         await sink.write(batch(2, [2]))
     assert ids(brokers, topic) == [1, 2]
 

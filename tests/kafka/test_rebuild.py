@@ -9,11 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from prometheus_client import CollectorRegistry
 
 from tailer.changes import Offset
 from tailer.errors import TransientError
-from tailer.feed.metrics import FeedMetrics, MetricFamilies
+from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
@@ -52,7 +51,7 @@ def feed_of(writer: TableWriter, sink: Any, name: str) -> Feed:
         sink=sink,
         offsets=MemoryOffsetStore(),
         start=start,
-        metrics=FeedMetrics(name, time.time, MetricFamilies(CollectorRegistry())),
+        progress=FeedProgress(name, time.time),
         jitter=lambda: 0.0,
         last=writer.present.version,
     )

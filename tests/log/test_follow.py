@@ -25,7 +25,8 @@ from tailer.errors import (
     TableReplaced,
     TransientError,
 )
-from tailer.log.follow import FollowOptions, _Coming, follow
+from tailer.log.commits_ahead import Coming
+from tailer.log.follow import FollowOptions, follow
 from tailer.log.json_files import MEMORY_BYTES_MAX
 from tailer.log.table import TableLog
 from tailer.store.budget import Budget
@@ -316,7 +317,7 @@ async def test_a_commit_that_arrives_in_the_turn_in_which_it_is_asked_for(
         await arrives.wait()
         return commit
 
-    async def asking(coming: _Coming) -> None:
+    async def asking(coming: Coming) -> None:
         await asks.wait()
         assert await coming.get() == (commit, True)
 
@@ -336,12 +337,12 @@ def come(
     commit: Callable[[], Coroutine[None, None, Commit]],
     then: Callable[[Commit], None],
     budget: Budget,
-) -> _Coming:
+) -> Coming:
     async def unchanged() -> bool:
         return True
 
     assert budget.take(MEMORY_BYTES_MAX)
-    return _Coming(commit, unchanged, then, budget)
+    return Coming(commit, unchanged, then, budget)
 
 
 async def test_a_commit_that_is_not_there_takes_nothing_of_the_budget() -> None:

@@ -17,8 +17,8 @@ import anyio
 from tailer.changes import Offset
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import TailerError
-from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions, RetryOptions
+from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
@@ -47,7 +47,7 @@ async def main(*arguments: str) -> int:
             sink=load_sink("jsonl").from_options({"path": output, "ids": True}, Path()),
             offsets=open_offset_store(state, "orders", options, lease_s=float(lease)),
             start=_start,
-            metrics=FeedMetrics("orders", time.time),
+            progress=FeedProgress("orders", time.time),
             jitter=random.random,
             options=FeedOptions(
                 decode=DecodeOptions(batch_rows_max=BATCH_ROWS),

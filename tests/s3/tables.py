@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions, RetryOptions
+from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
@@ -88,7 +88,7 @@ async def deliver(
         sink=sink,
         offsets=offsets or MemoryOffsetStore(),
         start=begin,
-        metrics=FeedMetrics("orders", lambda: 0.0),
+        progress=FeedProgress("orders", lambda: 0.0),
         jitter=random.Random(0).random,
         options=options,
         last=last,

@@ -15,8 +15,8 @@ import anyio
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.feed.metrics import FeedMetrics
 from tailer.feed.options import FeedOptions, RetryOptions
+from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
@@ -64,7 +64,7 @@ async def test_a_feed_follows_live_commits_through_faults(tmp_path: Path) -> Non
             sink=sink,
             offsets=MemoryOffsetStore(),
             start=start,
-            metrics=FeedMetrics("orders", lambda: 0.0),
+            progress=FeedProgress("orders", lambda: 0.0),
             jitter=lambda: 0.0,
             options=FeedOptions(
                 follow=FollowOptions(poll_min_s=0.01, poll_max_s=0.02),
@@ -84,7 +84,7 @@ async def test_a_feed_follows_live_commits_through_faults(tmp_path: Path) -> Non
             server.faults.cut_after_lines = None
         await store.aclose()
     assert [row["id"] for row in sink.rows] == list(range(1, 31))
-    assert feed.metrics.versions_delivered == 31
+    assert feed.progress.versions_delivered == 31
 
 
 @pytest.mark.slow

@@ -220,7 +220,7 @@ NAMES = ["parent", "symbolic link", "linked folder", "hard link"]
 async def test_a_file_has_one_writer_whatever_it_is_called(tmp_path: Path, kind: str) -> None:
     other = other_name(tmp_path, kind)
     one, two = JsonlSink(tmp_path / "out.jsonl"), JsonlSink(other)
-    assert one.exclusive == two.exclusive
+    assert one.traits.exclusive == two.traits.exclusive
     await one.open("orders")
     with pytest.raises(TransientError, match="written by another process or feed"):
         await two.open("others")
@@ -235,7 +235,8 @@ async def test_a_file_has_one_writer_whatever_it_is_called(tmp_path: Path, kind:
 async def test_a_link_that_names_no_file_yet_is_the_file_that_it_will_name(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").symlink_to("out.jsonl")
     assert (
-        JsonlSink(tmp_path / "other.jsonl").exclusive == JsonlSink(tmp_path / "out.jsonl").exclusive
+        JsonlSink(tmp_path / "other.jsonl").traits.exclusive
+        == JsonlSink(tmp_path / "out.jsonl").traits.exclusive
     )
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "log_lines",
     "metadata",
     "offset_of",
+    "position_of",
     "refusal",
     "state",
     "table_log",
@@ -112,6 +113,11 @@ def events(
 def offset_of(table: TableBuilder, version: int, index: int = 0) -> Offset:
     """The offset of a change of this table."""
     return Offset(version, index, table_id=table.table_id)
+
+
+def position_of(offset: Offset | None) -> tuple[int, int] | None:
+    """Version and index of an offset, if there is one."""
+    return None if offset is None else offset.position
 
 
 def refusal(work: Callable[[], object], kind: type[TableError] = TableError) -> str:

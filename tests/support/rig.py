@@ -11,10 +11,12 @@ import pyarrow as pa
 from prometheus_client import CollectorRegistry
 
 from tailer.changes import Offset
+from tailer.daemon.metrics import MetricFamilies
 from tailer.decode.rows import DecodeOptions
-from tailer.feed.metrics import FeedMetrics, MetricFamilies
+from tailer.errors import TailerError
 from tailer.feed.options import FeedOptions, RetryOptions
-from tailer.feed.policy import Requests
+from tailer.feed.orders import Orders
+from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
 from tailer.log.history import start_offset
 from tailer.log.table import TableLog
@@ -47,8 +49,10 @@ class Rig:
         self.output = folder / "out.jsonl"
         self.offsets = LocalOffsetStore(folder / "state", "orders")
         self.registry = CollectorRegistry()
-        self.metrics = FeedMetrics("orders", lambda: 0.0, MetricFamilies(self.registry))
-        self.requests = Requests()
+        self.progress = FeedProgress("orders", lambda: 0.0)
+        MetricFamilies(self.registry).watch(self.progress)
+        self.on_retry: Callable[[TailerError], None] = lambda _: None
+        self.orders = Orders()
 
     def feed(
         self,
@@ -71,7 +75,7 @@ class Rig:
             sink=FaultySink(sink, script),
             offsets=FaultyOffsetStore(self.offsets, script),
             start=start_at(start),
-            metrics=self.metrics,
+            progress=self.progress,
             jitter=lambda: 0.0,
             options=FeedOptions(
                 decode=DecodeOptions(batch_rows_max=batch_rows_max),
@@ -79,8 +83,9 @@ class Rig:
                 **options,
             ),
             last=self.table.version if last is None else last,
-            requests=self.requests,
+            orders=self.orders,
             park=park,
+            on_retry=self.on_retry,
         )
 
     @property

@@ -16,7 +16,7 @@ import pytest
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TransientError
-from tailer.sink import Prepares, Sink, announce
+from tailer.sink import Prepares, Sink, SinkTraits, announce, sink_traits
 from tailer.testing.batches import change_batch, empty_batch, notice
 
 __all__ = ["Event", "MakeSink", "ReadEvents", "SinkConformance"]
@@ -123,6 +123,10 @@ class SinkConformance:
             await sink.write(batch)
         await sink.aclose()
 
+    async def test_traits_are_those_of_the_contract(self, make_sink: MakeSink) -> None:
+        """An unknown trait, or traits of another class, are refused by name."""
+        assert isinstance(sink_traits(make_sink()), SinkTraits)
+
     async def test_an_empty_target_has_no_offset(self, make_sink: MakeSink) -> None:
         sink = make_sink()
         assert await sink.open("orders") is None
@@ -194,7 +198,7 @@ class SinkConformance:
         await abandoned.open("orders")
         await abandoned.write(batches[0])
         assert [e.event_id for e in read_events()] == _ids(batches[:1])
-        if getattr(abandoned, "exclusive", None) is not None:
+        if sink_traits(abandoned).exclusive is not None:
             with pytest.raises(TransientError):
                 await make_sink().open(
                     "orders"

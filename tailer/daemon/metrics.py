@@ -1,0 +1,128 @@
+"""The feeds' progress as Prometheus metrics.
+
+Nothing is registered at import: the registry is an argument. The names follow Prometheus' rules:
+base units, ``_total`` for counters. docs/metrics.md lists them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from tailer.feed.progress import STATES, FeedProgress
+
+__all__ = ["MetricFamilies"]
+
+_KINDS: dict[str, Any] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+#: Family by the name of its figure: kind, name, further labels, what it says.
+_FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
+    "events": ("counter", "tailer_events", ("change_type", "origin"), "Change events delivered."),
+    "bytes": (
+        "counter", "tailer_event_bytes", ("change_type", "origin"),
+        "Bytes of delivered events, as Arrow; a batch's bytes are shared out by rows.",
+    ),
+    "versions": ("counter", "tailer_versions", (), "Table versions delivered whole."),
+    "notices": ("counter", "tailer_notices", ("kind",), "Notices given to the sink."),
+    "noops": (
+        "counter", "tailer_noop_updates", (), "Updates dropped because both images are equal.",
+    ),
+    "errors": (
+        "counter", "tailer_errors", ("family",), "Errors by the family that says who must act.",
+    ),
+    "retries": ("counter", "tailer_retries", (), "Starts from the saved offset after an error."),
+    "data_loss": (
+        "counter", "tailer_data_loss", ("unit",),
+        "What on_data_loss passed over: versions, and files of versions that were read.",
+    ),
+    "parked": ("counter", "tailer_parked_events", (), "Events refused by the sink and parked."),
+    "files": ("counter", "tailer_files_read", (), "Data and change files read to their end."),
+    "read_bytes": (
+        "counter", "tailer_read_bytes", (), "Bytes of data and cdc files read, as they are stored.",
+    ),
+    "version": ("gauge", "tailer_offset_version", (), "The version of the saved offset."),
+    "lag_versions": (
+        "gauge", "tailer_lag_versions", (), "Versions of the table that are not delivered yet.",
+    ),
+    "lag_seconds": (
+        "gauge", "tailer_lag_seconds", (),
+        "Age of the version in hand; 0 when all versions are delivered.",
+    ),
+    "lag_bytes": ("gauge", "tailer_lag_bytes", (), "Sizes of the unread file actions."),
+    "time_to_loss": (
+        "gauge", "tailer_time_to_data_loss_seconds", ("cause",),
+        "Until log cleanup (log) or VACUUM (data) may remove what is unread; +Inf: nothing is.",
+    ),
+    "queue": (
+        "gauge", "tailer_queue_batches", (), "Batches read and not yet written, two at most.",
+    ),
+    "state": ("gauge", "tailer_feed_state", ("state",), "1 for the state that the feed is in."),
+    "lease": ("gauge", "tailer_lease_held", (), "1 while this process owns the feed's offset."),
+    "latency": (
+        "histogram", "tailer_commit_to_delivery_seconds", (),
+        "From a version's commit timestamp to its delivery.",
+    ),
+    "write_seconds": (
+        "histogram", "tailer_sink_write_seconds", (), "How long the sink took to write a batch.",
+    ),
+}  # fmt: skip
+
+
+class MetricFamilies(Collector):
+    """The metric families of one registry, which look at the feeds' progress when they are asked;
+    every feed is one label value in them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._feeds: dict[str, FeedProgress] = {}
+        registry.register(self)
+
+    def watch(self, progress: FeedProgress) -> None:
+        """Show a feed's progress from now on."""
+        self._feeds[progress.feed] = progress
+
+    def forget(self, feed: str) -> None:
+        """Drop the series of a feed that is no more."""
+        self._feeds.pop(feed, None)
+
+    def collect(self) -> Iterable[Any]:
+        """All families with the samples of now, for the registry."""
+        made = {
+            figure: _KINDS[kind](name, text, labels=["feed", *labels])
+            for figure, (kind, name, labels, text) in _FAMILIES.items()
+        }
+        for progress in list(self._feeds.values()):
+            for figure, *labels, value in _gauges(progress):
+                made[figure].add_metric([progress.feed, *labels], value)
+            for (figure, *labels), total in list(progress.totals.items()):
+                made[figure].add_metric([progress.feed, *labels], total.value, total.since_s)
+            for figure, found in list(progress.distributions.items()):
+                bounds = map(floatToGoString, found.bounds)
+                buckets = [*zip(bounds, accumulate(found.counts), strict=True)]
+                made[figure].add_metric([progress.feed], buckets, found.sum)
+                name = f"{made[figure].name}_created"
+                made[figure].add_sample(name, {"feed": progress.feed}, found.since_s)
+        return made.values()
+
+
+def _gauges(progress: FeedProgress) -> Iterator[tuple[Any, ...]]:
+    """The figures of now: name, labels, value."""
+    if progress.offset is not None:
+        yield "version", progress.offset.version
+    yield "lag_versions", progress.lag_versions()
+    yield "lag_seconds", progress.lag_seconds()
+    yield "lag_bytes", progress.lag_bytes()
+    for cause in progress.deadlines:
+        yield "time_to_loss", cause, progress.seconds_to_loss(cause)
+    yield "queue", progress.queued
+    for state in STATES:
+        yield "state", state, progress.state == state
+    yield "lease", progress.lease_held

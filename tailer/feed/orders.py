@@ -1,0 +1,104 @@
+"""What the operator orders of a feed: pauses, new schemas, skipped versions, snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailer.changes import Notice, Offset
+from tailer.delta.actions import LONG_MAX
+from tailer.errors import ConfigError
+from tailer.feed.selection import Where, parse_where
+
+__all__ = ["Orders", "ResnapshotRequest"]
+
+#: So far ahead of the table's newest version can one be skipped: further is a slip of the pen.
+SKIP_AHEAD_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ResnapshotRequest:
+    """Read the whole table again, or the partitions that ``where`` wants."""
+
+    where: Where | None = None
+
+
+@dataclass(slots=True)
+class Orders:
+    """What a feed's operator has ordered, until it is carried out.
+
+    ``paused`` by order, ``accepted`` are versions whose new schema was agreed to, ``skips``
+    versions to pass over; ``delivery`` is the form of the sink's records that was agreed to, if the
+    sink leaves that to the feed (:class:`tailer.sink.KnowsDelivery`).
+    """
+
+    paused: bool = False
+    accepted: set[int] = field(default_factory=set)
+    skips: set[int] = field(default_factory=set)
+    resnapshots: list[ResnapshotRequest] = field(default_factory=list)
+    delivery: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The orders that are open, for the feed's status."""
+        orders = {
+            "paused": self.paused,
+            "accepted": sorted(self.accepted),
+            "skips": sorted(self.skips),
+            "resnapshots": [
+                {"where": request.where.text if request.where else None}
+                for request in self.resnapshots
+            ],
+        }
+        return {name: value for name, value in orders.items() if value}
+
+    def kept(self) -> dict[str, Any]:
+        """What is kept beside the offset: the open orders and the form of the records."""
+        found = self.to_json()
+        return {**found, "delivery": dict(self.delivery)} if self.delivery else found
+
+    def recall(self, orders: Mapping[str, Any]) -> None:
+        """Take over what was ordered of an earlier owner of the feed, before what was here."""
+        self.paused = self.paused or bool(orders.get("paused"))
+        self.accepted.update(orders.get("accepted", ()))
+        self.skips.update(orders.get("skips", ()))
+        wheres = [request.get("where") for request in orders.get("resnapshots", ())]
+        self.delivery = orders.get("delivery") or self.delivery
+        self.resnapshots[:0] = [ResnapshotRequest(parse_where(w) if w else None) for w in wheres]
+
+    def check_skip(self, version: int, place: Offset | None, newest: int | None) -> None:
+        """Raise :class:`ConfigError` for a version that can't come any more, or not in a long time:
+        it would be skipped unseen. ``place`` is where the feed is, ``newest`` the table's newest
+        version; None: not known."""
+        why = None
+        if place is not None and (version < place.version or place.snapshot):
+            where = ", in its snapshot" if place.snapshot else ""
+            why = f"the feed is at version {place.version}{where}"
+        elif version > LONG_MAX:
+            why = f"no version is greater than {LONG_MAX}"
+        elif newest is not None and version > newest + SKIP_AHEAD_MAX:
+            why = (
+                f"the table's newest version is {newest}, and a skip reaches at most "
+                f"{SKIP_AHEAD_MAX} versions ahead of it"
+            )
+        if why is not None:
+            raise ConfigError(f"version {version} can't be skipped: {why}")
+
+    def take_back_skip(self, version: int) -> None:
+        """Forget the order to skip a version. Raises :class:`ConfigError` if there is none."""
+        if version not in self.skips:
+            known = ", ".join(map(str, sorted(self.skips))) or "none"
+            raise ConfigError(
+                f"version {version} is not going to be skipped; the versions that are: {known}"
+            )
+        self.skips.discard(version)
+
+    def carried_out(self, notice: Notice) -> bool:
+        """Whether a notice that was delivered says of an order that it is done; forgets it."""
+        if notice.kind == "snapshot_end" and notice.details.get("reason") == "resnapshot":
+            del self.resnapshots[:1]
+        elif notice.kind == "skipped_version":
+            self.skips.discard(notice.version)
+        else:
+            return False
+        return True

@@ -1,0 +1,252 @@
+"""How far a feed has come: its offset, state, lag and counts.
+
+Pure state, which the feed's parts bring up to date and anyone may look at: control flow, a status,
+Prometheus (:mod:`tailer.daemon.metrics`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Literal, get_args
+
+import pyarrow.compute as pc
+
+from tailer.changes import CHANGE_TYPE, ChangeBatch, Notice, Offset
+from tailer.delta.commit import Commit
+from tailer.errors import TailerError
+
+__all__ = ["STATES", "Distribution", "FeedProgress", "FeedState", "Observer", "Total"]
+
+FeedState = Literal[
+    "starting", "snapshot", "following", "standby", "paused", "retrying", "failed", "stopped"
+]
+STATES: tuple[FeedState, ...] = get_args(FeedState)
+
+_LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+_WRITE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
+
+
+@dataclass(slots=True)
+class Total:
+    """A number that only grows; ``since_s`` is when it began to, in epoch seconds."""
+
+    since_s: float
+    value: float = 0.0
+
+
+class Distribution:
+    """How many values lie below each bound, their number and their sum."""
+
+    def __init__(self, bounds: tuple[float, ...], since_s: float) -> None:
+        self.bounds = (*bounds, math.inf)
+        self.counts = [0] * len(self.bounds)
+        self.sum = 0.0
+        self.since_s = since_s
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Observer:
+    """Is told what reading learns on its way; this one does nothing with it."""
+
+    def newest(self, version: int) -> None:
+        """The table's newest version is this one."""
+
+    def noops(self, rows: int) -> None:
+        """So many rows were rewritten as updates with equal values, and dropped."""
+
+    def planned(self, commit: Commit) -> None:
+        """This commit's files are read next."""
+
+    def fetched(self, size: int) -> None:
+        """A file of this size in bytes was read to its end."""
+
+    def lost(self, notice: Notice) -> None:
+        """Something is gone for good, and is passed over."""
+
+    def read_bytes(self, count: int) -> None:
+        """So many bytes of data and cdc files were read. Called from worker threads."""
+
+
+class FeedProgress(Observer):
+    """One feed's progress. ``clock`` gives the time of day in epoch seconds.
+
+    ``totals`` counts by name and labels. ``deadlines`` maps the cause (log, data) to the epoch
+    seconds, by version, from which on what is unread of that version may be removed; ``sizes`` a
+    version to the bytes of its file actions.
+    """
+
+    def __init__(self, feed: str, clock: Callable[[], float]) -> None:
+        self.feed = feed
+        self.clock = clock
+        self.versions_delivered = 0
+        self.events_delivered = 0
+        self.offset: Offset | None = None
+        self.error: TailerError | None = None
+        self.state: FeedState = "starting"
+        self.lease_held = False
+        self.queued = 0
+        self.newest_known: int | None = None
+        self.sizes: dict[int, int] = {}
+        self.deadlines: dict[str, dict[int, float]] = {"log": {}, "data": {}}
+        self.totals: dict[tuple[str, ...], Total] = {}
+        self.distributions: dict[str, Distribution] = {}
+        self._counting = Lock()
+        self._fetched_bytes = 0
+        self._reading_timestamp_ms: int | None = None
+
+    def _count(self, name: str, *labels: str, by: float = 1) -> None:
+        with self._counting:
+            total = self.totals.get((name, *labels))
+            if total is None:
+                total = self.totals[(name, *labels)] = Total(self.clock())
+            total.value += by
+
+    def _observe(self, name: str, bounds: tuple[float, ...], value: float) -> None:
+        if name not in self.distributions:
+            self.distributions[name] = Distribution(bounds, self.clock())
+        self.distributions[name].observe(value)
+
+    # What reading tells
+
+    def newest(self, version: int) -> None:
+        """See :class:`Observer`."""
+        self.newest_known = version
+
+    def noops(self, rows: int) -> None:
+        """See :class:`Observer`."""
+        self._count("noops", by=rows)
+
+    def planned(self, commit: Commit) -> None:
+        """See :class:`Observer`."""
+        self.sizes[commit.version] = commit.header.file_bytes
+        self._fetched_bytes = 0
+
+    def fetched(self, size: int) -> None:
+        """See :class:`Observer`."""
+        self._fetched_bytes += size
+        self._count("files")
+
+    def lost(self, notice: Notice) -> None:
+        """See :class:`Observer`."""
+        versions = notice.next_offset.version - notice.offset.version
+        if versions:
+            self._count("data_loss", "version", by=versions)
+        else:
+            self._count("data_loss", "file", by=len(notice.details["files"]))
+
+    def read_bytes(self, count: int) -> None:
+        """See :class:`Observer`."""
+        self._count("read_bytes", by=count)
+
+    # What writing tells
+
+    def started(self, offset: Offset) -> None:
+        """The feed begins, or begins again, at an offset."""
+        self.offset, self.error, self._reading_timestamp_ms = offset, None, None
+        self.queued = self._fetched_bytes = 0
+        self.state = "snapshot" if offset.snapshot else "following"
+
+    def read(self, item: ChangeBatch | Notice) -> None:
+        """A batch or notice is ready to be written."""
+        self.queued += 1
+        if isinstance(item, ChangeBatch):
+            self._reading_timestamp_ms = item.timestamp_ms
+
+    def written(self, seconds: float) -> None:
+        """The sink took so long to write a batch."""
+        self._observe("write_seconds", _WRITE_BOUNDS_S, seconds)
+
+    def parked(self, rows: int) -> None:
+        """So many rows were refused by the sink, and are parked."""
+        self._count("parked", by=rows)
+
+    def announced(self, notice: Notice) -> None:
+        """A notice is written, and its offset saved."""
+        if notice.kind != "heartbeat":
+            self.queued = max(0, self.queued - 1)
+            whole = notice.kind == "snapshot_end"
+            self._moved(notice.next_offset, notice.timestamp_ms, whole=whole)
+        self._count("notices", notice.kind)
+
+    def delivered(self, batch: ChangeBatch) -> None:
+        """A batch is written and its offset saved."""
+        self.queued = max(0, self.queued - 1)
+        self.events_delivered += batch.num_rows
+        if batch.file is not None and batch.num_rows:
+            self._count_events(batch, batch.file.origin)
+        if self.offset is None:
+            self.offset = batch.offset
+        self._moved(batch.next_offset, batch.timestamp_ms, whole=True)
+
+    def _count_events(self, batch: ChangeBatch, origin: str) -> None:
+        per_row = batch.rows.nbytes / batch.num_rows
+        for entry in pc.value_counts(batch.rows.column(CHANGE_TYPE)).to_pylist():
+            self._count("events", entry["values"], origin, by=entry["counts"])
+            self._count("bytes", entry["values"], origin, by=entry["counts"] * per_row)
+
+    def _moved(self, offset: Offset, timestamp_ms: int, *, whole: bool) -> None:
+        before, self.offset, self.error = self.offset, offset, None
+        if self.state in ("snapshot", "retrying") and not offset.snapshot:
+            self.state = "following"
+        if before is None or offset.version <= before.version:
+            return
+        self.sizes = {v: size for v, size in self.sizes.items() if v >= offset.version}
+        for cause, by_version in self.deadlines.items():
+            kept = {v: time for v, time in by_version.items() if v >= offset.version}
+            self.deadlines[cause] = kept
+        if whole:
+            self.versions_delivered += 1
+            self._count("versions")
+            latency_s = max(0.0, self.clock() - timestamp_ms / 1000)
+            self._observe("latency", _LATENCY_BOUNDS_S, latency_s)
+
+    def failed(self, error: TailerError) -> None:
+        """The feed failed; it is tried again or it ends."""
+        self.error = error
+        self._count("errors", error.family)
+
+    def retried(self, error: TailerError) -> None:
+        """The feed failed in a way that may heal, and will start again from its saved offset."""
+        self.failed(error)
+        self.state = "retrying"
+        self._count("retries")
+
+    # What follows from it
+
+    @property
+    def ready(self) -> bool:
+        """Whether the feed has an offset, and has not failed since its last delivery."""
+        return self.offset is not None and self.error is None
+
+    def lag_versions(self) -> int:
+        """How many versions of the table are not delivered whole."""
+        if self.offset is None or self.newest_known is None:
+            return 0
+        return max(0, self.newest_known + 1 - self.offset.version)
+
+    def lag_seconds(self) -> float:
+        """Seconds since the commit of the version in hand; 0 if all versions are delivered."""
+        if self._reading_timestamp_ms is None or not self.lag_versions():
+            return 0.0
+        return max(0.0, self.clock() - self._reading_timestamp_ms / 1000)
+
+    def lag_bytes(self) -> int:
+        """Sizes of the file actions of the versions that are not delivered, as far as known."""
+        if self.offset is None or not self.sizes:
+            return 0
+        unread = sum(size for v, size in self.sizes.items() if v >= self.offset.version)
+        return max(0, unread - (self._fetched_bytes if unread else 0))
+
+    def seconds_to_loss(self, cause: str | None = None) -> float:
+        """Seconds until something unread may be removed; infinite if nothing is unread."""
+        causes = self.deadlines if cause is None else (cause,)
+        found = [t for c in causes for t in self.deadlines[c].values()]
+        return min(found) - self.clock() if found else math.inf

@@ -1,0 +1,122 @@
+"""Whether a table that is followed is still the same one: not moved away, replaced or restored."""
+
+from __future__ import annotations
+
+from tailer.changes import Offset
+from tailer.delta.commit import Commit
+from tailer.delta.segment import LogKind, commit_name
+from tailer.delta.snapshot import TableState
+from tailer.errors import DataLoss, OffsetError, TableError, TableReplaced, TransientError
+from tailer.log.table import TableLog, versions_of
+from tailer.store import LOG_DIR
+
+__all__ = ["SameTable", "check_there"]
+
+
+async def check_there(log: TableLog, version: int) -> None:
+    """Raise :class:`TransientError` if a table that was there has no version any more.
+
+    It was moved away, or its file system is not mounted: then whatever else is missing proves
+    nothing. One that was deleted is waited for as well, for nobody can tell.
+    """
+    if not versions_of(await log.files()):
+        raise TransientError(
+            f"{log.store.root}, version {version}: the table is gone, its {LOG_DIR} has no commit; "
+            "the feed waits until it is back: mount or restore it, or stop the feed"
+        )
+
+
+class SameTable:
+    """Checks of one table, whose last commit that was read is the witness."""
+
+    def __init__(self, log: TableLog) -> None:
+        self.log = log
+
+    async def state_at(self, start: Offset) -> TableState | None:
+        """The state before an offset's version. Raises :class:`OffsetError` for another table."""
+        try:
+            state = await self.log.state_before(start.version)
+        except TableError:
+            if start.table_id is not None:  # it has been there
+                await check_there(self.log, start.version)
+            raise
+        if state is not None and start.table_id not in (None, state.table_id):
+            raise OffsetError(
+                f"the offset is of table {start.table_id}, and the table there is {state.table_id}",
+                table=self.log.store.root,
+                hint="if it was replaced on purpose, reset the offset with `tailer offsets reset`",
+            )
+        return state
+
+    async def unchanged(self, witness: Commit) -> bool:
+        """Whether the commit read last is still the very same file."""
+        try:
+            return (await self.log.store.stat(f"{LOG_DIR}/{witness.name}")).tag == witness.tag
+        except FileNotFoundError:
+            return False
+
+    async def check_waiting(self, version: int, witness: Commit | None) -> None:
+        """Make sure, while ``version`` is not there, that it is only not written yet.
+
+        A listing alone proves no loss: some stores' are older than what is there.
+        """
+        files = await self.log.files(f"{version:020d}")
+        newer = [v for v in versions_of(files) if v > version]
+        if newer:
+            try:
+                await self.log.store.stat(f"{LOG_DIR}/{commit_name(version)}")
+            except FileNotFoundError:
+                if any(f.version == version and f.kind is LogKind.COMMIT for f in files):
+                    raise TransientError(
+                        f"{self.log.store.root}: version {version} is listed and can't be read"
+                    ) from None
+                raise DataLoss(
+                    f"the commit is missing, though version {min(newer)} exists",
+                    table=self.log.store.root,
+                    version=version,
+                    path=commit_name(version),
+                    hint="the log was cleaned up or a file was lost; start at a newer version, "
+                    "or with a snapshot",
+                ) from None
+        elif witness is None or not await self.unchanged(witness):
+            await check_there(self.log, version)
+            newest = max(versions_of(await self.log.files()), default=-1)
+            if newest < version - 1 and not await self.log.has_commit(version - 1):
+                raise TableReplaced(
+                    f"the table went back to version {newest}",
+                    table=self.log.store.root,
+                    version=version,
+                    hint="an older copy was restored; reset the offset with `tailer offsets reset`",
+                )
+
+    async def check_table(self, commit: Commit, state: TableState | None) -> None:
+        """Make sure that this is still the table we followed, once the commit before is another.
+
+        A new table under the old path may well have more versions than the old one, and its
+        commits need not say whose they are; only its snapshot does.
+        """
+        try:
+            now = (await self.log.snapshot(commit.version)).state
+        except DataLoss as e:
+            raise TableReplaced(
+                "the commit before this one has changed or is gone, and this version's snapshot "
+                "can't be built to see whose it is",
+                table=self.log.store.root,
+                version=commit.version,
+                hint="reset the offset with `tailer offsets reset`, or start with a snapshot",
+            ) from e
+        if state is not None and now.table_id != state.table_id:
+            raise self._replaced(commit.version, state.table_id, now.table_id)
+
+    def check_id(self, commit: Commit, table_id: str | None) -> None:
+        """Make sure that a commit does not replace the table by one with another id."""
+        if table_id is not None and commit.after.table_id != table_id:
+            raise self._replaced(commit.version, table_id, commit.after.table_id)
+
+    def _replaced(self, version: int, was: str, now: str) -> TableReplaced:
+        return TableReplaced(
+            f"the table was replaced by another one: its id was {was} and is {now}",
+            table=self.log.store.root,
+            version=version,
+            hint="reset the offset with `tailer offsets reset` to follow the new table",
+        )

@@ -1,0 +1,66 @@
+"""What a sink asks of its feed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sinks.jsonl import JsonlSink
+from tailer.errors import ConfigError
+from tailer.feed.options import FeedOptions
+from tailer.sink import SinkTraits, sink_traits
+from tailer.testing.faulty import FaultySink, Script
+
+
+class Plain:
+    """A sink that asks nothing."""
+
+    async def open(self, feed: str) -> None: ...
+
+    async def write(self, batch: object) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class WrittenFor01(Plain):
+    """Traits as sinks of 0.1 have them: an attribute each."""
+
+    paired = True
+    row_ids = True
+    exclusive = "the target"
+
+    def __init__(self) -> None:
+        self.key_columns = ["id"]
+
+
+class Mapped(Plain):
+    traits = {"paired": True}  # noqa: RUF012  # as somebody may write it
+
+
+def test_a_sink_without_traits_asks_nothing() -> None:
+    assert sink_traits(Plain()) == SinkTraits()
+    assert FeedOptions().for_sink(Plain()) == FeedOptions()
+
+
+def test_a_sink_that_was_written_for_0_1_has_its_traits() -> None:
+    assert sink_traits(WrittenFor01()) == SinkTraits(
+        paired=True, key_columns=("id",), row_ids=True, exclusive="the target"
+    )
+
+
+def test_an_unknown_trait_is_an_error_that_names_it() -> None:
+    misspelt: dict[str, Any] = {"pared": True}
+    with pytest.raises(TypeError, match="pared"):
+        SinkTraits(**misspelt)
+
+
+def test_traits_of_another_class_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Mapped has traits of the class dict; make them a"):
+        sink_traits(Mapped())
+
+
+def test_a_double_has_the_traits_of_its_sink() -> None:
+    sink = JsonlSink(None, row_ids=True)
+    assert sink_traits(FaultySink(sink, Script({}))) == sink.traits == SinkTraits(row_ids=True)
+    assert FeedOptions().for_sink(FaultySink(sink, Script({}))).decode.row_ids

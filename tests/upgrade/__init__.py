@@ -1,0 +1,1 @@
+"""State that earlier releases have written, and the history that they read."""
