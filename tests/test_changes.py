@@ -95,7 +95,7 @@ def test_offsets_are_equal_if_all_their_fields_are() -> None:
     assert replace(FULL) == FULL
     for name, other in {
         "version": 6, "index": 8, "snapshot": not FULL.snapshot, "table_id": "another",
-        "timestamp_floor_ms": 0, "plan": "another",
+        "timestamp_floor_ms": 0, "counted_by": "another",
     }.items():  # fmt: skip
         changes: dict[str, Any] = {name: other}
         assert replace(FULL, **changes) != FULL, name

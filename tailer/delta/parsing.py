@@ -133,10 +133,9 @@ def _converted(data: bytes, kind: type[_Steering]) -> _Steering:
         raise CorruptLog(f"the line is not JSON ({e})") from None
     try:
         found = msgspec.convert(document, kind)
+        msgspec.json.encode(msgspec.structs.replace(found, commit_info=None))
     except (msgspec.ValidationError, RecursionError) as e:
         raise CorruptLog(_reason(e)) from None
-    try:
-        msgspec.json.encode(msgspec.structs.replace(found, commit_info=None))
     except UnicodeEncodeError:
         raise CorruptLog("the action has half a surrogate pair in it") from None
     return found

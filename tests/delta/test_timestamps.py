@@ -65,7 +65,7 @@ def test_a_missing_in_commit_timestamp_is_an_error_from_the_enablement_on(
 
 @pytest.mark.parametrize("timestamp", [2**63 - 1, 10**30, -(2**62), 253_402_300_800_000])
 def test_an_in_commit_timestamp_beyond_all_calendars_is_refused(timestamp: int) -> None:
-    assert "no time" in refusal(
+    assert "not a time" in refusal(
         lambda: commit_timestamp(5, 99, 80, info(timestamp), (0, None)), CorruptLog
     )
 

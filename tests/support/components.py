@@ -297,15 +297,23 @@ def _settings(folder: Path) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": delta,
         # Time zones of the machine must not reach what is compared.
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={folder}",
+        # The compiler that optimises most takes longer than these tests last: half of the time.
+        "spark.driver.extraJavaOptions": (
+            f"-Duser.timezone=UTC -Dderby.system.home={folder} "
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        ),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         # Nothing is reachable from outside the machine, nor depends on its name.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Test tables are small: more partitions only cost tasks.
+        # Test tables are small: more partitions only cost tasks, and to compile code for a query
+        # takes longer than to run it without.
         "spark.sql.shuffle.partitions": "1",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.driver.memory": "1g",
     }

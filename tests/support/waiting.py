@@ -51,5 +51,6 @@ async def eventually_async(
 
 
 def _check(give_up: float, within_s: float, why: str | Callable[[], object]) -> None:
-    said = why() if callable(why) else why
-    assert time.monotonic() < give_up, f"not within {within_s:g} s: {said}"
+    if time.monotonic() >= give_up:
+        said = why() if callable(why) else why  # which may end what was waited for
+        raise AssertionError(f"not within {within_s:g} s: {said}")
