@@ -284,7 +284,7 @@ class S3Client:
     async def presigner(self, bucket: str, at: dt.datetime, ttl_s: int) -> Presigner | None:
         """Return a signer of URLs for a bucket's objects; None for anonymous access.
 
-        Raises the errors of :meth:`request`.
+        Anonymous access has no key to sign with. Raises the errors of :meth:`request`.
         """
         if self._http is None:
             await self._start()

@@ -283,10 +283,10 @@ class S3Store:
         yield _Sleep()
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
-        """Return a function from location to URL; the URLs need no credentials for ``ttl_s``
-        seconds.
+        """Return a function from location to URL.
 
-        The function returns None for a file in another bucket. None for anonymous access.
+        Its URLs can be read without credentials for ``ttl_s`` seconds. It returns None for a file
+        in another bucket. None for anonymous access.
         """
         with contextlib.suppress(FileNotFoundError):
             # The answer to a request says which region the bucket is in.

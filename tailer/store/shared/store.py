@@ -270,7 +270,10 @@ class SharingStore:
         raise FileNotFoundError(location)
 
     async def _newest_for(self, digits: str) -> int:
-        """Return the newest version. Raises FileNotFoundError if the given one is later."""
+        """Return the newest version.
+
+        Raises FileNotFoundError if the given one does not exist yet.
+        """
         newest = await self._known_newest(int(digits))
         if int(digits) > newest:
             raise FileNotFoundError(digits)
