@@ -115,7 +115,7 @@ class _Container:
 
 
 class VariantBuilder:
-    """Write one variant, part by part.
+    """Writes one variant, part by part.
 
     Keys are numbered in the order in which they arrive. ``names``, sorted and without repetition,
     are all the keys that will be added: then the dictionary is marked as sorted.

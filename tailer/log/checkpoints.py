@@ -40,7 +40,7 @@ async def chunks(items: Iterator[T], size: int = _CHUNK) -> AsyncGenerator[list[
 
 
 class CheckpointReader:
-    """Read the files of checkpoints. ``lines`` gives the lines of a JSON file of the log."""
+    """Reads the files of checkpoints. ``lines`` gives the lines of a JSON file of the log."""
 
     def __init__(self, store: Store, lines: Callable[[str], Awaitable[Lines]]) -> None:
         self._store = store

@@ -86,7 +86,7 @@ class _Next:
 
 
 class _Follower:
-    """Poll the log. :class:`SameTable` checks the table, and :class:`CommitsAhead` reads ahead."""
+    """Polls the log. :class:`SameTable` checks the table, and :class:`CommitsAhead` reads ahead."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ READ_CHUNK_BYTES = 8 * 1024 * 1024
 
 
 class JsonFiles:
-    """Read the JSON files of one table's log.
+    """Reads the JSON files of one table's log.
 
     A half-written commit is waited for up to ``torn_commit_max_s`` seconds.
     """

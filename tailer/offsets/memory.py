@@ -11,7 +11,7 @@ __all__ = ["MemoryOffsetStore"]
 
 
 class MemoryOffsetStore(OffsetStore):
-    """Keep the offset in memory, so that a retry within the process resumes from it."""
+    """Keeps the offset in memory, so that a retry within the process resumes from it."""
 
     def __init__(self) -> None:
         self._offset: Offset | None = None

@@ -21,11 +21,11 @@ class ConsoleFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name in logging
         """Return the line, with control characters escaped."""
         return printable(super().formatMessage(record))
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's own name
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # the name in logging
         """Return the traceback, indented, so that none of its lines looks like a log line."""
         return "\n".join(f"  {printable(line)}" for line in super().formatException(ei).split("\n"))
 

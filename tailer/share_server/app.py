@@ -218,7 +218,7 @@ class ShareServer:
         except Refusal as refusal:
             return self._refused(request, refusal)
         except TokensUnusable as e:
-            self._logger.error("%s: %s", request.endpoint, e)  # noqa: TRY400  # no bug of ours
+            self._logger.error("%s: %s", request.endpoint, e)  # noqa: TRY400  # no internal error
             mistake = Refusal(500, "INTERNAL_ERROR", "tokens can't be checked at the moment")
             return self._refused(request, mistake)
         except TailerError as e:

@@ -59,7 +59,7 @@ class Audit:
         try:
             file = self._opened()
         except OSError as e:
-            self._logger.error(  # noqa: TRY400  # no bug of ours
+            self._logger.error(  # noqa: TRY400  # no internal error
                 "%s: the audit log can't be opened again (%s), and goes on in the old file",
                 self._path, e.strerror,
             )  # fmt: skip
@@ -111,7 +111,7 @@ class Audit:
             self._whole = True
         except OSError as e:
             self._whole = False
-            self._logger.error(  # noqa: TRY400  # no bug of ours
+            self._logger.error(  # noqa: TRY400  # no internal error
                 "%s: the audit log can't be written (%s): %s",
                 self._path, e.strerror, text.decode(),
             )  # fmt: skip

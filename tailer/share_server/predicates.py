@@ -109,7 +109,7 @@ class FileFacts:
 
     @property
     def num_rows(self) -> int:
-        """The file's live rows, as far as the log tells; 0 where it does not."""
+        """The number of live rows by the log; 0 if it is unknown."""
         records = self._statistics().get("numRecords")
         if not isinstance(records, int) or isinstance(records, bool):
             return 0

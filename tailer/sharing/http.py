@@ -174,7 +174,7 @@ class Sessions:
 
 
 class network_errors:  # noqa: N801  # reads as a statement: with network_errors(...)
-    """Convert network errors to :class:`TransientError`.
+    """Converts network errors to :class:`TransientError`.
 
     Only aiohttp's errors: the block may do other things, and have other errors.
     """

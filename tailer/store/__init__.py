@@ -39,7 +39,7 @@ LOG_DIR = "_delta_log"
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """Describe one file of a listing.
+    """One file of a listing.
 
     ``name`` is relative to the listed folder, ``size`` is in bytes, ``mtime_ms`` is the
     modification time in epoch ms. ``tag`` changes whenever the file does.

@@ -101,7 +101,7 @@ class _Notifier:
 
 
 class FolderWatch:
-    """Wait for a folder to change: by inotify if the system has it, else for the full time."""
+    """Waits for a folder to change: by inotify if the system has it, else for the full time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

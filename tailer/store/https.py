@@ -88,7 +88,7 @@ class _Range:
 
 
 class HttpsFiles:
-    """Read files through a session without credentials that checks where each connection leads.
+    """Reads files through a session without credentials that checks where each connection leads.
 
     ``allow_http`` lets URLs be plain HTTP. ``whereabouts`` are the sharing server's: if the server
     is on this machine, its URLs may lead here, by plain HTTP too; those of other servers may not.

@@ -11,7 +11,7 @@ __all__ = ["StoreMetrics", "Traffic"]
 
 
 class Traffic:
-    """Receive a call for every request of a store; this class ignores it."""
+    """Receives a call for every request of a store; this class ignores it."""
 
     def request(self, operation: str, status: str, received: int) -> None:
         """Record that a request was answered.

@@ -128,7 +128,7 @@ class S3Client:
         bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or where()
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=0,  # the gate limits, and waiting there is no time-out
+                limit=0,  # the gate limits, and waiting there is not a time-out
                 ssl=ssl.create_default_context(cafile=bundle),
             ),
             timeout=aiohttp.ClientTimeout(

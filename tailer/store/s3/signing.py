@@ -30,7 +30,7 @@ class Signed(NamedTuple):
 
 
 class Signer:
-    """Sign requests, and remember the signatures worth reusing. ``clock`` is in seconds."""
+    """Signs requests, and remembers the signatures worth reusing. ``clock`` is in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

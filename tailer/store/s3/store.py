@@ -278,7 +278,7 @@ class S3Store:
         return b"".join(p.result() for p in parts)
 
     @asynccontextmanager
-    async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002 - none tells of itself
+    async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002 - S3 sends no notices
         """See :class:`tailer.store.Store`: S3 sends no notices, so the watch only waits."""
         yield _Sleep()
 

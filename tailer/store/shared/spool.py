@@ -19,7 +19,7 @@ _FLUSH_BYTES = 1024 * 1024
 
 
 class Spool:
-    """Write the lines of an answer to their files, and its URLs, a megabyte at a time."""
+    """Writes the lines of an answer to their files, and its URLs, a megabyte at a time."""
 
     def __init__(self, links: LinkTable, origin: Origin) -> None:
         self._links = links

@@ -284,7 +284,7 @@ class SharingStore:
         return await self._files.open(location, size)
 
     @asynccontextmanager
-    async def watch(self, folder: str) -> AsyncIterator[_Pause]:  # noqa: ARG002  # a server tells nothing by itself
+    async def watch(self, folder: str) -> AsyncIterator[_Pause]:  # noqa: ARG002  # a server sends no notices
         """See :class:`tailer.store.Store`."""
         yield _Pause()
 
