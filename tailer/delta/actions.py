@@ -1,4 +1,4 @@
-"""The actions of the log as typed values; :mod:`tailer.delta.parsing` makes them from JSON."""
+"""The actions of the log as typed values; :mod:`tailer.delta.parsing` parses them from JSON."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = [
     "Sidecar",
 ]
 
-#: Every number of the log is a long at most.
+#: Every number in the log fits a long.
 LONG_MAX = 2**63 - 1
 StringMap: TypeAlias = dict[str, str | None]
 
-# What may be null in the log, and stands for the empty value of its kind here.
+# Types of fields that may be null in the log; the empty value of the kind replaces null here.
 if TYPE_CHECKING:
     Long: TypeAlias = int
     Text: TypeAlias = str
@@ -44,11 +44,11 @@ else:
 
 
 class _Action(Struct, frozen=True, rename="camel"):
-    """One action, its fields named as in the log but for their case."""
+    """One action; its fields are named as in the log, except for their case."""
 
 
 class DeletionVectorDescriptor(_Action, frozen=True):
-    """Where a deletion vector lies ("Deletion Vector Descriptor Schema").
+    """The place of a deletion vector ("Deletion Vector Descriptor Schema").
 
     ``size_in_bytes`` is the raw size, before base85; ``cardinality`` the number of rows deleted.
     """
@@ -61,14 +61,16 @@ class DeletionVectorDescriptor(_Action, frozen=True):
 
     @property
     def unique_id(self) -> str:
-        """The part of a logical file's key that tells its deletion vectors apart."""
+        """The part of a logical file's key that distinguishes its deletion vectors."""
         at = "" if self.offset is None else f"@{self.offset}"
         return f"{self.storage_type}{self.path_or_inline_dv}{at}"
 
 
 class _Counted(_Action, frozen=True):
-    """An action with the statistics of its file, read when they are asked for: a commit can hold
-    a hundred thousand of them, and few are."""
+    """An action with the statistics of its file.
+
+    They are parsed on demand: a commit can hold a hundred thousand of them, and few are used.
+    """
 
     @property
     def num_records(self) -> int | None:
@@ -85,7 +87,7 @@ class _Counted(_Action, frozen=True):
 
 
 class AddFile(_Counted, frozen=True):
-    """A logical file that comes into the table. ``size`` in bytes."""
+    """A logical file that is added to the table. ``size`` in bytes."""
 
     path: str
     size: Long
@@ -103,10 +105,10 @@ class AddFile(_Counted, frozen=True):
 
 
 class RemoveFile(_Counted, frozen=True):
-    """A logical file that leaves the table; ``deletion_timestamp`` in epoch ms.
+    """A logical file that is removed from the table; ``deletion_timestamp`` in epoch ms.
 
-    All but ``path`` and ``data_change`` may be lacking: older writers leave out even the partition
-    values, and None says that they did.
+    All fields but ``path`` and ``data_change`` are optional: older writers leave out even the
+    partition values, which are None then.
     """
 
     path: str
@@ -122,7 +124,7 @@ class RemoveFile(_Counted, frozen=True):
 
 
 class AddCDCFile(_Action, frozen=True):
-    """A file of row-level changes ("Add CDC File"). ``size`` in bytes, 0 if it is not known."""
+    """A file of row-level changes ("Add CDC File"). ``size`` in bytes, 0 if it is unknown."""
 
     path: str
     partition_values: Values = {}
@@ -134,7 +136,10 @@ class AddCDCFile(_Action, frozen=True):
 
 
 class Protocol(_Action, frozen=True):
-    """What readers and writers must know ("Protocol Evolution"). Features: None below 3 and 7."""
+    """What readers and writers must support ("Protocol Evolution").
+
+    The lists of features are None below versions 3 and 7.
+    """
 
     min_reader_version: Long
     min_writer_version: Long
@@ -189,7 +194,7 @@ class DomainMetadata(_Action, frozen=True):
 
 
 class CommitInfo(_Action, frozen=True):
-    """Provenance of a commit. The protocol leaves its shape open: ``fields`` is what was there."""
+    """Provenance of a commit. The protocol leaves its shape open: ``fields`` are those it has."""
 
     fields: dict[str, Any]
 
@@ -214,7 +219,7 @@ class Sidecar(_Action, frozen=True):
 
 
 class CheckpointMetadata(_Action, frozen=True):
-    """Marks a v2 checkpoint and gives its version."""
+    """The mark of a v2 checkpoint, with its version."""
 
     version: Long
 

@@ -1,5 +1,7 @@
-"""Arrow's view types, as some writers leave them in their files, in the plain types of the same
-values: pyarrow can't select rows of views, nor of anything that holds some."""
+"""Conversion of Arrow's view types, which some writers leave in their files, to plain types.
+
+pyarrow can't select rows of views, nor of types that contain views.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ __all__ = ["plain_type", "without_views"]
 
 
 def plain_type(data_type: pa.DataType) -> pa.DataType:
-    """The type of the same values without views: string for string_view, list for list_view."""
+    """Return the type without views: string for string_view, list for list_view.
+
+    The plain type has the same values.
+    """
     types = pa.types
     if types.is_string_view(data_type):
         return pa.string()
@@ -32,7 +37,7 @@ def plain_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def without_views(array: pa.Array) -> pa.Array:
-    """The array in its :func:`plain_type`; itself if it has no views."""
+    """Convert the array to its :func:`plain_type`; return it unchanged if it has no views."""
     wanted = plain_type(array.type)
     if wanted.equals(array.type):
         return array
@@ -44,14 +49,14 @@ def without_views(array: pa.Array) -> pa.Array:
         children = [without_views(array.field(i)) for i in range(wanted.num_fields)]
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
     if types.is_map(wanted):
-        # A slice's offsets are those of the whole.
+        # A slice's offsets are those of the whole array.
         first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
         parts = (part.slice(first, last - first) for part in (array.keys, array.items))
         keys, items = (without_views(part) for part in parts)
         offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
         return pa.MapArray.from_arrays(offsets, keys, items, type=wanted, mask=mask)
     if types.is_list(wanted) or types.is_large_list(wanted):
-        # Taken apart and put together: pyarrow's cast of a list_view loses its last values.
+        # Rebuilt by hand: pyarrow's cast of a list_view loses its last values.
         ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0))
         kind = pa.LargeListArray if types.is_large_list(wanted) else pa.ListArray
         offsets = pa.concat_arrays([pa.array([0], ends.type), ends])

@@ -1,8 +1,8 @@
 """CHAR columns: strings of a fixed length, padded with blanks when they are read.
 
-The log has them as strings; the declared type stands in the column's metadata, as SQL text such as
-``struct<x:char(3)>``. Writers may or may not have padded what is in the files, so without padding
-one and the same value could look changed when its row is rewritten.
+The log has them as strings. The declared type is in the column's metadata, as SQL text such as
+``struct<x:char(3)>``. Writers may or may not pad the values in the files, so without padding a
+value could look changed when its row is rewritten.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _CHAR = re.compile(r"char\(\s*(\d{1,9})\s*\)", re.ASCII)
 
 
 def char_length(data_type: DataType) -> int | None:
-    """The length in characters of a CHAR type; None for every other type."""
+    """Return the length in characters of a CHAR type; None for every other type."""
     match = _CHAR.fullmatch(data_type.name) if isinstance(data_type, PrimitiveType) else None
     return int(match[1]) if match else None
 
 
 def declared_type(data_type: DataType, text: str) -> DataType:
-    """The type with its strings turned into the CHARs that the SQL text declares.
+    """Return the type with its strings replaced by the CHARs that the SQL text declares.
 
-    Where the text does not fit the type, the type stays as it is.
+    If the text does not fit the type, the type is returned unchanged.
     """
     match data_type:
         case PrimitiveType("string") if _CHAR.fullmatch(text):
@@ -60,7 +60,7 @@ def _inside(kind: str, text: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """What the commas outside all brackets part."""
+    """Split at the commas outside all brackets."""
     parts, depth, start = [], 0, 0
     for i, char in enumerate(text):
         if char in "<(":

@@ -31,7 +31,8 @@ __all__ = [
 ]
 
 _STEERING = ("protocol", "metaData", "txn", "domainMetadata", "sidecar", "checkpointMetadata")
-#: Of an add, all but its statistics, tags and parsed partition values: those are most of the bytes.
+#: The fields of an add, except its statistics, tags and parsed partition values, which take most of
+#: the bytes.
 FILES = (
     "path",
     "partitionValues",
@@ -42,18 +43,18 @@ FILES = (
     "baseRowId",
     "defaultRowCommitVersion",
 )
-#: What tells logical files apart, beside what every add has.
+#: The fields that identify a logical file, and those that every add has.
 KEYS = ("path", "size", "dataChange", "deletionVector")
-#: With the statistics.
+#: The same with statistics.
 WITH_STATISTICS = (*FILES, "stats", "stats_parsed.numRecords")
-#: All that a commit would have.
+#: All fields that a commit would have.
 AS_LOGGED = (*WITH_STATISTICS, "tags", "clusteringProvider")
 _BATCH_ROWS = 8_192
 _FOOTER_BYTES_MAX = 8 * 1024 * 1024
 
 
 def checkpoint_actions(name: str, source: pa.NativeFile) -> Iterator[Action]:
-    """The actions of one checkpoint file but for its files: what steers the reading of the table.
+    """Yield the actions of one checkpoint file, except those of data files.
 
     Raises :class:`CorruptLog`, naming the file.
     """
@@ -66,12 +67,12 @@ def checkpoint_actions(name: str, source: pa.NativeFile) -> Iterator[Action]:
 def add_batches(
     name: str, source: pa.NativeFile, fields: Sequence[str], *, required: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """The adds of one checkpoint or sidecar file, as batches of one column, ``add``.
+    """Yield the adds of one checkpoint or sidecar file, as batches of one column, ``add``.
 
-    ``fields`` are those of the action that are read. A snapshot has no use for the tombstones
-    beside the adds. A batch is checked as a whole: what :func:`adds_of` makes of it are actions.
-    Raises :class:`CorruptLog`, naming the file; also for a file that has no column of adds, unless
-    they are not ``required`` of it.
+    Only these ``fields`` of the action are read. A snapshot does not need the tombstones beside the
+    adds. Each batch is checked as a whole, so that :func:`adds_of` can convert it. Raises
+    :class:`CorruptLog`, naming the file; also for a file without a column of adds, if they are
+    ``required``.
     """
     columns = [f"add.{field}" for field in fields]
     with _named(name), _open(source, columns) as parquet:
@@ -87,8 +88,11 @@ def add_batches(
 
 
 def adds_of(batch: pa.RecordBatch) -> Iterator[AddFile]:
-    """The adds of a batch as actions. Columns become lists, and lists actions: to make a dictionary
-    of each row first takes many times as long."""
+    """Yield the adds of a batch as actions.
+
+    Columns become lists, and lists actions: a dictionary for each row would take many times as
+    long.
+    """
     columns = _columns(batch.column(0))
     fields = [(name, of(columns[key])) for key, name, of in _ADD_FIELDS if key in columns]
     names = [name for name, _ in fields]
@@ -141,9 +145,9 @@ _ADD_FIELDS: list[tuple[str, str, Callable[[pa.Array], list[Any]]]] = [
 
 
 def add_objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The adds of a batch as JSON objects, as a commit would have them.
+    """Yield the adds of a batch as JSON objects, as a commit would have them.
 
-    Where the checkpoint has statistics only as a struct, ``stats`` is their record count.
+    If the checkpoint has statistics only as a struct, ``stats`` is their record count.
     """
     for values in batch.column(0).to_pylist(maps_as_pydicts="lossy"):
         yield _json_object(_without_nulls(values))
@@ -151,20 +155,20 @@ def add_objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Whatever pyarrow says of a file, as an error that names it."""
+    """Convert pyarrow's errors about a file to errors that name it."""
     try:
         yield
     except TableError as e:
         raise e.at(path=name) from None
     except (pa.ArrowException, OSError, ValueError) as e:
-        if may_heal(e):  # a disk that is away is no damage
+        if may_heal(e):  # a disk that is out of reach is not damage
             raise out_of_reach(f"{name}: the checkpoint can't be read", e) from None
         raise CorruptLog(f"the checkpoint can't be read {library_reason(e)}", path=name) from None
 
 
 def _check_adds(rows: pa.Array) -> None:
-    """Raise :class:`CorruptLog` for adds that are no actions."""
-    rows.validate(full=True)  # of texts it is not known yet whether they are Unicode
+    """Raise :class:`CorruptLog` for adds that are not valid actions."""
+    rows.validate(full=True)  # checks also that texts are Unicode
     _check_fields("add", rows, _ADD_KINDS, ("path", "size", "dataChange"))
     at = rows.type.get_field_index("deletionVector") if pa.types.is_struct(rows.type) else -1
     if at >= 0 and not pa.types.is_null(rows.type.field(at).type):
@@ -237,11 +241,11 @@ def _json_object(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open(source: pa.NativeFile, columns: Sequence[str]) -> pq.ParquetFile:
-    """The Parquet file; if pyarrow refuses it as a whole, without the columns that we don't need.
+    """Open the Parquet file; if pyarrow refuses it, without the columns that are not needed.
 
-    One of those may well be why: a group without a field, or a type that pyarrow does not know.
+    One of those may be the cause: a group without a field, or a type unknown to pyarrow.
     """
-    import pyarrow.parquet as pq  # many a log has no checkpoint
+    import pyarrow.parquet as pq  # many logs have no checkpoint
 
     try:
         return pq.ParquetFile(source, page_checksum_verification=True)
@@ -271,7 +275,10 @@ def _present_rows(column: pa.Array) -> pa.Array:
 
 
 def _present(column: pa.Array) -> pa.Array:
-    """Which rows have this action. Some writers write a struct of nulls instead of a null."""
+    """Return which rows have this action.
+
+    Some writers write a struct of nulls instead of a null.
+    """
     valid = column.is_valid()
     first = {"metaData": "id", "add": "path", "txn": "appId", "sidecar": "path"}
     names = {column.type.field(i).name for i in range(column.type.num_fields)}

@@ -1,7 +1,7 @@
-"""Version checksum files, ``<version>.crc``: what a writer counted after its commit.
+"""Version checksum files, ``<version>.crc``: a writer's counts after its commit.
 
-They are optional, and a hint at best: a file that can't be read, or whose counts contradict each
-other, is as good as none.
+They are optional, and only hints: a file that can't be read, or whose counts contradict each other,
+is ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["VersionChecksum", "parse_checksum"]
 class VersionChecksum:
     """A version's sums: the live files' size in bytes and their number, protocol and metadata.
 
-    ``transaction_id`` is the ``txnId`` that the commit's own commitInfo has, where writers give it.
+    ``transaction_id`` is the ``txnId`` of the commit's commitInfo, if the writer gives it.
     """
 
     table_size_bytes: int
@@ -31,10 +31,11 @@ class VersionChecksum:
 
 
 def parse_checksum(data: bytes) -> VersionChecksum:
-    """The content of a version checksum file.
+    """Parse the content of a version checksum file.
 
-    Raises :class:`CorruptLog` where it is none: no JSON object, a key named twice, a count that is
-    missing or negative, other than one protocol and one metaData, or actions that can't be read.
+    Raises :class:`CorruptLog` if it is not a JSON object, names a key twice, has a count that is
+    missing or negative, or not exactly one protocol and one metaData, or has actions that can't be
+    read.
     """
     try:
         document = json.loads(data, object_pairs_hook=_unique)

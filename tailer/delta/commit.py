@@ -1,9 +1,10 @@
-"""One commit: what its header actions say, and its file actions as often as they are asked for.
+"""One commit: the content of its header actions, and its file actions on demand.
 
-The actions of a commit have no order: metaData, protocol and cdc may follow the adds. So a commit
-is read twice: the first pass gathers the few actions that steer the rest, checks what the protocol
-forbids, and learns which paths are both removed and added; the second gives the file actions one
-by one. Neither keeps the actions, so a commit of hundreds of megabytes needs little memory.
+The actions of a commit have no order: metaData, protocol and cdc may follow the adds. A commit is
+therefore read twice. The first pass gathers the few actions that determine how the others are read,
+checks what the protocol forbids, and finds the paths that are both removed and added. The second
+pass yields the file actions one by one. Neither keeps the actions, so a commit of hundreds of
+megabytes needs little memory.
 """
 
 from __future__ import annotations
@@ -42,21 +43,20 @@ __all__ = [
     "read_header",
 ]
 
-#: The length of a digest that stands for a logical file.
+#: The length in bytes of a digest that stands for a logical file.
 KEY_BYTES = 16
 
-#: The lines of one file of the log, anew at each call.
+#: The lines of one file of the log, read again at each call.
 Lines = Callable[[], Iterable[bytes]]
 
 
 @dataclass(slots=True)
 class CommitHeader:
-    """What the first pass over a commit learns.
+    """The results of the first pass over a commit.
 
     ``paired`` holds digests of the locations that are both removed and added, ``file_bytes`` the
-    sum of the sizes of the files that the commit's changes lie in (bytes, None counted as 0).
-    ``added`` and ``removed`` are the digests of the logical files (:func:`file_digest`), one behind
-    the other.
+    sum of the sizes of the files with the commit's changes (bytes, None counted as 0). ``added``
+    and ``removed`` are the concatenated digests of the logical files (:func:`file_digest`).
     """
 
     protocol: Protocol | None = None
@@ -77,7 +77,7 @@ class CommitHeader:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version's commit, between the table's state before it and the one after it.
+    """One version's commit, with the table's state before it and after it.
 
     ``before`` is None for the table's first version; ``size`` is the commit file's, in bytes;
     ``timestamp_ms`` by the rules of :mod:`tailer.delta.timestamps`, and ``mtime_ms`` the file's;
@@ -96,19 +96,24 @@ class Commit:
     tag: str = ""
 
     def file_actions(self) -> Iterator[FileAction]:
-        """The adds, removes and cdc files, in the file's order; parsed anew at each call."""
+        """Yield the adds, removes and cdc files, in the file's order.
+
+        Each call parses them again.
+        """
         for action in read_actions(self.name, self.lines()):
             if isinstance(action, AddFile | RemoveFile | AddCDCFile):
                 yield action
 
     def is_paired(self, path: str) -> bool:
-        """Whether this location is both removed and added in this commit."""
+        """Return whether this location is both removed and added in this commit."""
         return _digest(location(path)) in self.header.paired
 
 
 def read_actions(name: str, lines: Iterable[bytes], *, files: bool = True) -> Iterator[Action]:
-    """The actions of one JSON file of the log, without ``files`` those that are no files; an error
-    names the file and the line."""
+    """Yield the actions of one JSON file of the log; without ``files``, those that are not files.
+
+    An error names the file and the line.
+    """
     for number, line in enumerate(lines, start=1):
         try:
             action = parse_line(line, files=files)
@@ -124,7 +129,7 @@ def _digest(*parts: str) -> bytes:
 
 
 def file_digest(action: AddFile | RemoveFile) -> bytes:
-    """What stands for the logical file of an action (:func:`tailer.delta.snapshot.file_key`)."""
+    """Return the digest of an action's logical file (:func:`tailer.delta.snapshot.file_key`)."""
     return _digest(*file_key(action))
 
 
@@ -194,7 +199,7 @@ class _Scan:
 
 
 def read_header(name: str, lines: Iterable[bytes]) -> CommitHeader:
-    """The first pass over a commit.
+    """Make the first pass over a commit.
 
     Raises :class:`CorruptLog` for a line that can't be read, two metaData or protocol actions, a
     file that is added or removed twice or added and removed with the same deletion vector, and

@@ -1,6 +1,6 @@
 """Comparisons of columns with literals, as SQL writes them: one syntax tree and its parser.
 
-Read for `where` of a feed (comparisons joined by AND) and for the hints of sharing clients (any
+They occur in `where` of a feed (comparisons joined by AND) and in the hints of sharing clients (any
 expression of OR, AND, NOT and parentheses).
 """
 
@@ -25,12 +25,12 @@ _T = TypeVar("_T")
 _RESERVED = ("AND", "IN", "IS", "NOT", "NULL", "OR")
 _DEPTH_MAX = 64
 _SAME = {"!=": "<>", "==": "="}
-#: What each comparison is with its sides exchanged.
+#: Each comparison with its sides exchanged.
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
 
 
 class NotUnderstood(Exception):
-    """The text is not in the grammar; ``rest`` is what is left of it there."""
+    """The text does not follow the grammar; ``rest`` is the text from the error on."""
 
     def __init__(self, rest: str) -> None:
         super().__init__(rest)
@@ -39,8 +39,11 @@ class NotUnderstood(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A literal as it is written, without quotes. ``kind`` is what the syntax says of its type:
-    number, text, flag, date or timestamp; in JSON hints it is their valueType."""
+    """A literal as it is written, without quotes.
+
+    ``kind`` is its type by the syntax: number, text, flag, date or timestamp; in JSON hints it is
+    their valueType.
+    """
 
     text: str
     kind: str
@@ -48,7 +51,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``column op literal``; ``op`` is one of ``= < <= > >= <>``, or ``in`` some literals."""
+    """``column op literal``; ``op`` is one of ``= < <= > >= <>``, or ``in`` with some literals."""
 
     op: str
     column: str
@@ -87,9 +90,9 @@ Node = Comparison | IsNull | Not | And | Or
 
 
 class Parser:
-    """A recursive descent. Everything raises :class:`NotUnderstood`.
+    """A recursive descent parser. All methods raise :class:`NotUnderstood`.
 
-    ``tokens`` are (kind, text, where it starts).
+    ``tokens`` are (kind, text, start).
     """
 
     def __init__(self, text: str) -> None:
@@ -105,7 +108,7 @@ class Parser:
             self.tokens.append((kind, match[kind], match.start(kind)))
             end = match.end()
 
-    # What there is to parse
+    # Entry points
 
     def expression(self) -> Node:
         """Parse OR, AND, NOT, parentheses and comparisons."""
@@ -130,7 +133,7 @@ class Parser:
         return NotUnderstood(self._text[rest[0][2] :] if rest else "its end")
 
     def _next_are(self, *words: str) -> bool:
-        """Take these words or signs if they come next."""
+        """Consume these words or signs if they come next."""
         coming = self.tokens[self._at : self._at + len(words)]
         if [t.upper() for k, t, _ in coming if k in ("word", "sign")] != list(words):
             return False

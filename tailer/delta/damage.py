@@ -1,7 +1,7 @@
-"""Which errors of pyarrow show that the bytes of a Parquet file are wrong, and which are its own.
+"""Which errors of pyarrow show that the bytes of a Parquet file are wrong.
 
-A library that can't read a file proves nothing about the file: it may be too old for it, or have
-a bound or a fault of its own. So only messages that name broken bytes count as damage.
+A library that can't read a file proves nothing about the file: it may be too old for it, or have a
+limit or a bug. Only messages that name broken bytes therefore count as damage.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 __all__ = ["library_reason", "shows_damage"]
 
-#: What pyarrow says of bytes that can't be right, in all versions that are supported.
+#: pyarrow's messages about bytes that can't be right, in all supported versions.
 _BROKEN_BYTES = re.compile(
     r"corrupt|damaged|malformed|truncated|magic bytes|unexpected end|no more data"
     r"|couldn't deserialize thrift(?!.*exceeded)|decompress|gzipcodec failed|brotli|lz4"
@@ -26,14 +26,17 @@ _BROKEN_BYTES = re.compile(
 
 
 def shows_damage(e: Exception) -> bool:
-    """Whether this error, raised while a file was read, shows that its bytes are wrong."""
-    if isinstance(e, UnicodeDecodeError):  # a name of the footer
+    """Return whether this error, raised while a file was read, shows that its bytes are wrong."""
+    if isinstance(e, UnicodeDecodeError):  # a name in the footer
         return True
     of_bytes = isinstance(e, pa.ArrowInvalid | OSError)
     return of_bytes and _BROKEN_BYTES.search(str(e)) is not None
 
 
 def library_reason(e: Exception) -> str:
-    """The first line of what the library said, in brackets; with its name, if it is to blame."""
+    """Return the first line of the library's message in brackets.
+
+    Add the library's name if the library is at fault.
+    """
     reason = next(iter(str(e).splitlines()), "no reason given")
     return f"({reason})" if shows_damage(e) else f"(pyarrow {pa.__version__}: {reason})"

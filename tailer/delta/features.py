@@ -1,7 +1,7 @@
-"""The table features, as one closed table: what we read, what may be passed over.
+"""The table features, as one closed table: which are read, and which can be ignored.
 
-Whatever is not in the table and is asked of *readers* is refused by name; an unknown *writer*
-feature is not a reader's business ("Table Features", "Valid Feature Names in Table Features").
+A *reader* feature that is not in the table is refused by name; an unknown *writer* feature does not
+concern a reader ("Table Features", "Valid Feature Names in Table Features").
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TableFeature:
-    """One feature: for readers and writers or for writers only, and since which legacy versions.
+    """One feature: for readers and writers or for writers only, and its first legacy versions.
 
     ``legacy_reader`` and ``legacy_writer``: the protocol versions that imply it without a list.
-    ``refusal``: why a reader feature that we know is not read, and what to do.
+    ``refusal``: why a known reader feature is not supported, and the remedy.
     """
 
     name: str
@@ -81,7 +81,7 @@ FEATURES: dict[str, TableFeature] = {
 
 
 def check_readable(protocol: Protocol, metadata: Metadata) -> None:
-    """Refuse, by name, a table that asks more of its readers than we do.
+    """Refuse, by name, a table that requires more of its readers than is supported here.
 
     Raises :class:`UnsupportedTable` ("Requirements for Readers"; format.provider is "parquet").
     """
@@ -111,7 +111,7 @@ def check_readable(protocol: Protocol, metadata: Metadata) -> None:
 
 
 def supports(protocol: Protocol, name: str) -> bool:
-    """Whether the protocol supports the feature: by its lists, or by a legacy version."""
+    """Return whether the protocol supports the feature, by its lists or by a legacy version."""
     feature = FEATURES[name]
     if feature.for_readers:
         if protocol.min_reader_version == 3:
@@ -128,24 +128,26 @@ def _is_true(metadata: Metadata, key: str) -> bool:
 
 
 def cdf_enabled(protocol: Protocol, metadata: Metadata) -> bool:
-    """Whether writers of this version had to write cdc files ("Writer Requirements for
-    AddCDCFile"): the property counts only where the protocol supports the feature."""
+    """Return whether writers had to write cdc files ("Writer Requirements for AddCDCFile").
+
+    The property counts only if the protocol supports the feature.
+    """
     return supports(protocol, "changeDataFeed") and _is_true(metadata, "delta.enableChangeDataFeed")
 
 
 def row_tracking_enabled(protocol: Protocol, metadata: Metadata) -> bool:
-    """Row tracking *enabled*, not only supported ("Row Tracking")."""
+    """Return whether row tracking is *enabled*, not only supported ("Row Tracking")."""
     return supports(protocol, "rowTracking") and _is_true(metadata, "delta.enableRowTracking")
 
 
 def in_commit_timestamps_enabled(protocol: Protocol, metadata: Metadata) -> bool:
-    """Whether commits carry their own timestamp ("In-Commit Timestamps")."""
+    """Return whether commits carry a timestamp ("In-Commit Timestamps")."""
     named = supports(protocol, "inCommitTimestamp") or supports(protocol, "inCommitTimestamps")
     return named and _is_true(metadata, "delta.enableInCommitTimestamps")
 
 
 def column_mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
-    """``none``, ``name`` or ``id`` ("Reader Requirements for Column Mapping").
+    """Return ``none``, ``name`` or ``id`` ("Reader Requirements for Column Mapping").
 
     Raises :class:`UnsupportedTable` for a mode that the protocol does not have.
     """

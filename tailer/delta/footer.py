@@ -1,9 +1,9 @@
-"""A Parquet footer cut down to the columns that are wanted.
+"""A Parquet footer reduced to the columns that are wanted.
 
-Checkpoints have columns that no reader of ours needs (statistics, tags) and whose types pyarrow
-may refuse: groups without a field, annotations that it does not know. It refuses the whole file
-then, before any column is chosen. So the footer is read here as what it is, a struct in Thrift's
-compact protocol, and written again without those columns; the data pages stay where they are.
+Checkpoints have columns that are not read here (statistics, tags) and whose types pyarrow may
+refuse: groups without a field, annotations that it does not know. It then refuses the whole file,
+before any column is chosen. The footer is therefore read here as a struct in Thrift's compact
+protocol, and written again without those columns; the data pages stay in place.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _COLUMNS = 1
 
 
 def pruned_footer(footer: bytes, columns: Sequence[str]) -> bytes:
-    """A Parquet file of nothing but a footer: this one, with these columns and what is below them.
+    """Return a Parquet file with only a footer: this one, reduced to these columns.
 
-    ``footer`` is the Thrift struct alone, a column is its path with dots. Key-value metadata and
-    column orders are left out. Raises ValueError if the footer is not one.
+    ``footer`` is the Thrift struct alone; a column is its path with dots, and includes the columns
+    below it. Key-value metadata and column orders are left out. Raises ValueError if the footer is
+    invalid.
     """
     try:
         fields, end = _read_struct(footer, 0, 0)
@@ -55,13 +56,13 @@ def _value(fields: _Fields, number: int, default: Any = None) -> Any:
 
 
 def _prune_schema(schema: tuple[int, list[_Fields]], columns: Sequence[str]) -> list[bool]:
-    """Drop what is not wanted from the list of schema elements; tell which leaves were kept."""
+    """Drop unwanted columns from the list of schema elements; return which leaves were kept."""
     elements = iter(schema[1])
     leaves: list[bool] = []
     wanted = tuple(f"{column}." for column in columns)
 
     def prune(path: str, depth: int) -> list[_Fields]:
-        """The next element and those below it, as far as they are wanted."""
+        """Return the next element and those below it, as far as they are wanted."""
         element = next(elements, None)
         if element is None or depth > _DEPTH_MAX:
             raise ValueError("the footer's schema is not a tree")
@@ -98,7 +99,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _read_value(data: bytes, at: int, wire: int, depth: int) -> tuple[Any, int]:
-    """(value, end) of the value of a wire type at a position. Numbers stay as they are spelled."""
+    """Read (value, end) of a wire type at a position. Numbers stay as they are encoded."""
     if wire in (_TRUE, _FALSE):
         return None, at
     if wire == _BYTE:
@@ -124,7 +125,7 @@ def _read_list(data: bytes, at: int, depth: int) -> tuple[tuple[int, list[Any]],
     at += 1
     if size == 15:
         size, at = _read_varint(data, at)
-    if size > len(data) - at:  # each item takes a byte at least
+    if size > len(data) - at:  # each item takes at least a byte
         raise ValueError("the footer has a list that is longer than itself")
     # In a list a flag takes a byte.
     wire_of_items = _BYTE if wire in (_TRUE, _FALSE) else wire
@@ -160,7 +161,7 @@ def _write_varint(out: bytearray, value: int) -> None:
 
 
 def _write(out: bytearray, wire: int, value: Any) -> None:
-    """Append a value as :func:`_read` has read it."""
+    """Append a value in the form that :func:`_read_value` returns."""
     if wire == _BYTE:
         out.append(value)
     elif wire in (_I16, _I32, _I64):

@@ -1,7 +1,7 @@
-"""``_last_checkpoint``: where a listing of the log may begin, if its checksum says it is whole.
+"""``_last_checkpoint``: where a listing of the log may begin, if its checksum is right.
 
-"Last Checkpoint File", "Last Checkpoint File Schema" and "JSON checksum". It is a hint: whoever
-finds it bad lists the whole log instead.
+"Last Checkpoint File", "Last Checkpoint File Schema" and "JSON checksum". It is a hint: a reader
+that finds it invalid lists the whole log instead.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ __all__ = ["LastCheckpoint", "canonical_json", "parse_last_checkpoint"]
 
 @dataclass(frozen=True, slots=True)
 class LastCheckpoint:
-    """The version of the newest checkpoint, as its writer knew it; ``parts`` if it has several,
-    ``num_files`` if its writer counted the files that it lists."""
+    """The version of the newest checkpoint, as its writer knew it.
+
+    ``parts`` is set if it has several, ``num_files`` if its writer counted the files in its list.
+    """
 
     version: int
     parts: int | None = None
@@ -30,21 +32,21 @@ class LastCheckpoint:
 
 
 class _Number(str):
-    """A number as it is spelled: in canonical JSON it is its own form."""
+    """A number as it is written: canonical JSON keeps its form."""
 
     __slots__ = ()
 
     def integer(self) -> int | None:
-        """Its value, if it is a version's or a count's."""
+        """Return its value, if it can be a version or a count."""
         value = int(self) if len(self) <= len(str(LONG_MAX)) and self.isdigit() else None
         return value if value is None or value <= LONG_MAX else None
 
 
 def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
-    """The content of ``_last_checkpoint``.
+    """Parse the content of ``_last_checkpoint``.
 
-    Raises :class:`CorruptLog` where it is no JSON object, names a key twice, lacks its version or
-    does not fit its checksum. One without a checksum is taken as it is: writers may leave it out.
+    Raises :class:`CorruptLog` if it is not a JSON object, names a key twice, lacks its version or
+    does not fit its checksum. Without a checksum it is accepted: writers may leave it out.
     """
     try:
         document = _load(data)
@@ -65,20 +67,20 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
 
 
 def canonical_json(document: Any) -> str:
-    """The canonical form of a document, without its top-level ``checksum``.
+    """Return the canonical form of a document, without its top-level ``checksum``.
 
-    Its numbers are ints, floats or as the parser above spells them. Raises UnicodeEncodeError (a
+    Its numbers are ints, floats or as the parser above leaves them. Raises UnicodeEncodeError (a
     ValueError) for a string with half a surrogate pair in it.
     """
     if isinstance(document, dict):
         document = {name: value for name, value in document.items() if name != "checksum"}
-    # Every name and value is pure ASCII by now, so the order of characters is that of bytes.
+    # All names and values are pure ASCII here, so characters sort as bytes do.
     leaves = sorted(_leaves("", document))
     return ",".join(f"{path}={value}" for path, value in leaves)
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """(canonical path, canonical value) of all scalars in a value."""
+    """Yield (canonical path, canonical value) of all scalars in a value."""
     named: list[tuple[str, Any]]
     if isinstance(value, dict):
         named = [(_quoted(name), child) for name, child in value.items()]

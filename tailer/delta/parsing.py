@@ -1,8 +1,8 @@
 """From one JSON line of the log to a typed action.
 
-Unknown actions and unknown fields are passed over ("Protocol Evolution"); a known action that
-lacks a required field, or has one of the wrong kind, is an error. Where an object names a key
-twice, the last one counts, as in Spark; an action twice on one line is refused.
+Unknown actions and unknown fields are ignored ("Protocol Evolution"); a known action that lacks a
+required field, or has one of the wrong kind, is an error. If an object names a key twice, the last
+one counts, as in Spark; an action twice on one line is refused.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["action_of", "parse_line"]
 
 
 class _Skipped(Struct):
-    """An object whose fields nobody asks for."""
+    """An object whose fields are not read."""
 
 
 class _Steering(Struct, rename="camel"):
-    """A line of the log, by the kinds of action that are no files."""
+    """A line of the log, with the fields of actions that are not files."""
 
     add: _Skipped | None = None
     remove: _Skipped | None = None
@@ -78,11 +78,11 @@ _STEERING = msgspec.json.Decoder(_Steering)
 
 
 def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
-    """The action on one line of a commit file; None for a blank line or an unknown action.
+    """Parse the action on one line of a commit file; None for a blank line or an unknown action.
 
-    Without ``files`` a line with an add, remove or cdc action need only be a JSON object, and is
-    None. Raises :class:`CorruptLog` without a place: the caller knows file and line number. A line
-    with two actions is refused, since one of them would be lost.
+    Without ``files``, a line with an add, remove or cdc action need only be a JSON object, and
+    gives None. Raises :class:`CorruptLog` without a place: the caller knows file and line number. A
+    line with two actions is refused, because one of them would be lost.
     """
     data = line if isinstance(line, bytes) else line.encode(errors="surrogatepass")
     if not data or data.isspace():
@@ -96,9 +96,9 @@ def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
 
 
 def action_of(kind: str, values: Any) -> Action | None:
-    """The typed action of one ``{kind: values}`` pair; None if the kind is not known here.
+    """Return the typed action of one ``{kind: values}`` pair; None if the kind is unknown here.
 
-    Raises :class:`CorruptLog` where a required field is missing or of the wrong kind.
+    Raises :class:`CorruptLog` if a required field is missing or of the wrong kind.
     """
     if values is None or kind not in _TYPES:
         return None
@@ -109,13 +109,13 @@ def action_of(kind: str, values: Any) -> Action | None:
 
 
 def _only(found: _Steering, data: bytes) -> Action | None:
-    """The one action that a line may have."""
+    """Return the single action of a line."""
     actions = astuple(found)
     if actions.count(None) < len(actions) - 1:
         raise CorruptLog("the line has two actions, and a line may have one")
     for quoted, action in zip(_QUOTED, actions, strict=True):
         if action is not None:
-            if data.count(quoted) > 1:  # of two that are named alike only the last one was found
+            if data.count(quoted) > 1:  # of two with the same name only the last one was decoded
                 _check_names(data)
             if isinstance(action, dict):
                 return CommitInfo(action)
@@ -125,8 +125,11 @@ def _only(found: _Steering, data: bytes) -> Action | None:
 
 
 def _converted(data: bytes, kind: type[_Steering]) -> _Steering:
-    """A line that msgspec refuses, by Python's own parser: a mark may lie before it, and half a
-    surrogate pair, NaN or 1e999 in a field that nobody reads. Raises :class:`CorruptLog`."""
+    """Parse, with Python's parser, a line that msgspec refuses.
+
+    It may begin with a byte order mark, or have half a surrogate pair, NaN or 1e999 in a field that
+    is not read. Raises :class:`CorruptLog`.
+    """
     try:
         document = json.loads(data.decode().removeprefix("\ufeff"))
     except (ValueError, RecursionError) as e:
@@ -154,7 +157,7 @@ _LACKING = re.compile(r"Object missing required field `(.*)`|.*, got `null`")
 
 
 def _reason(error: Exception, kind: str = "") -> str:
-    """What msgspec says of a field, with the action's name."""
+    """Return msgspec's message about a field, with the action's name."""
     said = _AT.fullmatch(str(error))
     what, place = said.groups() if said else (str(error), "")
     path = [part for part in [kind, *place.split(".")] if part]

@@ -1,7 +1,7 @@
 """Partition values: strings in the log, typed values in rows ("Partition Value Serialization").
 
-An empty string is null for every type. A timestamp without a zone is in the zone of whoever wrote
-the table, which the log does not say: it is a setting, and never the zone of this process.
+An empty string is null for every type. A timestamp without a zone is in the zone of the table's
+writer, which the log does not record: it is a setting, and never the zone of this process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tailer.errors import CorruptLog
 __all__ = ["partition_scalar", "partition_text"]
 
 _INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-#: Numbers as writers spell them. Python would take more: "1_0", and digits of any script.
+#: Numbers as writers spell them. Python would accept more: "1_0", and digits of any script.
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
@@ -40,11 +40,11 @@ _CYCLE_DAYS = 146_097
 def partition_text(
     values: Mapping[str, str | None], column: str, *, absent_is_null: bool = False
 ) -> str | None:
-    """What the log has for a partition column, which is named as in the files.
+    """Return the log's value of a partition column, which is named as in the files.
 
     ``absent_is_null`` is for cdc files, where early writers left nulls out. Raises
-    :class:`CorruptLog` where an action has nothing for the column, not even a null: that would
-    make a null of every row ("Add File": a map from partition column to value).
+    :class:`CorruptLog` if an action has no entry for the column, not even a null: every row would
+    silently become null ("Add File": a map from partition column to value).
     """
     if column in values:
         return values[column]
@@ -62,10 +62,10 @@ def partition_text(
 def partition_scalar(
     text: str | None, data_type: DataType, writer_timezone: str = "UTC"
 ) -> pa.Scalar:
-    """The typed value of one partition column of one file.
+    """Return the typed value of one partition column of one file.
 
-    ``text`` is what the log has, None or "" for null. ``writer_timezone`` is an IANA name, for
-    timestamps that have none. Raises :class:`CorruptLog` if the text is no such value.
+    ``text`` is the log's value, None or "" for null. ``writer_timezone`` is an IANA name, for
+    timestamps without a zone. Raises :class:`CorruptLog` if the text is not a value of the type.
     """
     target = arrow_type(data_type)
     if text is None or text == "":
@@ -104,7 +104,10 @@ def _value(text: str, name: str, target: pa.DataType, zone: str) -> object:
 
 
 def _spelled(text: str, *forms: re.Pattern[str]) -> str:
-    """The text without blanks around it, if it has one of these forms."""
+    """Return the text without surrounding blanks if it has one of these forms.
+
+    Raises ValueError if it has none of them.
+    """
     stripped = text.strip(_BLANKS)
     if not any(form.fullmatch(stripped) for form in forms):
         raise ValueError("not a number as the protocol spells it")
@@ -133,10 +136,10 @@ def _match(text: str) -> re.Match[str]:
 
 
 def _day(match: re.Match[str]) -> tuple[dt.date, int]:
-    """The day, and how many days to add to it.
+    """Return a day, and the number of days to add to it.
 
-    Dates have years beyond those that Python knows. The calendar repeats itself, weekdays and all,
-    every 400 years, so such a day is told by its like within the known years.
+    Dates may have years beyond those of Python. The calendar repeats itself, weekdays included,
+    every 400 years, so such a day is computed from its equivalent within Python's years.
     """
     year = int(match[1])
     cycles = (year - 9600) // 400 if year > 9999 else min(0, (year - 1) // 400)
@@ -149,8 +152,10 @@ def _days(text: str) -> int:
 
 
 def _microseconds(text: str, zone: str | None) -> int:
-    """Microseconds since the epoch; a wall-clock time without offset is read in ``zone``, or as
-    if in UTC where the type has no zone."""
+    """Return microseconds since the epoch.
+
+    A wall-clock time without offset is read in ``zone``, or as if in UTC if the type has no zone.
+    """
     match = _match(text)
     day, more = _day(match)
     wall = dt.datetime(

@@ -1,7 +1,7 @@
 """Paths of the log: URI-encoded, relative to the table or absolute ("Add File and Remove File").
 
-Folder names of partitions mean nothing. A path that climbs out of the table by ``..`` is
-refused: no writer makes one, and following it would read files nobody meant to share.
+The names of partition folders have no meaning. A path that climbs out of the table by ``..`` is
+refused: no writer makes one, and following it would read files that are not part of the table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["dv_location", "location", "split_scheme", "z85_decode"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 
-#: A path with none of these is a location as it is.
+#: A path without any of these is already a location.
 _ODD = (":", "%", "..", "\x00")
 
 # RFC 32 of ZeroMQ: the base85 alphabet that survives inside JSON strings.
@@ -26,7 +26,7 @@ _Z85_VALUE = {c: i for i, c in enumerate(_Z85)}
 
 
 def split_scheme(path: str) -> tuple[str, str]:
-    """(scheme, rest) of an absolute URI; ("", path) if there is no scheme.
+    """Split an absolute URI into (scheme, rest); ("", path) if there is no scheme.
 
     ``file:/a``, ``file:///a`` and ``file://localhost/a`` are all ("file", "/a");
     ``s3a://bucket/key`` is ("s3a", "bucket/key").
@@ -43,7 +43,7 @@ def split_scheme(path: str) -> tuple[str, str]:
 
 
 def location(path: str) -> str:
-    """Where a path of the log points: decoded, relative to the table's root or absolute.
+    """Return the location that a path of the log names: decoded, relative to the root or absolute.
 
     Absolute ones are ``/a/b`` on the local disk and ``s3://bucket/key`` elsewhere (``s3a`` and
     ``s3n`` are the same store). Raises :class:`CorruptLog` for an empty path, a control
@@ -70,10 +70,10 @@ def location(path: str) -> str:
 
 
 def z85_decode(text: str) -> bytes:
-    """The bytes of a Z85 string. Raises :class:`CorruptLog` if it is not one.
+    """Decode a Z85 string. Raises :class:`CorruptLog` if it is not one.
 
     The last group may stand for fewer than four bytes, as the z85 crate of Rust writes it: one "#"
-    for each that is missing, then the digits of the rest. No other group can begin with "#", for
+    for each missing byte, then the digits of the rest. No other group can begin with "#", because
     such a number has more than 32 bits.
     """
     if len(text) % 5:
@@ -97,7 +97,7 @@ def z85_decode(text: str) -> bytes:
 
 
 def dv_location(dv: DeletionVectorDescriptor) -> str | None:
-    """Where the deletion vector's file lies; None for an inline one ("Derived Fields").
+    """Return the location of the deletion vector's file; None if it is inline ("Derived Fields").
 
     Raises :class:`CorruptLog` for a storage type or a name that the protocol does not have.
     """
@@ -120,7 +120,7 @@ def dv_location(dv: DeletionVectorDescriptor) -> str | None:
 
 
 def _plain_location(path: str) -> str:
-    """A relative path that is not URI-encoded, checked as :func:`location` checks."""
+    """Check a relative path that is not URI-encoded, as :func:`location` does."""
     if ".." in path.split("/") or path.startswith("/") or "://" in path or "\x00" in path:
         raise CorruptLog("a deletion vector's name climbs out of the table", path=path)
     return path

@@ -21,10 +21,10 @@ _PART = re.compile(r"(\d{1,12})\s*([a-z]+?)s?(?=\s|\d|$)")
 
 
 def interval_ms(text: str) -> int:
-    """Milliseconds of an SQL interval such as ``interval 1 week`` or ``2 days 12 hours``.
+    """Parse an SQL interval such as ``interval 1 week`` or ``2 days 12 hours`` to milliseconds.
 
-    Months and years have no fixed length, so Delta does not take them either. Raises
-    :class:`CorruptLog` for what is no such interval.
+    Months and years have no fixed length, so Delta does not accept them either. Raises
+    :class:`CorruptLog` for any other text.
     """
     rest = text.strip().lower().removeprefix("interval").strip()
     parts = _PART.findall(rest)
@@ -34,11 +34,11 @@ def interval_ms(text: str) -> int:
 
 
 def tombstone_retention_ms(metadata: Metadata) -> int:
-    """How long removed files are kept before VACUUM may delete them."""
+    """Return how long, in ms, removed files are kept before VACUUM may delete them."""
     key = "delta.deletedFileRetentionDuration"
     return interval_ms(metadata.configuration.get(key, "interval 1 week"))
 
 
 def log_retention_ms(metadata: Metadata) -> int:
-    """How long commits are kept before the log's cleanup may delete them."""
+    """Return how long, in ms, commits are kept before the log's cleanup may delete them."""
     return interval_ms(metadata.configuration.get("delta.logRetentionDuration", "interval 30 days"))

@@ -1,7 +1,7 @@
 """``schemaString`` as types, and the Arrow type of each ("Schema Serialization Format").
 
-Every field keeps its logical name (what users see) and its physical name and id (what files and
-partition values are keyed by under column mapping).
+Every field keeps its logical name (for users) and its physical name and id (the keys in files and
+partition values under column mapping).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
     "parse_schema",
 ]
 
-# Nesting beyond this is an attack or an accident: Spark itself gives up long before.
+# Deeper nesting is an attack or an accident: Spark gives up long before.
 DEPTH_MAX = 100
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)", re.ASCII)
@@ -62,8 +62,8 @@ _ARROW = {
 
 _MARK = {b"delta.type": b"variant"}
 
-#: How a variant travels in Arrow: its two binary parts, as the Parquet files have them. The mark
-#: on the first tells it from a struct that only looks alike, however deep it is nested.
+#: The Arrow type of a variant: its two binary parts, as in the Parquet files. The mark on the first
+#: distinguishes it from a similar struct, however deep it is nested.
 VARIANT = pa.struct(
     [pa.field("value", pa.binary(), metadata=_MARK), pa.field("metadata", pa.binary())]
 )
@@ -71,7 +71,7 @@ VARIANT = pa.struct(
 
 @lru_cache(maxsize=256)
 def parse_schema(schema_string: str) -> StructType:
-    """The schema in ``schemaString``, without its ``void`` columns (as Spark reads them).
+    """Parse the schema in ``schemaString``, without its ``void`` columns (as Spark reads them).
 
     Raises :class:`CorruptLog` if it is not a schema, :class:`UnsupportedTable` for a type that
     is not known here.
@@ -107,7 +107,7 @@ def _type(document: Any, depth: int) -> DataType:
                     _type(document["valueType"], depth + 1),
                     bool(document.get("valueContainsNull", True)),
                 )
-            case "udt":  # of Spark's; in the files it is what it stands for
+            case "udt":  # Spark's; the files have its SQL type
                 return _type(document["sqlType"], depth + 1)
     except (KeyError, TypeError, AttributeError, UnicodeEncodeError) as e:
         raise CorruptLog(f"the schema has an incomplete {document.get('type')} ({e})") from None
@@ -139,7 +139,7 @@ def _field(document: Any, depth: int) -> StructField:
     name = document["name"]
     if not isinstance(name, str) or not isinstance(metadata, dict):
         raise CorruptLog("the schema has a field whose name or metadata is of the wrong kind")
-    name.encode()  # half a surrogate pair is no name
+    name.encode()  # half a surrogate pair is not a name
     data_type = _type(document["type"], depth)
     declared = metadata.get(CHAR_TYPE_KEY)
     if isinstance(declared, str):
@@ -148,12 +148,12 @@ def _field(document: Any, depth: int) -> StructField:
 
 
 def is_variant(data_type: DataType) -> bool:
-    """Whether this is the variant type ("Variant Data Type")."""
+    """Return whether this is the variant type ("Variant Data Type")."""
     return isinstance(data_type, PrimitiveType) and data_type.name == "variant"
 
 
 def is_arrow_variant(data_type: pa.DataType) -> bool:
-    """Whether this Arrow type is that of a variant, by its mark."""
+    """Return whether this Arrow type is that of a variant, by its mark."""
     if not pa.types.is_struct(data_type) or data_type.num_fields != 2:
         return False
     metadata = data_type.field(0).metadata
@@ -161,7 +161,7 @@ def is_arrow_variant(data_type: pa.DataType) -> bool:
 
 
 def holds_arrow_variant(data_type: pa.DataType) -> bool:
-    """Whether this Arrow type is, or has anywhere within, that of a variant."""
+    """Return whether this Arrow type is, or contains at any depth, that of a variant."""
     return is_arrow_variant(data_type) or any(
         holds_arrow_variant(data_type.field(i).type)
         for i in range(getattr(data_type, "num_fields", 0))
@@ -169,10 +169,10 @@ def holds_arrow_variant(data_type: pa.DataType) -> bool:
 
 
 def arrow_type(data_type: DataType) -> pa.DataType:
-    """The Arrow type in which rows of this type leave the decoder.
+    """Return the Arrow type of decoded values of this type.
 
-    Timestamps are microseconds, in UTC for ``timestamp``; everything is nullable, as the log's
-    constraints bind writers, and rows of an older schema lack what a newer one has.
+    Timestamps are microseconds, in UTC for ``timestamp``. Everything is nullable: the log's
+    constraints bind writers, and rows of an older schema lack newer columns.
     """
     match data_type:
         case PrimitiveType(name):
@@ -205,5 +205,5 @@ def _arrow_primitive(name: str) -> pa.DataType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema of a table's data columns."""
+    """Return the Arrow schema of a table's data columns."""
     return pa.schema([pa.field(f.name, arrow_type(f.type)) for f in schema])

@@ -1,6 +1,6 @@
-"""What changed between two schemas: the columns that came, went, were renamed or changed.
+"""Differences between two schemas: columns that were added, dropped, renamed or changed.
 
-Columns are known by their field ids where both schemas have them (column mapping), else by name.
+Columns are identified by their field ids if both schemas have them (column mapping), else by name.
 Nested columns are named by their path: ``address.city``, ``tags.element``, ``prices.value``.
 """
 
@@ -16,8 +16,11 @@ __all__ = ["SchemaDiff", "schema_diff", "type_name"]
 
 @dataclass(frozen=True, slots=True)
 class SchemaDiff:
-    """Paths of columns. ``renamed`` pairs old and new path, ``widened`` path, old and new type,
-    as does ``changed`` for other changes of type, and of whether a column may be null."""
+    """The differences, by paths of columns.
+
+    ``renamed`` pairs old and new path, ``widened`` path, old and new type, as does ``changed`` for
+    other changes of type, and of whether a column may be null.
+    """
 
     added: list[str]
     dropped: list[str]
@@ -29,20 +32,20 @@ class SchemaDiff:
         return any((self.added, self.dropped, self.renamed, self.widened, self.changed))
 
     def to_json(self) -> dict[str, list[object]]:
-        """The five lists by name; tuples become lists."""
+        """Return the five lists by name; tuples become lists."""
         return {k: [list(v) if isinstance(v, tuple) else v for v in vs]
                 for k, vs in asdict(self).items()}  # fmt: skip
 
 
 def schema_diff(old: StructType, new: StructType) -> SchemaDiff:
-    """What changed from one schema to the other."""
+    """Return the differences from one schema to the other."""
     diff = SchemaDiff([], [], [], [], [])
     _structs(old, new, "", "", diff)
     return diff
 
 
 def type_name(data_type: DataType) -> str:
-    """A type as SQL spells it: ``array<struct<a:long>>``."""
+    """Return a type as SQL writes it: ``array<struct<a:long>>``."""
     match data_type:
         case PrimitiveType(name):
             return name
@@ -99,7 +102,7 @@ _WIDER = {
 
 
 def _widens(old: DataType, new: DataType) -> bool:
-    """Whether every old value is one of the new type ("Type Widening")."""
+    """Return whether every old value is one of the new type ("Type Widening")."""
     if not isinstance(old, PrimitiveType) or not isinstance(new, PrimitiveType):
         return False
     if new.name in _WIDER.get(old.name, ()):
@@ -114,6 +117,6 @@ def _widens(old: DataType, new: DataType) -> bool:
 
 
 def _numbers(name: str) -> Iterator[int]:
-    """Precision and scale of a decimal; nothing for another type."""
+    """Yield precision and scale of a decimal; nothing for another type."""
     if name.startswith("decimal("):
         yield from (int(part) for part in name[len("decimal(") : -1].split(","))

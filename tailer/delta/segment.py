@@ -1,7 +1,7 @@
-"""The files of ``_delta_log`` by name, and the ones that together make a version's snapshot.
+"""The files of ``_delta_log`` by name, and those that make up a version's snapshot.
 
-A listing's order is not a promise, so everything here sorts for itself. ``_last_checkpoint`` is
-not needed: it only tells where a listing may begin ("Last Checkpoint File").
+The order of a listing is not guaranteed, so everything here is sorted. ``_last_checkpoint`` is not
+needed: it only says where a listing may begin ("Last Checkpoint File").
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class LogKind(enum.Enum):
-    """What a file of the log is, by its name."""
+    """The kind of a log file, by its name."""
 
     COMMIT = "commit"
     CLASSIC_CHECKPOINT = "checkpoint"
@@ -66,8 +66,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class LogSegment:
-    """What has to be read for the snapshot of ``version``: a checkpoint, if there is one, and
-    the commits or compactions after it, oldest first."""
+    """The files to read for the snapshot of ``version``.
+
+    They are a checkpoint, if there is one, and the commits or compactions after it, oldest first.
+    """
 
     version: int
     checkpoint: Checkpoint | None
@@ -89,12 +91,12 @@ _NAMES = (
 
 
 def commit_name(version: int) -> str:
-    """The commit file's name: the version, zero-padded to 20 digits."""
+    """Return the commit file's name: the version, zero-padded to 20 digits."""
     return f"{version:020d}.json"
 
 
 def log_file(name: str, size: int, mtime_ms: int) -> LogFile | None:
-    """The file of the log with that name; None if the protocol has no such name."""
+    """Return the file of the log with that name; None if the protocol has no such name."""
     for kind, pattern in _NAMES:
         match = pattern.fullmatch(name)
         if match is None:
@@ -115,15 +117,15 @@ def log_file(name: str, size: int, mtime_ms: int) -> LogFile | None:
 
 
 def commits_of(files: Iterable[LogFile]) -> dict[int, LogFile]:
-    """The commit files by version, oldest first."""
+    """Return the commit files by version, oldest first."""
     commits = {f.version: f for f in files if f.kind is LogKind.COMMIT}
     return dict(sorted(commits.items()))
 
 
 def _checkpoints(files: Iterable[LogFile]) -> list[Checkpoint]:
-    """Every complete checkpoint, newest first; a multi-part one that lacks a part is none.
+    """Return every complete checkpoint, newest first; a multi-part one needs all its parts.
 
-    Of several for one version, a v2 checkpoint comes first: its top level is small.
+    If a version has several, a v2 checkpoint comes first: its top level is small.
     """
     whole: list[tuple[int, int, str, Checkpoint]] = []
     parts: defaultdict[tuple[int, int], dict[int, LogFile]] = defaultdict(dict)
@@ -144,10 +146,10 @@ def _checkpoints(files: Iterable[LogFile]) -> list[Checkpoint]:
 
 
 def segments(files: Iterable[LogFile], version: int) -> Iterator[LogSegment]:
-    """Every way to build the snapshot of ``version``, the cheapest first.
+    """Yield every way to build the snapshot of ``version``, the cheapest first.
 
-    The later ones are for a checkpoint that turns out to be damaged. Raises :class:`DataLoss`,
-    naming the first version that is missing, when there is none left.
+    The later ones are for a checkpoint that turns out to be damaged. When none is left, raises
+    :class:`DataLoss`, naming the first version that is missing.
     """
     files = list(files)
     missing: int | None = None
@@ -166,11 +168,11 @@ def segments(files: Iterable[LogFile], version: int) -> Iterator[LogSegment]:
 
 
 def _cover(files: list[LogFile], first: int, last: int) -> tuple[list[LogFile], int | None]:
-    """The fewest files that hold the versions first..last, and the first version that none has.
+    """Return the fewest files with the versions first..last, and the first missing version.
 
-    A compaction stands in for the commits that it holds ("Log Compaction Files"). The longest one
-    at each step would not do: where commits are missing, it may lead to a gap that a shorter one
-    leads around.
+    A compaction replaces the commits in its range ("Log Compaction Files"). Taking the longest one
+    at each step would be wrong: where commits are missing, it may lead to a gap that a shorter one
+    avoids.
     """
     starting: defaultdict[int, list[LogFile]] = defaultdict(list)
     for f in files:

@@ -1,8 +1,8 @@
 """The state of a table at one version, by action reconciliation ("Action Reconciliation").
 
-Replay goes from the newest file of the log to the oldest, and the first reference to anything
-wins. So only what the commits after the checkpoint mention is remembered; the checkpoint itself,
-which may hold a million files, streams past.
+Replay goes from the newest file of the log to the oldest, and the first reference to anything wins.
+Only the references in the commits after the checkpoint are kept in memory; the checkpoint, which
+may list a million files, is streamed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Reconciliation", "Snapshot", "TableState", "file_key"]
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Protocol and metadata at one version: all that is needed to read that version's rows.
+    """Protocol and metadata at one version: everything needed to read that version's rows.
 
     ``mapping`` is the column mapping mode; ``schema`` the logical schema.
     """
@@ -43,7 +43,10 @@ class TableState:
 
     @classmethod
     def of(cls, protocol: Protocol, metadata: Metadata) -> TableState:
-        """The state, checked: raises :class:`UnsupportedTable` for what can't be read."""
+        """Return the state, checked.
+
+        Raises :class:`UnsupportedTable` for one that can't be read.
+        """
         check_readable(protocol, metadata)
         schema = parse_schema(metadata.schema_string)
         mapping = column_mapping_mode(protocol, metadata)
@@ -74,16 +77,16 @@ class TableState:
         return cdf_enabled(self.protocol, self.metadata)
 
     def physical_name(self, field: StructField) -> str:
-        """The name by which files and partition values know a top-level column."""
+        """Return the name of a top-level column in files and partition values."""
         return field.name if self.mapping == "none" else field.physical_name
 
     def partition_fields(self) -> list[StructField]:
-        """The partition columns, in the metadata's order."""
+        """Return the partition columns, in the metadata's order."""
         by_name = {f.name: f for f in self.schema}
         return [by_name[n] for n in self.metadata.partition_columns if n in by_name]
 
     def after(self, protocol: Protocol | None, metadata: Metadata | None) -> TableState:
-        """The state after a commit that has these actions (None: unchanged)."""
+        """Return the state after a commit with these actions (None: unchanged)."""
         if protocol is None and metadata is None:
             return self
         return TableState.of(protocol or self.protocol, metadata or self.metadata)
@@ -93,8 +96,8 @@ class TableState:
 class Snapshot:
     """A version's state without its files, which :mod:`tailer.log.table` streams on demand.
 
-    ``segment`` is what the snapshot was read from; ``transactions`` maps application id to its
-    last transaction, ``domains`` domain name to its metadata.
+    ``segment`` are the files that the snapshot was read from; ``transactions`` maps application id
+    to its last transaction, ``domains`` domain name to its metadata.
     """
 
     version: int
@@ -105,7 +108,7 @@ class Snapshot:
 
 
 def file_key(action: AddFile | RemoveFile) -> tuple[str, str]:
-    """The key of a logical file: its location, and its deletion vector's unique id or ""."""
+    """Return the key of a logical file: its location, and its deletion vector's unique id or ""."""
     dv = action.deletion_vector
     return location(action.path), dv.unique_id if dv else ""
 
@@ -125,7 +128,7 @@ class Reconciliation:
         self._seen: set[tuple[str, str]] = set()
 
     def take(self, actions: Iterable[Action]) -> None:
-        """Reconcile everything but files with what was seen before."""
+        """Reconcile all actions but those of files with what was seen before."""
         for action in actions:
             match action:
                 case Protocol():
@@ -138,10 +141,10 @@ class Reconciliation:
                     self._domains.setdefault(action.domain, action)
 
     def live(self, actions: Iterable[Action], *, remember: bool = True) -> Iterator[AddFile]:
-        """The files among these actions that are still in the table.
+        """Yield the files among these actions that are still in the table.
 
-        ``remember=False`` is for a checkpoint: nothing older follows it, and its own keys are
-        unique, so there is no need to keep a million of them.
+        ``remember=False`` is for a checkpoint: nothing older follows it, and its keys are unique,
+        so a million of them need not be kept.
         """
         for action in actions:
             if isinstance(action, AddFile | RemoveFile):
@@ -158,7 +161,7 @@ class Reconciliation:
         return {name: d for name, d in self._domains.items() if not d.removed}
 
     def state(self) -> TableState:
-        """Protocol and metadata; raises :class:`CorruptLog` if the log has none of either."""
+        """Return protocol and metadata; raise :class:`CorruptLog` if the log lacks either."""
         if self.protocol is None or self.metadata is None:
             lacking = "protocol" if self.protocol is None else "metaData"
             raise CorruptLog(f"the log has no {lacking} action")

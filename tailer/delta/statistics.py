@@ -1,7 +1,7 @@
-"""Per-file statistics, cut down to what is ever asked for ("Per-file Statistics").
+"""Per-file statistics, reduced to what is used ("Per-file Statistics").
 
-They are hints: those that can't be read are taken as absent, and of the rest only what can't
-mislead is kept. A commit can hold a hundred thousand of them.
+They are hints: those that can't be read count as absent, and of the rest only what can't mislead is
+kept. A commit can hold a hundred thousand of them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ _BOUNDS_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What statistics prove of an integer column: lowest and highest value, and whether there is
-    certainly no null. ``column`` is the physical name."""
+    """Bounds of an integer column, proved by statistics.
+
+    They are its lowest and highest value, and whether it certainly has no null. ``column`` is the
+    physical name.
+    """
 
     column: str
     low: int
@@ -32,8 +35,10 @@ class Bounds:
 
 
 def file_statistics(text: Any, parsed: Any = None) -> Statistics:
-    """The statistics of an add or remove, from its JSON string or the checkpoint's struct; empty
-    if they can't be read."""
+    """Parse the statistics of an add or remove; return an empty mapping if they can't be read.
+
+    They are its JSON string or the checkpoint's struct.
+    """
     if isinstance(parsed, dict):
         return parsed
     if not isinstance(text, str):
@@ -46,13 +51,13 @@ def file_statistics(text: Any, parsed: Any = None) -> Statistics:
 
 
 def record_count(stats: Statistics) -> int | None:
-    """``numRecords``; None without one that can be right."""
+    """Return ``numRecords``; None if it is missing or impossible."""
     records = stats.get("numRecords")
     return records if _is_long(records) and records >= 0 else None
 
 
 def bounds(stats: Statistics) -> tuple[Bounds, ...]:
-    """The bounds of the first few integer columns that have both."""
+    """Return the bounds of the first few integer columns that have both."""
     lows, highs = stats.get("minValues"), stats.get("maxValues")
     # Some writers' checkpoints have the other spelling.
     nulls = stats.get("nullCount") or stats.get("nullCounts")

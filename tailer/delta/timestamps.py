@@ -1,8 +1,8 @@
 """A commit's timestamp, and the search from a timestamp to a version.
 
-Two regimes ("In-Commit Timestamps"): from the enablement version on, the commit says its own
-time; before it, the commit file's modification time counts, raised where needed so that time
-never stands still from one version to the next, as Delta on Spark does it.
+There are two regimes ("In-Commit Timestamps"). From the enablement version on, the commit contains
+its time. Before it, the commit file's modification time counts, raised if needed so that time
+increases with every version, as Delta on Spark does it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tailer.errors import CorruptLog
 
 __all__ = ["commit_timestamp", "enablement", "first_at_or_after", "last_at_or_before"]
 
-#: The years 1 to 9999, in epoch ms: outside of them, not even the ways to write a time down agree.
+#: The years 1 to 9999, in epoch ms: outside of them, time formats disagree.
 _TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 
 
 def enablement(protocol: Protocol, metadata: Metadata) -> tuple[int, int | None] | None:
-    """(version, timestamp in epoch ms) from which in-commit timestamps hold; None if they are off.
+    """Return (version, timestamp in epoch ms) from which in-commit timestamps hold; None: off.
 
     Without the two properties they hold from the start: (0, None).
     """
@@ -42,11 +42,11 @@ def commit_timestamp(
     commit_info: CommitInfo | None,
     enabled_from: tuple[int, int | None] | None,
 ) -> int:
-    """The commit's timestamp in epoch ms.
+    """Return the commit's timestamp in epoch ms.
 
     ``mtime_ms`` is the commit file's modification time, ``floor_ms`` the timestamp of the version
-    before (None if not known), ``enabled_from`` what :func:`enablement` says at this version.
-    Raises :class:`CorruptLog` if an in-commit timestamp is due and missing.
+    before (None if unknown), ``enabled_from`` the result of :func:`enablement` at this version.
+    Raises :class:`CorruptLog` if an in-commit timestamp is required and missing.
     """
     if enabled_from is not None and version >= enabled_from[0]:
         timestamp = commit_info.in_commit_timestamp if commit_info else None
@@ -62,7 +62,7 @@ def commit_timestamp(
 
 
 def first_at_or_after(commits: Sequence[tuple[int, int]], timestamp_ms: int) -> int | None:
-    """The first version at or after a time; None if all are before it.
+    """Return the first version at or after a time; None if all are before it.
 
     ``commits``: (version, timestamp in epoch ms), both rising.
     """
@@ -71,6 +71,6 @@ def first_at_or_after(commits: Sequence[tuple[int, int]], timestamp_ms: int) -> 
 
 
 def last_at_or_before(commits: Sequence[tuple[int, int]], timestamp_ms: int) -> int | None:
-    """The last version at or before a time; None if all are after it."""
+    """Return the last version at or before a time; None if all are after it."""
     at = bisect_right(commits, timestamp_ms, key=lambda c: c[1])
     return commits[at - 1][0] if at else None

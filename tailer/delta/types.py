@@ -79,7 +79,7 @@ DataType = PrimitiveType | ArrayType | MapType | StructType
 
 
 def all_fields(data_type: DataType) -> Iterator[StructField]:
-    """The fields of all structs in a type, nested ones too."""
+    """Yield the fields of all structs in a type, nested ones too."""
     match data_type:
         case StructType(fields):
             for each in fields:

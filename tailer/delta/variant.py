@@ -1,7 +1,7 @@
-"""The variant's binary form: how it is read, and shown as JSON.
+"""Reading the variant's binary form, and its JSON text.
 
 A variant is two byte strings, ``value`` and ``metadata``, the dictionary of its objects' keys
-(Parquet's "Variant Binary Encoding"). Whoever wrote the file chose them, so nothing here trusts
+(Parquet's "Variant Binary Encoding"). They come from the file's writer, so nothing here trusts
 them: offsets are checked, nesting is walked without recursion, and a value whose parts overlap,
 which would make it grow without bound, is refused.
 """
@@ -29,9 +29,9 @@ __all__ = [
     "walk",
 ]
 
-# As deep as Spark's own parser goes.
+# The limit of Spark's parser.
 DEPTH_MAX = 1000
-# Keys stand once in the dictionary and as often as they are used in the text.
+# The dictionary has each key once; the text repeats it at every use.
 JSON_CHARACTERS_MAX = 128 * 1024 * 1024
 
 _SHORT_STRING, _OBJECT, _ARRAY = 1, 2, 3
@@ -39,7 +39,7 @@ _DECIMAL_DIGITS_MAX = 38
 
 _SECONDS_OF_DAY = 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
-# The Gregorian calendar repeats itself after so many days, which are 400 years.
+# The Gregorian calendar repeats itself after this many days, which are 400 years.
 _DAYS_OF_CYCLE = 146_097
 
 
@@ -69,18 +69,18 @@ class Kind(IntEnum):
     UUID = 20
 
 
-#: The types that are one number whatever their width and scale.
+#: The types of exact numbers, which are equal regardless of width and scale.
 EXACT_NUMERICS = frozenset(range(Kind.INT8, Kind.INT64 + 1)) | frozenset(
     range(Kind.DECIMAL4, Kind.DECIMAL16 + 1)
 )
-# Bytes of each type's value without the header byte; None: four bytes of length come first.
+# Bytes of each type's value without the header byte; None: a length of four bytes comes first.
 _WIDTHS: dict[int, int | None] = dict(
     zip(Kind, [0, 0, 0, 1, 2, 4, 8, 8, 5, 9, 17, 4, 8, 8, 4, None, None, 8, 8, 8, 16], strict=True)
 )
 
 
 class Token(Enum):
-    """What :func:`walk` meets; a key comes before its value, END closes the innermost container."""
+    """The tokens of :func:`walk`: a key precedes its value, END closes the innermost container."""
 
     OBJECT = auto()
     ARRAY = auto()
@@ -90,7 +90,7 @@ class Token(Enum):
 
 
 def damaged(what: str) -> CorruptRow:
-    """The error for bytes that are no variant."""
+    """Return the error for bytes that are not a variant."""
     return CorruptRow(f"a variant is damaged: {what}", hint="write the row again")
 
 
@@ -101,7 +101,7 @@ def _unsigned(data: bytes, at: int, width: int) -> int:
 
 
 class _Names:
-    """The dictionary in ``metadata``, which is looked at only where it is asked for a name."""
+    """The dictionary in ``metadata``, read only when a name is looked up."""
 
     def __init__(self, metadata: bytes) -> None:
         header = _unsigned(metadata, 0, 1)
@@ -124,13 +124,13 @@ class _Names:
 
 
 def walk(value: bytes, metadata: bytes, *, by_key: bool = False) -> Iterator[tuple[Token, bytes]]:
-    """The variant's parts in order: keys by name, scalars in their encoded form, with header.
+    """Yield the variant's parts in order: keys by name, scalars in their encoded form, with header.
 
-    Fields come in the order in which the object lists them, or sorted. Raises
-    :class:`CorruptRow` for bytes that are no variant.
+    Fields come in the order of the object, or sorted. Raises :class:`CorruptRow` for bytes that are
+    not a variant.
     """
     names = _Names(metadata)
-    # Parts lie side by side, so together they are no longer than the whole.
+    # Parts do not overlap, so together they are no longer than the whole.
     left = len(value)
     stack: list[Iterator[tuple[bytes | None, int]]] = [iter([(None, 0)])]
     while stack:
@@ -160,7 +160,7 @@ def walk(value: bytes, metadata: bytes, *, by_key: bool = False) -> Iterator[tup
 
 
 def _by_key(child: tuple[bytes | None, int]) -> bytes:
-    return child[0] or b""  # in an array they are all one, so its order stays
+    return child[0] or b""  # in an array all keys are equal, so the order is kept
 
 
 def _scalar_size(value: bytes, at: int) -> int:
@@ -174,7 +174,7 @@ def _scalar_size(value: bytes, at: int) -> int:
 
 
 def _layout(value: bytes, at: int) -> tuple[int, int, int, int]:
-    """Of a container: where its lists begin, its number of elements, widths of ids and offsets."""
+    """Return a container's start of lists, number of elements, and widths of ids and offsets."""
     header = value[at] >> 2
     is_object = value[at] & 3 == _OBJECT
     large = header >> (4 if is_object else 2) & 1
@@ -189,7 +189,10 @@ def _header_size(value: bytes, at: int) -> int:
 
 
 def _children(value: bytes, at: int, names: _Names) -> list[tuple[bytes | None, int]]:
-    """The children's keys (None: an array's) and positions; the header is known to be whole."""
+    """Return the children's keys (None in an array) and positions.
+
+    The header is known to be whole.
+    """
     start, count, id_width, offset_width = _layout(value, at)
     offsets = start + count * id_width
     first = offsets + (count + 1) * offset_width
@@ -206,7 +209,7 @@ def _children(value: bytes, at: int, names: _Names) -> list[tuple[bytes | None, 
 
 
 def digits_of(scalar: bytes) -> tuple[int, int]:
-    """An exact numeric as its unscaled integer and its scale."""
+    """Return an exact numeric as its unscaled integer and its scale."""
     kind = scalar[0] >> 2
     if kind <= Kind.INT64:
         return int.from_bytes(scalar[1:], "little", signed=True), 0
@@ -217,14 +220,14 @@ def digits_of(scalar: bytes) -> tuple[int, int]:
 
 
 def variant_json(value: bytes, metadata: bytes) -> str:
-    """A variant as JSON text, which loses nothing but the widths of numbers.
+    """Return a variant as JSON text, which loses only the widths of numbers.
 
     Integers and decimals have all their digits; NaN and the infinities are the strings "NaN",
     "Infinity", "-Infinity"; dates, times and timestamps are ISO 8601 strings with six digits of a
-    second (nine where it has nanoseconds) and Z where they are instants; binary is base64; a UUID
-    is its usual text; what is not UTF-8 becomes U+FFFD. Keys keep their order.
+    second (nine for nanoseconds) and Z for instants; binary is base64; a UUID is its usual text;
+    bytes that are not UTF-8 become U+FFFD. Keys keep their order.
 
-    Raises :class:`CorruptRow` for bytes that are no variant.
+    Raises :class:`CorruptRow` for bytes that are not a variant.
     """
     parts: list[str] = []
     ends: list[str] = []
@@ -278,7 +281,7 @@ def _json_floating(scalar: bytes) -> str:
         return '"Infinity"' if number > 0 else '"-Infinity"'
     if is_double:
         return repr(number)
-    # The fewest digits that make this 32-bit float again; nine always do.
+    # The fewest digits that give this 32-bit float again; nine always do.
     shorter = (float(f"{number:.{digits}g}") for digits in range(1, 10))
     return repr(next((n for n in shorter if _is_float(n, scalar[1:])), number))
 
@@ -291,7 +294,7 @@ def _is_float(number: float, data: bytes) -> bool:
 
 
 def _quoted_text(kind: int, scalar: bytes) -> str:
-    """The text of those types that JSON writes in quotes."""
+    """Return the text of a type that JSON puts in quotes."""
     if kind == Kind.BINARY:
         return base64.b64encode(scalar[5:]).decode()
     if kind == Kind.UUID:
@@ -313,7 +316,7 @@ def _quoted_text(kind: int, scalar: bytes) -> str:
 
 
 def _day(days: int) -> str:
-    """The date so many days after 1970-01-01, also of years that :class:`date` does not have."""
+    """Return the date of a day counted from 1970-01-01, also in years that :class:`date` lacks."""
     cycles, rest = divmod(days + _EPOCH - 1, _DAYS_OF_CYCLE)
     day = date.fromordinal(rest + 1)
     year = day.year + 400 * cycles

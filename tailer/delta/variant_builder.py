@@ -1,4 +1,4 @@
-"""The variant's binary form: how it is written, and the one form in which equal ones are equal."""
+"""Writing the variant's binary form, and the canonical form in which equal variants are equal."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _INTEGERS = {1: Kind.INT8, 2: Kind.INT16, 4: Kind.INT32, 8: Kind.INT64}
 
 
 def primitive_value(kind: Kind, data: bytes = b"") -> bytes:
-    """A value of a type of fixed width, in its encoded form."""
+    """Encode a value of a type of fixed width."""
     return bytes([kind << 2]) + data
 
 
 def integer_value(number: int) -> bytes:
-    """An integer of at most 64 bits in the narrowest type that holds it, in its encoded form."""
+    """Encode an integer of at most 64 bits in the narrowest type that holds it."""
     width = next(w for w in _INTEGERS if -(1 << 8 * w - 1) <= number < 1 << 8 * w - 1)
     return primitive_value(_INTEGERS[width], number.to_bytes(width, "little", signed=True))
 
 
 def decimal_value(unscaled: int, scale: int) -> bytes:
-    """A decimal with this scale in the narrowest type that holds it, in its encoded form."""
+    """Encode a decimal with this scale in the narrowest type that holds it."""
     digits = max(scale, len(str(abs(unscaled))))
     kind, width = (
         (Kind.DECIMAL4, 4)
@@ -53,26 +53,25 @@ def decimal_value(unscaled: int, scale: int) -> bytes:
 
 
 def sized_value(kind: Kind, data: bytes) -> bytes:
-    """A value of a type that has its length before it."""
+    """Encode a value of a type that is preceded by its length."""
     return primitive_value(kind, len(data).to_bytes(4, "little") + data)
 
 
 def text_value(data: bytes) -> bytes:
-    """A string in its encoded form."""
+    """Encode a string."""
     if len(data) > _SHORT_STRING_MAX:
         return sized_value(Kind.STRING, data)
     return bytes([len(data) << 2 | 1]) + data
 
 
 def canonical_variant(value: bytes, metadata: bytes) -> tuple[bytes, bytes]:
-    """The same variant in a form in which equal variants have equal bytes.
+    """Return the same variant in a form in which equal variants have equal bytes.
 
-    Equal is what the encoding's equivalence classes make equal: an integer of any width and a
-    decimal of any scale are one number; a timestamp is one in micro- and in nanoseconds; strings
-    are by their characters, objects by keys and values without order. A double is never a float,
-    and neither is an exact number. As in columns, NaN equals NaN and -0.0 equals 0.0.
-
-    Raises :class:`CorruptRow` for bytes that are no variant.
+    Equality follows the encoding's equivalence classes: an integer of any width and a decimal of
+    any scale are one number; a timestamp is the same in micro- and in nanoseconds; strings are
+    compared by their characters, objects by keys and values without order. A double never equals a
+    float or an exact number. As in columns, NaN equals NaN and -0.0 equals 0.0. Raises
+    :class:`CorruptRow` for bytes that are not a variant.
     """
     names = sorted({data for token, data in walk(value, metadata) if token is Token.KEY})
     builder = VariantBuilder(names)
@@ -118,20 +117,20 @@ class _Container:
 class VariantBuilder:
     """Writes one variant, part by part.
 
-    Keys get their numbers in the order in which they come. ``names``, sorted and without
-    repetition, are all the keys that will come: then the dictionary is marked as sorted.
+    Keys are numbered in the order in which they arrive. ``names``, sorted and without repetition,
+    are all the keys that will be added: then the dictionary is marked as sorted.
     """
 
     def __init__(self, names: Iterable[bytes] | None = None) -> None:
         self._sorted = names is not None
         self._numbers = {name: i for i, name in enumerate(names or ())}
-        # A container's header is known when it ends, and then goes into the slot kept for it.
+        # A container's header is known only at its end, and then goes into the slot kept for it.
         self._pieces: list[bytes] = []
         self._size = 0
         self._open: list[_Container] = []
 
     def add(self, token: Token, data: bytes = b"") -> None:
-        """The next part, as :func:`walk` gives them."""
+        """Add the next part, as :func:`walk` yields them."""
         if token is Token.KEY:
             number = self._numbers.setdefault(data, len(self._numbers))
             parent = self._open[-1]
@@ -151,9 +150,9 @@ class VariantBuilder:
         self._size += len(data)
 
     def copy(self, value: bytes, metadata: bytes, *, fields_only: bool = False) -> None:
-        """Another variant as the next part; with ``fields_only``, only an object's fields.
+        """Add another variant as the next part; with ``fields_only``, only an object's fields.
 
-        Raises :class:`CorruptRow` for bytes that are no variant, or no object.
+        Raises :class:`CorruptRow` for bytes that are not a variant, or not an object.
         """
         depth = 0
         for token, data in walk(value, metadata):
@@ -184,7 +183,7 @@ class VariantBuilder:
         return bytes([header << 2 | basic]) + b"".join(parts)
 
     def result(self) -> tuple[bytes, bytes]:
-        """``value`` and ``metadata`` of what was added."""
+        """Return ``value`` and ``metadata`` of what was added."""
         names = list(self._numbers)
         width = _width(max(len(names), sum(map(len, names))))
         header = 1 | self._sorted << 4 | width - 1 << 6

@@ -1,1 +1,1 @@
-"""Files of this machine: writing them durably, and temporary ones."""
+"""Local files: durable writes, and temporary folders."""

@@ -1,7 +1,7 @@
-"""Folders that are still there after a power cut.
+"""Folders that survive a power cut.
 
-A file that was synced is not safe before its folder is synced too: the name of a new file is an
-entry of its folder, and so is that of a new folder.
+A synced file is not safe before its folder is synced too: the name of a new file is an entry of its
+folder, and so is that of a new folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["make_folder", "sync_folder"]
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it that are missing, and sync every folder that got an entry.
+    """Create a folder and its missing parents, and sync every folder that got an entry.
 
     Raises :class:`OSError`.
     """
@@ -28,11 +28,11 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names of a folder's files on the disk. Raises :class:`OSError`."""
+    """Write the entries of a folder to the disk. Raises :class:`OSError`."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
-        os.sync()  # a folder that may be written to and not be listed
+        os.sync()  # a folder may be writable and not readable
         return
     try:
         os.fsync(descriptor)

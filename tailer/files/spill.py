@@ -1,7 +1,7 @@
-"""What a process keeps on the disk for a while: folders that end with it, however it ends.
+"""Temporary folders of a process, which are removed after it ends, in any way.
 
-A process that is killed leaves its folders behind. The next one removes those that nobody holds any
-more. A lock tells which are held, so it does not matter whose process numbers are whose.
+A process that is killed leaves its folders behind. The next process removes those that no process
+holds any more. A lock shows which are held, so process numbers do not matter.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class SpillFolder:
     def __init__(self, prefix: str, parent: str | Path | None = None) -> None:
         parent = Path(parent or tempfile.gettempdir())
         sweep(parent, prefix)
-        # It has its name only once it is locked, or another process could take it for left over.
+        # It gets its name only after it is locked, or another process could take it for abandoned.
         made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}new-", dir=parent))
         self._lock = _locked(made / _LOCK)
         self.folder = made.rename(parent / f"{prefix}{uuid.uuid4().hex}")
 
     def close(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the folder with its content."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -42,7 +42,7 @@ class SpillFolder:
 
 
 class ReadAgain(io.RawIOBase):
-    """A file that has no name any more, read from its beginning, beside all others who do."""
+    """A file without a name, read from its beginning, independently of other readers."""
 
     def __init__(self, file: Any) -> None:
         super().__init__()
@@ -50,11 +50,11 @@ class ReadAgain(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """The next bytes."""
+        """Read the next bytes into ``buffer``, and return their number."""
         count = os.preadv(self._file.fileno(), [buffer], self._at)
         self._at += count
         return count
@@ -77,7 +77,7 @@ def _remove_if_left(folder: Path) -> None:
 
 
 def _locked(file: Path) -> int | None:
-    """The descriptor of a file that is now locked; None if another process holds it."""
+    """Lock a file, and return its descriptor; None if another process holds the lock."""
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:

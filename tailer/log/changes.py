@@ -1,4 +1,4 @@
-"""A commit's changes, planned: what they are read from, and what the log must be asked for."""
+"""Planning a commit's changes: which files they are read from, and what the log must supply."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["CommitPlan", "plan_commit"]
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """A commit with all that its work orders are made from (:mod:`tailer.decode.plan`).
+    """A commit with everything that its work orders need (:mod:`tailer.decode.plan`).
 
-    Its changes are the rows of :meth:`files`, unless it compares: then they are what differs
-    between the two sides of :meth:`rewrite`.
+    Its changes are the rows of :meth:`files`. If it compares, they are the differences between the
+    two sides of :meth:`rewrite`.
     """
 
     commit: Commit
@@ -39,7 +39,7 @@ class CommitPlan:
 
     @property
     def compares(self) -> bool:
-        """Whether rows that leave must be compared with rows that come."""
+        """Whether removed rows must be compared with added rows."""
         return self.derived and self.commit.header.adds > 0 and self.commit.header.removes > 0
 
     def files(self) -> Iterator[ChangeFile]:
@@ -55,9 +55,9 @@ class CommitPlan:
 async def plan_commit(
     log: TableLog, commit: Commit, source: ChangeSource, moot: Moot
 ) -> CommitPlan:
-    """Plan a commit; the version before is read only if removes lack what only its adds tell.
+    """Plan a commit; read the version before only if removes lack fields that only its adds have.
 
-    ``moot`` is what :meth:`tailer.log.live.LiveFiles.moot` found. Raises :class:`TableError` where
+    ``moot`` is the result of :meth:`tailer.log.live.LiveFiles.moot`. Raises :class:`TableError` if
     ``source`` does not fit the commit.
     """
     derived = source_of(commit, source) == "derived"

@@ -1,9 +1,9 @@
-"""The checkpoints of a log as a store has them: what steers, and the list of files.
+"""The checkpoints of a log in a store: their state actions, and their list of files.
 
-A list of files is given out only when all of it was read: where a part of it is damaged or gone,
-another way to the same version is taken, and nobody has had a file twice by then. Until that is
-known the files lie in a temporary file, as columns, so that memory stays bounded and the store is
-asked once.
+A list of files is returned only after all of it was read. If a part is damaged or missing, the
+caller can therefore take another way to the same version, and no file is delivered twice. Until
+then the list is in a temporary file, as columns, so that memory stays bounded and each file is
+requested once.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["CheckpointReader", "ListedFiles", "chunks"]
 
 T = TypeVar("T")
 
-#: Lists up to this size are kept in memory, others on the disk.
+#: Lists up to this size are kept in memory, larger ones on the disk.
 _MEMORY_BYTES_MAX = 16 * 1024 * 1024
 _CHUNK = 4096
 
 
 async def chunks(items: Iterator[T], size: int = _CHUNK) -> AsyncGenerator[list[T], None]:
-    """The items in lists, each made in a worker thread."""
+    """Yield the items in lists, each made in a worker thread."""
     while chunk := await anyio.to_thread.run_sync(lambda: list(islice(items, size))):
         yield chunk
 
@@ -47,7 +47,7 @@ class CheckpointReader:
         self._lines = lines
 
     async def steering(self, name: str) -> list[Action]:
-        """The actions of a checkpoint's top-level file but for its files."""
+        """Return the actions of a checkpoint's top-level file, except those of data files."""
         if name.endswith(".json"):
             lines = await self._lines(name)
             return await anyio.to_thread.run_sync(
@@ -59,10 +59,11 @@ class CheckpointReader:
     async def listed_files(
         self, checkpoint: Checkpoint, fields: Sequence[str], counts: Mapping[str, int]
     ) -> ListedFiles:
-        """The checkpoint's list of files, with these fields of each, read to its end.
+        """Return the checkpoint's list of files, with these fields of each, read to its end.
 
-        ``counts`` is how many there should be, by who says so. Raises :class:`CorruptLog` where
-        any of its files is damaged or missing, or where there is not one who says as many.
+        ``counts`` are the expected numbers of files, by the file that gives them. Raises
+        :class:`CorruptLog` if any of its files is damaged or missing, or if all of ``counts``
+        contradict the list.
         """
         listed = ListedFiles()
         try:
@@ -81,7 +82,7 @@ class CheckpointReader:
     async def _take(
         self, listed: ListedFiles, name: str, fields: Sequence[str], *, required: bool
     ) -> None:
-        if name.endswith(".json"):  # a shared table's sidecars are, too
+        if name.endswith(".json"):  # so are a shared table's sidecars
             await listed.take_lines(name, await self._lines(name))
             return
         with await self._open(name) as source:
@@ -95,7 +96,10 @@ class CheckpointReader:
 
 
 def _check_count(checkpoint: Checkpoint, count: int, counts: Mapping[str, int]) -> None:
-    """One that fits will do: what contradicts it is a bad hint, and is ignored."""
+    """Raise :class:`CorruptLog` unless one of ``counts`` fits.
+
+    One is enough: another number is a bad hint, and is ignored.
+    """
     if counts and count not in counts.values():
         name, counted = next(iter(counts.items()))
         raise CorruptLog(
@@ -107,12 +111,12 @@ def _check_count(checkpoint: Checkpoint, count: int, counts: Mapping[str, int]) 
 
 
 def _sidecar_name(action: Sidecar) -> str:
-    """A sidecar's name in the log folder. The protocol has them all in ``_sidecars``."""
+    """Return a sidecar's name in the log folder. The protocol has them all in ``_sidecars``."""
     return "_sidecars/" + location(action.path).rsplit("/", 1)[-1]
 
 
 class ListedFiles:
-    """All adds of one checkpoint, ``count`` of them. Whoever has it closes it."""
+    """All adds of one checkpoint, ``count`` of them. The caller closes it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -123,11 +127,11 @@ class ListedFiles:
         self._lines: list[tuple[str, Lines]] = []
 
     def close(self) -> None:
-        """Forget them."""
+        """Remove the list."""
         self._spool.close()
 
     async def take(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Keep the adds of one file."""
+        """Store the adds of one file."""
         writer: pa.RecordBatchStreamWriter | None = None
 
         def keep() -> bool:
@@ -150,7 +154,7 @@ class ListedFiles:
                 writer.close()
 
     async def take_lines(self, name: str, lines: Lines) -> None:
-        """Keep the adds of one JSON file."""
+        """Store the adds of one JSON file."""
 
         def count() -> int:
             return sum(isinstance(action, AddFile) for action in read_actions(name, lines()))
@@ -163,7 +167,10 @@ class ListedFiles:
         of_batch: Callable[[pa.RecordBatch], Iterator[T]],
         of_lines: Callable[[str, Lines], Iterator[T]],
     ) -> AsyncGenerator[list[T], None]:
-        """What is made of the adds, in the checkpoint's order, in lists made in worker threads."""
+        """Yield the items made from the adds, in the checkpoint's order.
+
+        The lists are made in worker threads.
+        """
         for name, lines in self._lines:
             async for chunk in chunks(of_lines(name, lines)):
                 yield chunk
@@ -179,5 +186,5 @@ class ListedFiles:
 
 
 def _options() -> pa.ipc.IpcWriteOptions:
-    # Paths are much alike, and the disk is slower than to pack them.
+    # Paths are similar to each other, and compressing them is faster than writing them to the disk.
     return pa.ipc.IpcWriteOptions(compression="lz4" if pa.Codec.is_available("lz4") else None)

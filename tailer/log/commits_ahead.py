@@ -1,4 +1,4 @@
-"""Commits that are asked for before their turn, where a store takes its time to answer."""
+"""Commits that are requested ahead, from a store that answers slowly."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from tailer.store.budget import Budget
 
 __all__ = ["Coming", "CommitsAhead", "NotThen"]
 
-#: So many commits are had before their turn at most.
+#: Most commits that are requested ahead.
 _COMMITS_MAX = 3
 
 
 class NotThen(Exception):
-    """A version was not there when it was asked for ahead, and that is some time ago."""
+    """A version did not exist when it was requested ahead, and that was some time ago."""
 
 
 class Coming:
-    """A commit on its way, asked for ``since`` (by the event loop's clock), and behind it the
-    question whether the one before is still the same; ``then`` is told when the commit is there.
+    """A commit requested ahead at ``since`` (by the event loop's clock).
 
-    Nobody knows its size until then: it has the most of the budget that one keeps in memory.
+    After it arrives, ``then`` is called with it, and ``unchanged`` checks that the commit before is
+    still the same. Its size is unknown until then, so it takes the most that a commit may keep in
+    memory from the budget.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Coming:
         try:
             commit = await self._commit()
         except BaseException:
-            self._give(self._taken)  # others need not wait until somebody asks for this one
+            self._give(self._taken)  # free the budget now, not only when this commit is taken
             raise
         self._give(self._taken - min(commit.size, self._taken))
         self._then(commit)
@@ -59,23 +60,23 @@ class Coming:
         self._budget.give(size)
 
     async def get(self) -> tuple[Commit, bool]:
-        """The commit, and whether the one before it was the same when this one was there."""
+        """Return the commit, and whether the commit before was unchanged after this one arrived."""
         return await self._task
 
     async def let_go(self) -> None:
-        """End it, if it has not ended; nothing of it is counted any more."""
+        """Cancel it if it has not ended, and free its budget."""
         with anyio.CancelScope(shield=True):
             self._task.cancel()
             await asyncio.wait([self._task])
         if not self._task.cancelled():
-            self._task.exception()  # nobody asks for it any more
+            self._task.exception()  # retrieved only: no caller needs it any more
         self._give(self._taken)
 
 
 class CommitsAhead:
-    """The commits on their way, up to version ``last``; none of a store that does not read ahead.
+    """The commits requested ahead, up to version ``last``; none if the store does not read ahead.
 
-    ``unchanged`` says whether a commit is still the very same file.
+    ``unchanged`` returns whether a commit is still the very same file.
     """
 
     def __init__(
@@ -94,8 +95,10 @@ class CommitsAhead:
         return bool(self._coming)
 
     def start(self, before: Commit) -> None:
-        """Ask for the commit after this one while those before are worked on, where that takes its
-        time; and when it is there, for the one after it."""
+        """Request the commit after this one while earlier ones are processed, if the store is slow.
+
+        When it has arrived, request the one after it.
+        """
         version = before.version + 1
         if self._budget is None or len(self._coming) >= _COMMITS_MAX:
             return
@@ -105,10 +108,10 @@ class CommitsAhead:
             self._coming.append(Coming(commit, unchanged, self.start, self._budget))
 
     async def take(self, patience_s: float) -> tuple[Commit, bool]:
-        """The next commit, and whether the one before it is still the same file.
+        """Return the next commit, and whether the one before it is still the same file.
 
-        Raises FileNotFoundError where there is none yet, :class:`NotThen` if that was found
-        longer than ``patience_s`` ago.
+        Raises FileNotFoundError if it does not exist yet, :class:`NotThen` if that was found longer
+        than ``patience_s`` ago.
         """
         coming = self._coming.popleft()
         try:
@@ -121,6 +124,6 @@ class CommitsAhead:
             await coming.let_go()
 
     async def aclose(self) -> None:
-        """Ask for nothing more."""
+        """Cancel all requests."""
         while self._coming:
             await self._coming.pop().let_go()

@@ -1,8 +1,8 @@
 """Following a table's log as it grows.
 
-A version is passed only after its commit was read, versions are contiguous and of one table, and
-whatever speaks against that is an error by name: a gap, a table that was replaced or went back. A
-log that has no version at all is not believed: its file system may not be mounted.
+A version is passed only after its commit was read, and versions are contiguous and of one table.
+Every violation is an error by name: a gap, a table that was replaced or went back. A log without
+any version is not trusted: its file system may not be mounted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailer.store import LOG_DIR, Watch, rest_mark, traits_of
 
 __all__ = ["FollowOptions", "follow"]
 
-#: Feeds whose pauses are long ask together with those of the same quarter of a second.
+#: Feeds with long pauses poll together with those of the same quarter of a second.
 _TICK_S = 0.25
 
 
@@ -33,10 +33,10 @@ _TICK_S = 0.25
 class FollowOptions:
     """How to wait for the next commit, in seconds, and what may follow it.
 
-    Polling starts at ``poll_min_s`` after a commit and doubles up to ``poll_max_s``; the pauses
-    until then are up to a half shorter, by chance. With
-    ``same_table``, a commit that replaces the table by one with another id ends the following; a
-    bounded read of a log's versions has no reason to stop there.
+    Polling starts at ``poll_min_s`` after a commit and doubles up to ``poll_max_s``; until then
+    each pause is shortened by a random part, up to a half. With ``same_table``, a commit that
+    replaces the table by one with another id ends the following; a bounded read of a log's versions
+    need not stop there.
     """
 
     poll_min_s: float = 0.5
@@ -51,22 +51,22 @@ def follow(
     options: FollowOptions | None = None,
     newest: Callable[[int], None] = lambda _: None,
 ) -> AsyncGenerator[Commit, None]:
-    """The commits from an offset's version on, contiguous and of one table, as they come.
+    """Yield the commits from an offset's version on, contiguous and of one table, as they appear.
 
-    Ends after version ``last``; never, without one. ``newest`` is told the newest version of the
-    table whenever another one becomes known. Raises :class:`DataLoss` for a gap or a
-    version that is gone, :class:`TableReplaced` if the table is no longer the same,
-    :class:`OffsetError` if it was another one from the start.
+    Ends after version ``last``; without one, never. ``newest`` is called with the newest version of
+    the table whenever it changes. Raises :class:`DataLoss` for a gap or a version that is gone,
+    :class:`TableReplaced` if the table is no longer the same, :class:`OffsetError` if it was
+    another one from the start.
     """
     return _Follower(log, options or FollowOptions(), newest, last).commits(start)
 
 
 def _spread(asked_at: float, pause: float, *, last: bool) -> float:
-    """When to ask again after so long a pause; ``last``: the longest, which comes again and again.
+    """Return when to poll again after a pause; ``last``: the longest pause, which repeats.
 
-    Hundreds of feeds that began together must not go on asking all at once, each waiting for the
-    others' answers, so on the way there the pauses differ. Some at a time should ask together: one
-    by one they cost a third more of the processor.
+    Hundreds of feeds that began together must not go on polling all at once, each waiting for the
+    others' answers, so the shorter pauses differ. With the longest pause, some feeds poll together:
+    one by one they take a third more processor time.
     """
     if not last:
         return asked_at + pause * random.uniform(0.5, 1.0)
@@ -77,8 +77,7 @@ def _spread(asked_at: float, pause: float, *, last: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Next:
-    """The version to read next, and the state, the timestamp and the commit before it, as far as
-    they are known."""
+    """The version to read next, with the state, timestamp and commit before it, if known."""
 
     version: int
     state: TableState | None
@@ -87,7 +86,7 @@ class _Next:
 
 
 class _Follower:
-    """Polls the log; what is still the same and what is read ahead is for others to say."""
+    """Polls the log. :class:`SameTable` checks the table, and :class:`CommitsAhead` reads ahead."""
 
     def __init__(
         self,
@@ -122,8 +121,7 @@ class _Follower:
                 yield commit
 
     async def _poll(self, at: _Next, watch: Watch) -> tuple[Commit, bool]:
-        """The next commit as soon as it is there, and whether the one before it is still the
-        same."""
+        """Return the next commit once it exists, and whether the one before it is unchanged."""
         pause, waited, rest = self.options.poll_min_s, False, None
         while True:
             mark, asked_at = rest_mark(self.log.store, LOG_DIR), anyio.current_time()
@@ -147,15 +145,17 @@ class _Follower:
             pause = min(pause * 2, self.options.poll_max_s)
 
     async def _look(self, at: _Next) -> tuple[Commit, bool]:
-        """The commit, and whether the one before it is still the same file. Raises
-        FileNotFoundError where there is none yet, :class:`NotThen` if that was long ago."""
+        """Return the commit, and whether the one before it is still the same file.
+
+        Raises FileNotFoundError if it does not exist yet, :class:`NotThen` if that was long ago.
+        """
         if self._ahead:
             return await self._ahead.take(self.options.poll_min_s)
         commit = await self.log.commit(at.version, at.state, at.floor_ms)
         return commit, at.witness is None or await self._same.unchanged(at.witness)
 
     async def _learn_newest(self, version: int, *, backlog: bool) -> None:
-        """Look how far the log goes, where there may be more than this version already."""
+        """Find the newest version, listing the log if there may be a later one than this."""
         self.newest = version
         if backlog:
             self.newest = max([version, *versions_of(await self.log.files(commit_name(version)))])

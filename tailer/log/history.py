@@ -1,5 +1,4 @@
-"""The table's history: its commits in time, the search from a timestamp to a version, and what a
-version's checksum file tells or hides."""
+"""The table's history: its commits in time, versions by timestamp, and checks of checksum files."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ __all__ = [
     "version_at_or_before",
 ]
 
-#: Where a feed can start, for people to read.
+#: Where a feed can start, for messages.
 STARTS = "latest, earliest, snapshot, a version or a time like 2026-01-31T12:00:00Z"
 
 
@@ -49,7 +48,7 @@ class HistoryEntry:
 
 
 async def history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
-    """The commits that the log still has, oldest first."""
+    """Yield the commits that the log still has, oldest first."""
     await log.latest_version()
     floor: int | None = None
     state: TableState | None = None
@@ -66,9 +65,9 @@ async def history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
 
 
 def parse_timestamp(text: str) -> int:
-    """Epoch milliseconds of an ISO 8601 date or time; without an offset it is in UTC.
+    """Parse an ISO 8601 date or time to epoch milliseconds; without an offset it is in UTC.
 
-    Raises :class:`ConfigError` if it is none.
+    Raises :class:`ConfigError` if it is not one.
     """
     try:
         moment = dt.datetime.fromisoformat(text.strip())
@@ -80,7 +79,10 @@ def parse_timestamp(text: str) -> int:
 
 
 class _Times:
-    """The timestamps of a log's commits; in-commit ones are read only where the search looks."""
+    """The timestamps of a log's commits.
+
+    In-commit ones are read only where the search needs them.
+    """
 
     def __init__(self, log: TableLog, state: TableState, mtimes: list[tuple[int, int]]) -> None:
         self.log = log
@@ -103,7 +105,7 @@ class _Times:
         return (await self.log.commit(version, self.state, None)).timestamp_ms
 
     async def first_in_commit(self, timestamp_ms: int) -> int:
-        """How many of the commits with in-commit timestamps are before a time."""
+        """Return the number of commits with in-commit timestamps before a time."""
         low, high = 0, len(self.in_commit)
         while low < high:
             middle = (low + high) // 2
@@ -116,15 +118,18 @@ class _Times:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """How many live files a snapshot has, and their size in bytes."""
+    """The number of live files of a snapshot, and their size in bytes."""
 
     files: int
     size_bytes: int
 
 
 async def snapshot_sums(log: TableLog, snapshot: Snapshot) -> Sums:
-    """A snapshot's sums: from the version's checksum file if that is of this very snapshot, which
-    spares reading the list of files; counted otherwise."""
+    """Return a snapshot's sums.
+
+    They come from the version's checksum file if it describes this very snapshot, which saves
+    reading the list of files; else they are counted.
+    """
     checksum = await log.checksum(snapshot.version)
     if checksum is not None and not await _contradictions(log, snapshot, checksum):
         return Sums(checksum.num_files, checksum.table_size_bytes)
@@ -132,9 +137,9 @@ async def snapshot_sums(log: TableLog, snapshot: Snapshot) -> Sums:
 
 
 async def checksum_errors(log: TableLog, snapshot: Snapshot) -> tuple[str, ...] | None:
-    """What the version's checksum file says and the log does not, by the names of its fields.
+    """Return the fields of the version's checksum file that contradict the log, by name.
 
-    None without a checksum file that can be read. Counts the live files.
+    None without a readable checksum file. Counts the live files.
     """
     checksum = await log.checksum(snapshot.version)
     if checksum is None:
@@ -151,7 +156,7 @@ async def checksum_errors(log: TableLog, snapshot: Snapshot) -> tuple[str, ...] 
 async def _contradictions(
     log: TableLog, snapshot: Snapshot, checksum: VersionChecksum
 ) -> list[str]:
-    """Where a checksum is not of this snapshot, as far as its file list need not be read."""
+    """Return the contradictions that can be found without reading the snapshot's list of files."""
     state, wrong = snapshot.state, []
     if checksum.protocol != state.protocol:
         wrong.append("protocol")
@@ -176,7 +181,7 @@ async def _counted(log: TableLog, snapshot: Snapshot) -> Sums:
 
 
 async def version_at_or_after(log: TableLog, timestamp_ms: int) -> int:
-    """The first version at or after a time (inclusive), for a start.
+    """Return the first version at or after a time (inclusive), for a start.
 
     Raises :class:`TableError` if the newest version is before it.
     """
@@ -185,8 +190,8 @@ async def version_at_or_after(log: TableLog, timestamp_ms: int) -> int:
         return _found(log, found)
     times = await _Times.of(log)
     found = first_at_or_after(times.by_mtime, timestamp_ms)
-    # The two regimes do not mix: a time from the enablement on is looked for among the in-commit
-    # timestamps alone ("Recommendations for Readers").
+    # The two regimes do not mix: from the enablement on, only the in-commit timestamps are searched
+    # ("Recommendations for Readers").
     if times.in_commit and (found is None or await times.time(times.in_commit[0]) <= timestamp_ms):
         at = await times.first_in_commit(timestamp_ms)
         found = times.in_commit[at] if at < len(times.in_commit) else None
@@ -204,7 +209,7 @@ def _found(log: TableLog, found: int | None) -> int:
 
 
 async def version_at_or_before(log: TableLog, timestamp_ms: int) -> int:
-    """The last version at or before a time (inclusive), for an end or a snapshot.
+    """Return the last version at or before a time (inclusive), for an end or a snapshot.
 
     Raises :class:`TableError` if the oldest version is after it.
     """
@@ -228,7 +233,7 @@ async def version_at_or_before(log: TableLog, timestamp_ms: int) -> int:
 
 
 def check_start(start: str) -> None:
-    """Raises :class:`ConfigError` if no feed can start there, whatever its table."""
+    """Raise :class:`ConfigError` if ``start`` is invalid for any table."""
     if start not in ("latest", "earliest", "snapshot") and not _is_version(start):
         try:
             parse_timestamp(start)
@@ -241,8 +246,7 @@ def _is_version(start: str) -> bool:
 
 
 async def start_offset(log: TableLog, start: str) -> Offset:
-    """The first offset of a feed that starts at ``latest``, ``earliest``, ``snapshot``, a version
-    or a time.
+    """Return the first offset of a feed that starts at ``start``.
 
     ``latest``: the next commit after the newest one. ``earliest``: the first commit whose changes
     can be read, inclusive. ``snapshot``: all rows of the newest version, then what follows it. A
@@ -270,14 +274,16 @@ async def start_offset(log: TableLog, start: str) -> Offset:
 
 
 async def start_to_keep(log: TableLog, start: str) -> Offset:
-    """As :func:`start_offset`, with the id of the table that is there now, for a feed that goes on
-    from it later: there may be another table then."""
+    """Return :func:`start_offset` with the id of the current table.
+
+    A feed that resumes from it later can then detect another table.
+    """
     offset = await start_offset(log, start)
     try:
         if offset.snapshot or not offset.version:
             state: TableState | None = (await log.snapshot(offset.version)).state
         else:
             state = await log.state_before(offset.version)
-    except DataLoss:  # what becomes of it is for the feed's policy to say
+    except DataLoss:  # the feed's policy decides how to handle it
         return offset
     return replace(offset, table_id=state.table_id if state else None)

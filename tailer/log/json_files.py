@@ -1,6 +1,6 @@
 """The JSON files of a log: the lines of commits, compactions and JSON checkpoints.
 
-A large file is kept on disk while it is worked on, not in memory. A commit whose writer does not
+A large file is kept on disk while it is processed, not in memory. A commit whose writer does not
 rename it into place may be read while it is being written: it counts only once it is whole.
 """
 
@@ -21,7 +21,7 @@ from tailer.store import LOG_DIR, FileStatus, Store, traits_of
 
 __all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "JsonFiles"]
 
-#: A commit up to this size is kept in memory while it is worked on; a larger one on disk.
+#: A commit up to this size is kept in memory while it is processed; a larger one on disk.
 MEMORY_BYTES_MAX = 16 * 1024 * 1024
 #: No line of the log is longer than this; one action is a few kilobytes at most.
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -31,7 +31,7 @@ READ_CHUNK_BYTES = 8 * 1024 * 1024
 class JsonFiles:
     """Reads the JSON files of one table's log.
 
-    A commit that is half-written is waited for ``torn_commit_max_s`` seconds.
+    A half-written commit is waited for up to ``torn_commit_max_s`` seconds.
     """
 
     def __init__(self, store: Store, torn_commit_max_s: float) -> None:
@@ -40,9 +40,9 @@ class JsonFiles:
         self._atomic = traits_of(store).atomic
 
     async def lines(self, name: str) -> tuple[Lines, FileStatus]:
-        """The lines of a JSON file of the log, as often as they are asked for.
+        """Return the lines of a JSON file of the log; they can be read repeatedly.
 
-        A large one is kept in a temporary file, not in memory. Raises FileNotFoundError.
+        A large file is kept in a temporary file, not in memory. Raises FileNotFoundError.
         """
         path = f"{LOG_DIR}/{name}"
         data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
@@ -70,7 +70,7 @@ class JsonFiles:
         return again, status
 
     async def whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
-        """The lines of a commit once its last one is whole and its size has come to rest.
+        """Return the lines of a commit once its last one is whole and its size no longer changes.
 
         A writer without atomic rename may be in the middle of it. (A tear exactly at a line's end
         can't be seen.)
@@ -97,7 +97,7 @@ class JsonFiles:
 
 
 class _Spool:
-    """A file without a name, which is closed when nobody holds its lines any more."""
+    """A file without a name, which is closed when its lines are no longer referenced."""
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()  # noqa: SIM115  # closed below
@@ -116,7 +116,7 @@ def _split(file: io.BufferedIOBase | io.BytesIO | io.BufferedReader, name: str) 
 
 
 def _ends_whole(lines: Lines) -> bool:
-    """Whether the last line is a whole one: ended by a newline, or JSON that can be read."""
+    """Return whether the last line is whole: ended by a newline, or readable JSON."""
     last = b""
     for line in lines():
         last = line

@@ -1,9 +1,9 @@
-"""Which logical files are in the table, kept up to date commit by commit.
+"""The logical files in the table, kept up to date commit by commit.
 
 A log may refer to one logical file any number of times ("Action Reconciliation"): a remove of a
-file that is not in the table removes no row, and an add of one that is there adds none. So a
-commit's changes count against the files of the version before it. Those are read once, when the
-first commit asks for them, and then follow the commits: a key of 16 bytes for each file, in a
+file that is not in the table removes no row, and an add of a file that is in it adds none. A
+commit's changes are therefore applied to the files of the version before it. Those are read once,
+when the first commit needs them, and then follow the commits: a key of 16 bytes for each file, in a
 database that keeps a few megabytes in memory and the rest on the disk.
 """
 
@@ -29,12 +29,12 @@ from tailer.store import ChangeSourced
 
 __all__ = ["LiveFiles", "Moot"]
 
-#: The digests of the files that a commit adds though they are there, or removes though they are not
-#: (:func:`tailer.delta.commit.file_digest`).
+#: The digests of the files that a commit adds although they are in the table, or removes although
+#: they are not (:func:`tailer.delta.commit.file_digest`).
 Moot: TypeAlias = AbstractSet[bytes]
 
 _LOADED_AT_ONCE = 20_000
-#: Commits of more files than that are worked on in a thread.
+#: Commits of more files than this are processed in a thread.
 _FILES_INLINE_MAX = 200
 _CACHE_KIB = 4096
 
@@ -55,17 +55,17 @@ class LiveFiles:
     async def moot(
         self, log: TableLog, commit: Commit, source: ChangeSource, spill_folder: str | None = None
     ) -> Moot:
-        """The file actions of a commit that change nothing, each given as its digest.
+        """Return the file actions of a commit that change nothing, each as its digest.
 
-        Commits come in order; one that is asked for out of order costs a look at the whole
-        snapshot before it, unless it is the last one once more. Nothing is read for a commit whose
-        changes ``source`` does not find by its files: those are only kept up to date. Where the
-        version before can't be built any more, the commit is believed.
+        Commits come in order. A commit out of order costs a read of the whole snapshot before it,
+        unless it is the last one repeated. If the changes of a commit in ``source`` do not come
+        from its files, nothing is read, and the files are only kept up to date. If the version
+        before can't be built any more, no action counts as moot.
         """
         if self._told is not None:
             return self._told.get(commit.version, frozenset())
         if isinstance(log.store, ChangeSourced):
-            return frozenset()  # what the other side tells are the changes that it has found
+            return frozenset()  # the server's answers already are the changes
         reached = commit.version, commit.tag, commit.after.table_id
         if self._at == reached:
             return self._moot
@@ -86,8 +86,7 @@ class LiveFiles:
         return self._moot
 
     def _leads_to(self, commit: Commit) -> bool:
-        """Whether these are the files of the version before, and of this table: another one may
-        have taken its place."""
+        """Return whether these are the files of the version before, in the same table."""
         if self._at is None or commit.before is None:
             return False
         version, _, table_id = self._at
@@ -99,11 +98,11 @@ class LiveFiles:
         return None if self._at is None else self._at[0]
 
     def known(self, version: int) -> Moot:
-        """What :meth:`moot` has found of a version, if that was the last one."""
+        """Return the result of :meth:`moot` for a version, if that was the last one."""
         return self._moot if self._at is not None and self._at[0] == version else frozenset()
 
     async def _load(self, log: TableLog, version: int, spill_folder: str | None) -> bool:
-        """Take over the files of a version; False where it can't be built any more."""
+        """Load the files of a version; return False if it can't be built any more."""
         keys = _Keys(spill_folder)
         if version >= 0:
             try:
@@ -123,7 +122,7 @@ class LiveFiles:
         return True
 
     def forget(self) -> None:
-        """Let go of all files: the next commit that asks for them has them read."""
+        """Drop all files: the next commit that needs them reads them again."""
         if self._keys is not None:
             self._keys.close()
         self._keys, self._at, self._moot = None, None, frozenset()
@@ -140,7 +139,7 @@ class _Keys:
 
     def _opened(self) -> sqlite3.Connection:
         if self._folder is None:
-            # It needs no file until it has outgrown its cache; then it is in TMPDIR, without name.
+            # It needs no file until it outgrows its cache; then it has an unnamed one in TMPDIR.
             path, file = "", -1
         else:
             file, path = tempfile.mkstemp(prefix="tailer-live-", dir=self._folder)
@@ -159,23 +158,25 @@ class _Keys:
 
     @contextmanager
     def _writing(self) -> Generator[None]:
-        """Raises :class:`TransientError` where the disk is full."""
+        """Raise :class:`TransientError` when the disk is full."""
         try:
             yield
         except sqlite3.OperationalError as e:
             raise no_room(self._folder, str(e)) from e
 
     def load(self, keys: Iterable[bytes]) -> None:
-        """Take in keys of files that are there."""
+        """Insert the keys of files in the table."""
         with self._writing():
             self._db.execute("BEGIN")
-            # In their order, so that each page of the database is visited once.
+            # Sorted, so that each page of the database is visited once.
             self._insert(sorted(keys))
             self._db.execute("COMMIT")
 
     def follow(self, added: bytes, removed: bytes) -> Moot:
-        """Take over a commit, given by the keys that it adds and removes, each behind the other;
-        returns those that were there already, or were not there."""
+        """Apply a commit, given as its concatenated added and removed keys.
+
+        Return the added keys that were already present, and the removed keys that were not.
+        """
         with self._writing():
             self._db.execute("BEGIN")
             changed = self._db.total_changes
@@ -185,7 +186,7 @@ class _Keys:
             if changed == (len(added) + len(removed)) // KEY_BYTES:
                 self._db.execute("COMMIT")
                 return frozenset()
-            # Something is moot, which is rare: it has to be asked for key by key.
+            # Something is moot, which is rare: check key by key.
             self._db.execute("ROLLBACK")
             moot = {key for key in _split(added) if self._has(key)}
             moot |= {key for key in _split(removed) if not self._has(key)}

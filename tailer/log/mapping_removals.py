@@ -1,4 +1,4 @@
-"""Column mapping that was removed from a table, perhaps to come again: in which versions."""
+"""Column mapping that was removed from a table, and perhaps added again: in which versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailer.delta.types import StructType, all_fields
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.table import TableLog
 
-#: What writers give a column that is made under a mapping.
+#: The physical name that writers give a column created under a mapping.
 _GENERATED = re.compile(r"col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 __all__ = ["KnownRemovals", "mapping_removals"]
@@ -23,11 +23,11 @@ __all__ = ["KnownRemovals", "mapping_removals"]
 async def mapping_removals(
     log: TableLog, first: int, last: int, end: TableState, before: TableState | None = None
 ) -> tuple[Removal, ...]:
-    """The commits of versions ``first`` to ``last`` that removed a column mapping, in order.
+    """Return the commits of versions ``first`` to ``last`` that removed a column mapping, in order.
 
     ``end`` is the state at ``last``, ``before`` the one ahead of ``first``, if it is known. The
-    commits are only looked through where these two don't tell that there is none. Raises what
-    reading the commits raises.
+    commits are only read if these two don't rule a removal out. Raises the errors of reading the
+    commits.
     """
     if first > last or not _was_mapped(end):
         return ()
@@ -45,8 +45,10 @@ async def mapping_removals(
 
 
 class KnownRemovals:
-    """The removals between a query's schema and what it reads, which grows: each commit is looked
-    through once. ``target`` is the schema's state with its version."""
+    """The removals between a query's schema and the versions it reads, whose range grows.
+
+    Each commit is read once. ``target`` is the schema's state with its version.
+    """
 
     def __init__(self, log: TableLog, target: tuple[TableState, int]) -> None:
         self._log = log
@@ -55,8 +57,10 @@ class KnownRemovals:
         self._found: tuple[Removal, ...] = ()
 
     async def of(self, first: int, last: int, end: TableState) -> tuple[Removal, ...]:
-        """Those of versions ``first`` to ``last``, whose state is ``end``, and from there to the
-        target on either side; perhaps more."""
+        """Return the removals of versions ``first`` to ``last``, and from there to the target.
+
+        ``end`` is the state at ``last``. May return more.
+        """
         if first < self._low:
             before = await mapping_removals(self._log, first, self._high, self._end)
             self._low, self._found = first, before
@@ -67,18 +71,21 @@ class KnownRemovals:
 
 
 def _was_mapped(state: TableState) -> bool:
-    """Whether the table has or may have had a mapping: removing one leaves its mode, or its
-    feature, or, where the feature is dropped too, the one that guards the log from before that."""
+    """Return whether the table has or may have had a mapping.
+
+    Removing a mapping leaves its mode, or its feature, or, if the feature is dropped too, the one
+    that protects the log from before that.
+    """
     return "delta.columnMapping.mode" in state.metadata.configuration or any(
         supports(state.protocol, feature) for feature in ("columnMapping", "checkpointProtection")
     )
 
 
 def _same_mapping(before: TableState, after: TableState) -> bool:
-    """Whether one mapping reaches from one state to the other, for what is sure.
+    """Return whether one mapping certainly reaches from one state to the other.
 
-    A mapping that is made anew takes the columns' names as physical ones. So a generated one that
-    is there before and after was there all the time.
+    A new mapping uses the columns' names as physical ones. So a generated name that is in both
+    states was there all the time.
     """
     if "none" in (before.mapping, after.mapping):
         return False
@@ -87,5 +94,5 @@ def _same_mapping(before: TableState, after: TableState) -> bool:
 
 
 def _columns(schema: StructType) -> Iterator[tuple[int | None, str]]:
-    """Id and physical name of each column, nested ones too."""
+    """Return the id and physical name of each column, nested ones too."""
     return ((field.field_id, field.physical_name) for field in all_fields(schema))

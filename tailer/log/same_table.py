@@ -1,4 +1,4 @@
-"""Whether a table that is followed is still the same one: not moved away, replaced or restored."""
+"""Whether a followed table is still the same one: not moved away, replaced or restored."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["SameTable", "check_there"]
 
 
 async def check_there(log: TableLog, version: int) -> None:
-    """Raise :class:`TransientError` if a table that was there has no version any more.
+    """Raise :class:`TransientError` if a table that existed has no version any more.
 
-    It was moved away, or its file system is not mounted: then whatever else is missing proves
-    nothing. One that was deleted is waited for as well, for nobody can tell.
+    It was moved away, or its file system is not mounted: then no other missing file proves
+    anything. A deleted table is waited for as well, because it looks the same.
     """
     if not versions_of(await log.files()):
         raise TransientError(
@@ -27,17 +27,20 @@ async def check_there(log: TableLog, version: int) -> None:
 
 
 class SameTable:
-    """Checks of one table, whose last commit that was read is the witness."""
+    """Checks of one table. The witness is the last commit that was read."""
 
     def __init__(self, log: TableLog) -> None:
         self.log = log
 
     async def state_at(self, start: Offset) -> TableState | None:
-        """The state before an offset's version. Raises :class:`OffsetError` for another table."""
+        """Return the state before an offset's version.
+
+        Raises :class:`OffsetError` for another table.
+        """
         try:
             state = await self.log.state_before(start.version)
         except TableError:
-            if start.table_id is not None:  # it has been there
+            if start.table_id is not None:  # the table has existed
                 await check_there(self.log, start.version)
             raise
         if state is not None and start.table_id not in (None, state.table_id):
@@ -49,16 +52,16 @@ class SameTable:
         return state
 
     async def unchanged(self, witness: Commit) -> bool:
-        """Whether the commit read last is still the very same file."""
+        """Return whether the commit read last is still the very same file."""
         try:
             return (await self.log.store.stat(f"{LOG_DIR}/{witness.name}")).tag == witness.tag
         except FileNotFoundError:
             return False
 
     async def check_waiting(self, version: int, witness: Commit | None) -> None:
-        """Make sure, while ``version`` is not there, that it is only not written yet.
+        """Check, while ``version`` does not exist, that it is only not written yet.
 
-        A listing alone proves no loss: some stores' are older than what is there.
+        A listing alone proves no loss: some stores' listings lag behind.
         """
         files = await self.log.files(f"{version:020d}")
         newer = [v for v in versions_of(files) if v > version]
@@ -90,10 +93,10 @@ class SameTable:
                 )
 
     async def check_table(self, commit: Commit, state: TableState | None) -> None:
-        """Make sure that this is still the table we followed, once the commit before is another.
+        """Check that this is still the followed table, after the commit before has changed.
 
-        A new table under the old path may well have more versions than the old one, and its
-        commits need not say whose they are; only its snapshot does.
+        A new table under the old path may well have more versions than the old one, and its commits
+        need not name their table; only its snapshot does.
         """
         try:
             now = (await self.log.snapshot(commit.version)).state
@@ -109,7 +112,7 @@ class SameTable:
             raise self._replaced(commit.version, state.table_id, now.table_id)
 
     def check_id(self, commit: Commit, table_id: str | None) -> None:
-        """Make sure that a commit does not replace the table by one with another id."""
+        """Check that a commit does not replace the table by one with another id."""
         if table_id is not None and commit.after.table_id != table_id:
             raise self._replaced(commit.version, table_id, commit.after.table_id)
 

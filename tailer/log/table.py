@@ -1,6 +1,6 @@
-"""The table's log: its listing, its snapshots and its commits one by one.
+"""The table's log: its listing, its snapshots, and its commits one by one.
 
-How it is followed as it grows is in :mod:`tailer.log.follow`.
+:mod:`tailer.log.follow` follows it as it grows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ U = TypeVar("U")
 class TableLog:
     """The ``_delta_log`` of one table.
 
-    A commit that is half-written is waited for ``torn_commit_max_s`` seconds.
+    A half-written commit is waited for up to ``torn_commit_max_s`` seconds.
     """
 
     def __init__(self, store: Store, *, torn_commit_max_s: float = 10.0) -> None:
@@ -58,7 +58,7 @@ class TableLog:
     # Listing
 
     async def files(self, start_after: str = "") -> list[LogFile]:
-        """The files of the log, by version; other files in the folder are none of them."""
+        """Return the files of the log, by version; other files in the folder are left out."""
         found = []
         async with aclosing(self.store.list(LOG_DIR, start_after)) as listing:
             async for status in listing:
@@ -68,7 +68,7 @@ class TableLog:
         return sorted(found, key=lambda f: (f.version, f.name))
 
     async def _recent_files(self) -> list[LogFile]:
-        """The files from the last known checkpoint on; all of them if that is not to be had."""
+        """Return the files from the last known checkpoint on; all of them if it is unknown."""
         hint = await self._last_checkpoint()
         if hint is not None:
             files = await self.files(f"{hint.version:020d}")
@@ -77,7 +77,7 @@ class TableLog:
         return await self.files()
 
     async def _last_checkpoint(self) -> LastCheckpoint | None:
-        """What ``_last_checkpoint`` says: a hint, and none at all if it can't be trusted."""
+        """Return the content of ``_last_checkpoint``, a hint; None if it can't be trusted."""
         try:
             path = f"{LOG_DIR}/_last_checkpoint"
             data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
@@ -86,7 +86,7 @@ class TableLog:
             return None
 
     async def latest_version(self) -> int:
-        """The newest version. Raises :class:`TableError` if there is no table here."""
+        """Return the newest version. Raises :class:`TableError` if there is no table here."""
         versions = versions_of(await self._recent_files())
         if not versions:
             raise TableError(
@@ -97,13 +97,15 @@ class TableLog:
         return max(versions)
 
     async def earliest_version(self) -> int:
-        """The first commit whose version before can still be built, so that the rows that leave
-        in it can be told."""
+        """Return the first commit whose version before can still be built.
+
+        Its removed rows can then be read.
+        """
         files = await self.files()
         for version in sorted(f.version for f in files if f.kind is LogKind.COMMIT):
             if version == 0 or _buildable(files, version - 1):
                 return version
-        await self.latest_version()  # says so if there is no table at all
+        await self.latest_version()  # raises if there is no table at all
         raise DataLoss(
             "no version's changes can be read: no commit follows a version that can be built",
             table=self.store.root,
@@ -111,7 +113,10 @@ class TableLog:
         )
 
     async def readable_after(self, version: int) -> int:
-        """The first version after this one whose changes can be read; at least the next to come."""
+        """Return the first later version whose changes can be read.
+
+        Without one, return the next version that will appear.
+        """
         files = await self.files()
         for later in sorted(f.version for f in files if f.kind is LogKind.COMMIT):
             if later > version and _buildable(files, later - 1):
@@ -121,10 +126,10 @@ class TableLog:
     # Snapshots
 
     async def snapshot(self, version: int | None = None) -> Snapshot:
-        """The snapshot of a version (None: the newest), without its files.
+        """Return the snapshot of a version (None: the newest), without its files.
 
         Raises :class:`DataLoss` if the version can't be built any more, :class:`CorruptLog` if the
-        log is damaged, :class:`UnsupportedTable` if it asks for more than we read.
+        log is damaged, :class:`UnsupportedTable` if it requires an unsupported feature.
         """
         files = await self._recent_files()
         if version is None:
@@ -138,7 +143,7 @@ class TableLog:
             try:
                 return await self._build(files, version)
             except CorruptLog:
-                # The listing began at the checkpoint that is damaged; an older one may do.
+                # The listing began at the damaged checkpoint; an older one may be whole.
                 return await self._build(await self.files(), version)
         except TableError as e:
             raise self._at(e) from None
@@ -146,12 +151,14 @@ class TableLog:
             raise self._vanished(e) from None
 
     def _vanished(self, e: FileNotFoundError) -> TransientError:
-        """A file of the log was listed and is gone: cleaned up in between, or the listing is old.
-        The next listing tells more."""
+        """Return the error for a file of the log that was listed and is gone.
+
+        It was cleaned up in between, or the listing is old. The next listing shows which.
+        """
         return TransientError(f"{self.store.root}, {e.filename or e}: listed and can't be read")
 
     async def _build(self, files: list[LogFile], version: int) -> Snapshot:
-        """The snapshot, from the first segment among these files that is not damaged."""
+        """Build the snapshot from the first segment among these files that is not damaged."""
         damage: TableError | None = None
         try:
             for segment in segments(files, version):
@@ -173,7 +180,7 @@ class TableLog:
                     f"{self.store.root}: the log's listing ends before version {version}, which is "
                     "there"
                 )
-            await self.latest_version()  # says so if there is no table at all
+            await self.latest_version()  # raises if there is no table at all
             raise TableError(
                 f"there is no version {version}: the newest is {newest}",
                 table=self.store.root,
@@ -181,7 +188,10 @@ class TableLog:
             )
 
     async def has_commit(self, version: int) -> bool:
-        """Whether the commit is there: asked for by itself, for a listing may be older."""
+        """Return whether the commit exists.
+
+        It is looked up by itself, because a listing may be older.
+        """
         return version >= 0 and await self._is_there(commit_name(version))
 
     async def _is_there(self, name: str) -> bool:
@@ -195,7 +205,7 @@ class TableLog:
         reconciliation = Reconciliation()
         for file in reversed(segment.deltas):
             if file.kind is LogKind.COMMIT and file.version == segment.version:
-                # It may be the newest of all, and its writer still at work on it.
+                # It may be the newest commit, with its writer still at work on it.
                 lines, _ = await self._json.whole_lines(file.name, file.version)
             else:
                 lines = await self.lines(file.name)
@@ -214,11 +224,10 @@ class TableLog:
     async def live_files(
         self, snapshot: Snapshot, fields: Sequence[str] = FILES
     ) -> AsyncGenerator[AddFile, None]:
-        """The snapshot's files, streamed: memory grows with the commits after the checkpoint,
-        not with the table. ``fields`` are those that are wanted of the adds of a checkpoint.
+        """Yield the snapshot's files: memory grows with the commits after the checkpoint only.
 
-        None is given before the checkpoint's list is read to its end. Raises as
-        :meth:`whole_way`.
+        ``fields`` are those that are read of a checkpoint's adds. Nothing is yielded before the
+        checkpoint's list is read to its end. Raises the errors of :meth:`whole_way`.
         """
         live = Reconciliation().live
         found = self.live(
@@ -237,11 +246,11 @@ class TableLog:
         of_lines: Callable[[str, Lines], Iterator[T]],
         live: Callable[..., Iterator[U]],
     ) -> AsyncGenerator[list[U], None]:
-        """The snapshot's adds, in lists: those of the newest commits first, then the checkpoint's.
+        """Yield the snapshot's adds, in lists: the newest commits' first, then the checkpoint's.
 
-        ``of_batch`` and ``of_lines`` make actions of what the log has; ``fields`` are read of a
-        checkpoint's. ``live`` leaves out those that are not in the table, as
-        :meth:`Reconciliation.live` does. Raises as :meth:`whole_way`.
+        ``of_batch`` and ``of_lines`` make actions from the log's content; ``fields`` are read of a
+        checkpoint's adds. ``live`` leaves out those that are not in the table, as
+        :meth:`Reconciliation.live` does. Raises the errors of :meth:`whole_way`.
         """
         segment, listed = await self.whole_way(snapshot, fields)
         with closing(listed):
@@ -266,13 +275,15 @@ class TableLog:
     async def whole_way(
         self, snapshot: Snapshot, fields: Sequence[str]
     ) -> tuple[LogSegment, ListedFiles]:
-        """A segment by which the snapshot's files can be told, and its checkpoint's list of them,
-        with these fields of each, which the caller closes. The list is empty without a checkpoint.
+        """Return a segment that gives all the snapshot's files, and its checkpoint's list of them.
 
-        It is the snapshot's own segment, unless its checkpoint is damaged, or has another number
-        of files than its writers counted: then another checkpoint or the commits from the first
-        one on tell. Raises :class:`CorruptLog` where no way is left, :class:`TransientError` if
-        the checkpoint has been cleaned up since the snapshot was read.
+        The list has these ``fields`` of each file, and the caller closes it. It is empty without a
+        checkpoint.
+
+        The segment is the snapshot's, unless its checkpoint is damaged, or has another number of
+        files than its writers counted: then it is another checkpoint's, or the commits from the
+        first one on. Raises :class:`CorruptLog` if no way is left, :class:`TransientError` if the
+        checkpoint has been cleaned up since the snapshot was read.
         """
         refused: TableError | None = None
         async for segment in self._ways(snapshot):
@@ -290,16 +301,17 @@ class TableLog:
                 refused = refused or self._at(e).at(version=checkpoint.version)
             else:
                 return segment, listed
-        assert refused is not None  # the snapshot's own segment is a way
+        assert refused is not None  # the snapshot's segment is a way
         top = snapshot.segment.checkpoint.files[0].name if snapshot.segment.checkpoint else ""
         if not await self._is_there(top):
             raise self._vanished(FileNotFoundError(top))
         raise refused
 
     async def _ways(self, snapshot: Snapshot) -> AsyncGenerator[LogSegment, None]:
-        """The segments that lead to the snapshot: its own, then those of a new listing.
+        """Yield the segments that lead to the snapshot: its segment, then those of a new listing.
 
-        Of a store whose commits are changes that it has found itself, no commits make a snapshot.
+        In a store that derives changes from a server's answers, commits do not add up to a
+        snapshot.
         """
         yield snapshot.segment
         if isinstance(self.store, ChangeSourced):
@@ -312,8 +324,11 @@ class TableLog:
             return
 
     async def _counts(self, version: int, table_id: str) -> dict[str, int]:
-        """How many files the version's checkpoint should list, by the names of the files of the
-        log that say so; a hint that can't be trusted says nothing."""
+        """Return the expected numbers of files in the version's checkpoint.
+
+        They are keyed by the names of the log files that give them; hints that can't be trusted are
+        left out.
+        """
         counts: dict[str, int] = {}
         hint = await self._last_checkpoint()
         if hint is not None and hint.version == version and hint.num_files is not None:
@@ -324,7 +339,7 @@ class TableLog:
         return counts
 
     async def checksum(self, version: int) -> VersionChecksum | None:
-        """What a version's checksum file (``.crc``) says; None without one that can be trusted."""
+        """Return a version's checksum file (``.crc``), parsed; None without a trustworthy one."""
         try:
             path = f"{LOG_DIR}/{version:020d}.crc"
             data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
@@ -333,10 +348,10 @@ class TableLog:
             return None
 
     async def timestamp(self, version: int, snapshot: Snapshot, floor_ms: int | None) -> int:
-        """The timestamp of a version whose snapshot is at hand, in epoch ms.
+        """Return the timestamp of a version with a known snapshot, in epoch ms.
 
-        Its commit may be cleaned away; then what is left tells it: the checkpoint's own
-        modification time. ``floor_ms`` wins where it is given: it is what was said before.
+        If its commit is cleaned up, it is the checkpoint's modification time. ``floor_ms``, if
+        given, takes precedence: it was published before.
         """
         if floor_ms is not None:
             return floor_ms
@@ -351,8 +366,10 @@ class TableLog:
     async def find_files(
         self, version: int, keys: AbstractSet[tuple[str, str]]
     ) -> dict[tuple[str, str], AddFile]:
-        """Those of the snapshot's files that have one of these keys
-        (:func:`tailer.delta.snapshot.file_key`)."""
+        """Return those of the snapshot's files that have one of these keys.
+
+        Keys are those of :func:`tailer.delta.snapshot.file_key`.
+        """
         if not keys:
             return {}
         snapshot = await self.snapshot(version)
@@ -360,9 +377,9 @@ class TableLog:
             return {key: add async for add in files if (key := file_key(add)) in keys}
 
     async def lines(self, name: str) -> Lines:
-        """The lines of a commit, compaction or JSON checkpoint, as often as they are asked for.
+        """Return the lines of a commit, compaction or JSON checkpoint; they can be read repeatedly.
 
-        For whoever hands actions on as they are. Raises FileNotFoundError.
+        For callers that pass actions on unchanged. Raises FileNotFoundError.
         """
         return (await self._json.lines(name))[0]
 
@@ -373,8 +390,11 @@ class TableLog:
     # Commits
 
     async def commit(self, version: int, before: TableState | None, floor_ms: int | None) -> Commit:
-        """One version's commit. ``floor_ms`` is the timestamp of the version before (None if not
-        known). Raises FileNotFoundError if it is not there (yet)."""
+        """Read one version's commit.
+
+        ``floor_ms`` is the timestamp of the version before (None if unknown). Raises
+        FileNotFoundError if it does not exist (yet).
+        """
         name = commit_name(version)
         lines, status = await self._json.whole_lines(name, version)
         try:
@@ -395,8 +415,11 @@ class TableLog:
         )  # fmt: skip
 
     async def actions(self, version: int) -> Iterator[Action]:
-        """All actions of one version's commit, for whoever asks for no state of the table. Raises
-        FileNotFoundError if it is not there, :class:`CorruptLog` if the protocol forbids it."""
+        """Return all actions of one version's commit, for callers that need no state of the table.
+
+        Raises FileNotFoundError if it does not exist, :class:`CorruptLog` if the protocol forbids
+        it.
+        """
         name = commit_name(version)
         lines, _ = await self._json.whole_lines(name, version)
         try:
@@ -406,9 +429,9 @@ class TableLog:
         return read_actions(name, lines())
 
     async def state_before(self, version: int) -> TableState | None:
-        """The state at ``version - 1``; None for version 0.
+        """Return the state at ``version - 1``; None for version 0.
 
-        Where that snapshot can't be built any more but the one of ``version`` can, and its commit
+        If that snapshot can't be built any more but the one of ``version`` can, and its commit
         changes neither protocol nor metadata, the two states are the same.
         """
         if version == 0:
@@ -429,7 +452,7 @@ class TableLog:
 
 
 def versions_of(files: Iterable[LogFile]) -> list[int]:
-    """The versions that exist: a checkpoint proves its version as well as a commit does."""
+    """Return the versions that exist: a checkpoint proves its version as well as a commit does."""
     return [f.version for f in files if f.kind not in (LogKind.COMPACTED, LogKind.CHECKSUM)]
 
 

@@ -1,4 +1,4 @@
-"""The offset store contract: where a feed remembers the next change to read."""
+"""The offset store contract: where a feed stores the next change to read."""
 
 from __future__ import annotations
 
@@ -14,57 +14,62 @@ if typing.TYPE_CHECKING:
 
 __all__ = ["LEASE_S", "OffsetStore", "open_offset_store"]
 
-#: How long a feed on S3 stays its owner's without a word from it, in seconds.
+#: How long, in seconds, a feed on S3 remains its owner's after the owner's last write.
 LEASE_S = 60.0
 
 
 class OffsetStore(typing.Protocol):
     """One feed's saved offset. Only one process at a time holds it.
 
-    A store of one's own derives from this class, which has what most need not think about.
+    A custom store derives from this class, which implements the optional methods.
     """
 
     @property
     def waiting_for(self) -> str | None:
-        """Who holds the offset, while :meth:`acquire` waits for it as a standby; None else."""
+        """The holder of the offset, while :meth:`acquire` waits for it as a standby; else None."""
         return None
 
     async def acquire(self) -> None:
-        """Become the one owner. While another one is, wait for it as a standby, where the store
-        was told to; raise :class:`OffsetError` else. Waiting can be cancelled."""
+        """Become the one owner.
+
+        While another owner exists, wait for it as a standby if the store is configured to, else
+        raise :class:`OffsetError`. Waiting can be cancelled.
+        """
 
     async def check(self) -> None:
-        """Make sure, before a batch is written, that this is the owner still.
+        """Check, before a batch is written, that this is still the owner.
 
         Raises :class:`OffsetError` if another one has taken over, :class:`TransientError` if that
-        can't be told now. Costs nothing while there is no doubt.
+        can't be found out now. Costs nothing while there is no doubt.
         """
         return
 
     async def load(self) -> Offset | None:
-        """The saved offset, None if there is none yet.
+        """Return the saved offset, None if there is none yet.
 
-        Raises :class:`OffsetError` if what is there is damaged: never a guess.
+        Raises :class:`OffsetError` if it is damaged: never guesses.
         """
 
     async def save(self, offset: Offset) -> None:
-        """Save it durably: after this returns, not even a power cut goes back behind it.
+        """Save the offset durably: once this returns, it survives a power cut.
 
         Raises :class:`OffsetError` if another one has taken over.
         """
 
     async def clear(self) -> None:
-        """Forget the saved offset."""
+        """Delete the saved offset."""
 
     async def load_orders(self) -> dict[str, Any]:
-        """What the feed's operator has ordered, as :meth:`save_orders` was given it; empty if
-        nothing was. A store that keeps no orders has none."""
+        """Return the operator's orders, as passed to :meth:`save_orders`; empty if there are none.
+
+        A store that keeps no orders returns none.
+        """
         return {}
 
     async def save_orders(self, orders: dict[str, Any]) -> None:  # noqa: ARG002
-        """Keep what the feed's operator has ordered, a JSON object, beside the offset.
+        """Store the orders of the feed's operator, a JSON object, beside the offset.
 
-        Errors as of :meth:`save`.
+        Raises the errors of :meth:`save`.
         """
         return
 
@@ -81,10 +86,10 @@ def open_offset_store(
     lease_s: float = LEASE_S,
     traffic: Traffic | None = None,
 ) -> OffsetStore:
-    """The offset store of a feed in a local folder or under ``s3://bucket/prefix``.
+    """Return the offset store of a feed in a local folder or under ``s3://bucket/prefix``.
 
     ``options`` are those of the S3 store. ``standby`` waits while another process has the feed
-    instead of refusing; by default on S3 alone. ``traffic`` is told of requests. Raises
+    instead of refusing; by default on S3 alone. ``traffic`` counts requests. Raises
     :class:`ConfigError` for wrong options.
     """
     if "://" in str(address):

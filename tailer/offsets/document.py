@@ -1,4 +1,4 @@
-"""A feed's offset as a JSON document with a checksum, wherever it is kept."""
+"""A feed's offset as a JSON document with a checksum, for any kind of storage."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = [
 FORMAT = 1
 
 
-#: Of a document's name without its ending: with it, no file system's 255 bytes are exceeded.
+#: Most bytes of a document's name without its ending, so that it fits a file system's 255.
 _NAME_BYTES_MAX = 255 - len(".offset.json")
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 def document_name(feed: str) -> str:
-    """The name of a feed's document, without an ending: no two feeds have the same.
+    """Return the name of a feed's document, without an ending; it is unique for each feed.
 
-    A name that would be too long ends with a digest of the feed's, behind a ``~`` that no other
-    has.
+    A name that would be too long ends with a digest of the feed's name, after a ``~``, which no
+    other name contains.
     """
     raw = feed.encode("utf-8", "surrogatepass")
     name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
@@ -42,14 +42,16 @@ def document_name(feed: str) -> str:
 
 
 def older_name(feed: str) -> str | None:
-    """The name that versions up to 0.1 gave the document, where it is another; two feeds could
-    have the same."""
+    """Return the name that versions up to 0.1 gave the document, if it differs.
+
+    Two feeds could have the same.
+    """
     older = re.sub(r"[^A-Za-z0-9._-]", lambda m: f"%{ord(m[0]):02X}", feed)
     return older if older != document_name(feed) else None
 
 
 def is_anothers(text: bytes, feed: str) -> bool:
-    """Whether a document is whole and another feed's. What is damaged may well be this one's."""
+    """Return whether a document is whole and another feed's. A damaged one may be this feed's."""
     try:
         document: dict[str, Any] = json.loads(text)
         checksum = document.pop("checksum")
@@ -59,13 +61,15 @@ def is_anothers(text: bytes, feed: str) -> bool:
 
 
 def to_bytes(document: dict[str, Any]) -> bytes:
-    """The document with its checksum, as one line."""
+    """Return the document with its checksum, as one line."""
     return json.dumps({**document, "checksum": _checksum(document)}).encode() + b"\n"
 
 
 def from_bytes(text: bytes, feed: str, path: str) -> dict[str, Any]:
-    """The document, less its checksum. Raises :class:`OffsetError` if it is not what was written,
-    or another feed's."""
+    """Parse the document, and drop its checksum.
+
+    Raises :class:`OffsetError` if it is damaged, or another feed's.
+    """
     try:
         document: dict[str, Any] = json.loads(text)
         checksum = document.pop("checksum")
@@ -80,7 +84,7 @@ def from_bytes(text: bytes, feed: str, path: str) -> dict[str, Any]:
 
 
 def damaged(feed: str, path: str, what: str) -> OffsetError:
-    """The error of a document that can't be believed."""
+    """Return the error for a damaged document."""
     return OffsetError(
         f"the offset file of feed {feed!r} is damaged: {what}",
         path=path,

@@ -1,4 +1,4 @@
-"""An offset store that keeps its ownership while its feed starts again."""
+"""An offset store that keeps its ownership while its feed restarts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["HeldOffsets"]
 
 
 class HeldOffsets(OffsetStore):
-    """An offset store that stays acquired while its feed starts again, or is paused."""
+    """An offset store that stays acquired while its feed restarts, or is paused."""
 
     def __init__(self, inner: OffsetStore) -> None:
         self.inner = inner
@@ -50,11 +50,11 @@ class HeldOffsets(OffsetStore):
 
     async def save_orders(self, orders: dict[str, Any]) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
-        if self.held:  # else they are kept from when it is
+        if self.held:  # else they are stored once it is held
             await self.inner.save_orders(orders)
 
     async def release(self) -> None:
-        """Not yet: :meth:`give_up` does."""
+        """Do nothing: :meth:`give_up` releases the store."""
 
     async def give_up(self) -> None:
         """Give up ownership."""

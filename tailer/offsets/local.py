@@ -1,8 +1,8 @@
 """Offsets in a local file that survives crashes.
 
-Written to a temporary file, synced, renamed over the old one, and the folder synced: whoever reads
-it sees the old offset or the new one whole. A checksum tells damage, an epoch counts owners, and a
-lock file held for the owner's lifetime keeps a second process out.
+The offset is written to a temporary file, synced, renamed over the old one, and the folder synced:
+a reader sees either the old offset or the new one whole. A checksum detects damage, an epoch counts
+owners, and a lock file, held for the owner's lifetime, keeps a second process out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STANDBY_PAUSE_S = 0.5
 
 
 def _path(folder: Path, name: str) -> Path:
-    """The feed's file: the one that an earlier version made, if it is there."""
+    """Return the feed's file: the one that an earlier version made, if it exists."""
     older = older_name(name)
     if older is not None:
         path = folder / f"{older}.offset.json"
@@ -65,7 +65,7 @@ class LocalOffsetStore(OffsetStore):
         self._waiting_for: str | None = None
         self.epoch = 0
         self._lock: int | None = None
-        # What the document holds besides, as this owner found or wrote it last.
+        # The document's other content, as this owner last read or wrote it.
         self._offset: dict[str, Any] | None = None
         self._orders: dict[str, Any] = {}
         self._damage: OffsetError | None = None
@@ -108,7 +108,7 @@ class LocalOffsetStore(OffsetStore):
         try:
             document = self._read()
         except OffsetError as e:
-            # load() says so; whoever owns the offset may set it anew.
+            # load() raises it; the owner of the offset may set it again.
             document, self._damage = None, e
         document = document or {}
         self.epoch = document.get("epoch", 0) + 1
@@ -172,11 +172,11 @@ class LocalOffsetStore(OffsetStore):
     async def save_orders(self, orders: dict[str, Any]) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
         if self._damage is not None:
-            raise self._damage  # or the file would say, whole again, that there is no offset yet
+            raise self._damage  # or the file would be whole again, without an offset
         await self._save(None, orders)
 
     async def _save(self, offset: dict[str, Any] | None, orders: dict[str, Any] | None) -> None:
-        """Write the document with another offset or other orders; None: as they are."""
+        """Write the document with another offset or other orders; None: unchanged."""
         async with self._writing:
             offset = self._offset if offset is None else offset
             orders = self._orders if orders is None else orders

@@ -1,4 +1,4 @@
-"""Offsets of a feed that is not to be resumed: `tailer tail`."""
+"""Offsets of a feed that is not resumed later: `tailer tail`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MemoryOffsetStore"]
 
 
 class MemoryOffsetStore(OffsetStore):
-    """Remembers the offset as long as the process lives, so that a retry goes on from it."""
+    """Keeps the offset in memory, so that a retry within the process resumes from it."""
 
     def __init__(self) -> None:
         self._offset: Offset | None = None

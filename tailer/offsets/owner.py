@@ -1,17 +1,17 @@
-"""Who holds a lease: a process that others can name, and perhaps see to be dead.
+"""The holder of a lease: a process that others can identify, and perhaps prove to be dead.
 
-A lease of a process that is known to be no more need not be waited for. Two things prove that:
+The lease of a process that is known to have ended need not be waited for. Two things prove it:
 
-* within one pid namespace of one known boot, that no process has its number, or that the one that
-  has it was started at another moment;
-* a lock of the kernel's on a file, which is the process's until its end, whatever that is. Who has
-  the lock knows that every earlier process that had it is dead: so a container that is started
-  again in its own place, where numbers tell nothing, can take up its own lease.
+- within one pid namespace of one known boot: no process has its number, or the one that has it was
+  started at another time;
+- a kernel lock on a file, which the process holds until it ends, in any way. The holder of the
+  lock knows that every earlier holder is dead. So a container that is restarted in place, where
+  process numbers prove nothing, can take its lease back.
 
-A name (a host's, a pod's) proves nothing: two processes may have it at a time. Nor does what can't
-be seen: where the system hides its boot id (``ProcSubset=pid``), two machines look the same, and
-where it hides other users' processes (``hidepid``, ``ProtectProc``), those that live are not in
-``/proc``. Then nobody is taken for dead.
+A name (a host's, a pod's) proves nothing: two processes may have it at a time. Nor does hidden
+information: if the system hides its boot id (``ProcSubset=pid``), two machines look the same, and
+if it hides other users' processes (``hidepid``, ``ProtectProc``), live ones are missing from
+``/proc``. Then no process counts as dead.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tailer.errors import ConfigError, may_heal, out_of_reach
 __all__ = ["describe", "is_dead", "keep_place", "this_process"]
 
 _PROC = Path("/proc")
-#: This process, told from all others that ever have the same place.
+#: Identifies this process among all that ever have the same place.
 _RUN = uuid.uuid4().hex
 
 
 class _Place:
-    """A lock file in a folder of this machine's, which one process at a time has."""
+    """A lock file in a local folder, held by one process at a time."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -51,10 +51,10 @@ class _Place:
         self._name: str | None = None
 
     def name(self) -> str | None:
-        """What names the place, once this process has the lock; from then on to its end.
+        """Return the id of the place once this process has the lock, which it keeps until it ends.
 
-        The file's number is a part of it, for the file may be a copy; so is the boot, for a file
-        server may have given the lock to another machine.
+        The file's number is a part of it, because the file may be a copy; so is the boot, because a
+        file server may have given the lock to another machine.
         """
         if self._name is None and (boot := _boot()):
             try:
@@ -71,7 +71,7 @@ class _Place:
         return self._name
 
     def close(self) -> None:
-        """Leave the place to others."""
+        """Release the place."""
         os.close(self._file)
 
 
@@ -79,19 +79,19 @@ _place: _Place | None = None
 
 
 def keep_place(folder: Path | None) -> None:
-    """Have this process lock a place in a folder, from now to its end; None leaves it.
+    """Lock a place in a folder for the rest of this process; None releases it.
 
     Raises :class:`ConfigError` for a folder that can't be used, :class:`TransientError` for one
-    that can't be now.
+    that can't be used at the moment.
     """
-    global _place  # noqa: PLW0603  # it is the process that has it
+    global _place  # noqa: PLW0603  # the process owns it
     if _place is not None:
         _place.close()
     _place = None if folder is None else _Place(folder)
 
 
 def this_process() -> dict[str, Any]:
-    """This process, for the world: host name and process id, and what makes them certain."""
+    """Describe this process to others: host name and process id, and what proves them."""
     here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "run": _RUN}
     if (machine := _machine()) and (status := _status("self")):
         here |= {"machine": machine, "started": status[1]}
@@ -100,7 +100,7 @@ def this_process() -> dict[str, Any]:
 
 
 def is_dead(owner: dict[str, Any]) -> bool:
-    """Whether that process is known to be no more. False where that can't be known from here."""
+    """Return whether a process is known to have ended. False if that can't be known from here."""
     place = owner.get("place")
     if place and _place and _place.name() == place and owner.get("run") not in (None, _RUN):
         return True
@@ -111,12 +111,12 @@ def is_dead(owner: dict[str, Any]) -> bool:
 
 
 def describe(owner: dict[str, Any]) -> str:
-    """The owner, for messages."""
+    """Return the owner's name for messages."""
     return f"process {owner.get('pid')} on {owner.get('host')}"
 
 
 def _boot() -> str:
-    """What names the running kernel's start; empty where the system does not tell."""
+    """Return the id of the running kernel's boot; empty if the system hides it."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -124,8 +124,10 @@ def _boot() -> str:
 
 
 def _machine() -> str:
-    """What tells the numbers of processes here from those elsewhere: the boot, and the namespaces
-    of process numbers and of clocks. Empty where the system does not tell."""
+    """Return the scope in which process numbers are comparable; empty if the system hides it.
+
+    It consists of the boot, and the namespaces of process numbers and of clocks.
+    """
     boot, namespaces = _boot(), _PROC / "self/ns"
     try:
         numbers = (namespaces / "pid").readlink()
@@ -136,23 +138,23 @@ def _machine() -> str:
 
 
 def _is_gone(pid: int, started: int) -> bool:
-    """Whether no process of this namespace has that number and start."""
+    """Return whether no process of this namespace has that number and start."""
     try:
-        os.kill(pid, 0)  # asks the kernel, which hides nothing from this
+        os.kill(pid, 0)  # asks the kernel, which hides no process from it
     except (ProcessLookupError, OverflowError):
         return True
     except OSError:
-        pass  # it is there, and another user's
+        pass  # it exists, as another user's
     status = _status(str(pid)) if _shows_this_namespace() else None
     if status is None:
         return False
     state, found = status
-    # Z and X: it has ended, and only waits to be seen so by its parent.
+    # Z and X: it has ended, and its parent has not collected it yet.
     return state in "ZX" or found != started
 
 
 def _shows_this_namespace() -> bool:
-    """Whether the numbers in ``/proc`` are those that processes here have."""
+    """Return whether the numbers in ``/proc`` are those of this process's namespace."""
     try:
         return (_PROC / "self").readlink().name == str(os.getpid())
     except OSError:
@@ -160,7 +162,7 @@ def _shows_this_namespace() -> bool:
 
 
 def _status(process: str) -> tuple[str, int] | None:
-    """A process's state and when it was started; None where the system does not show them."""
+    """Return a process's state and start time; None if the system does not show them."""
     try:
         # The name, in brackets, may have spaces in it; the start is the 22nd field of all.
         fields = (_PROC / process / "stat").read_text().rpartition(")")[2].split()

@@ -1,11 +1,11 @@
 """Offsets and leases on S3, by conditional writes.
 
-One object a feed holds its offset, its owner and an epoch that counts owners. Nothing is written
-but on condition that the object is the one seen last: of two processes that both take themselves
-for the owner, one is refused, and stops. The owner writes at least every third of the lease; who
-waits takes the feed over when the object has not changed for a whole lease by the server's clock or
-its own, so that the clocks of the two need not agree; at once, where it sees that the owner has
-died.
+One object per feed holds its offset, its owner and an epoch that counts owners. Every write is
+conditional on the object being the one seen last: of two processes that both believe to be the
+owner, one is refused, and stops. The owner writes at least every third of the lease. A standby
+takes the feed over when the object has not changed for a whole lease, by the server's clock or by
+its own, so that the clocks of the two processes need not agree; or at once, when it sees that the
+owner has died.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tailer.store.traffic import Traffic
 
 __all__ = ["S3OffsetStore"]
 
-#: The part of the lease for which its owner believes in it. Who waits, waits for the whole.
+#: The part of the lease during which its owner trusts it. A standby waits for the whole lease.
 _TRUSTED_PART = 0.8
 #: An ETag that no object has.
 _NO_ETAG = '"00000000000000000000000000000000"'
@@ -50,7 +50,7 @@ _NO_ETAG = '"00000000000000000000000000000000"'
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The object as it was seen: its age in seconds by the server's clock, at least."""
+    """The object as it was seen, with its least age in seconds by the server's clock."""
 
     document: dict[str, Any] | None
     etag: str | None
@@ -66,7 +66,7 @@ class _Seen:
         return 0 if self.document is None else int(self.document["epoch"])
 
 
-#: S3 has no longer keys.
+#: The longest key on S3.
 _KEY_BYTES_MAX = 1024
 
 
@@ -146,7 +146,7 @@ class S3OffsetStore(OffsetStore):
             try:
                 seen = await self._get()
                 if seen.owner is not None and seen.owner.get("id") == self._id:
-                    # Claimed before, and it was the answer that was lost.
+                    # Claimed before; only the answer was lost.
                     await self._check_conditions_hold(seen)
                     return seen
                 if first is None or first.etag != seen.etag:
@@ -156,7 +156,7 @@ class S3OffsetStore(OffsetStore):
                     if claimed is not None:
                         await self._check_conditions_hold(claimed)
                         return claimed
-                    continue  # somebody was faster
+                    continue  # another process was faster
             except TransientError as e:
                 if not self._standby:
                     raise
@@ -173,9 +173,9 @@ class S3OffsetStore(OffsetStore):
             await anyio.sleep(max(0.05, min(left, self._lease_s / 3)))
 
     def _left_s(self, seen: _Seen, since: float) -> float:
-        """How long its owner's lease runs still, as far as one can know, in seconds.
+        """Return how long the owner's lease still runs, as far as known, in seconds.
 
-        ``since`` is when this state was first seen: not every server tells the time.
+        ``since`` is when this state was first seen: not every server sends the time.
         """
         if seen.owner is None or is_dead(seen.owner):
             return 0.0
@@ -183,7 +183,7 @@ class S3OffsetStore(OffsetStore):
         return lease_s - max(seen.age_s, seen.at - since)
 
     async def _claim(self, seen: _Seen) -> _Seen | None:
-        """Make the free object ours; None if it is not free any more."""
+        """Claim the free object; return None if it is no longer free."""
         known = seen.document or {}
         document = self._document(
             epoch=seen.epoch + 1,
@@ -205,7 +205,7 @@ class S3OffsetStore(OffsetStore):
         return {**known, **fields}
 
     async def _check_conditions_hold(self, held: _Seen) -> None:
-        """Refuse a server that lets everyone write: it would let two owners write, too."""
+        """Refuse a server that ignores conditions: it would let two owners write."""
         assert held.document is not None
         if await self._put(held.document, _NO_ETAG) is not None:
             raise OffsetError(
@@ -215,7 +215,7 @@ class S3OffsetStore(OffsetStore):
             )
 
     async def _renew_always(self) -> None:
-        """Write now and then, until the lease is lost."""
+        """Renew the lease regularly, until it is lost."""
         pause = self._lease_s / 3
         while self._lost is None:
             idle = _now() - self._renewed_at
@@ -225,7 +225,7 @@ class S3OffsetStore(OffsetStore):
             try:
                 await self._write()
             except TableError:
-                return  # whoever writes next is told
+                return  # the next writer gets the error
             except TransientError:
                 await anyio.sleep(pause / 4)
 
@@ -233,7 +233,7 @@ class S3OffsetStore(OffsetStore):
         """See :class:`tailer.offsets.OffsetStore`."""
         self._owned()
         if _now() - self._renewed_at > self._lease_s * _TRUSTED_PART:
-            await self._write()  # refused, if another one has taken over meanwhile
+            await self._write()  # refused if another one has taken over meanwhile
 
     def _owned(self) -> _Seen:
         if self._lost is not None:
@@ -250,7 +250,7 @@ class S3OffsetStore(OffsetStore):
                 await self._renewal
             self._renewal = None
         if self._held is not None:
-            # What can't be given up now runs out.
+            # A lease that can't be released now expires.
             with suppress(TransientError, TableError):
                 await self._write(owner=None)
         self._held = None
@@ -294,7 +294,7 @@ class S3OffsetStore(OffsetStore):
         await self._write(orders=orders or None)
 
     async def _write(self, **changes: Any) -> None:
-        """Write the object with some fields changed, on condition that it is ours still."""
+        """Write the object with some fields changed, on condition that it is still this owner's."""
         async with self._writing:
             held = self._owned()
             while True:
@@ -306,8 +306,8 @@ class S3OffsetStore(OffsetStore):
                 if etag is not None:
                     self._held, self._renewed_at = _Seen(document, etag, 0.0, started), started
                     return
-                # Refused: by another owner, or because an earlier write did arrive, and it was
-                # its answer that did not.
+                # Refused: by another owner, or because an earlier write did arrive and only its
+                # answer was lost.
                 seen = await self._get()
                 if (seen.owner or {}).get("id") != self._id or seen.epoch != self.epoch:
                     self._lost = self._taken(seen)
@@ -328,7 +328,7 @@ class S3OffsetStore(OffsetStore):
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[S3Client]:
-        """The client; for the one call, where nothing is acquired."""
+        """Yield the client; without an acquired one, a client for this call only."""
         if self._client is not None:
             yield self._client
             return
@@ -357,7 +357,7 @@ class S3OffsetStore(OffsetStore):
         return _Seen(document, answer.headers.get("etag"), _age_s(answer), now)
 
     async def _prefer(self, client: S3Client, key: str) -> None:
-        """Use the object that an earlier version made, if it is there."""
+        """Use the object that an earlier version made, if it exists."""
         if len(key.encode("utf-8", "surrogatepass")) > _KEY_BYTES_MAX:
             return
         call = Call("get", "GET", self._bucket, key)
@@ -366,9 +366,9 @@ class S3OffsetStore(OffsetStore):
             self._key = key
 
     async def _put(self, document: dict[str, Any], etag: str | None) -> str | None:
-        """Write the object if it is the one with this ETag (None: if there is none).
+        """Write the object if its ETag is this one (None: if it does not exist).
 
-        Returns its new ETag, None if it is another one.
+        Returns the new ETag, None if the condition failed.
         """
         condition = {"If-None-Match": "*"} if etag is None else {"If-Match": etag}
         headers = {"Content-Type": "application/json", **condition}
@@ -384,8 +384,10 @@ class S3OffsetStore(OffsetStore):
 
 
 def _age_s(answer: Answer) -> float:
-    """How long ago the object was written, at least: both headers are the server's, and both cut
-    to whole seconds."""
+    """Return how long ago the object was written, at least.
+
+    Both headers are the server's, and both are cut to whole seconds.
+    """
     try:
         now, then = (parsedate_to_datetime(answer.headers[h]) for h in ("date", "last-modified"))
     except (KeyError, ValueError, TypeError):
@@ -394,6 +396,6 @@ def _age_s(answer: Answer) -> float:
 
 
 def _now() -> float:
-    """Seconds of a clock that runs on while the process is stopped or the machine asleep."""
+    """Return the seconds of a clock that also runs while the process or the machine sleeps."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)

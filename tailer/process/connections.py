@@ -1,8 +1,8 @@
-"""The connections of a server, each watched: what a stranger can hold is bounded.
+"""The connections of a server, with bounds on what an unknown client can hold.
 
-The bounds count before a request has a handler, so before anybody is known: connections (TLS
-handshakes among them), the time until a request is whole, and the bytes and lines of its head and
-body. The bounds are ours, because the releases of aiohttp that are allowed differ in theirs.
+The bounds apply before a request has a handler, and so before any client is authenticated: to
+connections (TLS handshakes among them), the time until a request is whole, and the bytes and lines
+of its head and body. They are set here, because the supported releases of aiohttp differ in theirs.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from anyio.abc import TaskGroup
 
 __all__ = ["SERVER_NAME", "Bounds", "Connection", "Connections", "Watch", "network_of"]
 
-#: A request's line and headers together, and how many lines they are.
+#: Bytes of a request's line and headers together, and their number of lines.
 _HEAD_BYTES_MAX = 32 * 1024
 _HEAD_LINES_MAX = 500
-#: The lines of a request whose body comes in chunks: there may be headers behind it, too.
+#: Lines of a request whose body comes in chunks: there may be headers after it, too.
 _CHUNKED_LINES_MAX = 2000
-#: Beyond the largest body: what the chunks' own lines and requests sent ahead may have.
+#: Bytes beyond the largest body, for the lines of chunks and for requests sent ahead.
 _AHEAD_BYTES_MAX = 64 * 1024
-#: Requests that may lie behind the one that is being answered.
+#: Requests that may wait behind the one being answered.
 _REQUESTS_AHEAD_MAX = 64
-#: So much is parsed before the requests in it are counted.
+#: Bytes that are parsed before the requests in them are counted.
 _PARSED_AT_ONCE_BYTES = 16 * 1024
-#: How long a connection that was refused may take to read why.
+#: How long a refused connection stays open for the client to read the reason.
 _FAREWELL_S = 1.0
-#: Between two tries to accept a connection, and at most between two looks at all of them.
+#: Between two attempts to accept a connection, and the longest time between two checks of all.
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
-#: aiohttp's own clock, which each release starts at another moment, has no say.
+#: Disables aiohttp's timers, which start at different moments in each release.
 _NEVER_S = 30 * 86_400.0
-#: What the header "Server" says.
+#: The value of the header "Server".
 SERVER_NAME = "delta-tailer"
 #: The process has no descriptor left, or the system no memory for one.
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -54,11 +54,11 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What clients may hold.
+    """Limits on what clients may hold.
 
     ``stall_s`` is how long a connection may be without a whole request, and an answer without a
-    byte taken. So many ``connections`` are open at once, and so many ``body_bytes`` are in one
-    request.
+    byte taken by the client. ``connections`` limits the open connections, ``body_bytes`` the body
+    of one request.
     """
 
     stall_s: float = 60.0
@@ -66,26 +66,26 @@ class Bounds:
     body_bytes: int = 64 * 1024
 
     def connections_max(self) -> int:
-        """The connections, but no more than half of the descriptors that the process may have."""
+        """Return the limit of connections, at most half of the process's descriptors."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return self.connections if soft < 0 else max(1, min(self.connections, soft // 2))
 
 
 class Watch:
-    """One connection from its acceptance on: its clock, and what it has sent ahead of an answer."""
+    """One connection from its acceptance on: its clock, and the bytes it has sent ahead."""
 
     def __init__(self, connections: Connections, network: str) -> None:
         self._connections = connections
         self.network = network
         #: The connection's beginning, the end of its last answer, or the first byte after that.
         self.since = connections.now()
-        #: Around the TLS handshake; it is over once there is a transport.
+        #: The scope of the TLS handshake, which is over when there is a transport.
         self.handshake = anyio.CancelScope()
         self.transport: asyncio.Transport | None = None
         self.refused = False
         self._answering = 0
         self._chunked = self._left_over = False
-        self._new = False  # nothing has come since the last answer
+        self._new = False  # no byte has arrived since the last answer
         self._in_head = True
         self._received = self._lines = 0
         self._last = b""
@@ -102,19 +102,19 @@ class Watch:
         return self.since + self._connections.bounds().stall_s
 
     def begin(self, *, chunked: bool) -> None:
-        """A request has its handler now; ``chunked``: its body comes in chunks."""
+        """Record that a request has its handler; ``chunked``: its body comes in chunks."""
         self._answering += 1
         self._in_head = self._new = False
         self._chunked = chunked
         self._unsent = 0
-        if self._left_over:  # what came was of the request before
+        if self._left_over:  # the bytes counted so far belong to the request before
             self._left_over = False
             self._received = self._lines = 0
         if self._too_much():
             self.drop()
 
     def end(self, *, whole: bool) -> None:
-        """The handler is done; ``whole``: the request's body has come to its end."""
+        """Record that the handler is done; ``whole``: the request's body was read to its end."""
         self._answering -= 1
         self.since = self._connections.now()
         self._in_head = self._new = whole
@@ -125,12 +125,12 @@ class Watch:
             self._last = b""
 
     def takes(self, data: bytes) -> bool:
-        """Count what came. False: it was too much, and the connection is refused."""
+        """Count received bytes. If they are too many, refuse the connection and return False."""
         if self._new:
             self._new, self.since = False, self._connections.now()
         if self._in_head:
             if not self._received:
-                data = data.lstrip(b"\r\n")  # empty lines in front of a head are no head
+                data = data.lstrip(b"\r\n")  # empty lines in front of a head do not count
             known, joined = len(self._last), self._last + data
             place = joined.find(b"\n\r\n")
             self._last = joined[-2:]
@@ -157,14 +157,14 @@ class Watch:
             return
         before, self._unsent = self._unsent, self.transport.get_write_buffer_size()
         if self._unsent and (not before or self._unsent < before):
-            self.since = now  # the last answer is still being taken
+            self.since = now  # the client is still reading the last answer
         elif self._received and self._in_head:
             self.refuse(408)
         else:
             self.drop()
 
     def refuse(self, status: int) -> None:
-        """Say what is wrong with a head, unless an answer is still being sent, and close."""
+        """Send a status for a bad head, unless an answer is still being sent, and close."""
         transport = self.transport
         if transport is None or self.refused:
             return
@@ -176,11 +176,11 @@ class Watch:
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nServer: {SERVER_NAME}\r\n"
             "Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
         )
-        # Closed at once, with bytes unread, it would be reset, and the answer lost on the way.
+        # Closing at once, with bytes unread, would reset it, and the answer could be lost.
         asyncio.get_running_loop().call_later(_FAREWELL_S, transport.abort)
 
     def drop(self) -> None:
-        """Close the connection at once, or give up its handshake."""
+        """Close the connection at once, or cancel its handshake."""
         self.refused = True
         if self.transport is None:
             self.handshake.cancel()
@@ -189,7 +189,7 @@ class Watch:
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's side of a connection, under watch."""
+    """aiohttp's request handler for a connection, under watch."""
 
     def __init__(self, watch: Watch, connections: Connections, **more: Any) -> None:
         super().__init__(connections.server, **more)
@@ -213,7 +213,7 @@ class Connection(web.RequestHandler):
             return
         for at in range(0, len(data) or 1, _PARSED_AT_ONCE_BYTES):
             super().data_received(data[at : at + _PARSED_AT_ONCE_BYTES])
-            # Releases of aiohttp from 3.14 on bound it by themselves.
+            # Releases of aiohttp from 3.14 on limit this themselves.
             if len(getattr(self, "_messages", ())) > _REQUESTS_AHEAD_MAX:
                 self.watch.drop()
                 return
@@ -221,7 +221,7 @@ class Connection(web.RequestHandler):
     def handle_error(
         self, request: Any, status: int = 500, exc: Any = None, message: str | None = None
     ) -> web.StreamResponse:
-        """What is no HTTP gets a status and nothing else."""
+        """Answer data that is not HTTP with a status and nothing else."""
         response: web.StreamResponse
         if status >= 500:
             response = super().handle_error(request, status, exc, message)
@@ -232,7 +232,7 @@ class Connection(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **more: Any) -> None:
-        """Mistakes of ours are logged; those of clients are not, for anyone can make them."""
+        """Log errors of this program, but not those of clients, which any client can cause."""
         known = (web.RequestPayloadError, HttpProcessingError, ConnectionError)
         if not isinstance(more.get("exc_info"), known):
             super().log_exception(*args, **more)
@@ -253,11 +253,11 @@ class Connections:
         self._regain()
 
     def now(self) -> float:
-        """The loop's clock."""
+        """Return the time of the loop's clock."""
         return self._loop.time()
 
     def gone(self, watch: Watch) -> None:
-        """A connection has ended; its descriptor is free in a moment."""
+        """Remove a connection that has ended; its descriptor is free soon after."""
         self._open.pop(watch, None)
         if self._reserve is None:
             self._loop.call_soon(self._regain)
@@ -268,7 +268,7 @@ class Connections:
                 self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def spend(self) -> bool:
-        """Close the descriptor that is kept for the time when there is no other."""
+        """Close the reserve descriptor, which is kept for the time when there is no other."""
         if self._reserve is None:
             return False
         os.close(self._reserve)
@@ -276,9 +276,9 @@ class Connections:
         return True
 
     def _make_room(self, after_s: float = 0.0) -> bool:
-        """Close the connection that has waited longest, of the network that has most of them.
+        """Close the connection that has waited longest, of the network with the most connections.
 
-        False: all of them have requests under way, or have waited for less than ``after_s``.
+        Returns False if all have requests under way, or have waited for less than ``after_s``.
         """
         latest = self.now() - after_s
         waiting = [watch for watch in self._open if watch.waiting and watch.since <= latest]
@@ -291,7 +291,7 @@ class Connections:
         return True
 
     async def accept(self, listener: socket.socket, tasks: TaskGroup) -> None:
-        """Take connections in, for ever."""
+        """Accept connections, for ever."""
         while True:
             await self._readable(listener)
             try:
@@ -299,8 +299,8 @@ class Connections:
             except BlockingIOError:
                 continue
             except OSError as e:
-                # Without a descriptor the reserve takes one connection, so that health can be
-                # asked for; then those that wait make room.
+                # Without a descriptor, the reserve accepts one connection, so that health can be
+                # checked; then waiting connections are closed to make room.
                 exhausted = e.errno in _EXHAUSTED
                 if not exhausted or not (self.spend() or self._make_room(_FAREWELL_S)):
                     await asyncio.sleep(_PAUSE_S)
@@ -314,7 +314,7 @@ class Connections:
             tasks.start_soon(self._connect, client, watch)
 
     async def _readable(self, listener: socket.socket) -> None:
-        """Wait for a connection. To try, and to see, takes a descriptor already."""
+        """Wait for a connection without accepting it, which would need a descriptor already."""
         there: asyncio.Future[None] = self._loop.create_future()
 
         def readable() -> None:
@@ -337,7 +337,7 @@ class Connections:
             )  # fmt: skip
 
         try:
-            with watch.handshake, suppress(OSError):  # TLS's errors are of this kind, too
+            with watch.handshake, suppress(OSError):  # TLS errors are OSErrors, too
                 await self._loop.connect_accepted_socket(
                     connection, client, ssl=self._tls,
                     ssl_handshake_timeout=stall_s if self._tls else None,
@@ -348,7 +348,7 @@ class Connections:
                 self.gone(watch)
 
     async def sweep(self) -> None:
-        """Look after the connections, for ever."""
+        """Check the connections regularly, for ever."""
         while True:
             await asyncio.sleep(min(_PAUSE_MAX_S, self.bounds().stall_s / 8))
             now = self.now()
@@ -357,7 +357,7 @@ class Connections:
 
 
 def network_of(address: str | None) -> str:
-    """What clients are told apart by: of IPv6 the /64, for that is what one subscriber has."""
+    """Return the network that identifies a client: of IPv6 the /64, which one subscriber has."""
     try:
         found = ipaddress.ip_address((address or "").partition("%")[0])
     except ValueError:

@@ -16,24 +16,24 @@ _LOGGER = "tailer"
 
 
 class ConsoleFormatter(logging.Formatter):
-    """Lines for people. A name in a message can neither end its line nor steer the terminal."""
+    """Lines for people. A name in a message can neither end its line nor control the terminal."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
-        """The line itself."""
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name in logging
+        """Return the line, with control characters escaped."""
         return printable(super().formatMessage(record))
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's own name
-        """The traceback, set in: none of its lines looks like one of the log."""
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # the name in logging
+        """Return the traceback, indented, so that none of its lines looks like a log line."""
         return "\n".join(f"  {printable(line)}" for line in super().formatException(ei).split("\n"))
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, message, and what was given as ``extra``."""
+    """One JSON object per line: time, level, message, and the fields given as ``extra``."""
 
-    #: What every record has of its own.
+    #: The attributes that every record has.
     _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
     def format(self, record: logging.LogRecord) -> str:
@@ -49,12 +49,12 @@ class _JsonFormatter(logging.Formatter):
         text = json.dumps(line, ensure_ascii=False, default=str)
         if text.isprintable():
             return text
-        # JSON has escapes of its own, so that readers get the very names back.
+        # JSON's escapes, so that readers get the original names back.
         return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def set_up_logs(kind: str, level: str) -> logging.Logger:
-    """The daemon's logger: ``kind`` console or json, from ``level`` on."""
+    """Return the daemon's logger: ``kind`` is console or json, from ``level`` on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if kind == "json" else ConsoleFormatter())
     logger = logging.getLogger(_LOGGER)

@@ -1,7 +1,7 @@
 """The HTTP server beneath the daemon and the sharing server.
 
-What a stranger can hold of it is bounded: see :mod:`tailer.process.connections`. A body is never
-unpacked.
+What an unknown client can hold is limited: see :mod:`tailer.process.connections`. Request bodies
+are never decompressed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailer.process.connections import SERVER_NAME, Bounds, Connection, Connecti
 
 __all__ = ["Bounds", "read_body", "send_chunk", "serve_application"]
 
-#: How long requests under way may take to end when the server does.
+#: How long requests under way may take to end when the server stops.
 _SHUTDOWN_S = 5.0
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -39,8 +39,9 @@ async def serve_application(
 ) -> AsyncIterator[None]:
     """Serve an application while the block runs. Raises OSError if the address can't be bound.
 
-    ``bounds`` are asked for again and again, and may change. ``cancels``: a handler ends when its
-    client goes away. ``shutdown_s``: how long requests under way may go on at the end.
+    ``bounds`` is called repeatedly, and its result may change. ``cancels``: a handler is cancelled
+    when its client disconnects. ``shutdown_s``: how long requests under way may continue at the
+    end.
     """
     app.middlewares.append(_admission(bounds))
     app.on_response_prepare.append(_sign)
@@ -70,7 +71,7 @@ async def serve_application(
 
 
 async def _listening(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of a host."""
+    """Return a listening socket for each address of a host."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -88,7 +89,7 @@ async def _listening(host: str, port: int) -> list[socket.socket]:
 
 
 def _admission(bounds: Callable[[], Bounds]) -> Any:
-    """What looks at each request's head before its handler does."""
+    """Return the middleware that checks each request's head before its handler runs."""
 
     @web.middleware
     async def admitted(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -115,15 +116,15 @@ def _watch_of(request: web.Request) -> Watch:
 
 
 async def _sign(_: web.Request, response: web.StreamResponse) -> None:
-    """Say who we are, and not what we are made of."""
+    """Set the header that names the program, and not its components."""
     response.headers["Server"] = SERVER_NAME
 
 
 async def read_body(request: web.Request) -> bytes:
-    """A request's body.
+    """Read a request's body.
 
-    Raises :class:`aiohttp.web.HTTPException` for one that is too long, that does not come in time,
-    or that is not what its head says.
+    Raises :class:`aiohttp.web.HTTPException` for a body that is too long, does not arrive in time,
+    or contradicts its headers.
     """
     try:
         async with asyncio.timeout_at(_watch_of(request).due):
@@ -135,8 +136,11 @@ async def read_body(request: web.Request) -> bytes:
 
 
 async def send_chunk(response: web.StreamResponse, chunk: bytes, stall_s: float) -> None:
-    """Send some bytes. A client that takes none of them for so long is cut off: it holds a file,
-    a connection and its place among the requests under way."""
+    """Send some bytes.
+
+    A client that takes none of them for ``stall_s`` seconds is disconnected: it holds a file, a
+    connection and a place among the requests under way.
+    """
     try:
         async with asyncio.timeout(stall_s):
             await response.write(chunk)

@@ -1,11 +1,11 @@
 """Signals: one receiver from a process's first moment to its last.
 
-SIGINT and SIGTERM ask a command to end in order; a second SIGINT ends the process at once. SIGHUP
-asks a command that has a configuration to read it again, and ends any other.
+SIGINT and SIGTERM request an orderly end of the command; a second SIGINT ends the process at once.
+SIGHUP makes a command that has a configuration read it again, and ends any other.
 
-What was asked for is noted as soon as :func:`install` has run, while the command is still being
-loaded, too, and stays noted. The handlers are never taken back: between two receivers a signal
-would do what it does by default, which is to kill the process in the middle of its end.
+A signal is recorded from :func:`install` on, even while the command is still being loaded, and the
+record is kept. The handlers are never removed: between two receivers a signal would have its
+default effect, which is to kill the process while it is ending.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ __all__ = [
     "until_stopped",
 ]
 
-#: What shells say of a program that Ctrl-C has ended.
+#: The exit status in shells of a program that Ctrl-C has ended.
 EXIT_INTERRUPTED = 130
 _RECEIVED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Python itself needs some milliseconds for its end.
+#: Python needs some milliseconds for its shutdown.
 _FINISH_S = 30
 
 
 class SignalReceiver:
-    """Notes what signals ask for, and wakes those that wait for it."""
+    """Records what signals request, and wakes the tasks that wait for it."""
 
-    #: The one of this process, once it is installed.
+    #: The receiver of this process, once it is installed.
     installed: ClassVar[SignalReceiver | None] = None
 
     def __init__(self) -> None:
-        #: The signal that asked for the end, if one did.
+        #: The signal that requested the end, if one did.
         self.stopped_by: int | None = None
-        #: Whether a SIGHUP came that nobody has taken up yet.
+        #: Whether a SIGHUP came that is not handled yet.
         self.hangup = False
-        # `nohup` has it so, and then it ends nothing.
+        # `nohup` ignores it, and then it ends nothing.
         self.hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         self._interrupts = 0
         self._waiting: list[Callable[[], None]] = []
-        # The kernel may hand a signal to any thread. Handlers run in the main one, and what it
-        # sleeps in must end for that: asyncio sleeps with this pipe in view.
+        # The kernel may deliver a signal to any thread. Handlers run in the main thread, whose
+        # sleep must end for that: asyncio's sleep includes this pipe.
         self._wake, wakeup = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(wakeup, False)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
     def listen(self) -> None:
-        """Have the signals come here."""
+        """Install this receiver's handlers."""
         for number in _RECEIVED:
             signal.signal(number, self._receive)
 
@@ -67,7 +67,7 @@ class SignalReceiver:
         if number == signal.SIGINT:
             self._interrupts += 1
             if self._interrupts > 1:
-                os._exit(EXIT_INTERRUPTED)  # whatever any thread is doing or waiting for
+                os._exit(EXIT_INTERRUPTED)  # even while threads are working or waiting
         if number == signal.SIGHUP:
             self.hangup = True
         elif self.stopped_by is None:
@@ -76,28 +76,30 @@ class SignalReceiver:
             wake()
 
     def finish(self) -> None:
-        """The command is done, its threads have ended and its status is known, which no signal is
-        to change any more: Python puts the default handlers back before it is gone. Should some
-        library's end take for ever, the process is ended by an alarm."""
+        """Ignore all signals, because the command is done and its exit status must not change.
+
+        Its threads have ended, but Python restores the default handlers before the process is gone.
+        If a library's shutdown takes for ever, an alarm ends the process.
+        """
         for number in _RECEIVED:
             signal.signal(number, signal.SIG_IGN)
         signal.alarm(_FINISH_S)
 
     def must_stop(self, *, on_hangup: bool) -> bool:
-        """Whether the end was asked for; ``on_hangup``: SIGHUP asks for it, too."""
+        """Return whether the end was requested; ``on_hangup``: SIGHUP requests it, too."""
         if on_hangup and self.hangup and not self.hangup_ignored and self.stopped_by is None:
             self.stopped_by = signal.SIGHUP
         return self.stopped_by is not None
 
     async def until(self, asked: Callable[[], bool]) -> None:
-        """Wait until that is so; it is looked at behind each signal."""
-        import asyncio  # on demand: this module is the first that a process loads
+        """Wait until ``asked`` returns True; it is called after each signal."""
+        import asyncio  # on demand: a process loads this module first
 
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop, of another thread, was closed just now
+            with suppress(RuntimeError):  # the loop, of another thread, was just closed
                 loop.call_soon_threadsafe(changed.set)
 
         main = threading.current_thread() is threading.main_thread()
@@ -112,29 +114,31 @@ class SignalReceiver:
             self._waiting.remove(wake)
 
     def _drain(self) -> None:
-        """The bytes only wake; what they stand for was noted by the handler."""
+        """Read the pipe's bytes, which only wake: the handler has recorded the signal."""
         with suppress(BlockingIOError):
             while os.read(self._wake, 4096):
                 pass
 
 
 def install() -> None:
-    """Receive signals from now on, for the life of the process. Called by its main thread, first of
-    all; calling it again changes nothing."""
+    """Receive signals from now on, for the life of the process.
+
+    The main thread calls this before anything else; another call has no effect.
+    """
     if SignalReceiver.installed is None:
         receiver = SignalReceiver.installed = SignalReceiver()
-        atexit.register(receiver.finish)  # the first that is registered runs last
+        atexit.register(receiver.finish)  # the first function that is registered runs last
         receiver.listen()
 
 
 def listen() -> None:
-    """Take the signals back from a library that has its own handlers, if they were received."""
+    """Install the handlers again after a library has set its handlers, if signals are received."""
     if SignalReceiver.installed is not None:
         SignalReceiver.installed.listen()
 
 
 async def stop_asked(*, on_hangup: bool = False) -> None:
-    """Return as soon as a signal asks for the end; never, where none is received."""
+    """Return as soon as a signal requests the end; never, if no signals are received."""
     from anyio import sleep_forever
 
     receiver = SignalReceiver.installed
@@ -145,7 +149,7 @@ async def stop_asked(*, on_hangup: bool = False) -> None:
 
 
 def signalled() -> int | None:
-    """The exit status that the signal which asked for the end stands for; None: there was none."""
+    """Return the exit status for the signal that requested the end; None without one."""
     receiver = SignalReceiver.installed
     return None if receiver is None or receiver.stopped_by is None else 128 + receiver.stopped_by
 
@@ -153,11 +157,11 @@ def signalled() -> int | None:
 async def until_stopped(
     work: Callable[[], Awaitable[None]], on_hangup: Callable[[], Awaitable[None]] | None = None
 ) -> bool:
-    """Run some work to its end, or until a signal asks for that; the work is then cancelled.
+    """Run some work to its end, or until a signal requests the end; the work is then cancelled.
 
-    ``on_hangup`` is what SIGHUP asks for; without it, SIGHUP ends the work, too. Where signals are
-    not received, because another program has called us, the work is just done. Returns whether a
-    signal ended it; work that was asked to end before it began is not begun.
+    ``on_hangup`` handles SIGHUP; without it, SIGHUP ends the work, too. If signals are not
+    received, because another program is the caller, the work just runs. Returns whether a signal
+    ended it; if the end is requested before the work begins, it is not started.
     """
     import anyio
 

@@ -52,7 +52,7 @@ from tailer.sharing.model import (
 __all__ = ["ShareServer"]
 
 _BODY_BYTES_MAX = 1024 * 1024
-#: What is held back of a range's answer, so that an error found early is a status.
+#: Bytes of a range's answer that are held back, so that an early error becomes a status.
 _HOLD_BYTES_MAX = 256 * 1024
 
 Handler = Callable[["_Request"], Awaitable[web.StreamResponse]]
@@ -60,7 +60,7 @@ Handler = Callable[["_Request"], Awaitable[web.StreamResponse]]
 
 @dataclass(slots=True)
 class _Request:
-    """One request and what is learned about it on the way, for the audit log."""
+    """One request, and the facts about it that are collected for the audit log."""
 
     http: web.Request
     endpoint: str
@@ -77,7 +77,7 @@ class _Request:
         return self.name("share"), self.name("schema"), self.name("table")
 
     def count(self, key: str) -> int | None:
-        """A version among the query's parameters."""
+        """Parse a version among the query's parameters."""
         text = self.http.query.get(key)
         if text is None:
             return None
@@ -91,8 +91,10 @@ class _Request:
 
 
 class ShareServer:
-    """The server of one configuration. ``clock`` gives epoch seconds, ``ticks`` seconds that never
-    go back. Close it when done."""
+    """The server of one configuration.
+
+    ``clock`` gives epoch seconds, ``ticks`` seconds that never go back. Close it when done.
+    """
 
     def __init__(
         self,
@@ -114,10 +116,10 @@ class ShareServer:
         self._logger = logging.getLogger("tailer.share")
 
     async def reconfigure(self, config: ShareConfig) -> None:
-        """Go on with another configuration: from now on its shares, grants, limits and times count.
+        """Use another configuration: from now on its shares, grants, limits and times apply.
 
-        Answers under way are finished as they were begun. The address, the public URL, the state
-        folder, the audit log and the key stay those of the start.
+        Answers under way are finished with the old one. The address, the public URL, the state
+        folder, the audit log and the key cannot be changed.
         """
         at_start = self.config
         self.config = replace(
@@ -128,7 +130,7 @@ class ShareServer:
         await self.tables.keep(config.catalog.tables())
 
     def bounds(self) -> Bounds:
-        """What clients may hold before anybody knows who they are."""
+        """Return the limits on what clients may hold before they are authenticated."""
         limits = self.config.limits
         return Bounds(limits.stall_s, limits.connections, _BODY_BYTES_MAX)
 
@@ -138,7 +140,7 @@ class ShareServer:
         self.audit.close()
 
     def application(self) -> web.Application:
-        """The routes, below the prefix of the public URL."""
+        """Return the application with its routes, below the prefix of the public URL."""
         app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._unrouted])
         share = "/shares/{share}"
         schema = share + "/schemas/{schema}"
@@ -176,7 +178,7 @@ class ShareServer:
     async def _unrouted(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Refusals of aiohttp itself (no such route, another method) with the protocol's body."""
+        """Answer aiohttp's refusals (no such route, wrong method) with the protocol's body."""
         try:
             return await handler(request)
         except web.HTTPException as e:
@@ -189,12 +191,12 @@ class ShareServer:
     ) -> web.StreamResponse:
         request = _Request(http, endpoint)
         started = self.ticks()
-        status = 499  # the client went away before it had an answer
+        status = 499  # the client disconnected before it had an answer
         try:
             response = await self._answer(request, handler)
             status = response.status
         except ConnectionError as e:
-            # Of what is under way nothing can be mended: no more is sent, not even an end.
+            # An answer under way can't be repaired: nothing more is sent, not even an end.
             request.facts.setdefault("broken", str(e) or "the connection was lost")
             if http.transport is not None:
                 http.transport.abort()
@@ -216,7 +218,7 @@ class ShareServer:
         except Refusal as refusal:
             return self._refused(request, refusal)
         except TokensUnusable as e:
-            self._logger.error("%s: %s", request.endpoint, e)  # noqa: TRY400  # no bug of ours
+            self._logger.error("%s: %s", request.endpoint, e)  # noqa: TRY400  # no internal error
             mistake = Refusal(500, "INTERNAL_ERROR", "tokens can't be checked at the moment")
             return self._refused(request, mistake)
         except TailerError as e:
@@ -224,19 +226,19 @@ class ShareServer:
             if told.status >= 500:
                 self._logger.warning("%s: %s", request.endpoint, e)
             return self._refused(request, told)
-        except web.HTTPException as e:  # of the body
+        except web.HTTPException as e:  # about the body
             return self._refused(request, Refusal(e.status, "MALFORMED_REQUEST", e.reason))
         except ConnectionError:
             raise
         except Exception:
-            # A mistake of ours: the recipient learns no more than that.
+            # An internal error: the recipient learns no details.
             self._logger.exception("%s failed", request.endpoint)
             mistake = Refusal(500, "INTERNAL_ERROR", "the server made a mistake")
             return self._refused(request, mistake)
 
     def _refused(self, request: _Request, refusal: Refusal) -> web.StreamResponse:
         if request.facts.get("streaming"):
-            # The status is out: all that is left is not to end the stream as if it were whole.
+            # The status is sent: the stream can only be broken, so that it does not look whole.
             raise ConnectionResetError(refusal.body.message)
         request.facts["error"] = refusal.body.error_code
         response = _error(refusal)
@@ -249,7 +251,7 @@ class ShareServer:
         if scheme.lower() == "bearer" and token:
             recipient = self.recipients.authenticate(token.strip())
         if recipient is None:
-            # Guesses are slowed down by where they come from.
+            # Guesses are limited by the network that they come from.
             self.limits.guess(http.remote)
             raise Refusal(401, "UNAUTHENTICATED", "the bearer token is missing, wrong or over")
         return recipient
@@ -455,7 +457,7 @@ def _error(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Respo
 
 
 async def _json_body(http: web.Request) -> Any:
-    """The body as JSON; none at all is ``{}``."""
+    """Parse the body as JSON; an empty one is ``{}``."""
     data = await read_body(http)
     if not data.strip():
         return {}

@@ -1,4 +1,4 @@
-"""The record of who asked what: a line for each request, and a bound on those of strangers."""
+"""The audit log: a line for each request, and a limit on the lines of unknown clients."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from tailer.errors import ConfigError
 
 __all__ = ["SUMMED_S", "Audit"]
 
-#: Of requests without a good token or signature, so many have a line of their own at once, and one
-#: more each so many seconds. The others are counted.
+#: Requests without a valid token or signature that get a line at once, and the seconds after which
+#: one more does. The others are counted.
 _STRANGERS_BURST = 200
 _STRANGERS_EVERY_S = 10.0
 #: How often the counts are written.
 SUMMED_S = 60.0
-#: What a stranger's text may have in a line.
+#: Most characters of an unknown client's text in a line.
 _CHARACTERS_MAX = 200
 
 
 class Audit:
-    """One JSON line for each request: who, what, status and bytes; never a token or signature.
+    """Writes a JSON line for each request: who, what, status and bytes; never a token or signature.
 
-    Strangers can't fill the disk: beyond a rate, their requests are summed up in one line a minute
-    for each endpoint and status, with their number as ``requests``. ``wall`` gives epoch seconds,
-    ``ticks`` seconds that never go back. Raises :class:`ConfigError` for a file that can't be
-    opened. What a full disk does not take goes to the server's log instead: no request is without a
-    record.
+    Unknown clients can't fill the disk: beyond a rate, their requests are summed up in one line a
+    minute for each endpoint and status, with their number as ``requests``. ``wall`` gives epoch
+    seconds, ``ticks`` seconds that never go back. Raises :class:`ConfigError` for a file that can't
+    be opened. Lines that a full disk does not accept go to the server's log, so that every request
+    has a record.
     """
 
     def __init__(self, path: Path, wall: Callable[[], float], ticks: Callable[[], float]) -> None:
@@ -51,15 +51,15 @@ class Audit:
 
     def _opened(self) -> FileIO:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: what the disk did not take must not come again later.
+        # Unbuffered: data that the disk refused must not be written again later.
         return self._path.open("ab", buffering=0)
 
     def reopen(self) -> None:
-        """Go on in the file of that name, which is another one where the old one was moved away."""
+        """Open the file of that name again; it is a new one if the old one was moved away."""
         try:
             file = self._opened()
         except OSError as e:
-            self._logger.error(  # noqa: TRY400  # no bug of ours
+            self._logger.error(  # noqa: TRY400  # no internal error
                 "%s: the audit log can't be opened again (%s), and goes on in the old file",
                 self._path, e.strerror,
             )  # fmt: skip
@@ -81,7 +81,7 @@ class Audit:
         self._write(recipient=recipient, endpoint=endpoint, status=status, **facts)
 
     def sum_up(self, after_s: float = 0.0) -> None:
-        """Write how many requests have no line yet, if the last time was ``after_s`` ago."""
+        """Write the counts of requests without a line, at most every ``after_s`` seconds."""
         now = self._ticks()
         if now - self._summed_at < after_s:
             return
@@ -111,7 +111,7 @@ class Audit:
             self._whole = True
         except OSError as e:
             self._whole = False
-            self._logger.error(  # noqa: TRY400  # no bug of ours
+            self._logger.error(  # noqa: TRY400  # no internal error
                 "%s: the audit log can't be written (%s): %s",
                 self._path, e.strerror, text.decode(),
             )  # fmt: skip

@@ -1,9 +1,9 @@
 """Changes between versions: /changes, and the streaming side of /query.
 
-The work is that of the protocol's change feed ("Add CDC File"): a version with cdc actions is read
-from them alone, any other from its adds and removes with dataChange=true. Which rows of a file
-changed is the client's to find out, from the deletion vectors that travel with the actions. Adds of
-files that are there and removes of files that are not change nothing, and are left out.
+They follow the rules of the protocol's change feed ("Add CDC File"): a version with cdc actions is
+read from them alone, any other from its adds and removes with dataChange=true. The client finds out
+which rows of a file changed, from the deletion vectors in the actions. Adds of files that are
+already in the table and removes of files that are not change nothing, and are left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BATCH = 512
 
 @dataclass(frozen=True, slots=True)
 class ChangesRange:
-    """The parameters of /changes, as they came ("Read Change Data Feed from a Table")."""
+    """The parameters of /changes, unchecked ("Read Change Data Feed from a Table")."""
 
     starting_version: int | None
     starting_timestamp: str | None
@@ -55,7 +55,7 @@ class ChangesRange:
     historical_metadata: bool
 
     async def versions(self, table: SharedTable) -> tuple[int, int]:
-        """First and last version, both inclusive. Raises a :class:`Refusal`."""
+        """Return the first and last version, both inclusive. Raises a :class:`Refusal`."""
         if self.starting_version is None and self.starting_timestamp is None:
             raise invalid("startingVersion or startingTimestamp is missing")
         if self.starting_version is not None and self.starting_timestamp is not None:
@@ -84,7 +84,7 @@ class ChangesRange:
 async def changes_answer(
     table: SharedTable, asked_range: ChangesRange, asked: Capabilities, links: Links
 ) -> Answer:
-    """The change feed of a range of versions."""
+    """Answer with the change feed of a range of versions."""
     if not table.config.cdf:
         raise invalid("the change data feed of this table is not shared")
     first, last = await asked_range.versions(table)
@@ -95,7 +95,7 @@ async def changes_answer(
 async def stream_answer(
     table: SharedTable, body: QueryBody, asked: Capabilities, links: Links
 ) -> Answer:
-    """The files that came and went since startingVersion, with the metadata in between."""
+    """Answer with the files added and removed since startingVersion, and the metadata between."""
     if not table.config.history:
         raise invalid("startingVersion needs a table whose history is shared")
     newest = await table.latest_version()
@@ -108,8 +108,11 @@ async def stream_answer(
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """A walk over versions ``first`` to ``last``. ``feed``: by the change feed's rules, else only
-    files; ``historical``: with the metadata of each version that changes it."""
+    """A walk over versions ``first`` to ``last``.
+
+    ``feed``: by the change feed's rules, else only files; ``historical``: with the metadata of each
+    version that changes it.
+    """
 
     table: SharedTable
     first: int
@@ -123,12 +126,13 @@ class _Walk:
         opening = await self._commit(self.first, before, await self._floor())
         start = opening.after
         form = choose_format(asked, start, end)
-        # One range has one schema, its end's; who replays the log begins with the start's.
+        # One range has one schema, its end's; a client that replays the log begins with the
+        # start's.
         shown, at = (start, self.first) if self.historical else (end, self.last)
         writer = line_writer(self.table, links, form, versioned=True)
         head = writer.protocol(end.protocol)
         sums = None if self.historical else await self.table.sums(at)
-        # A version is told only where the metadata of others may follow.
+        # The version is sent only if metadata of other versions may follow.
         head += writer.metadata(shown, at if self.historical else None, sums)
         chunks = self._chunks(opening, writer, asked, links)
         return Answer(self.first, form, asked.end_of_stream, head, chunks, hold=True)
@@ -160,7 +164,7 @@ class _Walk:
                     then = commit.after, commit.timestamp_ms
                     commit = await self._commit(commit.version + 1, *then)
         except (TailerError, Refusal) as e:
-            # Where the client knows the action, it learns why; else the stream breaks off.
+            # A client that supports the action gets the reason; for others the stream breaks off.
             if asked.end_of_stream and commit is not opening:
                 yield ndjson_line(broken_off(e).to_json())
                 return
@@ -171,7 +175,7 @@ class _Walk:
     async def _version(
         self, commit: Commit, live: LiveFiles, writer: LineWriter, asked: Capabilities
     ) -> AsyncGenerator[bytes, None]:
-        # A feature may have come and gone within the range.
+        # A feature may be added and dropped within the range.
         if choose_format(asked, commit.after) != writer.form and writer.form == "parquet":
             raise invalid(f"version {commit.version} can't be sent in the parquet format")
         changed = commit.header.metadata is not None or commit.header.protocol is not None
@@ -186,7 +190,7 @@ class _Walk:
     def _lines(self, plan: CommitPlan, writer: LineWriter) -> Iterator[bytes]:
         commit = plan.commit
         by_cdc = self.feed and commit.header.cdcs > 0
-        # Readers that take the lines as they come see what leaves before what comes.
+        # Clients that process the lines in order see removed rows before added ones.
         for wanted in ("cdc",) if by_cdc else ("remove", "add"):
             if wanted == "remove" and not commit.header.removes:
                 continue
@@ -208,14 +212,14 @@ def _join(lines: Iterator[bytes]) -> bytes:
 
 
 def _digest(kind: str, values: dict[str, Any]) -> bytes:
-    """What stands for the logical file of an add or remove, given as the log has it."""
+    """Return the digest of the logical file of an add or remove, given as in the log."""
     action = action_of(kind, values)
     assert isinstance(action, AddFile | RemoveFile)
     return file_digest(action)
 
 
 def _completed(remove: dict[str, Any], completions: Completions) -> dict[str, Any]:
-    """A remove with what only the add that it removes can tell (:mod:`tailer.decode.plan`)."""
+    """Complete a remove with fields that only the removed add has (:mod:`tailer.decode.plan`)."""
     action = action_of("remove", remove) if completions else None
     add = completions.get(file_key(action)) if isinstance(action, RemoveFile) else None
     if add is None:

@@ -1,7 +1,7 @@
-"""``CONFIG.toml`` of ``tailer share``: read, checked, and turned into values.
+"""``CONFIG.toml`` of ``tailer share``: read, checked, and converted to values.
 
-Every mistake is one line that names the file, the key and what is allowed. ``${NAME}`` in a string
-is the environment variable NAME, so that secrets stay out of the file.
+Every error is one line that names the file, the key and what is allowed. ``${NAME}`` in a string is
+the environment variable NAME, so that secrets stay out of the file.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from tailer.store.s3.options import is_http_address
 
 __all__ = ["SHARE", "TABLE", "Limits", "ShareConfig", "load_share_config"]
 
-#: S3 takes no signature that is good for longer.
+#: S3 accepts no signature that is valid for longer.
 _URL_TTL_S_MAX = 7 * 86_400
-#: An HMAC key shorter than the hash's half would be the weakest part of a URL.
+#: An HMAC key shorter than half of the hash would be the weakest part of a URL.
 _KEY_BYTES_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one recipient may ask of the server.
+    """Limits on what one recipient may request.
 
-    ``requests_per_s`` on average, ``burst`` at once, ``concurrent`` under way, and ``downloads`` of
-    files besides. A client that takes no byte, or is without a whole request, for ``stall_s``
-    seconds is cut off. ``page_size`` bounds a page of a list. ``connections`` counts all clients.
+    ``requests_per_s`` on average, ``burst`` at once, ``concurrent`` under way, and in addition
+    ``downloads`` of files. A client that takes no byte, or is without a whole request, for
+    ``stall_s`` seconds is disconnected. ``page_size`` limits a page of a list. ``connections``
+    counts all clients.
     """
 
     requests_per_s: float = 50.0
@@ -124,8 +125,8 @@ _OF_THE_DAEMON = ("feeds", "daemon", "store")
 class ShareConfig:
     """A whole configuration. ``address`` is (host, port); ``tls`` (certificate, key) or None.
 
-    ``public_url`` is what clients know the server by, with its prefix and without a slash at the
-    end. ``url_ttl_s`` is how long the URL of a file is good for, in seconds.
+    ``public_url`` is the server's URL for clients, with its prefix and without a slash at the end.
+    ``url_ttl_s`` is how long the URL of a file is valid, in seconds.
     """
 
     path: Path
@@ -147,8 +148,8 @@ class ShareConfig:
 
 
 def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -> ShareConfig:
-    """The configuration in a file. Raises :class:`ConfigError` for the first mistake in it."""
-    # A file may hold feeds as well: `tailer run` reads those, and we leave them alone.
+    """Load the configuration in a file. Raises :class:`ConfigError` for the first error in it."""
+    # A file may configure feeds as well: `tailer run` reads those, and this function ignores them.
     top = Section(path, "", read_document(path, environment, _OF_THE_DAEMON), _TOP)
     share = Section(path, "share", top["share"], SHARE)
     host, port = share["address"]
@@ -182,7 +183,10 @@ def _tls(share: Section, folder: Path) -> tuple[Path, Path] | None:
 
 
 def _key(share: Section, folder: Path) -> bytes | None:
-    """The key that signs URLs and page tokens; None: one is made and kept in the state folder."""
+    """Return the key that signs URLs and page tokens.
+
+    None: a key is generated and kept in the state folder.
+    """
     text: str = share["signing_key"]
     file: str = share["signing_key_file"]
     if text and file:

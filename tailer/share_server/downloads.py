@@ -25,9 +25,9 @@ _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 
 
 def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """(first, last) byte that a Range header asks for, both inclusive; None for the whole file.
+    """Parse a Range header to (first, last) byte, both inclusive; None for the whole file.
 
-    A header that is no single range is passed over, as HTTP has it. Raises a :class:`Refusal`
+    A header that is not a single range is ignored, as HTTP requires. Raises a :class:`Refusal`
     (416) for a range that begins behind the file's end.
     """
     match = _RANGE.fullmatch((header or "").strip())
@@ -48,8 +48,10 @@ def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 def _check_inside(table: SharedTable, where: str) -> None:
-    """Refuse what the log may name and a recipient may not have: a file outside of the shared
-    folders, be it by its name or by a symbolic link on the way."""
+    """Refuse a file outside of the shared folders, which the log may name.
+
+    A symbolic link on the way may lead outside as well.
+    """
     climbs = ".." in where.split("/") or "\x00" in where
     if climbs or not may_be_read(table, where):
         raise not_found("the file")
@@ -65,9 +67,9 @@ def _check_inside(table: SharedTable, where: str) -> None:
 async def send_file(
     request: web.Request, table: SharedTable, where: str, stall_s: float
 ) -> tuple[web.StreamResponse, int]:
-    """Answer with a file or a range of it; returns the response and the bytes sent.
+    """Answer with a file or a range of it; return the response and the bytes sent.
 
-    Raises a :class:`Refusal` for what is not there.
+    Raises a :class:`Refusal` for a file that does not exist.
     """
     try:
         await anyio.to_thread.run_sync(_check_inside, table, where)

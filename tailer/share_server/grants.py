@@ -1,6 +1,6 @@
 """What is shared, and with whom. Names are case-insensitive, and keep the case of the file.
 
-A recipient who lacks a grant sees what one sees who asks for what is not there: nothing.
+A recipient without a grant gets the same answers as for an object that does not exist.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Wrong = Callable[[str, str], ConfigError]
 
 @dataclass(frozen=True, slots=True)
 class TableConfig:
-    """One shared table. ``history``: old versions may be asked for; ``cdf``: its changes may.
+    """One shared table. ``history``: old versions can be requested; ``cdf``: its changes can.
 
-    ``also`` are folders besides the table's own in which its files may lie (shallow clones);
-    ``store`` the options of the store that the table lies in. ``proxy``: files on S3 pass through
-    this server, and are not given out by pre-signed URLs of S3.
+    ``also`` are folders outside the table's in which its files may be (shallow clones); ``store``
+    the options of the table's store. ``proxy``: files on S3 pass through this server, instead of
+    being read by pre-signed URLs of S3.
     """
 
     share: str
@@ -44,7 +44,7 @@ class TableConfig:
         return self.share.lower(), self.schema.lower(), self.name.lower()
 
     def to_wire(self) -> Table:
-        """The table as lists show it; its ids are made from the names, so they stay."""
+        """Return the table as lists show it; its ids come from the names, so they are stable."""
         return Table(
             self.name, self.schema, self.share, _id("share", self.key[:1]), _id("table", self.key)
         )
@@ -56,7 +56,7 @@ def _id(kind: str, names: tuple[str, ...]) -> str:
 
 @dataclass(slots=True)
 class _Node:
-    """A share or a schema, and what is in it: by name without case, in order."""
+    """A share or a schema, and its content: by name without case, in order."""
 
     name: str
     children: dict[str, _Node | TableConfig] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class _Node:
 
     def add(self, name: str, child: _Node | TableConfig, wrong: Wrong) -> None:
         lowered = name.lower()
-        # A dot would make `share.schema.table` of a client's address ambiguous.
+        # A dot would make a client's address `share.schema.table` ambiguous.
         if not name or set(name) & set("./\\") or not name.isprintable():
             raise wrong(
                 "", "has a name that is empty, or has a dot, a slash or a control character"
@@ -83,15 +83,15 @@ class Catalog:
         self._root = _Node("")
 
     def add_share(self, name: str, wrong: Wrong) -> None:
-        """Add a share; ``wrong`` makes the error for a name that collides or is none."""
+        """Add a share; ``wrong`` makes the error for a name that collides or is invalid."""
         self._root.add(name, _Node(name), wrong)
 
     def add_schema(self, share: str, name: str, wrong: Wrong) -> None:
-        """Add a schema to a share that is there."""
+        """Add a schema to an existing share."""
         self._node(share).add(name, _Node(name), wrong)
 
     def add_table(self, table: TableConfig, wrong: Wrong) -> None:
-        """Add a table to a schema that is there."""
+        """Add a table to an existing schema."""
         self._node(table.share, table.schema).add(table.name, table, wrong)
 
     def _node(self, *names: str) -> _Node:
@@ -100,22 +100,22 @@ class Catalog:
         return found
 
     def find(self, *names: str) -> _Node | TableConfig | None:
-        """A share, schema or table by its names; None if there is none."""
+        """Return a share, schema or table by its names; None if it does not exist."""
         node: _Node | TableConfig | None = self._root
         for name in names:
             node = node.children.get(name.lower()) if isinstance(node, _Node) else None
         return node
 
     def children(self, *names: str) -> list[str]:
-        """The names below, without case, in order; for the pages of a list."""
+        """Return the names below, without case, in order; for the pages of a list."""
         node = self.find(*names)
         if not isinstance(node, _Node):
             return []
-        node.order.sort()  # names come once, at the start; a sorted list is sorted at no cost
+        node.order.sort()  # names are only added at the start; sorting a sorted list costs nothing
         return node.order
 
     def tables(self) -> list[TableConfig]:
-        """Every table of every share."""
+        """Return every table of every share."""
         found: list[TableConfig] = []
         stack: list[_Node | TableConfig] = [self._root]
         while stack:
@@ -128,14 +128,14 @@ class Catalog:
 
 
 class Grants:
-    """Who may see what: a recipient's grants are paths of one to three names."""
+    """Which recipient may see what: grants are paths of one to three names."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
         self._granted: dict[str, set[tuple[str, ...]]] = {}
 
     def known(self, recipient: str) -> None:
-        """Take note of a recipient, who may have no grant yet."""
+        """Register a recipient, who may have no grant yet."""
         self._granted.setdefault(recipient, set())
 
     @property
@@ -144,7 +144,10 @@ class Grants:
         return sorted(self._granted)
 
     def add(self, recipient: str, grant: str) -> bool:
-        """Grant ``share``, ``share.schema`` or ``share.schema.table``; False if there is none."""
+        """Grant ``share``, ``share.schema`` or ``share.schema.table``.
+
+        Return False if it does not exist.
+        """
         names = tuple(grant.lower().split("."))
         if len(names) > 3 or self.catalog.find(*names) is None:
             return False
@@ -152,7 +155,7 @@ class Grants:
         return True
 
     def sees(self, recipient: str, *names: str) -> bool:
-        """Whether a share, schema or table is granted, or anything in it is."""
+        """Return whether a share, schema or table is granted, or anything in it is."""
         wanted = tuple(name.lower() for name in names)
         if self.catalog.find(*wanted) is None:
             return False
@@ -162,19 +165,19 @@ class Grants:
         )
 
     def share(self, recipient: str, share: str) -> Share | None:
-        """A share that the recipient sees."""
+        """Return a share that the recipient sees, else None."""
         found = self.catalog.find(share) if self.sees(recipient, share) else None
         return Share(found.name, _id("share", (share.lower(),))) if found else None
 
     def schema(self, recipient: str, share: str, schema: str) -> Schema | None:
-        """A schema that the recipient sees."""
+        """Return a schema that the recipient sees, else None."""
         if not self.sees(recipient, share, schema):
             return None
         above, found = self.catalog.find(share), self.catalog.find(share, schema)
         return Schema(found.name, above.name) if above and found else None
 
     def table(self, recipient: str, share: str, schema: str, table: str) -> TableConfig | None:
-        """A table that the recipient may read."""
+        """Return a table that the recipient may read, else None."""
         if not self.sees(recipient, share, schema, table):
             return None
         found = self.catalog.find(share, schema, table)
@@ -183,8 +186,10 @@ class Grants:
     def after(
         self, recipient: str, parent: tuple[str, ...], last: tuple[str, ...], *, deep: bool
     ) -> list[tuple[str, ...]]:
-        """The paths below ``parent`` that the recipient sees and that come after ``last`` (empty:
-        from the first), in order; ``deep``: the tables of a share, whatever their schema."""
+        """Return the paths below ``parent`` that the recipient sees, after ``last``, in order.
+
+        An empty ``last``: from the first. ``deep``: the tables of a share, in all of its schemas.
+        """
         found: list[tuple[str, ...]] = []
         names = self.catalog.children(*parent)
         first = bisect_right(names, last[0]) if last and not deep else 0

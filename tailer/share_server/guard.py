@@ -1,6 +1,6 @@
-"""Who may ask how often, and what the server counts.
+"""Limits on the requests of each client, and the server's metrics.
 
-Nothing here waits: a request is let in or refused at once.
+Nothing here waits: a request is admitted or refused at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RateLimits", "ShareMetrics"]
 
-#: So many networks are remembered; a forgotten one starts with a full bucket.
+#: Networks that are remembered; a forgotten one starts with a full bucket.
 _STRANGERS_KEPT = 10_000
 
 
@@ -43,14 +43,16 @@ class RateLimits:
         self.limits = limits
         self._clock = clock
         self._recipients: dict[str, _Party] = {}
-        # Anyone can be a stranger: they are forgotten, and never at the expense of a recipient.
+        # Any client can be unknown: such networks are forgotten, recipients never are.
         self._strangers: OrderedDict[str, _Party] = OrderedDict()
         self._downloads: dict[str, int] = {}
 
     @contextmanager
     def admit(self, recipient: str) -> Iterator[None]:
-        """Let a recipient's request in while the block runs. Raises a :class:`Refusal` (429) with
-        the seconds to wait."""
+        """Admit a recipient's request while the block runs.
+
+        Raises a :class:`Refusal` (429) with the seconds to wait.
+        """
         now = self._clock()
         party = self._recipients.setdefault(recipient, _Party(self.limits.burst, now))
         if party.under_way >= self.limits.concurrent:
@@ -63,8 +65,10 @@ class RateLimits:
             party.under_way -= 1
 
     def guess(self, address: str | None) -> None:
-        """Count a bad token or signature. Raises a :class:`Refusal` (429) where there are too many
-        of one network."""
+        """Count a bad token or signature.
+
+        Raises a :class:`Refusal` (429) if one network sends too many.
+        """
         name, now = network_of(address), self._clock()
         party = self._strangers.setdefault(name, _Party(self.limits.burst, now))
         self._strangers.move_to_end(name)
@@ -74,8 +78,11 @@ class RateLimits:
 
     @contextmanager
     def download(self, recipient: str) -> Iterator[None]:
-        """Count a file's download while the block runs. Raises a :class:`Refusal` (429) where a
-        recipient has too many under way: each holds a file and a connection."""
+        """Count a file's download while the block runs.
+
+        Raises a :class:`Refusal` (429) if a recipient has too many under way: each holds a file and
+        a connection.
+        """
         if self._downloads.get(recipient, 0) >= self.limits.downloads:
             raise _too_many("too many downloads are under way", 1.0)
         self._downloads[recipient] = self._downloads.get(recipient, 0) + 1
@@ -98,7 +105,7 @@ def _too_many(what: str, wait_s: float) -> Refusal:
 
 
 class ShareMetrics:
-    """What the server tells Prometheus: by endpoint and status, never by recipient or table."""
+    """The server's metrics for Prometheus: by endpoint and status, never by recipient or table."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         from prometheus_client import Counter, Histogram

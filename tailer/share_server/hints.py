@@ -1,7 +1,7 @@
 """Predicate hints as clients write them: SQL expressions, and JSON trees.
 
-An SQL hint that can't be read is skipped alone, for hints are joined by AND; a JSON tree that can't
-be read is skipped whole ("SQL Expressions for Filtering", "JSON predicates for Filtering").
+An SQL hint that can't be parsed is skipped alone, because hints are joined by AND; a JSON tree that
+can't be parsed is skipped whole ("SQL Expressions for Filtering", "JSON predicates for Filtering").
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Hints", "parse_hints", "parse_json_hint", "parse_sql_hint"]
 
 _DEPTH_MAX = 64
 _HINT_CHARACTERS_MAX = 16_384
-#: Every file is held to every node: hints with more of them are not used.
+#: Every file is checked against every node: hints with more nodes are not used.
 _NODES_MAX = 1000
 _JSON_OPS = {
     "equal": "=",
@@ -44,16 +44,20 @@ _JSON_TYPES = {"bool", "int", "long", "string", "date", "float", "double", "time
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The hints of a query that are understood: SQL's, and the JSON tree. ``whole``: that is all
-    of them."""
+    """The parsed hints of a query: SQL's, and the JSON tree.
+
+    ``whole``: all hints were understood.
+    """
 
     sql: tuple[Node, ...] = ()
     tree: Node | None = None
     whole: bool = True
 
     def of(self, columns: AbstractSet[str]) -> tuple[tuple[Node, ...], bool]:
-        """The predicates about a table with these columns (in lower case), and whether they are
-        all. A tree that names another column is skipped whole."""
+        """Return the predicates about a table with these columns, and whether they are all.
+
+        Columns are in lower case. A tree that names another column is skipped whole.
+        """
         if self.tree is None:
             return self.sql, self.whole
         if not columns_of(self.tree) <= columns:
@@ -62,7 +66,7 @@ class Hints:
 
 
 def parse_hints(sql: Sequence[Any], tree: Any, *, whole: bool = True) -> Hints:
-    """The hints of a query. ``whole`` False: some were not even a list."""
+    """Parse the hints of a query. ``whole`` False: some were not even a list."""
     left = _NODES_MAX
     nodes: list[Node] = []
     for hint in sql:
@@ -79,12 +83,12 @@ def parse_hints(sql: Sequence[Any], tree: Any, *, whole: bool = True) -> Hints:
 
 
 def parse_sql_hint(text: Any) -> Node | None:
-    """One SQL expression; None if it is not understood."""
+    """Parse one SQL expression; None if it is not understood."""
     if not isinstance(text, str) or len(text) > _HINT_CHARACTERS_MAX:
         return None
     try:
         parser = Parser(text)
-        # Which of these is an escape differs between the dialects of clients.
+        # Clients' dialects differ in which of these is an escape.
         texts = [token[1:-1] for kind, token, _ in parser.tokens if kind == "text"]
         if any("'" in text or "\\" in text for text in texts):
             return None
@@ -94,7 +98,7 @@ def parse_sql_hint(text: Any) -> Node | None:
 
 
 def parse_json_hint(text: Any) -> Node | None:
-    """A JSON predicate, as text or already parsed; None if it is not understood."""
+    """Parse a JSON predicate, as text or already decoded; None if it is not understood."""
     try:
         return _tree(json.loads(text) if isinstance(text, str) else text, 0)
     except (NotUnderstood, ValueError, RecursionError):

@@ -1,8 +1,8 @@
 """The lines of an answer: actions of the log in the protocol's parquet and delta formats.
 
-Actions come as the JSON objects of the log, so that the delta format passes on what we do not
-read ourselves (tags, full statistics). What changes on the way is where the bytes are to be had:
-``path`` becomes a URL, and so does the file of a deletion vector.
+Actions are the JSON objects of the log, so that the delta format passes on fields that are not read
+here (tags, full statistics). Only locations change: ``path`` becomes a URL, and so does the file of
+a deletion vector.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tailer.sharing.model import Capabilities, ResponseFormat
 
 __all__ = ["LineWriter", "choose_format", "needs_delta"]
 
-#: What the log's own reading asks for does not reach who is given files.
+#: Features for reading the log do not concern clients, which get files.
 _SERVER_SIDE = {"v2checkpoint", "vacuumprotocolcheck"}
-#: One encoder for all lines: to make it takes as long as to write a line.
+#: One encoder for all lines: creating it takes as long as writing a line.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _IN_COMMIT = {
     "delta.enableInCommitTimestamps",
@@ -40,7 +40,7 @@ _PARQUET_TYPES = {
 
 
 def _asked_of_readers(state: TableState) -> set[str]:
-    """The reader features that a client needs for this table's files, in lower case."""
+    """Return the reader features that a client needs for this table's files, in lower case."""
     found = {
         f.name.lower()
         for f in FEATURES.values()
@@ -64,14 +64,15 @@ def _plain_types(data_type: DataType) -> bool:
 
 
 def needs_delta(state: TableState) -> bool:
-    """Whether the parquet format can't express this version of a table."""
+    """Return whether the parquet format can't express this version of a table."""
     return bool(_asked_of_readers(state)) or not _plain_types(state.schema)
 
 
 def choose_format(asked: Capabilities, *states: TableState) -> ResponseFormat:
-    """The format of an answer about these states ("Delta Sharing Capabilities Header").
+    """Return the format of an answer about these states.
 
-    Raises a :class:`Refusal` where the client takes none that fits, or lacks a reader feature.
+    "Delta Sharing Capabilities Header". Raises a :class:`Refusal` if the client accepts no format
+    that fits, or lacks a reader feature.
     """
     needed = any(needs_delta(state) for state in states)
     chosen = asked.choose(needs_delta=needed)
@@ -96,16 +97,21 @@ def _line(document: dict[str, Any]) -> bytes:
 
 
 def _file_id(root: str, where: str) -> str:
-    """The same for the same file in every answer, also where the table was replaced in between,
-    and telling nothing of where it lies."""
+    """Return a file's id, which does not reveal its location.
+
+    It is the same for the same file in every answer, even if the table was replaced in between.
+    """
     return hashlib.blake2b(f"{root}\0{where}".encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class LineWriter:
-    """Makes lines in one format. ``root`` is the table's address; ``url`` gives the URL of a
-    location, good until ``expires_ms``; ``versioned``: lines carry version and timestamp;
-    ``feed``: the table's change data feed is shared."""
+    """Writes lines in one format.
+
+    ``root`` is the table's address; ``url`` gives the URL of a location, valid until
+    ``expires_ms``; ``versioned``: lines carry version and timestamp; ``feed``: the table's change
+    data feed is shared.
+    """
 
     form: ResponseFormat
     root: str
@@ -115,7 +121,7 @@ class LineWriter:
     feed: bool
 
     def protocol(self, protocol: Protocol) -> bytes:
-        """The first line."""
+        """Return the first line, with the protocol."""
         if self.form == "parquet":
             return _line({"protocol": {"minReaderVersion": 1}})
         values: dict[str, Any] = {
@@ -131,7 +137,7 @@ class LineWriter:
     def metadata(
         self, state: TableState, version: int | None, sums: VersionChecksum | None
     ) -> bytes:
-        """The line of a version's metadata; ``sums`` tell its size where the log has them."""
+        """Return the line of a version's metadata; ``sums`` add its size if the log has them."""
         more: dict[str, Any] = {}
         if self.versioned and version is not None:
             more["version"] = version
@@ -149,8 +155,10 @@ class LineWriter:
     def file(
         self, kind: str, action: dict[str, Any], version: int, timestamp_ms: int, *, snapshot: bool
     ) -> bytes:
-        """The line of an add, remove or cdc action. ``snapshot``: of a table's files rather than
-        of its changes."""
+        """Return the line of an add, remove or cdc action.
+
+        ``snapshot``: of a table's files instead of its changes.
+        """
         where = location(action["path"])
         document: dict[str, Any] = {"id": _file_id(self.root, where)}
         if self.form == "delta":
@@ -190,8 +198,8 @@ class LineWriter:
 
 
 def _metadata(metadata: Metadata) -> dict[str, Any]:
-    # Commits do not travel, and so neither do the timestamps in them: whoever builds a log of what
-    # we send would miss them. A line's own `timestamp` is the one that counts.
+    # Commits are not sent, and so neither are the timestamps in them: a client that builds a log
+    # from these lines would miss them. A line's `timestamp` is the one that counts.
     configuration = {k: v for k, v in metadata.configuration.items() if k not in _IN_COMMIT}
     values: dict[str, Any] = {
         "id": metadata.id,

@@ -1,4 +1,4 @@
-"""The OpenAPI description of the API, which the server ships under ``{prefix}/openapi.json``."""
+"""The OpenAPI description of the API, which the server publishes at ``{prefix}/openapi.json``."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _paths() -> dict[str, Any]:
 
 
 def openapi(public_url: str) -> dict[str, Any]:
-    """The description, with the server's own address."""
+    """Return the description, with the server's public URL."""
     from tailer import __version__
 
     return {

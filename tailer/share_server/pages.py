@@ -1,4 +1,7 @@
-"""Pages of lists: opaque signed tokens that name the last item, so that a list may grow between."""
+"""Pages of lists.
+
+Opaque signed tokens name the last item, so that a list may grow between two pages.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ Path = tuple[str, ...]
 
 
 def max_results(text: str | None, largest: int) -> int:
-    """The page size that a request asks for, at most ``largest``; 0 is allowed.
+    """Return the page size that a request asks for, at most ``largest``; 0 is allowed.
 
-    Raises a :class:`Refusal` for what is not a non-negative Int32.
+    Raises a :class:`Refusal` unless it is a non-negative Int32.
     """
     if text is None:
         return largest
@@ -42,10 +45,11 @@ class Pager:
         after: Callable[[Path], Sequence[Path]],
         item: Callable[[Path], dict[str, Any]],
     ) -> Page:
-        """One page. ``scope`` names the list and the recipient; ``after`` gives the paths that come
-        after one (the empty path: all), and ``item`` what to show of a path.
+        """Return one page.
 
-        Raises a :class:`Refusal` for a token that is not of this list.
+        ``scope`` names the list and the recipient; ``after`` gives the paths after a path (the
+        empty path: all), and ``item`` the item for a path. Raises a :class:`Refusal` for a token
+        that does not belong to this list.
         """
         last: Path = ()
         if token:

@@ -1,11 +1,11 @@
-"""Predicate hints: which files can't have a row that matches.
+"""Predicate hints: finding the files that can't have a matching row.
 
-Hints are best effort, and a client filters again; a file left out by mistake is rows lost. So each
-file is asked what a predicate *may* be for its rows (true, false, null), and is left out only where
-it can't be true. Whatever is not understood may be anything. What statistics prove ("Per-file
-Statistics" of the Delta protocol): strings are cut, timestamps are cut to milliseconds, bounds are
-wide where there are deletion vectors, NaN is in no bound, and a nullCount proves something only at
-0 and at numRecords.
+Hints are best effort, and a client filters again; a file left out by mistake loses rows. For each
+file it is therefore computed what a predicate *may* be for its rows (true, false, null), and the
+file is left out only if it can't be true. A predicate that is not understood may be anything.
+Statistics prove this much ("Per-file Statistics" of the Delta protocol): strings are cut,
+timestamps are cut to milliseconds, bounds are wide if there are deletion vectors, NaN is in no
+bound, and a nullCount proves something only at 0 and at numRecords.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tailer.errors import CorruptLog
 
 __all__ = ["ANYTHING", "FileFacts", "May", "Order", "columns_of", "size_of"]
 
-#: Strings in statistics are cut at 32 characters or more, and a bound may have been made from it.
+#: Strings in statistics are cut at 32 characters or more, and a bound may be the cut string.
 _PREFIX = 32
-#: Digits that a double keeps.
+#: Decimal digits that a double preserves.
 _EXACT_DIGITS = 15
 _INTEGERS = {"byte": 1, "short": 2, "integer": 4, "long": 8}
 
 
 @dataclass(frozen=True, slots=True)
 class May:
-    """What a predicate may be for the rows of a file."""
+    """The possible results of a predicate for the rows of a file."""
 
     true: bool
     false: bool
@@ -51,7 +51,7 @@ _NULL = May(False, False, True)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How a column's values may stand to a literal: which of the three is possible for a row."""
+    """The possible relations of a column's values to a literal: which of the three may occur."""
 
     less: bool
     equal: bool
@@ -63,7 +63,7 @@ class Order:
         return cls(value < literal, value == literal, value > literal)
 
     def may(self, op: str, *, null: bool) -> May:
-        """What a comparison may be; ``null``: whether the column may be null."""
+        """Return the possible results of a comparison; ``null``: whether the column may be null."""
         matches, differs = {
             "=": (self.equal, self.less or self.greater),
             "<>": (self.less or self.greater, self.equal),
@@ -76,7 +76,7 @@ class Order:
 
 
 def columns_of(node: Node) -> set[str]:
-    """The columns that a predicate names, in lower case."""
+    """Return the columns that a predicate names, in lower case."""
     match node:
         case Not(child):
             return columns_of(child)
@@ -86,7 +86,7 @@ def columns_of(node: Node) -> set[str]:
 
 
 def size_of(node: Node) -> int:
-    """How many comparisons and operators a predicate has."""
+    """Return the number of comparisons and operators of a predicate."""
     match node:
         case Not(child):
             return 1 + size_of(child)
@@ -98,7 +98,7 @@ def size_of(node: Node) -> int:
 
 
 class FileFacts:
-    """What the log says of one file's rows: partition values and statistics."""
+    """The log's facts about one file's rows: partition values and statistics."""
 
     def __init__(self, state: TableState, action: dict[str, Any]) -> None:
         self._state = state
@@ -109,7 +109,7 @@ class FileFacts:
 
     @property
     def num_rows(self) -> int:
-        """The file's live rows, as far as the log tells; 0 where it does not."""
+        """The number of live rows by the log; 0 if it is unknown."""
         records = self._statistics().get("numRecords")
         if not isinstance(records, int) or isinstance(records, bool):
             return 0
@@ -118,7 +118,7 @@ class FileFacts:
         return max(0, records - gone) if isinstance(gone, int) else 0
 
     def may(self, node: Node) -> May:
-        """What the predicate may be for this file's rows."""
+        """Return the possible results of the predicate for this file's rows."""
         match node:
             case Not(child):
                 inner = self.may(child)
@@ -143,7 +143,7 @@ class FileFacts:
     def _field(self, name: str) -> StructField | None:
         found = [f for f in self._state.schema if f.name.lower() == name.lower()]
         if len(found) != 1 or "__COLLATIONS" in found[0].metadata:
-            return None  # two columns that differ by case, or an order of strings not known here
+            return None  # two columns that differ by case, or an unknown collation of strings
         return found[0]
 
     def _by_partition(self, node: Comparison | IsNull, field: StructField) -> May:
@@ -161,9 +161,9 @@ class FileFacts:
             return _NULL
         try:
             value = _comparable(partition_scalar(text, field.type).as_py(), field.type.name)
-        except (CorruptLog, OverflowError):  # no such value, or a year that Python does not have
+        except (CorruptLog, OverflowError):  # an invalid value, or a year that Python does not have
             return ANYTHING
-        # A timestamp without a zone is in its writer's, which is not known here.
+        # A timestamp without a zone is in its writer's zone, which is unknown here.
         if value is None or (field.type.name == "timestamp" and not _has_zone(text or "")):
             return ANYTHING
         return Order.of(value, literal).may(node.op, null=False)
@@ -206,14 +206,14 @@ class FileFacts:
 
 
 def _order(literal: Any, low: Any, high: Any, kind: str) -> Order:
-    """How the values between the bounds (None: unknown) may stand to the literal."""
+    """Return how the values between the bounds (None: unknown) may compare with the literal."""
     below = above = True  # may there be a value <= literal, >= literal?
     less = greater = True
     if low is not None:
         less, below = low < literal, low <= literal
     if high is not None:
         if kind == "string":
-            # A bound that was cut stands for everything that begins with it.
+            # A bound that was cut stands for all strings that begin with it.
             cut = len(high) >= _PREFIX
             top, mine = (high[:_PREFIX], literal[:_PREFIX]) if cut else (high, literal)
             greater, above = (mine <= top, mine <= top) if cut else (mine < top, mine <= top)
@@ -226,14 +226,14 @@ def _order(literal: Any, low: Any, high: Any, kind: str) -> Order:
 
 
 def _bound(value: Any, kind: str) -> Any:
-    """A bound of the statistics as a value that compares; None where it proves nothing."""
+    """Convert a bound of the statistics to a comparable value; None if it proves nothing."""
     if kind == "string":
         return value if isinstance(value, str) else None
     if kind in _INTEGERS or kind == "double" or kind.startswith("decimal"):
         if not isinstance(value, int | Decimal) or isinstance(value, bool):
             return None
         if kind.startswith("decimal") and _precision(kind) > _EXACT_DIGITS:
-            return None  # some writers make it a double on the way
+            return None  # some writers convert it to a double on the way
         return float(value) if kind == "double" else Decimal(value)
     try:
         if kind == "date" and isinstance(value, str):
@@ -242,7 +242,7 @@ def _bound(value: Any, kind: str) -> Any:
             moment = dt.datetime.fromisoformat(value)
             if moment.tzinfo is None:
                 moment = moment.replace(tzinfo=dt.UTC)
-            # The last instants of the calendar would run over when the cut is made good.
+            # The last instants of the calendar would overflow when the cut is compensated.
             return moment if 1 < moment.year < 9999 else None
     except ValueError:
         return None
@@ -259,7 +259,7 @@ def _has_zone(text: str) -> bool:
 
 
 def _comparable(value: Any, kind: str) -> Any:
-    """A partition value as what literals of its kind are; None if its order is not known here."""
+    """Convert a partition value to the type of literals; None if its order is unknown here."""
     if kind in _INTEGERS or kind.startswith("decimal"):
         return Decimal(value)
     if kind == "timestamp_ntz" and isinstance(value, dt.datetime):
@@ -268,7 +268,7 @@ def _comparable(value: Any, kind: str) -> Any:
 
 
 def _literal(literal: Literal, kind: str) -> Any:
-    """The literal as a value of the column's type; None where the comparison is not understood."""
+    """Convert the literal to the column's type; None if the comparison is not understood."""
     text = literal.text
     if literal.kind == "number":
         if kind in _INTEGERS or kind.startswith("decimal"):
@@ -295,7 +295,7 @@ def _date(value: str) -> dt.date | None:
 
 
 def _moment(value: str, kind: str) -> dt.datetime | None:
-    """A time that says its zone; without one it would be in a zone that only the client knows."""
+    """Parse a time with a zone; without one it would be in a zone that only the client knows."""
     if not _has_zone(value) or kind != "timestamp":
         return None
     try:
@@ -306,8 +306,11 @@ def _moment(value: str, kind: str) -> dt.datetime | None:
 
 
 def _typed_literal(value: str, value_type: str, kind: str) -> Any:
-    """A literal that says its type. Where that type is narrower than the column's, the
-    column would have to be cast, which can change the order: that proves nothing."""
+    """Parse a literal that has its type.
+
+    If that type is narrower than the column's, the column would have to be cast, which can change
+    the order: that proves nothing.
+    """
     try:
         if value_type in ("int", "long"):
             wide = {"int": 4, "long": 8}[value_type]

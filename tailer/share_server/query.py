@@ -1,4 +1,4 @@
-"""What a table's endpoints answer: versions, metadata, files of a snapshot, and their order.
+"""The answers of a table's endpoints: versions, metadata, and files of a snapshot.
 
 The parameters are checked and the version is found before the first byte is sent; the lines then
 stream as they are found.
@@ -46,10 +46,10 @@ _REFRESHED_MS_MAX = 7 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """How one request's recipient gets at a table's files, all until the same time.
+    """A recipient's access to a table's files in one answer, all until the same time.
 
-    ``now_ms`` and ``expires_ms`` in epoch ms. ``url`` makes the URL of a location. One time for a
-    whole answer keeps the URL of a file the same wherever it occurs: a reader pairs an add with a
+    ``now_ms`` and ``expires_ms`` are in epoch ms. ``url`` makes the URL of a location. One time for
+    a whole answer keeps the URL of a file the same wherever it occurs: a reader pairs an add with a
     remove by it.
     """
 
@@ -65,7 +65,7 @@ class Answer:
     """An answer about a table. ``version`` goes into the header, ``chunks`` are whole lines.
 
     ``head`` lines are known already. With ``hold`` nothing is sent before the first chunks are
-    found: what is wrong with the table then is a status, and not a broken stream.
+    found: an error of the table is then a status, and not a broken stream.
     """
 
     version: int
@@ -91,7 +91,7 @@ class QueryBody:
 
     @classmethod
     def parse(cls, body: Any) -> QueryBody:
-        """Raises a :class:`Refusal` for a body that is malformed; hints never are."""
+        """Parse a body. Raises a :class:`Refusal` if it is malformed; bad hints are ignored."""
         if not isinstance(body, Mapping):
             raise Refusal(400, "MALFORMED_REQUEST", "the body must be a JSON object")
         sql = body.get("predicateHints")
@@ -115,7 +115,7 @@ class QueryBody:
         return found
 
     def check(self) -> None:
-        """Refuse what excludes each other."""
+        """Refuse parameters that exclude each other."""
         given = [
             name
             for name, value in (
@@ -144,7 +144,7 @@ def _count(body: Mapping[str, Any], key: str, largest: int = LONG_MAX) -> int | 
 
 
 def timestamp_of(text: str) -> int:
-    """Epoch ms of a timestamp parameter ("Timestamp Format"). Raises a :class:`Refusal`."""
+    """Parse a timestamp parameter to epoch ms ("Timestamp Format"). Raises a :class:`Refusal`."""
     try:
         return parse_timestamp(text)
     except (ConfigError, OverflowError) as e:
@@ -152,7 +152,7 @@ def timestamp_of(text: str) -> int:
 
 
 async def find_version(table: SharedTable, starting_timestamp: str | None) -> int:
-    """The current version, or the first one at or after a time ("Query Table Version")."""
+    """Return the current version, or the first one at or after a time ("Query Table Version")."""
     if starting_timestamp is None:
         return await table.latest_version()
     if not (table.config.history or table.config.cdf):
@@ -165,7 +165,10 @@ def _no_history(what: str) -> Refusal:
 
 
 def may_be_read(table: SharedTable, where: str) -> bool:
-    """Whether a location lies where this table's files may lie. Its log may name anything."""
+    """Return whether a location is among this table's permitted folders.
+
+    The log may name any location.
+    """
     if ".." in where.split("/"):
         return False
     if not where.startswith("/") and "://" not in where:
@@ -177,7 +180,7 @@ def may_be_read(table: SharedTable, where: str) -> bool:
 def line_writer(
     table: SharedTable, links: Links, form: ResponseFormat, *, versioned: bool
 ) -> LineWriter:
-    """A writer of lines whose URLs name only files of the table."""
+    """Return a writer of lines whose URLs name only files of the table."""
 
     def url(where: str) -> str:
         if not may_be_read(table, where):
@@ -194,8 +197,11 @@ async def metadata_answer(
     asked: Capabilities,
     links: Links,
 ) -> Answer:
-    """Protocol and metadata ("Query Table Metadata"), of the current version unless another one is
-    asked for, as newer clients do. These are two lines, and never a third."""
+    """Answer with protocol and metadata ("Query Table Metadata").
+
+    They are the current version's, unless another one is requested, as newer clients do. The answer
+    is two lines, and never a third.
+    """
     found = await _travelled(table, version, timestamp)
     travels = found is not None
     at = await table.latest_version() if found is None else found
@@ -207,7 +213,7 @@ async def metadata_answer(
 
 
 async def _travelled(table: SharedTable, version: int | None, timestamp: str | None) -> int | None:
-    """The version that ``version`` or ``timestamp`` name; None if neither is given."""
+    """Return the version that ``version`` or ``timestamp`` name; None if neither is given."""
     if version is None and timestamp is None:
         return None
     if not table.config.history:
@@ -225,7 +231,7 @@ async def _travelled(table: SharedTable, version: int | None, timestamp: str | N
 async def query_answer(
     table: SharedTable, body: QueryBody, asked: Capabilities, links: Links
 ) -> Answer:
-    """The files of a snapshot ("Read Data from a Table", without startingVersion)."""
+    """Answer with the files of a snapshot ("Read Data from a Table", without startingVersion)."""
     found = await _travelled(table, body.version, body.timestamp)
     travels = found is not None
     first_ms = links.now_ms
@@ -250,10 +256,10 @@ async def query_answer(
 
 
 def _refresh_token(table: SharedTable, version: int, first_ms: int, links: Links) -> str:
-    """A token for the same version's files, good for as long again as their URLs are.
+    """Return a token for the same version's files, valid for twice as long as their URLs.
 
-    With each use comes another one, but the first of them lets no version be read for longer than a
-    week: a reader is done by then, and old versions need the table's history to be shared.
+    Each use gives another one, but all of them expire a week after the first: a reader is done by
+    then, and old versions need the table's history to be shared.
     """
     until_ms = 2 * links.expires_ms - links.now_ms
     until_ms = min(until_ms, first_ms + _REFRESHED_MS_MAX)
@@ -263,7 +269,7 @@ def _refresh_token(table: SharedTable, version: int, first_ms: int, links: Links
 
 
 def _refreshed(table: SharedTable, token: str, links: Links) -> tuple[int, int]:
-    """(version, time of the first answer) that a refresh token asks for again."""
+    """Return (version, time of the first answer) that a refresh token requests again."""
     try:
         *key, recipient, version, first_ms, until_ms = links.signer.open_token("refresh", token)
     except (Forged, ValueError):
@@ -278,7 +284,7 @@ def _refreshed(table: SharedTable, token: str, links: Links) -> tuple[int, int]:
 async def _files(
     table: SharedTable, snapshot: Snapshot, body: QueryBody, writer: LineWriter, timestamp_ms: int
 ) -> AsyncGenerator[bytes, None]:
-    """The lines of the snapshot's files, in chunks."""
+    """Yield the lines of the snapshot's files, in chunks."""
     selection = _Selection(snapshot, body, writer, timestamp_ms)
     async with aclosing(table.live_files(snapshot)) as batches:
         if selection.is_full():
@@ -293,7 +299,7 @@ async def _files(
 
 @dataclass(slots=True)
 class _Selection:
-    """Which files of a snapshot are sent: hints first, then the limit."""
+    """The selection of a snapshot's files to send: hints first, then the limit."""
 
     snapshot: Snapshot
     body: QueryBody
@@ -301,7 +307,7 @@ class _Selection:
     timestamp_ms: int
     rows: int = field(default=0)
     predicates: tuple[Node, ...] = field(init=False)
-    #: Whether all hints are understood: otherwise no file's rows are sure to match.
+    #: Whether all hints are understood: otherwise no file's rows are certain to match.
     understood: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -323,7 +329,7 @@ class _Selection:
                     "add", action, self.snapshot.version, self.timestamp_ms, snapshot=True
                 )
             )
-            # Rows count towards the limit only where all of them are sure to match.
+            # Rows count towards the limit only if all of them are certain to match.
             counts = self.body.limit is not None and self.understood
             if counts and all(may.certain for may in outcomes):
                 self.rows += facts.num_rows
@@ -333,7 +339,7 @@ class _Selection:
 
 
 def broken_off(error: TailerError | Refusal) -> EndOfStream:
-    """The end of an answer that can't go on: why, and the status that it would have had."""
+    """Return the end of an answer that breaks off: the reason, and its HTTP status."""
     refusal = error if isinstance(error, Refusal) else refusal_of(error)
     return EndOfStream(error=refusal.body.message, error_status=refusal.status)
 
@@ -344,8 +350,10 @@ async def _end(
     chunks: AsyncGenerator[bytes, None],
     refresh_token: str | None,
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks, and the end-of-stream action behind them where the client knows of it: it says
-    that they are whole, or why they are not."""
+    """Yield the chunks, then the end-of-stream action if the client supports it.
+
+    The action confirms that the chunks are whole, or gives the reason why they are not.
+    """
     end = EndOfStream(refresh_token, None, links.expires_ms)
     try:
         async with aclosing(chunks):

@@ -1,8 +1,8 @@
-"""Recipients' tokens: made, hashed, kept in one file, and checked.
+"""Recipients' tokens: generated, hashed, kept in one file, and checked.
 
 Only salted hashes are kept. A token has 256 random bits, so one round of SHA-256 is as good as a
-slow hash: there is nothing to guess. The file is read again whenever it has changed, so that a
-token comes and goes without a restart.
+slow hash: there is nothing to guess. The file is read again whenever it has changed, so that tokens
+are added and revoked without a restart.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Who a request is from, and by which of their tokens."""
+    """The sender of a request, and the token that identified it."""
 
     name: str
     token_id: str
 
 
 def _hash(salt: str, secret: str) -> str:
-    # A header may hold bytes that are no text.
+    # A header may have bytes that are not text.
     return hashlib.sha256(f"{salt}:{secret}".encode(errors="surrogatepass")).hexdigest()
 
 
 class RecipientStore:
     """The token file of a state folder. ``clock`` gives epoch seconds.
 
-    All methods raise :class:`TokensUnusable` where the file or its folder can't be used.
+    All methods raise :class:`TokensUnusable` if the file or its folder can't be used.
     """
 
     def __init__(self, state: Path, clock: Callable[[], float]) -> None:
@@ -68,9 +68,9 @@ class RecipientStore:
         self._tokens: dict[str, Token] = {}
 
     def authenticate(self, bearer: str) -> Recipient | None:
-        """The recipient whose token this is; None for a wrong, revoked or expired one.
+        """Return the recipient whose token this is; None for a wrong, revoked or expired one.
 
-        A stranger's token takes as long as a good one.
+        An unknown token takes as long as a valid one.
         """
         self._refresh()
         prefix, _, rest = bearer.partition("_")
@@ -85,7 +85,7 @@ class RecipientStore:
         return Recipient(token.recipient, token.id)
 
     def is_active(self, recipient: str) -> bool:
-        """Whether any token of the recipient is good now."""
+        """Return whether any token of the recipient is valid now."""
         self._refresh()
         now = self._clock()
         return any(
@@ -94,13 +94,15 @@ class RecipientStore:
         )
 
     def tokens(self) -> list[Token]:
-        """All tokens, the expired ones too."""
+        """Return all tokens, the expired ones too."""
         self._refresh()
         return sorted(self._tokens.values(), key=lambda t: (t.recipient, t.created, t.id))
 
     def new(self, recipient: str, ttl_s: int | None) -> tuple[str, Token]:
-        """Make a token; the secret is returned this once. Older tokens stay good until they expire
-        or are revoked, so that a recipient can change over."""
+        """Create a token; its secret is returned only now.
+
+        Older tokens stay valid until they expire or are revoked, so that a recipient can switch.
+        """
         secret, salt = secrets.token_urlsafe(32), secrets.token_hex(16)
         now = int(self._clock())
         expires = None if ttl_s is None else now + ttl_s
@@ -112,7 +114,7 @@ class RecipientStore:
         return f"{_PREFIX}_{token.id}_{secret}", token
 
     def revoke(self, recipient: str, token_id: str | None) -> int:
-        """Revoke one token of a recipient, or all of them; returns how many."""
+        """Revoke one token of a recipient, or all of them; return their number."""
         with self._changing() as tokens:
             gone = [
                 t.id
@@ -154,7 +156,10 @@ class RecipientStore:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Token]]:
-        """The tokens, to be changed by one process at a time; written whole or not at all."""
+        """Yield the tokens for a change by one process at a time.
+
+        They are written whole or not at all.
+        """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with (self.path.parent / "tokens.lock").open("w") as lock:

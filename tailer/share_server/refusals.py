@@ -1,4 +1,4 @@
-"""Refusals: the protocol's error bodies, and which error of ours becomes which of them."""
+"""Refusals: the protocol's error bodies, and their mapping from this project's errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Refusal", "invalid", "not_found", "refusal_of", "unsupported"]
 
 
 class Refusal(Exception):
-    """An answer that is an error: its status, body, and the seconds to wait where that helps."""
+    """An error answer: its status, body, and the seconds to wait if that helps."""
 
     def __init__(
         self, status: int, code: str, message: str, retry_after_s: float | None = None
@@ -29,22 +29,22 @@ class Refusal(Exception):
 
 
 def invalid(message: str) -> Refusal:
-    """A parameter is wrong, or the table's sharing does not allow it."""
+    """Return the refusal of a parameter that is wrong, or that the table's sharing forbids."""
     return Refusal(400, "INVALID_PARAMETER_VALUE", message)
 
 
 def unsupported(message: str) -> Refusal:
-    """The client, or this server, lacks what the table needs."""
+    """Return the refusal of a table that needs more than the client, or this server, supports."""
     return Refusal(400, "UNSUPPORTED_OPERATION", message)
 
 
 def not_found(what: str) -> Refusal:
-    """There is no such thing, or it is not for this recipient: the two can't be told apart."""
+    """Return the refusal of an object that does not exist or is not granted; both look the same."""
     return Refusal(404, "RESOURCE_DOES_NOT_EXIST", f"{what} does not exist")
 
 
 def refusal_of(error: TailerError) -> Refusal:
-    """The refusal for an error of the reading side. The table's address stays unsaid."""
+    """Return the refusal for a read error. It does not reveal the table's address."""
     match error:
         case TransientError():
             return Refusal(

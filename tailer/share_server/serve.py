@@ -35,7 +35,7 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 async def share(arguments: argparse.Namespace) -> int:
-    """`tailer share CONFIG` and `tailer share token ACTION CONFIG [RECIPIENT]`."""
+    """Run `tailer share CONFIG` or `tailer share token ACTION CONFIG [RECIPIENT]`."""
     words: list[str] = arguments.words
     if words[0] != "token":
         if len(words) != 1:
@@ -49,7 +49,7 @@ async def share(arguments: argparse.Namespace) -> int:
 
 
 async def run_server(config: ShareConfig) -> int:
-    """Serve until SIGINT or SIGTERM, reading the configuration again on SIGHUP; returns 0."""
+    """Serve until SIGINT or SIGTERM, reading the configuration again on SIGHUP; return 0."""
     from tailer.process.serving import serve_application
     from tailer.share_server.app import ShareServer
 
@@ -84,14 +84,13 @@ async def _summing_up(server: ShareServer) -> None:
 
 
 async def _reload(server: ShareServer, context: ssl.SSLContext | None) -> None:
-    """Reopen the audit log and read the configuration again; one with a mistake leaves all as it
-    is."""
+    """Reopen the audit log and read the configuration again; an invalid one changes nothing."""
     logger = _logger()
     server.audit.reopen()
     old = server.config
     try:
         new = await anyio.to_thread.run_sync(load_share_config, old.path)
-        _tls_context(new)  # a certificate that can't be used, and nothing is touched
+        _tls_context(new)  # raises for an unusable certificate, before anything is changed
     except ConfigError as e:
         logger.log(logging.ERROR, "configuration not taken: %s", e)
         return
@@ -130,7 +129,7 @@ def _tls_context(config: ShareConfig) -> ssl.SSLContext | None:
 def manage_tokens(
     config: ShareConfig, action: str, recipient: str | None, token_id: str | None, ttl: str
 ) -> int:
-    """Make, revoke or list tokens; returns the exit status. A running server follows at once."""
+    """Create, revoke or list tokens; return the exit status. A running server follows at once."""
     store = RecipientStore(config.state, time.time)
     if action == "list":
         for token in store.tokens():

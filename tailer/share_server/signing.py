@@ -1,6 +1,7 @@
-"""Signatures: of the URLs under which the server gives out files, and of its opaque tokens.
+"""Signatures: of the URLs of the server's files, and of its opaque tokens.
 
-One key signs all; each kind of signature has a purpose in it, so that none passes for another.
+One key signs all; each kind of signature includes its purpose, so that none is accepted for
+another.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ SIGNATURE_KEY = "X-Amz-Signature"
 
 
 class Forged(Exception):
-    """A signature that is not ours, or no longer good."""
+    """A signature that is not this server's, or has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileClaim:
-    """What a file's URL entitles to: one file of one table, for one recipient, until a time.
+    """The right that a file's URL grants: one file of one table, for one recipient, until a time.
 
     ``location`` as in :func:`tailer.delta.paths.location`; ``expires_ms`` in epoch ms.
     """
@@ -43,7 +44,7 @@ class FileClaim:
 
 
 def signing_key(configured: bytes | None, state: Path) -> bytes:
-    """The configured key, or one that is made once and kept in the state folder.
+    """Return the configured key, or one that is generated once and kept in the state folder.
 
     Raises :class:`ConfigError` if it can be neither read nor written.
     """
@@ -94,19 +95,19 @@ class Signer:
         return hmac.digest(self._keys[purpose], text.encode(errors="surrogatepass"), "sha256")
 
     def token(self, purpose: str, value: Any) -> str:
-        """An opaque token (``page`` or ``refresh``) that brings a JSON value back."""
+        """Return an opaque token (``page`` or ``refresh``) that contains a JSON value."""
         body = _encode(json.dumps(value, separators=(",", ":")).encode())
         return f"{body}.{_encode(self._mac(purpose, body))}"
 
     def open_token(self, purpose: str, token: str) -> Any:
-        """The value in a token. Raises :class:`Forged` for one that is not ours."""
+        """Return the value in a token. Raises :class:`Forged` if it is not this server's."""
         body, _, mac = token.partition(".")
         if not hmac.compare_digest(_decode(mac), self._mac(purpose, body)):
             raise Forged("it is not one of ours")
         return json.loads(_decode(body))
 
     def url(self, claim: FileClaim) -> str:
-        """The URL of a file. The same claim gives the same URL."""
+        """Return the URL of a file. The same claim gives the same URL."""
         values = [*claim.table, claim.location, claim.recipient, claim.expires_ms]
         body = _encode(self._encoder.encode(values).encode())
         name = quote(claim.location.rsplit("/", 1)[-1], safe="")
@@ -114,9 +115,9 @@ class Signer:
         return f"{self._base}/files/{body}/{name}?{_query(claim, mac)}"
 
     def open_url(self, body: str, name: str, query: str, now_ms: float) -> FileClaim:
-        """What a URL entitles to. ``name`` as in the URL, decoded; ``query`` as it stands there.
+        """Return the claim in a URL. ``name`` is decoded; ``query`` is as it stands in the URL.
 
-        Raises :class:`Forged` if any part of it was changed or added, or its time is over.
+        Raises :class:`Forged` if any part of it was changed or added, or it has expired.
         """
         expected = self._mac("file", f"{body}/{quote(name, safe='')}").hex()
         signature = query.rpartition("=")[2]

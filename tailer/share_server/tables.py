@@ -1,5 +1,4 @@
-"""One shared table: its log, the snapshots that were asked for lately, and its files as the log
-has them."""
+"""One shared table: its log, the snapshots requested lately, and its files as the log has them."""
 
 from __future__ import annotations
 
@@ -28,16 +27,16 @@ from tailer.store import LOG_DIR, Store, open_store
 
 __all__ = ["SharedTable", "Tables", "missing_commit", "raw_actions"]
 
-#: So many snapshots of a table are kept: the newest, and what time travel asks for.
+#: Snapshots that are kept of a table: the newest, and those requested by time travel.
 _SNAPSHOTS_KEPT = 8
-#: So many sets of live files, each at the version where a client's last range has ended.
+#: Sets of live files that are kept, each at the version where a client's last range ended.
 _LIVE_KEPT = 2
 
 FileAction = tuple[str, dict[str, Any]]
 
 
 def raw_actions(name: str, lines: Lines) -> Iterator[FileAction]:
-    """(kind, JSON object) of the adds, removes and cdc actions of a JSON file of the log."""
+    """Yield (kind, JSON object) of the adds, removes and cdc actions of a JSON file of the log."""
     for line in lines():
         if not line.strip():
             continue
@@ -52,24 +51,24 @@ def raw_actions(name: str, lines: Lines) -> Iterator[FileAction]:
 
 
 class SharedTable:
-    """A table that is shared. ``store`` may be shared with nobody: its owner closes it."""
+    """A shared table. Its creator closes ``store``, which no other object uses."""
 
     def __init__(self, config: TableConfig, store: Store) -> None:
         self.config = config
         self.store = store
         self.users = 0
-        # A reader waits for nobody: a commit that is half-written is the version before, for now.
+        # Readers do not wait for writers: a half-written commit counts as not written yet.
         self.log = TableLog(store, torn_commit_max_s=0.5)
         self._snapshots: OrderedDict[int, tuple[object, Snapshot]] = OrderedDict()
         self._reading = anyio.Lock()
         self._live: list[LiveFiles] = []
 
     async def latest_version(self) -> int:
-        """The newest version, by one listing."""
+        """Return the newest version, by one listing."""
         return await self.log.latest_version()
 
     async def snapshot(self, version: int) -> Snapshot:
-        """The snapshot of a version, from memory where its commit file is still the same."""
+        """Return the snapshot of a version, from memory if its commit file is unchanged."""
         identity = await self._identity(version)
         kept = self._snapshots.get(version)
         if kept is not None and kept[0] == identity:
@@ -87,8 +86,11 @@ class SharedTable:
 
     @contextmanager
     def following(self, version: int) -> Generator[LiveFiles]:
-        """The table's files, for one walk over the commits from that version on. Who asks for the
-        versions that follow an earlier range goes on with what was read for that one."""
+        """Yield the table's files, for one walk over the commits from that version on.
+
+        A client that requests the versions after an earlier range reuses what was read for that
+        one.
+        """
         fit = next((f for f in self._live if f.version in (version - 1, version)), None)
         if fit is not None:
             self._live.remove(fit)
@@ -98,7 +100,7 @@ class SharedTable:
             self._live = [*self._live, live][-_LIVE_KEPT:]
 
     async def _identity(self, version: int) -> object:
-        """What differs if another table took this one's place; None where the commit is gone."""
+        """Return an identity that changes with the table; None if the commit is gone."""
         try:
             status = await self.store.stat(f"{LOG_DIR}/{version:020d}.json")
         except FileNotFoundError:
@@ -106,16 +108,16 @@ class SharedTable:
         return status.size, status.mtime_ms, status.tag
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
-        """What makes URLs of the store's own; None where this server gives the files out."""
+        """Return a function that makes URLs of the store; None if this server serves the files."""
         presigner = None if self.config.proxy else getattr(self.store, "presigner", None)
         return await presigner(at, ttl_s) if presigner is not None else None
 
     async def sums(self, version: int) -> VersionChecksum | None:
-        """What the log says of the version's size; None if it does not."""
+        """Return the version's checksum file, with its size; None without one."""
         return await self.log.checksum(version)
 
     async def timestamp(self, version: int, snapshot: Snapshot) -> int:
-        """The version's timestamp in epoch ms, as the history of the table has it."""
+        """Return the version's timestamp in epoch ms, as in the history of the table."""
         state = snapshot.state
         since = enablement(state.protocol, state.metadata)
         in_commit = since is not None and version >= since[0]
@@ -123,7 +125,7 @@ class SharedTable:
         return await self.log.timestamp(version, snapshot, floor)
 
     async def times(self) -> dict[int, int]:
-        """The modification times of all commits, made to rise, by version."""
+        """Return the modification times of all commits by version, raised to increase."""
         rising: dict[int, int] = {}
         before: int | None = None
         for version, file in commits_of(await self.log.files()).items():
@@ -132,7 +134,7 @@ class SharedTable:
         return rising
 
     def live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """The snapshot's adds as the log has them, in lists (:meth:`TableLog.live`)."""
+        """Yield the snapshot's adds as the log has them, in lists (:meth:`TableLog.live`)."""
         return self.log.live(
             snapshot,
             AS_LOGGED,
@@ -146,22 +148,27 @@ def _live(
     reconciliation: Reconciliation, actions: Iterator[FileAction], *, remember: bool = True
 ) -> Iterator[dict[str, Any]]:
     for kind, values in actions:
-        # Whether a file is live is told by its path and vector; its statistics cost most to read.
+        # Path and vector decide whether a file is live; its statistics are the most expensive to
+        # read.
         action = action_of(kind, {k: v for k, v in values.items() if k != "stats"})
         if action is not None and any(reconciliation.live([action], remember=remember)):
             yield values
 
 
 class Tables:
-    """The tables that are open, opened on demand, and closed when they are no longer configured
-    and nobody uses them any more."""
+    """The open tables.
+
+    They are opened on demand, and closed when they are no longer configured and no longer in use.
+    """
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str, str], SharedTable] = {}
 
     def take(self, config: TableConfig) -> SharedTable:
-        """The table of a configuration, to be given back. Raises :class:`ConfigError` if no store
-        serves it."""
+        """Return the table of a configuration; :meth:`give_back` returns it.
+
+        Raises :class:`ConfigError` if no store serves it.
+        """
         table = self._open.get(config.key)
         if table is None:
             store = open_store(config.location, config.store)
@@ -170,13 +177,13 @@ class Tables:
         return table
 
     async def give_back(self, table: SharedTable) -> None:
-        """Say that a table is no longer used."""
+        """Record that a table is no longer used."""
         table.users -= 1
         if not table.users and self._open.get(table.config.key) is not table:
             await table.store.aclose()
 
     async def keep(self, configs: Iterable[TableConfig]) -> None:
-        """Close the tables that are none of these, now or when they are given back."""
+        """Close the tables that are not among these, now or when they are given back."""
         wanted = {config.key: config for config in configs}
         for key, table in list(self._open.items()):
             if wanted.get(key) != table.config:
@@ -185,10 +192,10 @@ class Tables:
                     await table.store.aclose()
 
     async def aclose(self) -> None:
-        """Close all."""
+        """Close all tables."""
         await self.keep(())
 
 
 def missing_commit(version: int) -> TableError:
-    """The error for a commit that the log no longer has."""
+    """Return the error for a commit that the log no longer has."""
     return TableError(f"version {version} is no longer in the table's log")

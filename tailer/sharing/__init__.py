@@ -1,1 +1,1 @@
-"""Delta Sharing, both ways: a client that reads shared tables, a server that shares them."""
+"""Delta Sharing, as client and server: reading shared tables, and sharing them."""

@@ -1,8 +1,8 @@
-"""The lines of an answer, in both response formats, as one kind of value: Delta's own actions.
+"""The lines of an answer, in both response formats, as one kind of value: Delta's actions.
 
-"API Response Format in Delta" wraps actions; "API Response Format in Parquet" has objects of its
-own, which are translated. URLs change from answer to answer, so the actions name files by what
-stays: ``data/`` and the file's id, ``dv/`` and the deletion vector file's id.
+"API Response Format in Delta" wraps actions; "API Response Format in Parquet" has other objects,
+which are translated. URLs change from answer to answer, so the actions name files by stable ids:
+``data/`` and the file's id, ``dv/`` and the deletion vector file's id.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Line", "MetadataLine", "ProtocolLine", "SharedFile", "read_line"]
 
 @dataclass(frozen=True, slots=True)
 class ProtocolLine:
-    """The table's protocol as a Delta action's value, from ``version`` on where that is said."""
+    """The table's protocol as a Delta action's value, from ``version`` on if the line has one."""
 
     protocol: dict[str, Any]
     version: int | None = None
@@ -29,7 +29,7 @@ class ProtocolLine:
 
 @dataclass(frozen=True, slots=True)
 class MetadataLine:
-    """The table's metadata as a Delta action's value, from ``version`` on where that is said."""
+    """The table's metadata as a Delta action's value, from ``version`` on if the line has one."""
 
     metadata: dict[str, Any]
     version: int | None = None
@@ -37,12 +37,12 @@ class MetadataLine:
 
 @dataclass(frozen=True, slots=True)
 class SharedFile:
-    """One file of an answer, as a Delta action whose paths are stable, and its URLs.
+    """One file of an answer, as a Delta action with stable paths, and its URLs.
 
     ``kind`` and ``action`` are the Delta action's; ``location`` and ``dv_location`` name the data
     file and its deletion vector file (None: there is none, or it is inline). ``version`` and
-    ``timestamp_ms`` are those of the commit, where the answer says them; ``expires_ms`` is when
-    the URLs end (epoch ms).
+    ``timestamp_ms`` are those of the commit, if the answer has them; ``expires_ms`` is when the
+    URLs expire (epoch ms).
     """
 
     kind: Literal["add", "remove", "cdc"]
@@ -68,10 +68,10 @@ _KINDS: dict[str, Literal["add", "remove", "cdc"]] = {
 
 
 def read_line(line: bytes, form: ResponseFormat) -> Line | None:
-    """One line of an answer in a format; None for a blank or unknown one.
+    """Parse one line of an answer in a format; None for a blank or unknown one.
 
-    Raises :class:`TableError` for a line that does not keep to the format, and
-    :class:`UnsupportedTable` for a protocol that we don't speak.
+    Raises :class:`TableError` for a line that violates the format, and :class:`UnsupportedTable`
+    for an unsupported protocol.
     """
     found = parse_ndjson_line(line, _KNOWN)
     if found is None:
@@ -112,10 +112,13 @@ def _answer_text(values: dict[str, Any], key: str, name: str) -> str:
 
 
 def _url(url: str) -> str:
-    """A URL that may be fetched. A server must not make us read files of our own machine."""
+    """Check a URL that will be fetched.
+
+    A server must not make this process read local files.
+    """
     try:
         scheme = urlsplit(url).scheme.lower()
-    except ValueError:  # of an IPv6 address that is none
+    except ValueError:  # of an invalid IPv6 address
         scheme = ""
     if scheme not in ("https", "http"):
         raise TableError(
@@ -165,7 +168,7 @@ def _delta_file(
     action.setdefault("dataChange", kind != "cdc")
     size = _whole(action, "size")
     if size is None:
-        size = _whole(value, "size")  # the protocol's own example has it beside the action
+        size = _whole(value, "size")  # in the protocol's example it is beside the action
     if size is not None:
         action["size"] = size
     dv_location = dv_url = None
@@ -185,7 +188,7 @@ def _delta_file(
 
 
 def _of_url(url: str) -> str:
-    """A name for a file that has no id: its URL without what differs between two answers."""
+    """Return a name for a file without an id: its URL without the parts that change."""
     parts = urlsplit(url)
     return blake2b(f"{parts.hostname}{parts.path}".encode(), digest_size=16).hexdigest()
 
@@ -203,7 +206,7 @@ def _parquet_line(name: str, value: dict[str, Any]) -> Line:
                 f"{value.get('minReaderVersion')}, and 1 is known here",
                 hint="install a newer delta-tailer",
             )
-        # What the format can express needs no more of a reader; writer version 4 has the feed.
+        # The format can express no more than this; writer version 4 has the change data feed.
         return ProtocolLine({"minReaderVersion": 1, "minWriterVersion": 4})
     if name == "metaData":
         return MetadataLine(_parquet_metadata(value), _whole(value, "version"))
@@ -233,7 +236,7 @@ def _parquet_metadata(value: dict[str, Any]) -> dict[str, Any]:
     metadata = {key: value[key] for key in keys if value.get(key) is not None}
     given = value.get("configuration")
     if isinstance(given, dict):
-        # The protocol's own example has the property without its prefix.
+        # The protocol's example has the property without its prefix.
         metadata["configuration"] = {
             f"delta.{k}" if k == "enableChangeDataFeed" else k: v for k, v in given.items()
         }

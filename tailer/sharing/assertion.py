@@ -1,7 +1,7 @@
-"""Assertions that a private key signs (RFC 7523): what buys tokens without a shared secret.
+"""Assertions signed by a private key (RFC 7523): they obtain tokens without a shared secret.
 
 The claims are those of the official client: the token endpoint's issuer as the audience, the client
-as the issuer, two minutes of life. PyJWT signs, an extra.
+as the issuer, a lifetime of two minutes. PyJWT, an extra, signs them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tailer.errors import ConfigError, healing
 
 __all__ = ["ALGORITHMS", "LIFE_S", "signed_assertion"]
 
-#: How long an assertion is good for, in seconds: the time of one request, and of two clocks.
+#: How long an assertion is valid, in seconds: enough for one request and two clocks.
 LIFE_S = 120
 #: By RFC 7518: RSA with PKCS #1 or PSS, and the elliptic curves.
 ALGORITHMS = tuple(f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (256, 384, 512))
@@ -25,7 +25,7 @@ def signed_assertion(
 ) -> str:
     """Return a JWT with these claims, its times and an id, signed by the key of a PEM file.
 
-    ``now`` in epoch seconds. Raises :class:`ConfigError` for a key that can't be used, and where
+    ``now`` is in epoch seconds. Raises :class:`ConfigError` for a key that can't be used, and if
     PyJWT is not installed.
     """
     try:
@@ -44,7 +44,7 @@ def signed_assertion(
     except OSError as e:
         raise ConfigError(f"the private key {key_file} can't be read ({e.strerror})") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Not the library's words, which may be about what is in the file.
+        # Not the library's message, which may quote the file's content.
         raise ConfigError(
             f"{key_file} is not a private key in PEM form without a password"
         ) from None

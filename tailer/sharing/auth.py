@@ -1,4 +1,4 @@
-"""The Authorization header of every request to a sharing server, its tokens kept fresh."""
+"""The Authorization header of every request to a sharing server; it renews tokens."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Authorization"]
 
-#: A token is renewed so long before it ends, or in the middle of a shorter life.
+#: How long before its end a token is renewed; a shorter-lived one is renewed at half its life.
 _RENEW_BEFORE_S = 600.0
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 class Authorization:
-    """Makes the header; buys a new OAuth token before the old one ends.
+    """Makes the header, and obtains a new OAuth token before the old one expires.
 
     ``clock`` gives epoch seconds.
     """
@@ -43,7 +43,7 @@ class Authorization:
         return f"Authorization({self._profile!r})"
 
     async def header(self, session: ClientSession) -> str:
-        """The header's value.
+        """Return the header's value.
 
         Raises :class:`ConfigError` for a token that has expired or that the token endpoint
         refuses, :class:`TransientError` while that endpoint does not answer.
@@ -66,22 +66,22 @@ class Authorization:
                     return f"Bearer {self._token}"
 
     def renewable(self) -> bool:
-        """Whether another token can be had at once when the server refuses this one."""
+        """Return whether a new token can be obtained at once when the server refuses this one."""
         return isinstance(self._profile.credentials, ClientCredentials | PrivateKey)
 
     def forget(self) -> None:
-        """Have the next request buy a new token."""
+        """Forget the token, so that the next request obtains a new one."""
         self._token = None
 
     def expires(self) -> dt.datetime | None:
-        """When the profile's own token ends, if it says so."""
+        """Return when the profile's token expires, if the profile says so."""
         credentials = self._profile.credentials
         return credentials.expires if isinstance(credentials, BearerToken) else None
 
     async def _price(
         self, credentials: ClientCredentials | PrivateKey
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """What a token is bought with: a form and headers."""
+        """Return the form and the headers of a token request."""
         headers = {"Accept": "application/json"}
         if isinstance(credentials, PrivateKey):
             claims = {

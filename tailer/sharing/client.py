@@ -1,9 +1,9 @@
-"""A Delta Sharing server, as its client sees it: lists, versions and answers line by line.
+"""A client of a Delta Sharing server: lists, versions and answers line by line.
 
-Every call is one request of the protocol (a list: one per page). Answers stream: a line is
-parsed when it is asked for, and closing an answer early closes its connection. Nothing is retried
-here but an OAuth token that the server no longer takes: what may heal is a
-:class:`~tailer.errors.TransientError`, with the server's own Retry-After.
+Every call is one request of the protocol (a list: one per page). Answers stream: a line is parsed
+when it is requested, and closing an answer early closes its connection. Nothing is retried here,
+except with a new OAuth token when the server rejects the old one. Errors that may heal are
+:class:`~tailer.errors.TransientError`, with the server's Retry-After.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _PAGE_BYTES_MAX = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How to speak to a server.
+    """How to talk to a server.
 
-    ``response_format``: ``auto`` takes delta where a table needs it and parquet elsewhere, as the
-    server chooses. ``max_results`` is the page size of lists (None: the server's own).
+    ``response_format``: ``auto`` accepts delta for a table that needs it and parquet elsewhere, as
+    the server chooses. ``max_results`` is the page size of lists (None: the server's default).
     ``ca_bundle`` is a PEM file that replaces the system's authorities. ``answer_bytes_max`` bounds
-    what one answer about a table may have: it goes to the disk.
+    one answer about a table, which goes to the disk.
     """
 
     response_format: Literal["auto", "delta", "parquet"] = "auto"
@@ -71,14 +71,17 @@ class ClientOptions:
     answer_bytes_max: int = 16 * 1024**3
 
     def capabilities(self) -> Capabilities:
-        """What we say of ourselves with every question about a table."""
+        """Return the capabilities that every request about a table sends."""
         formats = {"auto": ("delta", "parquet")}.get(self.response_format, (self.response_format,))
         features = READER_FEATURES if "delta" in formats else frozenset[str]()
         return Capabilities(formats, features, end_of_stream=True)
 
 
 class SharingClient:
-    """One server and one profile. ``clock`` gives epoch seconds. Close it when done."""
+    """A client of one server with one profile. ``clock`` gives epoch seconds.
+
+    Close it when done.
+    """
 
     def __init__(
         self, profile: Profile, clock: Callable[[], float], options: ClientOptions | None = None
@@ -102,7 +105,7 @@ class SharingClient:
     async def page(
         self, path: str, max_results: int | None = None, token: str | None = None
     ) -> Page:
-        """One page of a list, by the path after the endpoint."""
+        """Return one page of a list, by the path after the endpoint."""
         params: dict[str, str] = {}
         if max_results is not None:
             params["maxResults"] = str(max_results)
@@ -125,33 +128,33 @@ class SharingClient:
                 raise TableError(f"the pages of {path} go round in a circle")
 
     async def shares(self) -> AsyncGenerator[Share, None]:
-        """The shares that the profile may see."""
+        """Yield the shares that the profile may see."""
         async with aclosing(self._items("/shares")) as items:
             async for item in items:
                 yield Share.from_json(item)
 
     async def share(self, name: str) -> Share:
-        """One share by its name."""
+        """Return one share by its name."""
         path = f"/shares/{_part(name)}"
         async with self._request("GET", path) as response:
             document = await _document(response, path)
             return Share.from_json(document.get("share") if isinstance(document, dict) else None)
 
     async def schemas(self, share: str) -> AsyncGenerator[Schema, None]:
-        """The schemas of a share."""
+        """Yield the schemas of a share."""
         async with aclosing(self._items(f"/shares/{_part(share)}/schemas")) as items:
             async for item in items:
                 yield Schema.from_json({"share": share, **item})
 
     async def tables(self, share: str, schema: str) -> AsyncGenerator[Table, None]:
-        """The tables of a schema."""
+        """Yield the tables of a schema."""
         path = f"/shares/{_part(share)}/schemas/{_part(schema)}/tables"
         async with aclosing(self._items(path)) as items:
             async for item in items:
                 yield Table.from_json({"share": share, "schema": schema, **item})
 
     async def all_tables(self, share: str) -> AsyncGenerator[Table, None]:
-        """The tables of all schemas of a share."""
+        """Yield the tables of all schemas of a share."""
         async with aclosing(self._items(f"/shares/{_part(share)}/all-tables")) as items:
             async for item in items:
                 yield Table.from_json({"share": share, **item})
@@ -159,9 +162,9 @@ class SharingClient:
     # Tables
 
     async def version(self, table: Table, starting_timestamp: str | None = None) -> int:
-        """The current version, or the first one at or after a time ("Query Table Version").
+        """Return the current version, or the first at or after a time ("Query Table Version").
 
-        By GET; by HEAD on the table, as older servers have it, where there is no such GET.
+        By GET; if the server has no such GET, by HEAD on the table, as in older servers.
         """
         params = {"startingTimestamp": starting_timestamp} if starting_timestamp else {}
         try:
@@ -183,14 +186,14 @@ class SharingClient:
 
     @asynccontextmanager
     async def metadata(self, table: Table) -> AsyncIterator[Answer]:
-        """Protocol and metadata of the current version ("Query Table Metadata")."""
+        """Request protocol and metadata of the current version ("Query Table Metadata")."""
         path = f"{_path(table)}/metadata"
         async with self._answer("GET", path, {}, None, two_lines=True) as answer:
             yield answer
 
     @asynccontextmanager
     async def query(self, table: Table, query: Query) -> AsyncIterator[Answer]:
-        """A snapshot's files, or a range's data changes ("Read Data from a Table")."""
+        """Request a snapshot's files, or a range's data changes ("Read Data from a Table")."""
         path = f"{_path(table)}/query"
         async with self._answer("POST", path, {}, query.to_json()) as answer:
             yield answer
@@ -206,7 +209,10 @@ class SharingClient:
         ending_timestamp: str | None = None,
         historical_metadata: bool = True,
     ) -> AsyncIterator[Answer]:
-        """The change data feed of a range, inclusive ("Read Change Data Feed from a Table")."""
+        """Request the change data feed of a range, inclusive.
+
+        "Read Change Data Feed from a Table".
+        """
         values = {
             "startingVersion": starting_version,
             "endingVersion": ending_version,
@@ -228,7 +234,7 @@ class SharingClient:
         *,
         two_lines: bool = False,
     ) -> AsyncIterator[Answer]:
-        # Of an answer that has two lines always, no end is asked for.
+        # An answer of always two lines needs no end-of-stream action.
         said = replace(self._capabilities, end_of_stream=not two_lines)
         async with self._request(method, path, params=params, body=body, said=said) as first:
             form, _ = self._format(first)
@@ -236,7 +242,7 @@ class SharingClient:
             async def pages(
                 token: str | None,
             ) -> AsyncGenerator[tuple[ResponseFormat, bytes | None], None]:
-                """The page's raw lines, and None at its end where an end was promised."""
+                """Yield the page's raw lines, and None at its end if an end was promised."""
                 if token is None:
                     async with aclosing(self._page_lines(first)) as lines:
                         async for line in lines:
@@ -266,10 +272,10 @@ class SharingClient:
             yield form, None
 
     def _format(self, response: ClientResponse) -> tuple[ResponseFormat, bool]:
-        """(format of the lines, whether an end-of-stream action is promised).
+        """Return (format of the lines, whether an end-of-stream action is promised).
 
-        Who asked for delta takes parquet too, from servers that don't know better; who asked for
-        parquet alone can't take delta ("Compatibility").
+        A client that accepts delta accepts parquet too, from servers that ignore the header; a
+        client that accepts only parquet can't read delta ("Compatibility").
         """
         said = Capabilities.parse(response.headers.get(CAPABILITIES_HEADER))
         form = said.response_formats[0] if said.response_formats else "parquet"
@@ -294,7 +300,7 @@ class SharingClient:
         body: dict[str, Any] | None = None,
         said: Capabilities | None = None,
     ) -> AsyncIterator[ClientResponse]:
-        """One request's answer of status 200; every other becomes an error."""
+        """Send one request, and yield its answer of status 200; any other status is an error."""
         from yarl import URL
 
         query = "&".join(f"{k}={quote(v, safe='')}" for k, v in (params or {}).items())
@@ -306,7 +312,7 @@ class SharingClient:
         with network_errors(f"{method} {path}"):
             for last in (False, True):
                 headers["Authorization"] = await self._authorization.header(session)
-                # A redirect would carry the token to whoever the answer names.
+                # A redirect would send the token to any server that the answer names.
                 async with session.request(
                     method, url, headers=headers, json=body, allow_redirects=False
                 ) as response:

@@ -1,4 +1,4 @@
-"""What HTTP means to a client of shares: which answers heal, how lines are cut, what TLS holds."""
+"""HTTP for clients of shares: which errors heal, how lines are split, and TLS."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ __all__ = [
     "tls_context",
 ]
 
-#: No line is longer; one action is a few kilobytes at most, a schema at most some megabytes.
+#: Most bytes of a line; one action is a few kilobytes at most, a schema some megabytes.
 LINE_BYTES_MAX = 64 * 1024 * 1024
-#: No server has us wait for longer before we ask again.
+#: Longest wait that a server's Retry-After can cause.
 _RETRY_AFTER_S_MAX = 3600.0
 
 
 class Refused(TableError):
-    """The sharing server refused a request, with an HTTP status that trying again won't change."""
+    """The sharing server refused a request, with an HTTP status that a retry won't change."""
 
     def __init__(self, what: str, status: int, *, hint: str | None = None) -> None:
         super().__init__(what, hint=hint)
@@ -48,12 +48,12 @@ class Refused(TableError):
 
 
 def heals(status: int) -> bool:
-    """Whether an answer of this HTTP status may be another one when it is asked for again."""
+    """Return whether a retry may get another answer than one of this HTTP status."""
     return status in (408, 425, 429) or (status >= 500 and status != 501)
 
 
 def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
-    """TLS with certificates and host names verified, always.
+    """Return a TLS context that verifies certificates and host names, always.
 
     Raises :class:`ConfigError` for a bundle that can't be read.
     """
@@ -65,7 +65,7 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
 
 
 class LeadsHere(OSError):
-    """A connection to this machine, which the address's giver may not have us make."""
+    """A connection to this machine that an untrusted address would cause."""
 
     def __init__(self) -> None:
         super().__init__("it leads to this machine or its link")
@@ -74,8 +74,8 @@ class LeadsHere(OSError):
 class Whereabouts:
     """Whether a profile's endpoint is on this machine: by its address, or as its name resolves.
 
-    What it names may then be here too. A name that has once led elsewhere is not believed again
-    when it leads here: its owner is a stranger.
+    If it is, the URLs in its answers may be here too. A name that has once resolved elsewhere is
+    not trusted again when it resolves to this machine: its owner is a stranger.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -88,13 +88,13 @@ class Whereabouts:
         return self._literal or bool(self._resolved)
 
     def seen(self, addresses: Iterable[str]) -> None:
-        """Take note of what the endpoint's name resolves to."""
+        """Record what the endpoint's name resolves to."""
         found = all(is_here(address) for address in addresses)
         self._resolved = found and self._resolved is not False
 
 
 def noting_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPConnector:
-    """Connections to the endpoint of a profile, which may be anywhere."""
+    """Return a connector for the endpoint of a profile, which may be anywhere."""
     from aiohttp import DefaultResolver, TCPConnector
 
     class Noting(DefaultResolver):  # type: ignore[misc,valid-type]  # one of two classes
@@ -107,11 +107,10 @@ def noting_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPCo
 
 
 def guarded_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPConnector:
-    """Connections to where a server's answers point. None is made to this machine, unless the
-    server itself is here.
+    """Return a connector for the URLs in a server's answers.
 
-    It is the address of each connection that is checked, as it is made: names resolve to other
-    addresses from one moment to the next.
+    It never connects to this machine, unless the server is here too. It checks the address of each
+    connection as it is made, because names may resolve to another address at any time.
     """
     from aiohttp import TCPConnector
 
@@ -120,7 +119,7 @@ def guarded_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPC
         try:
             here = is_here(address[0])
         except ValueError:
-            here = True  # not numeric: it would be resolved once more, behind our back
+            here = True  # not numeric: it would be resolved again, unchecked
         if here and not whereabouts.here:
             raise LeadsHere
         return socket.socket(family, kind, protocol)
@@ -129,7 +128,7 @@ def guarded_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPC
 
 
 class Sessions:
-    """The HTTP sessions of one profile. Neither has credentials of its own."""
+    """The HTTP sessions of one profile. Neither has credentials."""
 
     def __init__(self, endpoint: str, ca_bundle: str | None, timeout_s: float) -> None:
         self.whereabouts = Whereabouts(endpoint)
@@ -139,13 +138,13 @@ class Sessions:
         self._files: ClientSession | None = None
 
     def api(self) -> ClientSession:
-        """For the profile's own endpoints."""
+        """Return the session for the profile's endpoints."""
         if self._api is None:
             self._api = self._new(noting_connector)
         return self._api
 
     def files(self) -> ClientSession:
-        """For the URLs in the server's answers."""
+        """Return the session for the URLs in the server's answers."""
         if self._files is None:
             self._files = self._new(guarded_connector)
         return self._files
@@ -175,9 +174,9 @@ class Sessions:
 
 
 class network_errors:  # noqa: N801  # reads as a statement: with network_errors(...)
-    """Has what goes wrong on the network raised as :class:`TransientError`.
+    """Converts network errors to :class:`TransientError`.
 
-    Only aiohttp's own errors: the block may well do other things, and have other errors.
+    Only aiohttp's errors: the block may do other things, and have other errors.
     """
 
     def __init__(self, what: str) -> None:
@@ -212,9 +211,9 @@ class network_errors:  # noqa: N801  # reads as a statement: with network_errors
 
 
 async def split_lines(response: ClientResponse, bytes_max: int) -> AsyncGenerator[bytes, None]:
-    """The lines of a body as they come. A last line without its newline must be whole JSON.
+    """Yield the lines of a body as they arrive. A last line without newline must be whole JSON.
 
-    Raises :class:`TableError` for a body of more than ``bytes_max`` bytes once it is unpacked.
+    Raises :class:`TableError` for a body of more than ``bytes_max`` bytes after unpacking.
     """
     held: list[bytes] = []
     size = taken = 0
@@ -246,8 +245,10 @@ async def split_lines(response: ClientResponse, bytes_max: int) -> AsyncGenerato
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds of a Retry-After header, which has a number or a date, and an hour at most; None if
-    there is none."""
+    """Parse a Retry-After header, a number or a date, to seconds.
+
+    At most an hour; None without the header.
+    """
     text = headers.get("Retry-After", "").strip()
     seconds = natural(text)
     if seconds is not None:
@@ -260,14 +261,14 @@ def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def natural(text: str) -> int | None:
-    """A number from 0 to 2^63 - 1 in a header; None if it is none."""
+    """Parse a number from 0 to 2^63 - 1 in a header; None if it is not one."""
     if not (text.isascii() and text.isdigit()) or len(text) > 19:
         return None
     return number if (number := int(text)) < 2**63 else None
 
 
 async def at_most(response: ClientResponse, length: int) -> bytes:
-    """The body, of which no more is taken than so many bytes."""
+    """Read the body, at most ``length`` bytes of it."""
     parts, size = [], 0
     async for chunk in response.content.iter_any():
         parts.append(chunk[: length - size])
@@ -278,7 +279,7 @@ async def at_most(response: ClientResponse, length: int) -> bytes:
 
 
 def timestamp_text(timestamp_ms: int) -> str:
-    """A time as the protocol has it ("Timestamp Format"): ISO 8601 in UTC, with its Z."""
+    """Format a time as the protocol does ("Timestamp Format"): ISO 8601 in UTC, with its Z."""
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=timestamp_ms)
     spec = "milliseconds" if timestamp_ms % 1000 else "seconds"
     return moment.replace(tzinfo=None).isoformat(timespec=spec) + "Z"

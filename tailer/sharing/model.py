@@ -1,8 +1,8 @@
-"""The words of the Delta Sharing protocol on the wire, for the client and for the server.
+"""The Delta Sharing protocol's data types on the wire, for the client and for the server.
 
-What both send and read: shares, schemas and tables in pages, the capabilities header, error
-bodies, and NDJSON lines. Page tokens, ids and refresh tokens are opaque strings. Field names are
-the protocol's own; what a field means stands in its text, by the section named here.
+Both send and read them: shares, schemas and tables in pages, the capabilities header, error bodies,
+and NDJSON lines. Page tokens, ids and refresh tokens are opaque strings. Field names are those of
+the protocol, which defines them in the sections named here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TABLE_VERSION_HEADER = "Delta-Table-Version"
 JSON_TYPE = "application/json; charset=utf-8"
 NDJSON_TYPE = "application/x-ndjson; charset=utf-8"
 
-#: The reader features that this project reads, as the capabilities header spells them.
+#: The supported reader features, as the capabilities header spells them.
 READER_FEATURES = frozenset(
     f.name.lower() for f in FEATURES.values() if f.for_readers and f.refusal is None
 )
@@ -70,12 +70,12 @@ class Share:
     id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The item of a list."""
+        """Return the item of a list."""
         return _without_none({"name": self.name, "id": self.id})
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
-        """Raises :class:`TableError` for an item without a name."""
+        """Parse an item of a list. Raises :class:`TableError` for one without a name."""
         return cls(_name_of(document, "name", "share"), _text_or_none(document, "id"))
 
 
@@ -87,12 +87,12 @@ class Schema:
     share: str
 
     def to_json(self) -> dict[str, Any]:
-        """The item of a list."""
+        """Return the item of a list."""
         return {"name": self.name, "share": self.share}
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
-        """Raises :class:`TableError` for an item without its names."""
+        """Parse an item of a list. Raises :class:`TableError` for one without its names."""
         return cls(_name_of(document, "name", "schema"), _name_of(document, "share", "schema"))
 
 
@@ -107,7 +107,7 @@ class Table:
     id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The item of a list."""
+        """Return the item of a list."""
         return _without_none(
             {
                 "name": self.name,
@@ -120,7 +120,7 @@ class Table:
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
-        """Raises :class:`TableError` for an item without its names."""
+        """Parse an item of a list. Raises :class:`TableError` for one without its names."""
         return cls(
             _name_of(document, "name", "table"),
             _name_of(document, "schema", "table"),
@@ -135,7 +135,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list, its items as JSON objects.
+    """One page of a list, with its items as JSON objects.
 
     ``next_page_token`` None: there are no more. On the wire, ``items`` may be absent and the token
     absent or empty; a page without items may still have a token (maxResults=0).
@@ -145,12 +145,12 @@ class Page:
     next_page_token: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The body of a list's answer."""
+        """Return the body of a list's answer."""
         return _without_none({"items": list(self.items), "nextPageToken": self.next_page_token})
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
-        """Raises :class:`TableError` for a body that is no page."""
+        """Parse the body of a list's answer. Raises :class:`TableError` if it is not a page."""
         items = document.get("items") if isinstance(document, dict) else "no object"
         items = [] if items is None else items
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -160,18 +160,18 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """The body of every answer that is an error: a code for programs, a message for people."""
+    """The body of every error answer: a code for programs, a message for people."""
 
     error_code: str
     message: str
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON body."""
+        """Return the JSON body."""
         return {"errorCode": self.error_code, "message": self.message}
 
     @classmethod
     def parse(cls, body: bytes) -> Self | None:
-        """The error in a body; None if the body is something else (a proxy's page, say)."""
+        """Parse the error in a body; None if the body is something else (a proxy's page, say)."""
         try:
             document = json.loads(body)
         except (ValueError, RecursionError):
@@ -191,10 +191,10 @@ class ErrorBody:
 class Capabilities:
     """The capabilities header ("Delta Sharing Capabilities Header").
 
-    ``key=value,value;key=value``, case-insensitive, unknown keys passed over; all values here are
-    in lower case. ``response_formats`` keeps the sender's order and is empty where the header does
-    not name any, which means parquet. ``end_of_stream`` (``includeendstreamaction=true``) asks
-    for, or promises, a last line that says that the answer is whole.
+    ``key=value,value;key=value``, case-insensitive, unknown keys ignored; all values here are in
+    lower case. ``response_formats`` keeps the sender's order and is empty if the header names none,
+    which means parquet. ``end_of_stream`` (``includeendstreamaction=true``) asks for, or promises,
+    a last line that confirms that the answer is whole.
     """
 
     response_formats: tuple[str, ...] = ()
@@ -203,7 +203,7 @@ class Capabilities:
 
     @classmethod
     def parse(cls, header: str | None) -> Self:
-        """The capabilities in a header; none of them where there is no header."""
+        """Parse the capabilities in a header; without a header, none."""
         found: dict[str, list[str]] = {}
         for part in (header or "").split(";"):
             key, separator, values = part.partition("=")
@@ -217,7 +217,7 @@ class Capabilities:
         )
 
     def format(self) -> str:
-        """The header's value; empty if there is nothing to say."""
+        """Return the header's value; empty without capabilities."""
         parts = []
         if self.response_formats:
             parts.append("responseformat=" + ",".join(self.response_formats))
@@ -228,10 +228,10 @@ class Capabilities:
         return ";".join(parts)
 
     def choose(self, *, needs_delta: bool) -> ResponseFormat | None:
-        """The server's choice of a format for a table; None if the client takes none that fits.
+        """Return the server's choice of a format for a table; None if no format suits the client.
 
-        ``needs_delta``: the table has features that the parquet format can't express. With one
-        format named, that one is due, whatever the table; of a list, delta only where needed.
+        ``needs_delta``: the table has features that the parquet format can't express. If the client
+        names one format, it gets that one for any table; of several, delta only if needed.
         """
         asked = [f for f in self.response_formats or ("parquet",) if f in ("parquet", "delta")]
         if needs_delta:
@@ -245,9 +245,9 @@ class Capabilities:
 class EndOfStream:
     """The end-of-stream action: the last line of an answer whose header promises one.
 
-    ``refresh_token`` asks for the same files again, with new URLs; ``next_page_token`` for what
-    did not fit; ``min_url_expiration_ms`` (epoch ms) is when the first of the URLs expires.
-    ``error`` says why an answer breaks off, ``error_status`` with which HTTP status.
+    ``refresh_token`` requests the same files again, with new URLs; ``next_page_token`` the rest of
+    the answer; ``min_url_expiration_ms`` (epoch ms) is when the first of the URLs expires.
+    ``error`` is the reason why an answer breaks off, ``error_status`` its HTTP status.
     """
 
     refresh_token: str | None = None
@@ -257,7 +257,7 @@ class EndOfStream:
     error_status: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The line's object."""
+        """Return the line's object."""
         return {
             "endStreamAction": _without_none(
                 {
@@ -272,7 +272,7 @@ class EndOfStream:
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
-        """From the value of ``endStreamAction``."""
+        """Parse the value of ``endStreamAction``."""
         values = values if isinstance(values, dict) else {}
         expiration = values.get("minUrlExpirationTimestamp")
         status = values.get("httpStatusErrorCode")
@@ -286,12 +286,12 @@ class EndOfStream:
 
 
 def ndjson_line(document: Mapping[str, Any]) -> bytes:
-    """One line of an answer, with its newline; never a newline within."""
+    """Return one line of an answer, with its newline; it has no other newline."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
 def parse_ndjson_line(line: bytes, known: Iterable[str]) -> tuple[str, Any] | None:
-    """(name, value) of the one field that a line must have; None for a blank line or another name.
+    """Parse (name, value) of the only field of a line; None for a blank line or another name.
 
     Raises :class:`TableError` for a line that is not a JSON object, or has two known fields.
     """
@@ -300,7 +300,7 @@ def parse_ndjson_line(line: bytes, known: Iterable[str]) -> tuple[str, Any] | No
     try:
         document = json.loads(line)
         if b"\\ud" in line or b"\\uD" in line:
-            # Half a surrogate pair is no text: it can be neither stored nor sent on.
+            # Half a surrogate pair is not text: it can be neither stored nor sent on.
             json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as e:
         raise TableError(f"a line of the sharing server's answer is not JSON ({e})") from None

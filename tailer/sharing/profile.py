@@ -1,9 +1,9 @@
-"""Profile files: where a sharing server is, and what it is told to let us in.
+"""Profile files: a sharing server's address, and the credentials for it.
 
 "Profile File Format" has version 1, a bearer token. Version 2 adds a ``type``: ``bearer_token``,
-``oauth_client_credentials`` (a token endpoint gives short-lived tokens for a secret),
-``oauth_jwt_bearer_private_key_jwt`` (for what a private key signed) or ``basic``. Secrets are in no
-repr and in no error.
+``oauth_client_credentials`` (a token endpoint exchanges a secret for short-lived tokens),
+``oauth_jwt_bearer_private_key_jwt`` (a signature by a private key instead) or ``basic``. Secrets
+appear in no repr and in no error.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 
-#: Beside loopback and link-local addresses: "this network", and where clouds keep the metadata of
-#: their machines (AWS and Google by IPv6, Alibaba, Oracle, Azure).
+#: In addition to loopback and link-local addresses: "this network", and the addresses of the
+#: metadata services of clouds (AWS and Google by IPv6, Alibaba, Oracle, Azure).
 _HERE = tuple(
     ipaddress.ip_network(text)
     for text in (
@@ -57,7 +57,7 @@ _TRANSLATED = tuple(
 
 @dataclass(frozen=True, slots=True)
 class BearerToken:
-    """A token as it is; ``expires`` None: never."""
+    """A fixed token; ``expires`` None: never."""
 
     token: str = field(repr=False)
     expires: dt.datetime | None = None
@@ -65,7 +65,7 @@ class BearerToken:
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """OAuth 2.0 client credentials (RFC 6749, section 4.4): they buy short-lived tokens."""
+    """OAuth 2.0 client credentials (RFC 6749, section 4.4), for short-lived tokens."""
 
     token_endpoint: str
     client_id: str
@@ -83,10 +83,10 @@ class BasicAuth:
 
 @dataclass(frozen=True, slots=True)
 class PrivateKey:
-    """OAuth 2.0 by assertions that a private key signs (RFC 7523): they buy short-lived tokens.
+    """OAuth 2.0 with assertions that a private key signs (RFC 7523), for short-lived tokens.
 
-    ``issuer`` is what the token endpoint calls itself, ``audience`` what the tokens are for.
-    ``key_file`` is in PEM form; a relative one is beside the profile.
+    ``issuer`` is the token endpoint's name for itself, ``audience`` the use of the tokens.
+    ``key_file`` is in PEM form; a relative path is beside the profile.
     """
 
     token_endpoint: str
@@ -104,7 +104,7 @@ Credentials = BearerToken | ClientCredentials | PrivateKey | BasicAuth
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A sharing server and our credentials there. ``endpoint`` has no slash at its end."""
+    """A sharing server and the credentials for it. ``endpoint`` has no slash at its end."""
 
     endpoint: str
     credentials: Credentials
@@ -112,7 +112,7 @@ class Profile:
 
 
 def is_shared(address: str) -> bool:
-    """Whether a table's address is one of a shared table: ``profile.share#share.schema.table``.
+    """Return whether an address is a shared table's: ``profile.share#share.schema.table``.
 
     A ``#`` may be in any folder's name, so the part before it must look like a profile, or be a
     file.
@@ -124,7 +124,10 @@ def is_shared(address: str) -> bool:
 
 
 def parse_address(address: str) -> tuple[str, str, str, str]:
-    """(profile file, share, schema, table). Raises :class:`ConfigError` for another shape."""
+    """Split an address into (profile file, share, schema, table).
+
+    Raises :class:`ConfigError` for another shape.
+    """
     file, _, name = address.rpartition("#")
     parts = name.split(".")
     if not file or len(parts) != 3 or not all(parts):
@@ -135,7 +138,7 @@ def parse_address(address: str) -> tuple[str, str, str, str]:
 
 
 def load_profile(file: str, *, allow_http: bool = False) -> Profile:
-    """The profile in a file. Raises :class:`ConfigError` for the first thing wrong with it."""
+    """Load the profile in a file. Raises :class:`ConfigError` for the first fault in it."""
     try:
         with healing(f"the profile {file} can't be read"):
             text = Path(file).expanduser().read_text(encoding="utf-8")
@@ -147,14 +150,14 @@ def load_profile(file: str, *, allow_http: bool = False) -> Profile:
 
 
 def parse_profile(text: str, source: str = "profile", *, allow_http: bool = False) -> Profile:
-    """The profile in a JSON text; ``source`` names it in errors.
+    """Parse the profile in a JSON text; ``source`` names it in errors.
 
-    Raises :class:`ConfigError`, also for a version or a type that is not known here.
+    Raises :class:`ConfigError`, also for an unknown version or type.
     """
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        # Not the parser's words: they would quote what may be a secret.
+        # Not the parser's message, which would quote what may be a secret.
         raise ConfigError(f"the profile {source} is not JSON") from None
     if not isinstance(document, dict):
         raise ConfigError(f"the profile {source} is not a JSON object")
@@ -232,7 +235,7 @@ def _profile_text(document: Mapping[str, Any], key: str, source: str) -> str:
 
 
 def _secret(document: Mapping[str, Any], key: str, source: str) -> str:
-    """A text that will stand in a header: a line break there would begin another header."""
+    """Return a text for a header. A line break in it would begin another header."""
     value = _profile_text(document, key, source)
     if any(c in value for c in "\r\n\x00"):
         raise ConfigError(f"{key} in the profile {source} has a line break in it")
@@ -252,12 +255,12 @@ def _expiry(value: object, source: str) -> dt.datetime | None:
 
 
 def check_url(url: str, source: str, *, allow_http: bool) -> str:
-    """The URL, if tokens may be sent there: by https, or to this very machine.
+    """Return the URL if tokens may be sent there: by https, or to this machine.
 
-    Raises :class:`ConfigError` for any other, unless plain HTTP was allowed on purpose.
+    Raises :class:`ConfigError` for any other, unless plain HTTP is explicitly allowed.
     """
     try:
-        # Some parsers leave out what others send.
+        # Some parsers drop characters that others send.
         if not url.isprintable() or " " in url:
             raise ValueError(url)
         parts = urlsplit(url)
@@ -276,14 +279,17 @@ def check_url(url: str, source: str, *, allow_http: bool) -> str:
 
 
 def leads_here(url: str) -> bool:
-    """Whether a URL names this machine, or what only its own link reaches, such as a cloud's
-    metadata: by its literal address or by ``localhost``. Other names are held to the same rule when
-    a connection is made (:func:`tailer.sharing.http.guarded_connector`)."""
+    """Return whether a URL names this machine, or an address that only its link reaches.
+
+    Such an address is a cloud's metadata, for example. Only literal addresses and ``localhost`` are
+    recognized; for other names, the same rule holds when a connection is made
+    (:func:`tailer.sharing.http.guarded_connector`).
+    """
     try:
         host = (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:
         return False
-    # Resolvers take digits in circles and dots of other scripts for what they look like.
+    # Resolvers accept circled digits and dots of other scripts for what they look like.
     host = unicodedata.normalize("NFKC", host).replace("\u3002", ".").rstrip(".")
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -291,16 +297,16 @@ def leads_here(url: str) -> bool:
         return is_here(host)
     except ValueError:
         try:
-            # What only old resolvers take: 127.1, 0x7f000001.
+            # Forms that only old resolvers accept: 127.1, 0x7f000001.
             return is_here(socket.inet_ntoa(socket.inet_aton(host)))
         except (OSError, ValueError):
             return False
 
 
 def is_here(address: str) -> bool:
-    """Whether a numeric address is of this machine or its link, or has a cloud's metadata.
+    """Return whether a numeric address is this machine's or its link's, or a cloud's metadata.
 
-    Raises ValueError for what is no numeric address.
+    Raises ValueError for a text that is not a numeric address.
     """
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address) and not found.is_loopback:
@@ -316,7 +322,7 @@ def is_here(address: str) -> bool:
 
 
 def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for, if it is of a kind that does."""
+    """Return the IPv4 address embedded in an IPv6 address; None without one."""
     if any(address in network for network in _TRANSLATED):
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     if address.teredo is not None:

@@ -1,4 +1,4 @@
-"""A question about a table, and its answer line by line, over all pages."""
+"""A request about a table, and its answer line by line, over all pages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ _EMPTY_PAGES_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The body of /query ("Read Data from a Table"). Hints are hints: who sends them filters
-    again. ``version`` and ``timestamp`` are for tables whose history is shared."""
+    """The body of /query ("Read Data from a Table").
+
+    Hints need not be honoured: the client filters again. ``version`` and ``timestamp`` are for
+    tables with shared history.
+    """
 
     predicate_hints: tuple[str, ...] = ()
     json_predicate_hints: str | None = None
@@ -34,7 +37,7 @@ class Query:
     include_refresh_token: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The body; ``{}`` for the newest version's files."""
+        """Return the body; ``{}`` for the newest version's files."""
         values: dict[str, Any] = {
             "predicateHints": list(self.predicate_hints) or None,
             "jsonPredicateHints": self.json_predicate_hints,
@@ -50,14 +53,14 @@ class Query:
 
 
 class Rounds:
-    """Notices pages that lead nowhere: a token that comes again, or empty pages without end."""
+    """Detects pages that do not end: a repeated token, or too many empty pages."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
         self._empty = 0
 
     def closed_by(self, token: str, *, empty: bool) -> bool:
-        """Whether going on with this token makes no sense."""
+        """Return whether the pages loop: the token repeats, or too many pages were empty."""
         mark = blake2b(token.encode(errors="surrogatepass"), digest_size=16).digest()
         again = mark in self._seen
         self._seen.add(mark)
@@ -69,8 +72,8 @@ class Rounds:
 class Answer:
     """An answer about a table: ``version`` of its header, ``form`` of its lines.
 
-    ``version`` is the current one for a plain query, the starting one for a range; None where the
-    header is lacking. ``end`` is the end-of-stream action, once :meth:`lines` has come to it.
+    ``version`` is the current one for a plain query, the starting one for a range; None without the
+    header. ``end`` is the end-of-stream action, once :meth:`lines` has reached it.
     """
 
     version: int | None
@@ -79,7 +82,7 @@ class Answer:
     end: EndOfStream | None = field(default=None)
 
     async def lines(self) -> AsyncGenerator[Line, None]:
-        """The lines, over all pages.
+        """Yield the lines, over all pages.
 
         Raises :class:`TransientError` for an answer that is cut short: by the connection, by half
         a line, or by the lack of an end-of-stream action that was promised.

@@ -1,4 +1,4 @@
-"""Where tables lie: the store contract, and the look-up of a store by a table's address.
+"""The store contract, and the function that opens the store for a table's address.
 
 A store knows files by their location: relative to the table's root, or absolute. It maps its own
 failures to the project's errors and retries nothing; only the feed does.
@@ -39,8 +39,11 @@ LOG_DIR = "_delta_log"
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """One file of a listing. ``name`` is relative to the listed folder, ``size`` in bytes,
-    ``mtime_ms`` the modification time in epoch ms, ``tag`` changes whenever the file does."""
+    """One file of a listing.
+
+    ``name`` is relative to the listed folder, ``size`` is in bytes, ``mtime_ms`` is the
+    modification time in epoch ms. ``tag`` changes whenever the file does.
+    """
 
     name: str
     size: int
@@ -50,10 +53,11 @@ class FileStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreTraits:
-    """What readers of a log may rely on, to ask a store no more than they must.
+    """Properties of a store that let log readers send it fewer requests.
 
-    ``atomic``: a file appears whole and never grows. ``check_s``: how often, in seconds, whoever
-    waits for a version makes sure that the table is still the same and has no gap; 0: at each poll.
+    ``atomic``: a file appears whole and never grows. ``check_s``: how often, in seconds, a reader
+    that waits for a version checks that the table is still the same and has no gap; 0: at each
+    poll.
     """
 
     atomic: bool = False
@@ -63,78 +67,78 @@ class StoreTraits:
 class Store(typing.Protocol):
     """A table's files. A store may have ``traits`` (:func:`traits_of`).
 
-    All methods raise FileNotFoundError for a file that is not there,
-    :class:`TransientError` for what may heal, :class:`TableError` for what will not."""
+    All methods raise FileNotFoundError for a file that does not exist, :class:`TransientError` for
+    a failure that may heal, :class:`TableError` for one that will not.
+    """
 
     @property
     def root(self) -> str:
         """The table's address, for messages."""
 
     def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
-        """The files in a folder whose name is greater than ``start_after``, in any order.
+        """Yield the files in a folder whose name is greater than ``start_after``, in any order.
 
-        A folder that is not there has none.
+        A folder that does not exist yields nothing.
         """
 
     async def stat(self, location: str) -> FileStatus:
-        """One file's status. ``mtime_ms`` is the same as :meth:`read` and :meth:`list` give."""
+        """Return a file's status; ``mtime_ms`` is the one of :meth:`read` and :meth:`list`."""
 
     async def read(
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
-        """A file's bytes, or a range of them, and its status; never a mix of two states of it."""
+        """Return a file's bytes, or a range of them, and its status; never a mix of two states."""
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
-        """A data file for random access from worker threads; the caller closes it.
+        """Open a data file for random access from worker threads; the caller closes it.
 
-        ``size`` in bytes if the log tells it.
+        ``size`` is in bytes, where the log records it.
         """
 
     def watch(self, folder: str) -> AbstractAsyncContextManager[Watch]:
-        """Notices changes in a folder."""
+        """Watch a folder for changes."""
 
     async def aclose(self) -> None:
         """Release connections."""
 
 
 class Watch(typing.Protocol):
-    """Waits for a folder to change."""
+    """A watch on one folder."""
 
     async def wait(self, seconds: float) -> None:
-        """Return when something changed in the folder, or after so many seconds at the latest."""
+        """Return when something changed in the folder, after ``seconds`` at the latest."""
 
 
 def traits_of(store: Store) -> StoreTraits:
-    """A store's traits; for one that names none, those that ask nothing of it."""
+    """Return a store's traits; without any, the defaults, which promise nothing."""
     traits = getattr(store, "traits", None)
     return traits if isinstance(traits, StoreTraits) else StoreTraits()
 
 
 @typing.runtime_checkable
 class ReadsAhead(typing.Protocol):
-    """A store whose files take their time to come, so that the next is had while one is worked
-    on."""
+    """A store with slow reads, which fetches the next file while the current one is processed."""
 
     def ahead(self) -> Budget:
-        """What may be fetched of this table before its turn."""
+        """Return the budget of bytes that may be fetched ahead for this table."""
 
     async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:
-        """As :meth:`Store.open`, the first so many bytes of the file there already."""
+        """Open a file as :meth:`Store.open` does, with its first ``first`` bytes fetched."""
 
 
 @typing.runtime_checkable
 class ChangeSourced(typing.Protocol):
-    """A store that asks another side for a table's changes, in one of several ways."""
+    """A store that requests a table's changes from a server, in one of several ways."""
 
     def serve(self, change_source: str) -> None:
-        """From now on, give what the changes are found by that the feed asks for."""
+        """Use the requests that ``change_source`` names from now on."""
 
 
 @typing.runtime_checkable
 class Elsewhere(typing.Protocol):
-    """A store that knows where a file lies only once it has read of it.
+    """A store that knows the URL of a file only after it has read a log entry that names it.
 
-    Who reads a file that another process has planned tells first what it is about to read.
+    A reader of a file that another process has planned calls :meth:`expect` first.
     """
 
     async def expect(self, location: str, version: int, *, snapshot: bool) -> None:
@@ -143,16 +147,16 @@ class Elsewhere(typing.Protocol):
 
 @typing.runtime_checkable
 class TimeTravel(typing.Protocol):
-    """A store whose other side looks versions up by time, where a log's commits would be listed."""
+    """A store whose server looks versions up by time, so that no commits need to be listed."""
 
     async def version_at_or_after(self, timestamp_ms: int) -> int | None:
-        """The first version at or after a time in epoch ms; None if all are before it."""
+        """Return the first version at or after a time in epoch ms; None if all are before it."""
 
 
 def rest_mark(store: Store, folder: str) -> str | None:
-    """A mark of a folder that has been at rest for a while, None if that is not cheap to tell.
+    """Return a mark of a folder that has not changed lately; None if that is costly to find out.
 
-    While it stays the same no file has come into the folder, gone from it or been renamed there.
+    While the mark stays the same, no file was added to the folder, removed or renamed there.
     """
     mark = getattr(store, "rest_mark", None)
     return mark(folder) if callable(mark) else None
@@ -161,13 +165,13 @@ def rest_mark(store: Store, folder: str) -> str | None:
 def open_store(
     table: str, options: Mapping[str, Any] | None = None, traffic: Traffic | None = None
 ) -> Store:
-    """The store of a table's address: a path, ``file:``, ``s3://bucket/key`` or a shared table's
-    ``profile.share#share.schema.table``.
+    """Return the store for a table's address.
 
-    ``options`` are the store's own: those of :class:`tailer.store.s3.options.S3Options` or of
-    :class:`tailer.store.shared.store.SharingOptions`. ``traffic`` counts its requests. Raises
-    :class:`ConfigError` for an address that no store serves, or an option that its store does not
-    have.
+    An address is a path, ``file:``, ``s3://bucket/key`` or a shared table's
+    ``profile.share#share.schema.table``. ``options`` are those of the store:
+    :class:`tailer.store.s3.options.S3Options` or :class:`tailer.store.shared.store.SharingOptions`.
+    ``traffic`` counts its requests. Raises :class:`ConfigError` for an address that no store
+    serves, or an option that its store does not have.
     """
     if "#" in table:
         from tailer.sharing.profile import is_shared

@@ -1,4 +1,4 @@
-"""How much may be fetched before it is asked for: bytes of one table, and of a whole process."""
+"""Limits on the bytes that may be fetched ahead: per table, and per process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ __all__ = ["Budget"]
 
 
 class Budget:
-    """So many bytes at a time. What is taken of it is taken of ``above`` too. For any thread."""
+    """A limit of ``bytes_max`` bytes in use.
+
+    Bytes taken here are taken from ``above`` too. Any thread may use it.
+    """
 
     def __init__(self, bytes_max: int, above: Budget | None = None) -> None:
         self.bytes_max = bytes_max
@@ -17,7 +20,7 @@ class Budget:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> bool:
-        """Take so many bytes, if they are there; never waits."""
+        """Take ``size`` bytes if they are available; never wait."""
         with self._lock:
             if self.taken + size > self.bytes_max:
                 return False
@@ -27,7 +30,7 @@ class Budget:
             return True
 
     def give(self, size: int) -> None:
-        """Give them back."""
+        """Give back ``size`` bytes."""
         with self._lock:
             self.taken -= size
         if self._above is not None:

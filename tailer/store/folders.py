@@ -1,7 +1,7 @@
-"""Watching local folders, all of a process through one inotify instance.
+"""Watches on local folders, all of one process through one inotify instance.
 
-A user has 128 instances by default, and many thousands of watches; one daemon may well follow
-hundreds of tables.
+A user has 128 instances by default, and many thousands of watches; one daemon may follow hundreds
+of tables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Notifier:
 
     @classmethod
     def of_this_loop(cls) -> _Notifier | None:
-        """The instance; None where the system has none, or none left."""
+        """Return the instance; None if the system has no inotify, or no instance left."""
         loop = asyncio.get_running_loop()
         found = cls._all.get(loop)
         if found is None:
@@ -48,7 +48,7 @@ class _Notifier:
         return found
 
     def add(self, watch: FolderWatch) -> int:
-        """Tell ``watch`` of changes from now on. Raises OSError where there is no such folder."""
+        """Report changes to ``watch`` from now on. Raises OSError if the folder does not exist."""
         from asyncinotify import Mask
 
         # A commit appears by rename, by hard link or by being written in place.
@@ -63,12 +63,12 @@ class _Notifier:
         return added.wd
 
     def remove(self, number: int, watch: FolderWatch) -> None:
-        """Tell it nothing any more."""
+        """Stop reporting changes to ``watch``."""
         added, watches = self._watches[number]
         watches.remove(watch)
         if not watches:
             del self._watches[number]
-            with suppress(OSError):  # the folder is gone, and nobody was told yet
+            with suppress(OSError):  # the folder is gone, and its event is not read yet
                 self._inotify.rm_watch(added)  # type: ignore[arg-type]  # it is asyncinotify's Watch
         self._close_if_unused()
 
@@ -90,18 +90,18 @@ class _Notifier:
                 return
             number = event.watch.wd if event.watch is not None else None
             _, found = self._watches.get(number, (None, [])) if number is not None else (None, [])
-            if Mask.Q_OVERFLOW in event.mask:  # events were lost, anybody's
+            if Mask.Q_OVERFLOW in event.mask:  # events were lost, of any folder
                 found = [watch for _, watches in self._watches.values() for watch in watches]
             for watch in found:
                 watch.changed()
             if Mask.IGNORED in event.mask and number in self._watches:
-                # The folder is gone, and the watch with it; there may be another under its name.
+                # The folder is gone, and the watch with it; another folder may have its name.
                 for watch in self._watches.pop(number)[1]:
                     watch.lost()
 
 
 class FolderWatch:
-    """Waits for a folder to change, by inotify where there is one, else for the full time."""
+    """Waits for a folder to change: by inotify if the system has it, else for the full time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,11 +121,11 @@ class FolderWatch:
         self._notifier = notifier
 
     def changed(self) -> None:
-        """Something happened in the folder."""
+        """Note that something happened in the folder."""
         self._changed.set()
 
     def lost(self) -> None:
-        """The folder is not watched any more."""
+        """Note that the folder is no longer watched."""
         self._number = self._notifier = None
 
     async def wait(self, seconds: float) -> None:

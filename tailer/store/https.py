@@ -1,8 +1,8 @@
-"""Files behind pre-signed URLs: read by ranges, each range checked to be of one unchanged file.
+"""Files behind pre-signed URLs, read by ranges; each range is checked to be of one unchanged file.
 
-A URL is a right to read one file for a while, so a file is known here by its location, and a
-:class:`Links` says which URL is good for it now. When a server says that a URL is no longer good,
-another one is asked for once; when that is no good either, it is an error.
+A URL grants the right to read one file for a while. Files are therefore known by their location,
+and a :class:`Links` gives the URL that is valid now. When a server rejects a URL as expired,
+another one is requested once; if that is rejected too, it is an error.
 """
 
 from __future__ import annotations
@@ -33,25 +33,26 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpsFiles", "Link", "Links"]
 
-#: A file up to this size is read as a whole when it is opened, by one request.
+#: A file up to this size is read whole by the request that opens it.
 WHOLE_BYTES_MAX = 4 * 1024 * 1024
-#: Of a larger file its end, where Parquet keeps the footer, comes with opening it.
+#: Of a larger file, opening it reads this much of the end, where Parquet keeps the footer.
 _TAIL_BYTES = 1024 * 1024
-#: What is kept of one open file.
+#: Most bytes kept in memory for one open file.
 _READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
-#: Without a length, no more is read at once.
+#: Most bytes of a read without a length.
 _AT_ONCE_BYTES_MAX = 1024 * 1024 * 1024
-#: A URL that ends so soon is not begun with.
+#: A URL that expires sooner than this is not used.
 _MARGIN_MS = 30_000
-#: What servers of files say of a URL that has expired: S3 and Azure 403, Google 400, some 401, 410.
+#: How file servers reject an expired URL: S3 and Azure 403, Google 400, some 401 or 410.
 _EXPIRED = (400, 401, 403, 410)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where a file can be read now. ``expires_ms`` in epoch ms, ``size`` in bytes; None: unknown.
+    """The URL at which a file can be read now.
 
-    ``issued`` differs between two links for one file.
+    ``expires_ms`` is in epoch ms, ``size`` in bytes; None: unknown. ``issued`` differs between two
+    links for one file.
     """
 
     url: str
@@ -65,13 +66,13 @@ class Link:
 
 
 class Links(typing.Protocol):
-    """Knows the URLs of files."""
+    """A source of URLs for files."""
 
     async def link(self, location: str) -> Link:
-        """A file's URL. Raises FileNotFoundError for a location that was never given."""
+        """Return a file's URL. Raises FileNotFoundError for an unknown location."""
 
     async def renewed(self, location: str, old: Link) -> Link:
-        """Another URL for a file whose ``old`` one is no longer good.
+        """Return another URL for a file whose ``old`` one is no longer valid.
 
         Raises FileNotFoundError if the file is no longer shared.
         """
@@ -79,7 +80,7 @@ class Links(typing.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Bytes of a file, and the file's size and tag as this answer gives them."""
+    """Bytes of a file, with the file's size and tag as this answer gives them."""
 
     data: bytes
     total: int
@@ -87,12 +88,11 @@ class _Range:
 
 
 class HttpsFiles:
-    """Reads files through a session that has no credentials of its own, and that checks where each
-    connection leads.
+    """Reads files through a session without credentials that checks where each connection leads.
 
-    ``allow_http`` lets URLs be plain HTTP. ``whereabouts`` are the sharing server's: the URLs of
-    one on this machine may lead here, by plain HTTP too; those of others may not. ``clock`` gives
-    epoch seconds, ``root`` the table's address for messages.
+    ``allow_http`` lets URLs be plain HTTP. ``whereabouts`` are the sharing server's: if the server
+    is on this machine, its URLs may lead here, by plain HTTP too; those of other servers may not.
+    ``clock`` gives epoch seconds; ``root`` is the table's address for messages.
     """
 
     def __init__(
@@ -113,14 +113,14 @@ class HttpsFiles:
         self._whereabouts = whereabouts
 
     async def read(self, location: str, offset: int, length: int | None) -> tuple[bytes, int, str]:
-        """(bytes, size of the whole file, its tag); less than ``length`` only at its end."""
+        """Return (bytes, size of the whole file, its tag); a short read only at the file's end."""
         found = await self._range(location, offset, length, None, None)
         return found.data, found.total, found.etag
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
-        """A file for random access from worker threads. ``size`` is what the log says it has.
+        """Open a file for random access from worker threads. ``size`` is the size in the log.
 
-        Raises :class:`CorruptLog` if it has another.
+        Raises :class:`CorruptLog` if the file has another size.
         """
         whole = min(size or WHOLE_BYTES_MAX, WHOLE_BYTES_MAX)
         if size and size > WHOLE_BYTES_MAX:
@@ -170,7 +170,10 @@ class HttpsFiles:
     async def _get(
         self, link: Link, location: str, offset: int, length: int | None
     ) -> _Range | None:
-        """The range; None if the URL is no longer good. Raises FileNotFoundError for no file."""
+        """Return the range; None if the URL has expired.
+
+        Raises FileNotFoundError if the file does not exist.
+        """
         from yarl import URL
 
         end = "" if length is None else str(offset + max(1, length) - 1)
@@ -212,12 +215,12 @@ class HttpsFiles:
             )
         packed = response.headers.get("Content-Encoding", "identity").strip().lower()
         if packed not in ("", "identity"):
-            # Ranges count the file's own bytes, and we said that we take no others.
+            # Ranges count the bytes of the file itself, and the request accepted no other encoding.
             raise TableError(
                 f"the file's server sends it packed by {packed!r}", table=self._root, path=location
             )
         etag = response.headers.get("ETag", "")
-        if status == 416:  # nothing lies there; the header says how long the file is
+        if status == 416:  # the range is beyond the end; the header has the file's size
             return _Range(b"", _total(response.headers.get("Content-Range", "")) or offset, etag)
         if status not in (200, 206):
             raise TableError(
@@ -247,7 +250,7 @@ class HttpsFiles:
     async def _from_whole(
         self, response: ClientResponse, location: str, offset: int, length: int | None, etag: str
     ) -> _Range:
-        """A range of an answer that has the whole file: a server without ranges."""
+        """Cut a range out of an answer with the whole file, from a server without ranges."""
         total = response.content_length
         if total is None or total > WHOLE_BYTES_MAX:
             raise TableError(
@@ -262,5 +265,5 @@ class HttpsFiles:
 
 
 def _total(content_range: str) -> int | None:
-    """The size of the whole file in ``bytes 0-9/200`` or ``bytes */200``."""
+    """Parse the size of the whole file in ``bytes 0-9/200`` or ``bytes */200``."""
     return natural(content_range.rpartition("/")[2].strip())

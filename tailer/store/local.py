@@ -1,9 +1,9 @@
 """The store of tables on the local disk.
 
-File system calls are short, so they run where they are called, except reads of unknown length,
-which go to a worker thread. A folder is watched through the operating system's own notifications,
-so that a commit is seen within milliseconds; where they are not to be had (some network file
-systems), waiting simply takes its time.
+File system calls are short, so they run on the event loop, except reads of unknown length, which go
+to a worker thread. Folders are watched through the operating system's notifications, so that a
+commit is seen within milliseconds. Where there are none (some network file systems), a wait takes
+its full time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["FolderWatch", "LocalStore"]
 
 
 def _status(name: str, result: os.stat_result) -> FileStatus:
-    # The inode tells a replaced file from the one before it, even within one tick of the clock.
+    # The inode distinguishes a replaced file from its predecessor, even within one clock tick.
     tag = f"{result.st_ino}-{result.st_mtime_ns}-{result.st_size}"
     return FileStatus(name, result.st_size, result.st_mtime_ns // 1_000_000, tag)
 
 
-#: There is no file, and trying again will not find one: the log may name anything.
+#: There is no such file, and a retry will not find one: the log may name anything.
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 
 
@@ -43,12 +43,15 @@ def _is_absent(e: OSError) -> bool:
 
 
 def _check_regular(path: Path) -> None:
-    """A folder, a device or a pipe is no file of a table, and to open one may take for ever."""
+    """Raise FileNotFoundError unless ``path`` is a regular file.
+
+    A folder, device or pipe is not a table's file, and opening one may block for ever.
+    """
     if not stat.S_ISREG(path.stat().st_mode):
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
 
 
-#: Two changes of a folder further apart than this have different times on any file system.
+#: Two changes of a folder that are further apart than this differ in time on any file system.
 _REST_NS = 3_000_000_000
 
 
@@ -65,7 +68,10 @@ class LocalStore:
         return str(self._root)
 
     def path(self, location: str) -> Path:
-        """The local path of a location. Raises :class:`TableError` for one of another store."""
+        """Return the local path of a location.
+
+        Raises :class:`TableError` for one in another store.
+        """
         if "://" in location:
             raise TableError(
                 "the log names a file in another store than the table's",
@@ -117,9 +123,9 @@ class LocalStore:
             raise self._unreadable(location, e) from e
 
     def rest_mark(self, folder: str) -> str | None:
-        """See :func:`tailer.store.rest_mark`: the folder itself, and when it was changed last.
+        """See :func:`tailer.store.rest_mark`: made of the folder's identity and modification time.
 
-        None for a change so young that another one could bear the same time.
+        None for a change so recent that a further one could have the same time.
         """
         try:
             found = self.path(folder).stat()
@@ -147,7 +153,7 @@ class LocalStore:
             with path.open("rb") as f:
                 status = os.fstat(f.fileno())
                 f.seek(offset)
-                # A damaged log may ask for any length; no more is asked of memory than there is.
+                # A damaged log may ask for any length; memory is only taken for bytes that exist.
                 there = max(0, status.st_size - offset)
                 data = f.read() if length is None else f.read(min(length, there))
                 return data, _status(path.name, status)
@@ -177,4 +183,4 @@ class LocalStore:
             watch.close()
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is held open."""

@@ -1,10 +1,10 @@
-"""A file on a server as something that pyarrow reads from worker threads.
+"""A file on a server, readable by pyarrow from worker threads.
 
-The end of the file, where Parquet keeps its footer, comes with opening it. After that a read
-fetches more than was asked for: neighbouring column chunks are had with one request, and whoever
-reads on where an earlier fetch ended gets twice as much the next time, and what follows that is
-fetched while it is decoded. What is kept is bounded; when windows are dropped before they were
-read, as with very many columns, they become smaller.
+Opening the file fetches its end, where Parquet keeps the footer. After that, each read fetches more
+than was requested, so that one request covers neighbouring column chunks. A read that continues
+where an earlier fetch ended fetches twice as much, and the bytes behind it are fetched while it is
+decoded. The bytes kept are bounded; when windows are dropped before they were read, as with very
+many columns, they become smaller.
 
 Every range carries the ETag that the file had when it was opened. A file that changed meanwhile is
 an error, never a mix.
@@ -24,7 +24,7 @@ from tailer.store.budget import Budget
 
 __all__ = ["Ahead", "Fetch", "RangedReader"]
 
-#: The bytes of [start, end); runs on the event loop.
+#: Fetches the bytes of [start, end); runs on the event loop.
 Fetch = Callable[[int, int], Coroutine[Any, Any, bytes]]
 
 _WINDOW_MIN_BYTES = 256 * 1024
@@ -34,7 +34,7 @@ _WINDOW_MAX_BYTES = 8 * 1024 * 1024
 
 @dataclass(slots=True)
 class _Window:
-    """Bytes of the file from ``start`` on; ``read`` is the end of what was asked of them."""
+    """Bytes of the file from ``start`` on; ``read`` is the end of the part that was read."""
 
     start: int
     data: bytes
@@ -47,18 +47,21 @@ class _Window:
 
 @dataclass(slots=True)
 class Ahead:
-    """``first`` are bytes of a file's beginning that are there already; more is fetched before it
-    is asked for as far as ``budget`` goes, None: not at all."""
+    """What is fetched before it is requested.
+
+    ``first`` are bytes of the file's beginning that are already fetched. ``budget`` limits the
+    bytes fetched ahead; None: none.
+    """
 
     budget: Budget | None = None
     first: bytes = b""
 
 
 class RangedReader(io.RawIOBase):
-    """A file of ``size`` bytes for one thread at a time, any but the event loop's own.
+    """A file of ``size`` bytes for one thread at a time, any but the event loop's.
 
-    ``tail`` are its last bytes, which are kept; ``bytes_max`` bounds what is kept besides, and what
-    is on its way.
+    ``tail`` are its last bytes, which are kept; ``bytes_max`` bounds the other bytes, kept or being
+    fetched.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class RangedReader(io.RawIOBase):
         self._loop_thread = threading.get_ident()
         self._size = size
         self._tail = _Window(size - len(tail), tail, size)
-        self._windows: list[_Window] = []  # the one used last at the end
+        self._windows: list[_Window] = []  # the most recently used at the end
         ahead = ahead or Ahead()
         if ahead.first:
             self._windows.append(_Window(0, ahead.first, 0))
@@ -87,15 +90,15 @@ class RangedReader(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Return where the next read begins."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -105,7 +108,7 @@ class RangedReader(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next ``size`` bytes, less only at the file's end."""
+        """Return the next ``size`` bytes, fewer only at the file's end."""
         rest = max(0, self._size - self._at)
         wanted = rest if size is None or size < 0 else min(size, rest)
         data = self._range(self._at, self._at + wanted) if wanted else b""
@@ -113,11 +116,11 @@ class RangedReader(io.RawIOBase):
         return data
 
     def readall(self) -> bytes:
-        """The bytes from here to the end."""
+        """Return the bytes from here to the end."""
         return self.read(-1)
 
     def close(self) -> None:
-        """Forget what is kept."""
+        """Drop all kept bytes and cancel the fetches."""
         self._windows.clear()
         for start in list(self._coming):
             self._forget(start).cancel()
@@ -145,7 +148,7 @@ class RangedReader(io.RawIOBase):
         return None
 
     def _get(self, at: int, end: int) -> _Window:
-        """Fetch what is wanted from ``at`` on, and some of what follows."""
+        """Fetch the wanted bytes from ``at`` on, and some of those behind them."""
         before = next((w for w in self._windows if w.end == at), None)
         coming = next((s for s, (upto, _) in self._coming.items() if s <= at < upto), None)
         if coming is not None:
@@ -161,12 +164,12 @@ class RangedReader(io.RawIOBase):
         return window
 
     def _following(self, at: int) -> int:
-        """Where what is there already, or on its way, goes on behind a place."""
+        """Return the first offset behind ``at`` that is already kept or being fetched."""
         starts = (*self._coming, *(w.start for w in (*self._windows, self._tail)))
         return min((start for start in starts if start > at), default=self._size)
 
     def _start_ahead(self, window: _Window) -> None:
-        """Fetch what follows a window that itself followed another: whoever reads will read on."""
+        """Fetch the bytes behind a window that followed another: the reader is sequential."""
         start = window.end
         size = min(2 * len(window.data), self._window_max, self._following(start - 1) - start)
         room = self._bytes_max - self._kept()
@@ -177,14 +180,14 @@ class RangedReader(io.RawIOBase):
         self._coming[start] = start + size, future
 
     def _forget(self, start: int) -> Future[bytes]:
-        """What was on its way is so no longer."""
+        """Take a fetch off the list of those in progress, and free its budget."""
         upto, future = self._coming.pop(start)
         if self._budget is not None:
             self._budget.give(upto - start)
         return future
 
     def _kept(self) -> int:
-        """The bytes that are kept and those on their way."""
+        """Return the number of bytes kept or being fetched."""
         coming = sum(upto - start for start, (upto, _) in self._coming.items())
         return coming + sum(len(window.data) for window in self._windows)
 
@@ -197,7 +200,7 @@ class RangedReader(io.RawIOBase):
                 self._window_max = max(_WINDOW_MIN_BYTES, self._window_max // 2)
 
     def _blocking(self, work: Coroutine[Any, Any, bytes]) -> bytes:
-        """Do it on the event loop, while this thread waits."""
+        """Run ``work`` on the event loop while this thread waits."""
         if threading.get_ident() == self._loop_thread:
             work.close()
             raise RuntimeError("a remote file is read in worker threads, not in the event loop")

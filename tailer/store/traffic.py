@@ -1,4 +1,4 @@
-"""What stores tell about their requests: counted by whoever wants to know, by nobody else."""
+"""Counters of the requests that stores make."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["StoreMetrics", "Traffic"]
 
 
 class Traffic:
-    """Is told of every request that a store makes; this one forgets it."""
+    """Receives a call for every request of a store; this class ignores it."""
 
     def request(self, operation: str, status: str, received: int) -> None:
-        """One request was answered.
+        """Record that a request was answered.
 
         ``operation`` is get, head, list, put or delete, ``status`` the HTTP status, or "failed"
         where there was no whole answer, and ``received`` the bytes of its body.
         """
 
     def retry(self, operation: str) -> None:
-        """A request is made again."""
+        """Record that a request is sent again."""
 
 
 class StoreMetrics(Traffic):

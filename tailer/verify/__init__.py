@@ -1,1 +1,1 @@
-"""Proofs on a table or a topic of your own: `tailer verify`."""
+"""Verification of a table or a topic by its events: `tailer verify`."""

@@ -1,8 +1,8 @@
-"""A topic of change events, read back: records as signed rows, in the types of the table.
+"""Reading a topic of change events back: records as signed rows, in the table's types.
 
-For proofs and tests, not for production consumers: values are decoded one by one. The formats
+For verification and tests, not for production consumers: values are decoded one by one. The formats
 ``rows``, ``debezium`` (with and without schema), ``cloudevents`` (structured and binary) and
-``arrow`` are told apart by what the records say of themselves; ``avro`` needs its registry and is
+``arrow`` are recognized by the records' content and headers; ``avro`` needs its registry and is
 refused. Only committed records are read.
 """
 
@@ -38,14 +38,14 @@ _IDS = ("_event_id", "_origin", "_row_id")
 _LEAVING = ("delete", "update_preimage")
 _BOOTSTRAP_MS = 10_000
 _POLL_MS = 200
-#: A broker that does not answer any more is waited for so long.
+#: How long a broker without answers is waited for.
 _PATIENCE_S = 60.0
 _EPOCH_DATE = dt.date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record of a topic; headers that come once each."""
+    """One record of a topic, with the headers that occur once."""
 
     partition: int
     offset: int
@@ -56,8 +56,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A row that came (``sign`` 1) or left (-1) in a version, with its values as the format has
-    them. ``connect``: as Kafka Connect's JSON converter writes them; ``typed``: as Arrow does."""
+    """A row that was added (``sign`` 1) or removed (-1) in a version, with the format's values.
+
+    ``connect``: values as Kafka Connect's JSON converter writes them; ``typed``: as Arrow does.
+    """
 
     sign: int
     version: int
@@ -69,11 +71,11 @@ class TopicRow:
 def read_topic(
     bootstrap_servers: str, topic: str, settings: Mapping[str, Any] | None = None
 ) -> Iterator[Message]:
-    """The committed records of all partitions up to their present ends, in order in each.
+    """Yield the committed records of all partitions up to their present ends, in order in each.
 
-    ``settings`` are further ones of kafka-python's consumer. Raises :class:`ConfigError` where
-    there is no such topic or setting, :class:`TransientError` where no broker answers, with what
-    the client says of it: also that a password is wrong.
+    ``settings`` are further ones of kafka-python's consumer. Raises :class:`ConfigError` for an
+    unknown topic or setting, :class:`TransientError` if no broker answers, with the client's
+    messages, such as one about a wrong password.
     """
     from kafka import KafkaConsumer, TopicPartition
     from kafka.errors import KafkaConfigurationError, KafkaError
@@ -111,7 +113,7 @@ def read_topic(
 
 
 def _records(consumer: Any, ends: Mapping[Any, int]) -> Iterator[Message]:
-    """What a consumer finds before these offsets of its partitions."""
+    """Yield the records of a consumer before these offsets of its partitions."""
     left = {(place.topic, place.partition): end for place, end in ends.items()}
     give_up = time.monotonic() + _PATIENCE_S
     while any(_position(consumer, place) < end for place, end in ends.items()):
@@ -127,13 +129,13 @@ def _records(consumer: Any, ends: Mapping[Any, int]) -> Iterator[Message]:
 
 
 def _position(consumer: Any, place: Any) -> int:
-    """Where a consumer is; before the beginning as long as it has not been told."""
+    """Return a consumer's position; -1 while it is not known yet."""
     position = consumer.position(place, timeout_ms=_POLL_MS)
     return -1 if position is None else int(position)
 
 
 class _Heard(logging.Handler):
-    """What kafka-python logs of a connection that fails, and does not raise."""
+    """Collects kafka-python's log messages about failing connections, which it does not raise."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -151,9 +153,10 @@ def _message(record: Any) -> Message:
 
 
 def rows_of(message: Message) -> Iterator[TopicRow]:
-    """The rows of a record; none of a tombstone. An update in one event is two of them.
+    """Yield the rows of a record, none for a tombstone. An update in one event gives two rows.
 
-    Raises :class:`SinkRejected`, naming partition and offset, for what is no change event.
+    Raises :class:`SinkRejected`, naming partition and offset, for a record that is not a change
+    event.
     """
     if message.value is None:
         return
@@ -210,7 +213,7 @@ def _arrow_rows(value: bytes) -> Iterator[TopicRow]:
 
 
 def topic_values(row: TopicRow, fields: Sequence[pa.Field]) -> dict[str, Any]:
-    """A row's values as Python has them in these fields' types; columns that it lacks are null.
+    """Return a row's values in Python types for these fields; missing columns are null.
 
     A variant becomes its JSON text with sorted keys.
     """
@@ -218,7 +221,7 @@ def topic_values(row: TopicRow, fields: Sequence[pa.Field]) -> dict[str, Any]:
 
 
 def typed_rows(rows: Sequence[TopicRow], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as a batch of the schema's columns, variants as their text."""
+    """Return rows as a batch of the schema's columns, variants as their text."""
     columns = [
         pa.array(
             [_typed(row.row.get(f.name), f.type, row) for row in rows],
@@ -293,7 +296,7 @@ def _map(value: Any, data_type: pa.MapType, how: TopicRow) -> list[tuple[Any, An
 
 
 def _key(key: str, data_type: pa.DataType, how: TopicRow) -> Any:
-    """A map's key that JSON has as a string whatever its type."""
+    """Parse a map's key, which is a string in JSON whatever its type."""
     if pa.types.is_boolean(data_type):
         return key == "true"
     if pa.types.is_integer(data_type):
@@ -308,5 +311,5 @@ def _variant(value: Any, how: TopicRow) -> str:
 
 
 def variant_key(text: str) -> str:
-    """A variant's JSON text in a form that equal ones share."""
+    """Return a variant's JSON text in a form that equal variants share."""
     return json.dumps(json.loads(text, parse_float=Decimal), sort_keys=True, default=str)

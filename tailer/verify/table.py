@@ -1,8 +1,8 @@
-"""The proof of exact rows: a snapshot, and the events after it, give the later snapshot.
+"""Verification of exact rows: a snapshot, and the events after it, give the later snapshot.
 
-All rows go through the comparison's engine with a sign: the rows of the earlier snapshot and those
-that come count +1, those that leave and the rows of the later snapshot -1. Whatever does not add up
-to zero is a wrong event, wherever it comes from: also from a writer's wrong cdc files.
+All rows go through the comparison's engine with a sign: the rows of the earlier snapshot and the
+added rows count +1, the removed rows and the rows of the later snapshot -1. A sum other than zero
+is a wrong event, from any source: also from a writer's wrong cdc files.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _Side = Literal["leaving", "coming"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came out for the versions first..last.
+    """The result for the versions first..last.
 
-    ``missing``: rows of the later snapshot that the events do not lead to; ``surplus``: rows that
-    they lead to and that are not there. ``examples`` has up to five of them, with a column
+    ``missing``: rows of the later snapshot that the events do not produce; ``surplus``: rows that
+    they produce and that are not in it. ``examples`` has up to five of them, with a column
     ``surplus`` (negative: missing). ``events`` counts the events.
     """
 
@@ -63,10 +63,10 @@ class Verdict:
 async def verify(
     log: TableLog, first: int, last: int, options: FeedOptions
 ) -> AsyncGenerator[Verdict, None]:
-    """Verdicts on the versions first..last: one on all of them together if that is exact.
+    """Yield verdicts on the versions first..last: one on all of them together if it is exact.
 
-    Otherwise, or where the range has no one schema that all rows can be read in, one for each
-    version, in order. Memory is bounded by ``options.diff``.
+    Otherwise, or if the range has no single schema in which all rows can be read, yield one for
+    each version, in order. Memory is bounded by ``options.diff``.
     """
     try:
         verdict = await _verify(log, first, last, options)
@@ -93,7 +93,7 @@ async def _verify(log: TableLog, first: int, last: int, options: FeedOptions) ->
         before = (await log.snapshot(first - 1)).state
         if before.schema == state.schema:
             raise
-    # No row can be read in both schemas, so none may stay: each side is held against its own.
+    # No row can be read in both schemas, so no row may remain: each side is checked in its schema.
     left = await _verify_in(log, first, last, options, before, "leaving")
     came = await _verify_in(log, first, last, options, state, "coming")
     return Verdict(
@@ -114,7 +114,7 @@ async def _verify_in(
     state: TableState,
     side: _Side | None = None,
 ) -> Verdict:
-    """The verdict in one schema: on all rows; or on one side's, which are in that schema."""
+    """Return the verdict in one schema: on all rows, or on those of one side."""
     decode = replace(options.decode, target=None if side else state, columns=None)
     options = replace(options, decode=decode)
     try:
@@ -128,9 +128,9 @@ async def _verify_in(
 
 
 def compare_rows(signed: SignedRows, options: FeedOptions) -> tuple[int, int, pa.Table | None]:
-    """How many rows are missing and how many too many, and examples of them."""
+    """Return the number of missing rows and of surplus rows, and examples of them."""
     rows = signed.stream()
-    # An engine that fails leaves the rest of the rows, and what they come from must be closed here.
+    # An engine that fails leaves rows unread, and their source must be closed here.
     with closing(rows), Engine(options.diff) as engine:
         missing, surplus, examples = engine.unbalanced(rows, _EXAMPLES_MAX)
     names = [*signed.names[: examples.num_columns - 1], "surplus"]
@@ -162,7 +162,7 @@ class SignedRows:
         self.schema = pa.schema([*REF_FIELDS, *numbered])
 
     def stream(self) -> RowStream:
-        """The rows as the engine takes them, once."""
+        """Return the rows as a stream for the engine, once."""
         return RowStream(self.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -175,7 +175,7 @@ class SignedRows:
                 yield self._signed(batch, pa.repeat(pa.scalar(-1, pa.int8()), batch.num_rows))
 
     def changes(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the events, counted in ``events``."""
+        """Yield the rows of the events, and count them in ``events``."""
         changes = read_changes(self.log, Offset(self.first), self.last, self.options)
         for batch in self._pull(changes):
             comes = pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
@@ -203,11 +203,11 @@ class SignedRows:
         return pa.RecordBatch.from_arrays([sign, batch.positions, *values], schema=self.schema)
 
     def comparable(self, column: pa.Array) -> pa.Array:
-        """A column of a snapshot or an event such that equal values are equal there."""
+        """Convert a column of a snapshot or an event so that equal values compare as equal."""
         return canonical_variants(column)
 
     def _pull(self, batches: AsyncGenerator[ChangeBatch, None]) -> Iterator[ChangeBatch]:
-        """Drive the async side from the engine's thread."""
+        """Run the asynchronous generator from the engine's thread."""
 
         async def following() -> ChangeBatch | None:
             return await anext(batches, None)

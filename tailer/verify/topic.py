@@ -1,7 +1,7 @@
-"""The proof that a topic is exact: its events lead from a snapshot (or from nothing) to another.
+"""Verification of a topic: its events lead from a snapshot (or from nothing) to another.
 
-The same comparison as :mod:`tailer.verify.table`, out of core, with the events taken from Kafka
-instead of from the table. A column that was renamed meanwhile is known by its physical name.
+It makes the comparison of :mod:`tailer.verify.table`, out of core, with the events taken from Kafka
+instead of from the table. A column that was renamed meanwhile is identified by its physical name.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class TopicSource:
 async def verify_topic(
     log: TableLog, topic: TopicSource, first: int | None, last: int, options: FeedOptions
 ) -> Verdict:
-    """The verdict on a topic's events up to version ``last``.
+    """Return the verdict on a topic's events up to version ``last``.
 
     ``first`` None: the topic has everything, from the initial snapshot or version 0 on. Otherwise
-    its events of the versions ``first`` and later follow upon the snapshot before that.
+    its events from version ``first`` on are applied to the snapshot before it.
     """
     state = (await log.snapshot(last)).state
     options = replace(options, decode=replace(options.decode, target=state, columns=None))
@@ -66,7 +66,7 @@ async def verify_topic(
 
 
 class _Names:
-    """What the columns are called in the end that had other names at some version."""
+    """The final names of columns that had other names at some version."""
 
     def __init__(self, final: TableState) -> None:
         self._final = {final.physical_name(f): f.name for f in final.schema}
@@ -74,16 +74,16 @@ class _Names:
         self._maps: list[dict[str, str | None]] = []
 
     def add(self, version: int, state: TableState) -> None:
-        """Note the state from a version on."""
+        """Record the state from a version on."""
         found = {f.name: self._final.get(state.physical_name(f)) for f in state.schema}
         if not self._maps or self._maps[-1] != found:
             self._versions.append(version)
             self._maps.append(found)
 
     def renamed(self, row: TopicRow) -> TopicRow:
-        """The row under the final names, without columns that were dropped."""
+        """Return the row under the final names, without columns that were dropped."""
         at = max(0, bisect_right(self._versions, row.version) - 1)
-        for names in (self._maps[at], self._maps[max(0, at - 1)]):  # rows leave in the old schema
+        for names in (self._maps[at], self._maps[max(0, at - 1)]):  # removed rows: old schema
             if names.keys() == row.row.keys():
                 found = {final: row.row[name] for name, final in names.items() if final}
                 return replace(row, row=found)

@@ -1,2 +1,1 @@
-"""Tables on S3 and servers with its API: one request path over aiobotocore's credentials and
-signer."""
+"""Tables on S3 and servers with its API: one request path, aiobotocore's credentials and signer."""

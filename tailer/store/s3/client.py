@@ -1,9 +1,9 @@
-"""Requests to S3: signed, bounded, checked, and made again a few times.
+"""Requests to S3: signed, bounded, checked, and retried a few times.
 
-Session, configuration and credentials are aiobotocore's, so that they are found where every AWS
-tool finds them; so is the signer. The requests are made with aiohttp, for a feed that polls a table
-asks for one small object again and again, and aiobotocore's own client takes four times the
-processor for that.
+Session, configuration and credentials come from aiobotocore, so that they are found where every AWS
+tool finds them; so does the signer. The requests are made with aiohttp: a feed that polls a table
+requests one small object again and again, and aiobotocore's client takes four times the processor
+time for that.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ __all__ = ["Call", "S3Client"]
 
 _DEFAULT_REGION = "us-east-1"
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.1, 2.0
-#: A longer wish of the server is the feed's to grant.
+#: A longer Retry-After is left to the feed.
 _RETRY_AFTER_HERE_S = 3.0
-#: Answers that a caller looks at itself.
+#: Statuses that the caller handles.
 _PLAIN = {200, 204, 206, 304, 404, 412, 416}
 _READ_BYTES = 256 * 1024
 _REFUSAL_BYTES_MAX = 1024 * 1024
@@ -64,7 +64,7 @@ _REFUSAL_BYTES_MAX = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request. ``check`` raises :class:`Unfit` for an answer that must not be believed.
+    """One request. ``check`` raises :class:`Unfit` for an answer that must not be trusted.
 
     ``bytes_max`` bounds the body that is accepted; ``operation`` names it in metrics and messages.
     """
@@ -85,7 +85,7 @@ class S3Client:
 
     def __init__(self, options: S3Options) -> None:
         self.options = options
-        #: What may be fetched before its turn, of all tables together.
+        #: Limit of the bytes fetched ahead for all tables together.
         self.ahead = Budget(options.total_ahead_bytes_max)
         self._gate = asyncio.Semaphore(options.max_concurrency)
         self._starting = asyncio.Lock()
@@ -111,7 +111,7 @@ class S3Client:
 
     async def _open_session(self) -> None:
         session = AioSession(profile=self.options.profile)
-        # The name that other AWS tools read, and botocore does not.
+        # The variable that other AWS tools read, and botocore does not.
         also = os.environ.get("AWS_REGION")
         known = self.options.region or session.get_config_variable("region") or also
         self._region = known or _DEFAULT_REGION
@@ -128,7 +128,7 @@ class S3Client:
         bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or where()
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=0,  # the gate limits, and waiting there is no time-out
+                limit=0,  # the gate limits, and waiting there is not a time-out
                 ssl=ssl.create_default_context(cafile=bundle),
             ),
             timeout=aiohttp.ClientTimeout(
@@ -143,14 +143,14 @@ class S3Client:
         )
 
     async def _found_credentials(self, session: AioSession) -> Any:
-        """The account of the options, or else what the session finds; None where there is none."""
+        """Return the credentials of the options, else the session's; None if there are none."""
         own = self.options
         if own.access_key_id is not None:
             session.set_credentials(own.access_key_id, own.secret_access_key, own.session_token)
         return await session.get_credentials()
 
     async def _endpoint(self, region: str) -> str:
-        """The URL of a region's servers, as the AWS tools find it."""
+        """Return the URL of a region's servers, as the AWS tools find it."""
         if self.options.endpoint_url is not None:
             return self.options.endpoint_url
         if region not in self._endpoints:
@@ -171,7 +171,7 @@ class S3Client:
     # Requests
 
     async def request(self, call: Call, traffic: Traffic) -> Answer:
-        """The answer, one of 200, 204, 206, 304, 404, 412 and 416.
+        """Return the answer, with status 200, 204, 206, 304, 404, 412 or 416.
 
         Raises :class:`TransientError` when all attempts failed in ways that may heal,
         :class:`TableError` for a refusal, :class:`ConfigError` without credentials.
@@ -207,7 +207,7 @@ class S3Client:
         raise error
 
     async def _attempt(self, call: Call, traffic: Traffic) -> Answer:
-        """One attempt. Raises :class:`TransientError` where there is no whole, fitting answer."""
+        """Make one attempt. Raises :class:`TransientError` unless the answer is whole and fits."""
         what = f"s3://{call.bucket}/{call.key}: {call.operation}"
         status = "failed"
         received = 0
@@ -282,8 +282,10 @@ class S3Client:
         return self._signer.sign(frozen, region, (call.method, url, call.body), headers)
 
     async def presigner(self, bucket: str, at: dt.datetime, ttl_s: int) -> Presigner | None:
-        """A signer of URLs for the objects of a bucket; None for anonymous access, which has
-        nothing to sign with. Errors as of :meth:`request`."""
+        """Return a signer of URLs for a bucket's objects; None for anonymous access.
+
+        Anonymous access has no key to sign with. Raises the errors of :meth:`request`.
+        """
         if self._http is None:
             await self._start()
         if self.options.anonymous:
@@ -305,7 +307,7 @@ class S3Client:
         )
 
     async def _renew_credentials(self) -> None:
-        """Look again where the credentials came from: what has expired may have been renewed."""
+        """Load the credentials again from their source: expired ones may have been renewed."""
         try:
             session = AioSession(profile=self.options.profile)
             found = await self._found_credentials(session)
@@ -316,7 +318,7 @@ class S3Client:
 
 
 def _session_error(e: Exception) -> TailerError:
-    """The error of a session that can't be opened or of credentials that can't be had."""
+    """Return the error for a session that can't be opened or credentials that can't be loaded."""
     lasting = isinstance(e, FileNotFoundError | ssl.SSLError)
     if isinstance(e, MetadataRetrievalError | OSError) and not lasting:
         return TransientError(f"the credentials for S3 can't be had now ({e})")
@@ -326,7 +328,7 @@ def _session_error(e: Exception) -> TailerError:
 
 
 async def _body(response: aiohttp.ClientResponse, bytes_max: int | None) -> bytes:
-    """The body, whole: aiohttp itself holds it against the length that the headers promise."""
+    """Read the whole body; aiohttp checks it against the length in the headers."""
     length = response.content_length
     if bytes_max is not None and length is not None and length > bytes_max:
         raise Unfit(f"{length} bytes, of {bytes_max} at most")

@@ -1,6 +1,6 @@
 """What an S3 server's refusal means, and who must act.
 
-A refusal is known by its status and by the code in its XML body; HEAD answers have none.
+A refusal is recognized by its status and by the code in its XML body; HEAD answers have no body.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _CODE = re.compile(rb"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(rb"<Message>([^<]{1,500})</Message>")
 _REGION = re.compile(rb"<Region>([a-z0-9-]{1,40})</Region>")
 
-#: 4xx answers that say: try again. 5xx and 429 always do.
+#: Codes of 4xx answers that ask for a retry. 5xx and 429 always do.
 _PASSING = {
     "ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "RequestTimeTooSkewed",
     "SlowDown", "ThrottlingException", "TooManyRequests",
 }  # fmt: skip
-#: Credentials that were good once.
+#: Codes of credentials that have expired.
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
-#: What some servers answer 404 with, though it is not the key that they have not found.
+#: Codes that some servers send with 404 although it is not the key that is missing.
 _NOT_THE_KEY = {"NoSuchBucket", "InvalidAccessKeyId", "XAdminUserNotFound"}
 _REMEDIES = {
     "NoSuchBucket": "check its name, the endpoint and the region",
@@ -48,7 +48,7 @@ _REMEDIES = {
     "InvalidObjectState": "the object is archived: restore it first",
     "InvalidBucketName": "check the bucket's name",
 }
-#: How OpenSSL says that what it got is not TLS.
+#: How OpenSSL reports that the answer is not TLS.
 _PLAIN_ANSWERS = {
     "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER",
 }  # fmt: skip
@@ -69,22 +69,22 @@ class Answer:
 
 
 class Unfit(Exception):
-    """An answer that is not one to the question: too short, of another range, not XML."""
+    """An answer that does not fit the request: too short, of another range, not XML."""
 
 
 def error_code(answer: Answer) -> str:
-    """The code of a refusal; empty where the answer has none."""
+    """Return the code of a refusal; empty if the answer has none."""
     found = _CODE.search(answer.body)
     return found[1].decode("ascii", "replace") if found else ""
 
 
 def is_about_more_than_the_key(answer: Answer) -> bool:
-    """Whether "not found" means the bucket, or the account: some servers say 404 of that, too."""
+    """Return whether "not found" means the bucket or the account: some servers send 404 for it."""
     return answer.status == 404 and error_code(answer) in _NOT_THE_KEY
 
 
 def region_of(answer: Answer) -> str | None:
-    """The region of the bucket, where a refusal tells that it is another one."""
+    """Return the bucket's region, if a refusal says that it is another one."""
     if answer.status not in (301, 307, 400):
         return None
     header = answer.headers.get("x-amz-bucket-region")
@@ -93,20 +93,20 @@ def region_of(answer: Answer) -> str | None:
 
 
 def worth_retrying(answer: Answer) -> bool:
-    """Whether the same request may go well a moment later."""
+    """Return whether the same request may succeed a moment later."""
     if answer.status == 429 or answer.status >= 500:
         return True
     return answer.status >= 400 and error_code(answer) in _PASSING
 
 
 def retry_after_s(answer: Answer) -> float | None:
-    """The server's own wish, in seconds. A date in its place is not looked at."""
+    """Return the server's Retry-After in seconds. A date is ignored."""
     text = answer.headers.get("retry-after", "")
     return min(float(text), _RETRY_AFTER_MAX_S) if text.isdigit() else None
 
 
 def refusal(answer: Answer, operation: str, bucket: str, key: str) -> TailerError:
-    """The error of an answer that is none of those the caller can use."""
+    """Return the error for an answer that the caller can't use."""
     code = error_code(answer)
     if worth_retrying(answer):
         what = code or "no reason given"
@@ -134,7 +134,7 @@ def refusal(answer: Answer, operation: str, bucket: str, key: str) -> TailerErro
 
 
 def no_tls(e: aiohttp.ClientSSLError, table: str) -> TableError:
-    """The error of a connection on which TLS could not begin."""
+    """Return the error for a connection on which TLS could not begin."""
     at = f"{e.host}:{e.port}"
     if isinstance(e, aiohttp.ClientConnectorCertificateError):
         return TableError(
@@ -156,7 +156,7 @@ def no_tls(e: aiohttp.ClientSSLError, table: str) -> TableError:
 
 
 def not_reached(e: Exception) -> str:
-    """Why no connection came about, and the remedy; empty for another error."""
+    """Return why no connection came about, and the remedy; empty for another error."""
     if not isinstance(e, aiohttp.ClientConnectorError):
         return ""
     at = f"{e.host}:{e.port}"

@@ -1,4 +1,4 @@
-"""The folders in a folder on S3, for looking up tables by pattern."""
+"""Listing of the folders in a folder on S3, to look up tables by pattern."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["list_folders"]
 
 
 async def list_folders(address: str, options: Mapping[str, Any]) -> list[str]:
-    """The names of the folders (common prefixes) right below an address, sorted.
+    """Return the names of the folders (common prefixes) right below an address, sorted.
 
-    Raises :class:`ConfigError` for an address or option that is none, and what any listing raises.
+    Raises :class:`ConfigError` for an invalid address or option, and the errors of a listing.
     """
     place = parse_s3_address(address)
     if place is None:
@@ -53,7 +53,7 @@ def _check_answer(answer: Answer) -> None:
 
 
 def _folders(body: bytes, prefix: str) -> list[str]:
-    """The folders of a page that was seen to be one."""
+    """Return the folders of a page that has passed the check."""
     root = ET.fromstring(body)  # noqa: S314 - expat itself bounds what entities grow to
     space = root.tag.partition("}")[0] + "}" if "}" in root.tag else ""
     encoded = root.findtext(f"{space}EncodingType") == "url"

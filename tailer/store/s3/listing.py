@@ -15,7 +15,7 @@ __all__ = ["ListedObject", "Page", "parse_page"]
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """One object of a page: ``mtime_ms`` in whole seconds, as GET and HEAD tell it."""
+    """One object of a page: ``mtime_ms`` in whole seconds, as GET and HEAD give it."""
 
     key: str
     size: int
@@ -32,7 +32,10 @@ class Page:
 
 
 def parse_page(body: bytes) -> Page:
-    """The page of an answer. Raises :class:`Unfit` if it is not one, or not a whole one."""
+    """Parse the page of an answer.
+
+    Raises :class:`Unfit` if it is not a listing, or not a whole one.
+    """
     try:
         root = ET.fromstring(body)  # noqa: S314 - expat itself bounds what entities grow to
         if _local(root.tag) != "ListBucketResult":
@@ -55,7 +58,7 @@ def _objects(root: ET.Element, space: str, *, encoded: bool) -> Iterator[ListedO
         yield ListedObject(
             unquote_plus(key) if encoded else key,
             int(element.findtext(f"{space}Size") or ""),
-            # The other calls tell whole seconds: the same commit must not have two timestamps.
+            # Other calls give whole seconds: the same commit must not have two timestamps.
             int(changed.timestamp()) * 1000,
             element.findtext(f"{space}ETag") or "",
         )

@@ -1,6 +1,6 @@
-"""How a bucket is reached: the options of the S3 store, and its addresses.
+"""The options of the S3 store, and its addresses.
 
-What is not set here comes from where the AWS tools take it: environment, profile, instance.
+Options that are not set come from where the AWS tools take them: environment, profile, instance.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def _endpoint(text: str) -> str | None:
 
 
 def is_http_address(address: str) -> bool:
-    """Whether an address is ``http://host`` or ``https://host``, with or without port and path."""
+    """Return whether an address is ``http(s)://host``, with or without port and path."""
     try:
         url = urlsplit(address)
         return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:  # of a port or an IPv6 address that is none
+    except ValueError:  # of an invalid port or IPv6 address
         return False
 
 
@@ -39,7 +39,7 @@ def is_http_address(address: str) -> bool:
 class S3Options:
     """The options of the S3 store; stores with equal options share one pool of connections.
 
-    ``elsewhere`` are the names that object_store, and so deltalake, has for them.
+    ``elsewhere`` are the names that object_store, and so deltalake, uses for them.
     """
 
     # fmt: off
@@ -121,9 +121,9 @@ class S3Options:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> S3Options:
-        """The options of a mapping, whose values may be text (as the command line gives them).
+        """Parse the options of a mapping; values may be text (as the command line gives them).
 
-        Raises :class:`ConfigError`, naming the key, for one that is not known or of another type.
+        Raises :class:`ConfigError`, naming the key, for one that is unknown or of another type.
         """
         table = SettingTable(
             "the S3 store", settings_of(cls), text=True, spelling=_spelling, answers=_ANSWERS
@@ -137,7 +137,7 @@ def _spelling(name: str) -> str:
 
 _ONLY_READS = "it is for writers, and this store only reads; leave it out"
 _OF_THE_ADDRESS = "the bucket is that of the table's address; leave it out"
-#: Options of object_store that mean nothing here.
+#: Options of object_store that have no meaning here.
 _ANSWERS = {
     "allow_http": "an endpoint_url with http:// is enough; leave it out",
     "allow_invalid_certificates": "name the server's authority as ca_bundle",
@@ -152,7 +152,7 @@ _ANSWERS = {
 
 
 def parse_s3_address(address: str) -> tuple[str, str] | None:
-    """(bucket, key) of ``s3://bucket/key``, also as s3a and s3n; None for another address.
+    """Parse (bucket, key) of ``s3://bucket/key``, also as s3a and s3n; None for another address.
 
     The key is plain text, without a slash at its end.
     """

@@ -1,7 +1,7 @@
-"""URLs of S3 objects that carry their own signature: Signature Version 4, in the query.
+"""URLs of S3 objects that carry their signature: Signature Version 4, in the query.
 
-They are made from values alone, so that one moment gives one URL for an object however often it is
-asked for, which botocore's own signer, with its own clock, does not promise.
+They depend on their arguments alone, so that one moment gives one URL for an object, however often
+it is requested. botocore's signer uses a clock and does not promise that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 
 __all__ = ["URL_TTL_S_MAX", "Presigner"]
 
-#: S3 takes no signature that is good for longer: seven days.
+#: S3 accepts no signature that is valid for longer: seven days.
 URL_TTL_S_MAX = 604_800
 
 
@@ -24,7 +24,7 @@ class Presigner:
     """Signs GET requests for the objects of one bucket.
 
     ``base`` is the bucket's URL, without a slash at its end; ``at`` the moment, in UTC; ``more``
-    goes into every query. The secrets are in no repr.
+    goes into every query. The repr leaves the secrets out.
     """
 
     base: str
@@ -37,7 +37,7 @@ class Presigner:
     more: Mapping[str, str] = field(default_factory=dict)
 
     def url(self, key: str) -> str:
-        """The URL under which the object can be read, in ranges too, until its time is over."""
+        """Return the URL at which the object can be read, in ranges too, until it expires."""
         parts = urlsplit(self.base)
         path = f"{parts.path}/{quote(key, safe='/~')}"
         moment = self.at.strftime("%Y%m%dT%H%M%SZ")

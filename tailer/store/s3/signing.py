@@ -1,8 +1,8 @@
 """Signatures of requests to S3, by botocore's signer (Signature Version 4).
 
-Signing takes a third of the processor time of a small request. Whoever polls for an object that is
-not there yet asks the very same thing again and again, and a signature is good for minutes: so
-that of a request that found nothing is used again for a while.
+Signing takes a third of the processor time of a small request. A poll for an object that does not
+exist yet repeats the same request, and a signature is valid for minutes. The signature of a request
+that found nothing is therefore reused for a while.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from botocore.awsrequest import AWSRequest
 
 __all__ = ["Signed", "Signer"]
 
-#: Servers take a signature for 15 minutes, counted by their own clock, which may differ from ours.
+#: Servers accept a signature for 15 minutes by their clock, which may differ from this one.
 _GOOD_S = 60.0
-#: More requests than this are not remembered; a feed needs one.
+#: Most requests that are remembered; a feed needs one.
 _KEPT_MAX = 10_000
 
 
 class Signed(NamedTuple):
-    """A signed request: all its headers, and what makes another one the same."""
+    """A signed request: all its headers, and the key under which its signature is remembered."""
 
     headers: dict[str, str]
     same: tuple[Any, ...]
 
 
 class Signer:
-    """Signs requests, and remembers signatures that are worth it. ``clock`` is in seconds."""
+    """Signs requests, and remembers the signatures worth reusing. ``clock`` is in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -43,7 +43,7 @@ class Signer:
         request: tuple[str, str, bytes],
         headers: Mapping[str, str],
     ) -> Signed:
-        """The headers for a request, its method, URL and body, under frozen credentials."""
+        """Sign a request, given as method, URL and body, with frozen credentials."""
         method, url, body = request
         same = (credentials, region, method, url, tuple(headers.items()))
         if not body:
@@ -55,7 +55,7 @@ class Signer:
         return Signed(dict(signed.headers.items()), same)
 
     def found_nothing(self, signed: Signed) -> None:
-        """The request is likely to be made again."""
+        """Remember the signature of a request that is likely to be made again."""
         if signed.same in self._kept and self._kept[signed.same][1] is signed.headers:
             return
         if len(self._kept) >= _KEPT_MAX:
@@ -63,5 +63,5 @@ class Signer:
         self._kept[signed.same] = self._clock(), signed.headers
 
     def found(self, signed: Signed) -> None:
-        """The request has its answer, and nothing of it need be remembered."""
+        """Forget the signature of a request that has its answer."""
         self._kept.pop(signed.same, None)

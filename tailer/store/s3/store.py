@@ -1,8 +1,8 @@
-"""The store of tables on S3, and on whatever speaks as S3 does.
+"""The store of tables on S3 and on servers with its API.
 
-Every range that is read is held against what the answer says of itself: which bytes of how many,
-and of which state of the object (its ETag). What is short or of another state is fetched again, and
-is an error after that; it never becomes an event.
+Every range that is read is checked against the answer's headers: which bytes of how many, and of
+which state of the object (its ETag). A range that is short or of another state is fetched again,
+and is an error after that; it never becomes an event.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tailer.store.traffic import Traffic
 __all__ = ["S3Store", "SharedClients", "status_of"]
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-#: What is fetched of a data file's end when it is opened: the footer of all but very wide tables.
+#: Bytes of a data file's end to fetch when it is opened: the footer of all but very wide tables.
 _TAIL_BYTES = 64 * 1024
 #: A larger range is fetched in parts of this size, several at a time.
 _PART_BYTES = 4 * 1024 * 1024
-#: A server that gives a whole object for a range of it is put up with, up to this size.
+#: Largest object that is accepted from a server that ignores the range.
 _WHOLE_BYTES_MAX = 32 * 1024 * 1024
-#: How often a folder that says nothing is looked at for gaps and other tables, in seconds.
+#: How often a folder without news is checked for gaps and another table, in seconds.
 _CHECK_S = 120.0
 
 
@@ -53,7 +53,7 @@ class SharedClients:
 
     @classmethod
     def take(cls, options: S3Options) -> S3Client:
-        """The client of these options, one user more."""
+        """Return the client of these options, and count one more user."""
         clients = cls._all.setdefault(asyncio.get_running_loop(), {})
         client, users = clients.get(options) or (S3Client(options), 0)
         clients[options] = client, users + 1
@@ -61,7 +61,7 @@ class SharedClients:
 
     @classmethod
     async def give_back(cls, client: S3Client) -> None:
-        """One user less; the last one closes it."""
+        """Count one user less; the last one closes the client."""
         clients = cls._all.get(asyncio.get_running_loop(), {})
         known, users = clients.get(client.options, (None, 0))
         if known is client and users > 1:
@@ -75,7 +75,7 @@ class SharedClients:
 class S3Store:
     """A table under a key of a bucket. ``table`` is ``s3://bucket/key``, or s3a or s3n.
 
-    Requests are counted by ``traffic``.
+    ``traffic`` counts the requests.
     """
 
     traits = StoreTraits(atomic=True, check_s=_CHECK_S)
@@ -100,7 +100,10 @@ class S3Store:
         return f"s3://{self._bucket}/{self._key}"
 
     def _place(self, location: str) -> tuple[str, str]:
-        """(bucket, key) of a location. Raises :class:`TableError` for one of another store."""
+        """Return (bucket, key) of a location.
+
+        Raises :class:`TableError` for one of another store.
+        """
         address = parse_s3_address(location)
         if address is not None:
             return address
@@ -141,7 +144,7 @@ class S3Store:
             page = await self._page(bucket, query)
             for found in page.objects:
                 name = found.key.removeprefix(prefix)
-                # Not every server knows start-after; and some list the folder itself.
+                # Not every server supports start-after; and some list the folder itself.
                 if name > start_after and found.key.startswith(prefix):
                     yield FileStatus(
                         name, found.size, found.mtime_ms, _tag(found.etag, found.mtime_ms)
@@ -183,14 +186,14 @@ class S3Store:
             return b"", await self.stat(location)
         upto = None if length is None else offset + length
         data, status = await self._get(location, offset, upto, None)
-        if data is None:  # nothing lies at this offset, and the refusal does not tell the rest
+        if data is None:  # nothing lies at this offset, and the refusal lacks the status
             return b"", await self.stat(location)
         return data, status
 
     async def _get(
         self, location: str, start: int, end: int | None, etag: str | None
     ) -> tuple[bytes | None, FileStatus]:
-        """The bytes of [start, end), fewer at the file's end; None where there are none at all.
+        """Return the bytes of [start, end), fewer at the file's end; None if there are none at all.
 
         A negative ``start`` counts from the file's end. With an ``etag``, of that state alone.
         """
@@ -212,11 +215,11 @@ class S3Store:
         return _cut(answer, start, end), status
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:  # noqa: ARG002 - the answer has it
-        """See :class:`tailer.store.Store`. Its bytes are had as they are read."""
+        """See :class:`tailer.store.Store`. The bytes are fetched as they are read."""
         return await self._open(location, None)
 
     async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:
-        """See :class:`tailer.store.ReadsAhead`: both ends of the file are asked for at once."""
+        """See :class:`tailer.store.ReadsAhead`: both ends of the file are requested at once."""
         kept_max = self._options.read_ahead_bytes_max
         upto = min(first, size - _TAIL_BYTES, _PART_BYTES, kept_max // 2)
         if upto <= 0:
@@ -229,7 +232,7 @@ class S3Store:
                 begin.cancel()
             await asyncio.wait([begin])
             if not begin.cancelled():
-                begin.exception()  # whatever it is, the file's end has told it
+                begin.exception()  # retrieved only: the read of the file's end reports any error
 
     async def _open(
         self, location: str, begin: asyncio.Task[tuple[bytes | None, FileStatus]] | None
@@ -256,7 +259,7 @@ class S3Store:
         return pa.PythonFile(reader, mode="r")
 
     async def _parts(self, location: str, start: int, end: int, etag: str) -> bytes:
-        """A range of an open file, in parts that are fetched side by side."""
+        """Fetch a range of an open file, in parts side by side."""
         bounds = [*range(start, end, _PART_BYTES), end]
 
         async def part(first: int, last: int) -> bytes:
@@ -275,15 +278,18 @@ class S3Store:
         return b"".join(p.result() for p in parts)
 
     @asynccontextmanager
-    async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002 - none tells of itself
-        """See :class:`tailer.store.Store`: there is no telling, only waiting."""
+    async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002 - S3 sends no notices
+        """See :class:`tailer.store.Store`: S3 sends no notices, so the watch only waits."""
         yield _Sleep()
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
-        """What makes, of a location, a URL that can be read without credentials for so many
-        seconds; it gives None for a file in another bucket. None for anonymous access."""
+        """Return a function from location to URL.
+
+        Its URLs can be read without credentials for ``ttl_s`` seconds. It returns None for a file
+        in another bucket. None for anonymous access.
+        """
         with contextlib.suppress(FileNotFoundError):
-            # A request that is answered tells which region the bucket is in.
+            # The answer to a request says which region the bucket is in.
             await self.stat("_delta_log/_last_checkpoint")
         assert self._client is not None
         signer = await self._client.presigner(self._bucket, at, ttl_s)
@@ -304,7 +310,7 @@ class S3Store:
 
 
 class _Sleep:
-    """A watch that sees nothing."""
+    """A watch that only waits."""
 
     async def wait(self, seconds: float) -> None:
         """See :class:`tailer.store.Watch`."""
@@ -312,14 +318,14 @@ class _Sleep:
 
 
 def _tag(etag: str, mtime_ms: int) -> str:
-    """What changes with the object. The same bytes written again have the same ETag."""
+    """Return a tag that changes with the object: rewriting the same bytes keeps the ETag."""
     return f"{etag} {mtime_ms}"
 
 
 def status_of(answer: Answer, location: str) -> FileStatus:
-    """The status of the whole object, from the headers of a GET or HEAD.
+    """Return the status of the whole object, from the headers of a GET or HEAD.
 
-    Raises :class:`Unfit` where they lack it.
+    Raises :class:`Unfit` if they lack it.
     """
     headers = answer.headers
     try:
@@ -339,8 +345,10 @@ def _check_status(answer: Answer) -> None:
 
 
 def _range_check(start: int, end: int | None, etag: str | None) -> Callable[[Answer], None]:
-    """Holds an answer against the range that was asked for. A negative start counts from the
-    object's end."""
+    """Return a check of an answer against the requested range.
+
+    A negative start counts from the object's end.
+    """
 
     def check(answer: Answer) -> None:
         if answer.status not in (200, 206):
@@ -366,7 +374,7 @@ def _range_check(start: int, end: int | None, etag: str | None) -> Callable[[Ans
 
 
 def _cut(answer: Answer, start: int, end: int | None) -> bytes | None:
-    """The range, also from the answer of a server that gives the whole object for it."""
+    """Return the requested range, also from an answer with the whole object."""
     if answer.status == 206:
         return answer.body
     if start < 0:

@@ -1,7 +1,7 @@
 """The URLs of shared files, by the locations under which the log knows them.
 
 A snapshot may name a million files, each with a URL of a kilobyte, so they are kept in a database
-on the disk. Each remembers the request that gave it, for that is asked again when it expires.
+on the disk. Each is stored with the request that gave it, which is repeated when the URL expires.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ __all__ = ["LinkTable", "Origin"]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The request that gave a URL: ``kind`` ``changes`` or ``files`` of the versions
-    ``first`` to ``last``, or the ``snapshot`` of version ``first``."""
+    """The request that gave a URL.
+
+    Its ``kind`` is ``changes`` or ``files`` of the versions ``first`` to ``last``, or the
+    ``snapshot`` of version ``first``.
+    """
 
     kind: str
     first: int
@@ -35,13 +38,13 @@ class Origin:
 
     @classmethod
     def parse(cls, text: str) -> Origin:
-        """The origin in its text."""
+        """Parse an origin from its text."""
         return cls(*json.loads(text))
 
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Raises :class:`TransientError` where the disk is full."""
+    """Raise :class:`TransientError` when the disk is full."""
     try:
         yield
     except sqlite3.OperationalError as e:
@@ -49,10 +52,10 @@ def _writing() -> Iterator[None]:
 
 
 class LinkTable:
-    """URLs on the disk. Its calls are short, and are made where they are needed."""
+    """URLs on the disk. Its calls are short and block."""
 
     def __init__(self, file: Path) -> None:
-        self._lock = threading.Lock()  # a worker thread writes while others look up
+        self._lock = threading.Lock()  # a worker thread writes while other threads look up
         self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
         with _writing():
             self._db.executescript(
@@ -63,7 +66,7 @@ class LinkTable:
         self.issue = 0
 
     def put(self, files: Iterable[SharedFile], origin: Origin) -> None:
-        """Remember the URLs of an answer; a newer one replaces an older one."""
+        """Store the URLs of an answer; a newer one replaces an older one."""
         rows: list[tuple[object, ...]] = []
         for f in files:
             size = f.action.get("size")
@@ -81,7 +84,7 @@ class LinkTable:
             self._db.execute("COMMIT")
 
     def get(self, location: str) -> tuple[Link, Origin]:
-        """A location's URL and where it is from. Raises FileNotFoundError for an unknown one."""
+        """Return a location's URL and its origin. Raises FileNotFoundError for an unknown one."""
         sql = "SELECT url, expires, size, issued, origin FROM links WHERE location = ?"
         with self._lock:
             row = self._db.execute(sql, (location,)).fetchone()
@@ -95,7 +98,7 @@ class LinkTable:
         return False
 
     def drop(self, origin: Origin) -> None:
-        """Forget the URLs of a request, where no newer one gave them again."""
+        """Delete the URLs of a request, except those that a newer request gave again."""
         with self._lock, _writing():
             self._db.execute("DELETE FROM links WHERE origin = ?", (str(origin),))
 

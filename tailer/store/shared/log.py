@@ -1,11 +1,11 @@
 """The log of a shared table, made from the sharing server's answers and kept on the disk.
 
-A shared table shows no log, but what the server tells is what a log tells. So each answer to a
+A shared table has no visible log, but the server's answers have the same content. Each answer to a
 range of versions becomes the commit files of those versions, and each answer to a snapshot becomes
-a checkpoint with one sidecar; whoever reads logs reads these.
+a checkpoint with one sidecar. The readers of logs read these files.
 
-Ranges come by one of two requests: ``changes``, the change data feed, or ``files``, the plain data
-changes of /query. ``cdf`` asks for the one and ``derived`` for the other; ``auto`` goes by the
+A range comes from one of two requests: ``changes``, the change data feed, or ``files``, the plain
+data changes of /query. ``cdf`` uses the first and ``derived`` the second; ``auto`` chooses by the
 table's properties at each version, and cuts a range where they change.
 """
 
@@ -33,7 +33,7 @@ from tailer.store.shared.state import SharedState, Timeline, feed_enabled
 
 __all__ = ["ChangeRequests", "SharedLog", "Spooled"]
 
-#: Which requests a table's changes are asked for by.
+#: Which requests fetch a table's changes.
 ChangeRequests = Literal["auto", "cdf", "derived"]
 
 #: The ranges whose commits are kept: the one being read, and the one before it.
@@ -43,17 +43,16 @@ _STATES_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """One made file on the disk; ``mtime_ms`` is what a log's reader takes its time from."""
+    """One made file on the disk; ``mtime_ms`` is the modification time that a log reader gets."""
 
     file: Path
     mtime_ms: int
 
 
 class SharedLog:
-    """Commits, checkpoints and sidecars by version. One caller at a time: the store sees to it.
+    """Commits, checkpoints and sidecars by version. One caller at a time: the store ensures it.
 
-    ``folder`` is where they are kept, ``versions_per_request`` how many versions one request asks
-    for at most.
+    ``folder`` is where they are kept, ``versions_per_request`` the most versions in one request.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class SharedLog:
         self._made = 0
 
     def serve(self, requests: ChangeRequests) -> None:
-        """From now on, ask for changes in this way; what was got in another one is forgotten."""
+        """Request changes in this way from now on, and drop those fetched in another one."""
         if requests != self._requests:
             self._requests = requests
             while self._ranges:
@@ -90,7 +89,7 @@ class SharedLog:
     # Commits
 
     async def commit(self, version: int, newest: int) -> Spooled:
-        """A version's commit, fetched with those that follow it up to ``newest``.
+        """Return a version's commit, fetched with those that follow it up to ``newest``.
 
         Raises :class:`DataLoss` for a version that the server does not give.
         """
@@ -140,7 +139,7 @@ class SharedLog:
         return await self._by_properties(found, last, refusal)
 
     async def _feed(self, first: int, last: int) -> CommitRange:
-        """The feed of a range; of its first version alone, if a later one has none."""
+        """Return the feed of a range, or of its first version alone if a later one has none."""
         try:
             return await self._range("changes", first, last)
         except Refused as e:
@@ -151,8 +150,10 @@ class SharedLog:
     async def _by_properties(
         self, found: CommitRange, last: int, refusal: Refused | None
     ) -> CommitRange:
-        """The part of a range of files in which the table has no feed; or the feed of the part,
-        from its first version on, in which it has one."""
+        """Return the part of a range of files in which the table has no feed.
+
+        If it has a feed at the first version, return the feed of the part in which it stays on.
+        """
         timeline, first = found.timeline, found.first
         if timeline.feed_at(first) is not True:
             on = timeline.first_with_feed(on=True, last=last)
@@ -166,7 +167,7 @@ class SharedLog:
         return await self._feed(first, last if off is None else off - 1)
 
     def _ask(self, origin: Origin) -> AbstractAsyncContextManager[Answer]:
-        """The request that an origin names."""
+        """Send the request that an origin names."""
         if origin.kind == "changes":
             return self._client.changes(
                 self._table, starting_version=origin.first, ending_version=origin.last
@@ -177,7 +178,7 @@ class SharedLog:
         return self._client.query(self._table, Query(version=origin.first))
 
     async def _range(self, kind: str, first: int, last: int) -> CommitRange:
-        """One request's commits, written as they come."""
+        """Fetch one request's commits, written as they arrive."""
         self._made += 1
         origin = Origin(kind, first, last)
         folder = self._folder / f"range-{self._made}"
@@ -198,7 +199,7 @@ class SharedLog:
         return found
 
     async def _finish(self, found: CommitRange) -> None:
-        """Complete the commits, once the whole answer is there."""
+        """Complete the commits after the whole answer has arrived."""
         if found.timeline.complete and found.timeline.changes_unstamped:
             async with self._client.metadata(self._table) as answer:
                 now = await _states(answer, 0)
@@ -234,7 +235,7 @@ class SharedLog:
         return self._times.get(version, 0)
 
     def known_time(self, version: int) -> int:
-        """The time of a version in epoch ms, as far as an answer told it: otherwise 0."""
+        """Return the time of a version in epoch ms if an answer gave it, else 0."""
         known = self._times.get(version)
         if known is None and (state := self._states.get(version)) is not None:
             return state.created_ms
@@ -243,7 +244,7 @@ class SharedLog:
     # Snapshots
 
     async def checkpoint(self, version: int) -> Spooled:
-        """A checkpoint of a version: its state, and a sidecar by name.
+        """Return a checkpoint of a version: its state, and a sidecar by name.
 
         Raises :class:`DataLoss` for a version that the server does not give.
         """
@@ -265,7 +266,7 @@ class SharedLog:
         return Spooled(file, self.known_time(version))
 
     async def _state(self, version: int) -> SharedState:
-        """The state at a version, by the first request that tells it."""
+        """Return the state at a version, from the first request that gives it."""
         known = self._states.get(version)
         if known is not None:
             return known
@@ -292,7 +293,10 @@ class SharedLog:
         raise refusal or TableError("the sharing server sent no metadata")
 
     async def sidecar(self, version: int, newest: int) -> Spooled:
-        """The files of a snapshot. Raises :class:`DataLoss` if the server does not give it."""
+        """Return the files of a snapshot.
+
+        Raises :class:`DataLoss` if the server does not give it.
+        """
         origin = Origin("snapshot", version, version)
         if self._sidecar is None or self._sidecar[0] != origin:
             if self._sidecar is not None:
@@ -308,8 +312,11 @@ class SharedLog:
         return Spooled(self._sidecar[1], self.known_time(version))
 
     async def _snapshot(self, origin: Origin, file: Path, *, current: bool) -> None:
-        """Write a snapshot's files. The current one needs no history to be shared, but the table
-        may have moved on since its version was asked for."""
+        """Write a snapshot's files.
+
+        The current snapshot can be read without shared history, but the table may have changed
+        since its version was requested.
+        """
         if current:
             query = Query(include_refresh_token=True)
             async with self._client.query(self._table, query) as answer:
@@ -326,7 +333,7 @@ class SharedLog:
             await self._spool(answer, origin, file)
 
     async def _spool(self, answer: Answer, origin: Origin, file: Path | None) -> str | None:
-        """Write the files of an answer, or only take their URLs; returns the refresh token."""
+        """Write the files of an answer, or only store their URLs; return the refresh token."""
         spool = Spool(self._links, origin)
         if file is not None:
             append_actions(file, [])
@@ -340,7 +347,7 @@ class SharedLog:
     # URLs
 
     async def learn(self, location: str, version: int, *, snapshot: bool) -> None:
-        """Ask for the URLs of one version, or of its snapshot, until a file's is among them."""
+        """Request the URLs of one version, or of its snapshot, until they include the file's."""
         kinds = {"cdf": ("changes",), "derived": ("files",)}.get(
             self._requests, ("changes", "files")
         )
@@ -355,7 +362,7 @@ class SharedLog:
             raise refusal
 
     async def renew(self, origin: Origin) -> None:
-        """Ask once more what gave these URLs, and take the new ones."""
+        """Repeat the request that gave these URLs, and store the new ones."""
         self._links.issue += 1
         token = self._refresh_token
         if origin.kind == "snapshot" and token is not None:
@@ -372,7 +379,7 @@ class SharedLog:
 
 
 async def _states(answer: Answer, version: int) -> Timeline:
-    """The states at the head of an answer; what follows them is not waited for."""
+    """Return the states at the head of an answer, without waiting for the rest."""
     timeline = Timeline(version)
     lines: AsyncGenerator[Line, None] = answer.lines()
     async with aclosing(lines):
@@ -382,5 +389,5 @@ async def _states(answer: Answer, version: int) -> Timeline:
             timeline.take(line)
             if timeline.complete:
                 break
-    timeline.at(version)  # says what is lacking
+    timeline.at(version)  # raises if something is missing
     return timeline

@@ -1,7 +1,8 @@
 """The commits of a range of versions, made from one answer of a sharing server.
 
-While the answer comes, each version's files go to the disk, and the rest is noted. Only its end
-tells all states and times: then each commit gets its time, and the actions of what changed.
+While the answer arrives, each version's files go to the disk, and the rest is kept in memory. Only
+at its end are all states and times known: then each commit gets its time, and the actions of what
+changed.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ __all__ = ["CommitRange"]
 
 @dataclass(slots=True)
 class CommitRange:
-    """The commits of the versions ``first`` to ``last``, as they are gathered and then kept."""
+    """The commits of the versions ``first`` to ``last``, while they are gathered and afterwards."""
 
     origin: Origin
     folder: Path
     timeline: Timeline
     last: int
     times: dict[int, int] = field(default_factory=dict)
-    # Of each version with removes: the partition columns that all of them have values of.
+    # For each version with removes: the partition columns for which all of them have values.
     removes: dict[int, set[str]] = field(default_factory=dict)
 
     @property
@@ -38,21 +39,23 @@ class CommitRange:
         return self.origin.first
 
     def holds(self, version: int) -> bool:
-        """Whether the range has this version."""
+        """Return whether the range has this version."""
         return self.first <= version <= self.last
 
     def file(self, version: int) -> Path:
-        """The file of a version's commit."""
+        """Return the file of a version's commit."""
         return self.folder / f"{version:020d}.json"
 
     def state(self, version: int) -> SharedState:
-        """The state at a version; the change feed's own answers say that it is enabled."""
+        """Return the state at a version; answers of the change feed imply that it is enabled."""
         state = self.timeline.at(version)
         return state.with_feed() if self.origin.kind == "changes" else state
 
     async def take(self, line: Line, spool: Spool) -> None:
-        """Take over the answer's next line. Its end is a hint: what lies beyond ``last`` is
-        dropped."""
+        """Process the answer's next line.
+
+        The server treats the end of the range as a hint: lines beyond ``last`` are dropped.
+        """
         if isinstance(line, EndOfStream):
             return
         if not isinstance(line, SharedFile):
@@ -78,8 +81,11 @@ class CommitRange:
             await spool.add(self.file(version), line)
 
     def finish(self, before: SharedState | None, before_ms: int | None) -> None:
-        """Complete the commits. ``before`` and ``before_ms`` are the state and the time of the
-        version before the first one; None: not known."""
+        """Complete the commits.
+
+        ``before`` and ``before_ms`` are the state and the time of the version before the first one;
+        None: unknown.
+        """
         self._fill_times(before_ms)
         for version in self._versions():
             after = self.state(version)
@@ -94,9 +100,9 @@ class CommitRange:
             before = after
 
     def _fill_times(self, before_ms: int | None) -> None:
-        """Give every version a time: its own, or that of the version before it.
+        """Give every version a time: that of the answer, or that of the version before it.
 
-        If that is not known either: just before the first known time, or the table's creation.
+        If neither is known: just before the first known time, or the table's creation.
         """
         time = before_ms
         if time is None and self.times:

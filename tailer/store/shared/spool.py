@@ -14,7 +14,7 @@ from tailer.store.shared.links import LinkTable, Origin
 
 __all__ = ["Spool", "append_actions", "complete_removes"]
 
-#: So many bytes of lines are gathered before they are written.
+#: Lines are gathered up to this many bytes before they are written.
 _FLUSH_BYTES = 1024 * 1024
 
 
@@ -29,7 +29,7 @@ class Spool:
         self._bytes = 0
 
     async def add(self, file: Path | None, shared: SharedFile) -> None:
-        """Take one file of the answer; None: only its URLs."""
+        """Add one file of the answer; with ``file`` None, only its URLs."""
         self._files.append(shared)
         self._bytes += len(shared.url)
         if file is not None:
@@ -40,7 +40,7 @@ class Spool:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what was taken."""
+        """Write what was added."""
         await anyio.to_thread.run_sync(self._write)
         self._lines, self._files, self._bytes = {}, [], 0
 
@@ -54,15 +54,18 @@ class Spool:
 
 @spilling(None)
 def append_actions(file: Path, actions: list[dict[str, Any]]) -> None:
-    """Add actions to a file of the log, one a line."""
+    """Append actions to a file of the log, one per line."""
     with file.open("ab") as f:
         f.writelines(json.dumps(a, separators=(",", ":")).encode() + b"\n" for a in actions)
 
 
 @spilling(None)
 def complete_removes(file: Path, lacking: set[str]) -> None:
-    """Have the removes name those partition columns, too: Spark leaves out those that are null,
-    and who reads a log would look for the file in the version before."""
+    """Add the missing partition columns to the removes of a commit.
+
+    Spark leaves out those that are null, and a log reader would look for the file in the version
+    before.
+    """
     if not lacking:
         return
     whole = file.with_suffix(".whole")

@@ -1,4 +1,4 @@
-"""Protocol and metadata of a shared table over its versions, as answers tell of them."""
+"""Protocol and metadata of a shared table over its versions, as its server's answers give them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailer.sharing.answers import MetadataLine, ProtocolLine
 __all__ = ["SharedState", "Timeline", "feed_enabled"]
 
 _FEED = "delta.enableChangeDataFeed"
-#: Of all the states in one answer, which are kept in memory.
+#: Most characters of all the states in one answer, which are kept in memory.
 _CHARACTERS_MAX = 256 * 1024 * 1024
 
 
@@ -27,7 +27,7 @@ class SharedState:
     metadata: dict[str, Any]
 
     def actions(self, before: SharedState | None) -> list[dict[str, Any]]:
-        """The actions that lead here from the state before; None: there was none."""
+        """Return the actions that lead here from the state before; None: there was none."""
         found: list[dict[str, Any]] = []
         if before is None or before.protocol != self.protocol:
             found.append({"protocol": self.protocol})
@@ -36,7 +36,7 @@ class SharedState:
         return found
 
     def partition_keys(self) -> set[str]:
-        """The partition columns, by the names that partition values have them under.
+        """Return the partition columns, by the names that partition values have them under.
 
         Raises :class:`UnsupportedTable` or :class:`CorruptLog` for a state that can't be read.
         """
@@ -54,9 +54,9 @@ class SharedState:
         return created if isinstance(created, int) and not isinstance(created, bool) else 0
 
     def with_feed(self) -> SharedState:
-        """The state of a version whose change data feed the server gave: then it has one.
+        """Return the state, with the feed enabled, of a version whose change data feed exists.
 
-        Not every server tells the table's properties, and the reader of a log goes by them.
+        Not every server sends the table's properties, and the reader of a log goes by them.
         """
         configuration = self.metadata.get("configuration") or {}
         metadata, protocol = self.metadata, self.protocol
@@ -72,7 +72,7 @@ class SharedState:
 
 
 def feed_enabled(metadata: dict[str, Any]) -> bool | None:
-    """Whether the table has a change data feed, by its properties; None if they are not told."""
+    """Return whether the properties enable a change data feed; None if they are missing."""
     configuration = metadata.get("configuration")
     if not isinstance(configuration, dict):
         return None
@@ -80,10 +80,10 @@ def feed_enabled(metadata: dict[str, Any]) -> bool | None:
 
 
 class Timeline:
-    """What one answer says of the states from version ``first`` on.
+    """The states from version ``first`` on, as one answer gives them.
 
     The first metadata counts from ``first``, whatever version it is stamped with; a later one from
-    its own version on. A protocol counts for all versions unless it is stamped.
+    its stamped version on. A protocol counts for all versions unless it is stamped.
     """
 
     def __init__(self, first: int) -> None:
@@ -93,8 +93,11 @@ class Timeline:
         self._characters = 0
 
     def take(self, line: ProtocolLine | MetadataLine) -> None:
-        """One line, in the answer's order. Raises :class:`TableError` for one that is no state,
-        and where there are more of them than a table can have."""
+        """Process one line, in the answer's order.
+
+        Raises :class:`TableError` for a line that is not a state, and for more of them than a table
+        can have.
+        """
         values = line.protocol if isinstance(line, ProtocolLine) else line.metadata
         self._characters += len(str(values))
         if self._characters > _CHARACTERS_MAX:
@@ -121,7 +124,7 @@ class Timeline:
         return len(self.metadata) > 1 and len(self.protocols) == 1
 
     def at(self, version: int) -> SharedState:
-        """The state after a version. Raises :class:`TableError` if the answer did not say it."""
+        """Return the state after a version. Raises :class:`TableError` if the answer lacks it."""
         if not self.complete:
             lacking = "metaData" if self.protocols else "protocol"
             raise TableError(f"the sharing server's answer has no {lacking} line")
@@ -130,15 +133,15 @@ class Timeline:
         return SharedState(self.protocols[protocol], self.metadata[metadata])
 
     def widen(self, protocol: dict[str, Any]) -> None:
-        """Have every protocol allow what another one allows too."""
+        """Extend every protocol by the features of ``protocol``."""
         self.protocols = {v: _union(p, protocol) for v, p in self.protocols.items()}
 
     def feed_at(self, version: int) -> bool | None:
-        """Whether the change data feed is on after a version; None if that is not told."""
+        """Return whether the change data feed is on after a version; None if that is unknown."""
         return feed_enabled(self.at(version).metadata)
 
     def first_with_feed(self, *, on: bool, last: int) -> int | None:
-        """The first version, up to ``last``, after which the feed is on, or is not."""
+        """Return the first version, up to ``last``, after which the feed is on, or off."""
         versions = sorted({self.first, *(v for v in self.metadata if v <= last)})
         return next((v for v in versions if (self.feed_at(v) is True) is on), None)
 
@@ -149,7 +152,7 @@ def _check_kind(values: dict[str, Any], key: str, kind: type) -> None:
 
 
 def _features(protocol: dict[str, Any], *, readers: bool) -> set[str]:
-    """The features that a protocol supports, by its lists or by its legacy versions."""
+    """Return the features that a protocol supports, by its lists or by its legacy versions."""
     kind, last = ("Reader", 3) if readers else ("Writer", 7)
     version = int(protocol.get(f"min{kind}Version") or 0)
     if version == last:
@@ -163,10 +166,10 @@ def _features(protocol: dict[str, Any], *, readers: bool) -> set[str]:
 
 
 def _union(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """The protocol that supports the features of both.
+    """Return the protocol that supports the features of both.
 
-    Which of a table's properties count is told by its protocol, and protocols grow: an answer
-    that tells a later schema and an earlier protocol would have its column mapping overlooked.
+    The protocol decides which of a table's properties count, and protocols grow. With a later
+    schema and an earlier protocol, a reader would ignore the column mapping.
     """
     if a == b:
         return a

@@ -1,11 +1,11 @@
 """The store of shared tables: ``profile.share#share.schema.table``.
 
-What a table's folder has is made here from a Delta Sharing server's answers, so that whoever reads
-tables reads shared ones: a ``_delta_log`` with a commit and a checkpoint for every version, and
-the files, whose bytes come by ranges from pre-signed URLs.
+It presents a Delta Sharing server's answers as a table's folder, so that the readers of tables read
+shared ones: a ``_delta_log`` with a commit and a checkpoint for every version, and the files, whose
+bytes come by ranges from pre-signed URLs.
 
-The server is asked for its newest version no more often than every ``poll_interval_s`` seconds
-("Delta Sharing Streaming Specs"), however often the log is looked at.
+The server is asked for its newest version at most every ``poll_interval_s`` seconds ("Delta Sharing
+Streaming Specs"), however often the log is read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["SharingOptions", "SharingStore"]
 POLL_INTERVAL_MIN_S = 30.0
 _LISTED_MAX = 5_000_000
 
-#: A checkpoint needs some id in its name, and here there is one for each version.
+#: A checkpoint's name needs an id; there is one checkpoint for each version.
 _CHECKPOINT = "checkpoint.00000000-0000-0000-0000-000000000000.json"
 _COMMIT_NAME = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT_NAME = re.compile(rf"([0-9]{{20}})\.{re.escape(_CHECKPOINT)}")
@@ -49,7 +49,7 @@ _CHECKPOINT_NAME = re.compile(rf"([0-9]{{20}})\.{re.escape(_CHECKPOINT)}")
 class SharingOptions:
     """The options of a shared table's store.
 
-    ``change_source`` says by which request changes are read; a feed's own comes before it.
+    ``change_source`` selects the request that reads changes; a feed's setting takes precedence.
     """
 
     # fmt: off
@@ -83,7 +83,10 @@ class SharingOptions:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """The options in a configuration's table. Raises :class:`ConfigError` for a wrong one."""
+        """Parse the options in a configuration's table.
+
+        Raises :class:`ConfigError` for a wrong one.
+        """
         table = SettingTable("a shared table", settings_of(cls), text=True)
         return cls(**table.take(values))
 
@@ -94,7 +97,7 @@ class SharingStore:
     Raises :class:`ConfigError` for an address, a profile or an option that is wrong.
     """
 
-    #: What is made here is whole when it is there, and whether there is more costs no request.
+    #: Made files appear whole, and looking for more costs no request.
     traits = StoreTraits(atomic=True)
 
     def __init__(
@@ -159,14 +162,16 @@ class SharingStore:
     # Versions
 
     async def _known_newest(self, wanted: int | None = None) -> int:
-        """The newest version that is known; asked for anew where ``wanted`` is later, if it is
-        time to."""
+        """Return the newest known version.
+
+        If ``wanted`` is later, ask the server again, at most once per poll interval.
+        """
         newest, now = self._newest, anyio.current_time()
         if newest is not None and (wanted is None or wanted <= newest or now < self._poll_at):
             return newest
         found = await self._client.version(self._table)
         self._poll_at = now + self._options.poll_interval_s
-        # One server of several may be a little behind: only what is said twice is believed.
+        # One server of several may lag: an older version is believed only the second time.
         if newest is not None and found < newest and not self._went_back:
             self._went_back = True
             return newest
@@ -175,7 +180,7 @@ class SharingStore:
         return found
 
     async def _known_oldest(self) -> int:
-        """The first version that the server can tell of; 0 where it can't say."""
+        """Return the first version that the server knows of; 0 if it can't say."""
         if self._oldest is None:
             try:
                 self._oldest = await self._client.version(self._table, timestamp_text(0))
@@ -186,9 +191,9 @@ class SharingStore:
         return self._oldest
 
     async def version_at_or_after(self, timestamp_ms: int) -> int | None:
-        """The first version at or after a time in epoch ms; None if all are before it.
+        """Return the first version at or after a time in epoch ms; None if all are before it.
 
-        Raises :class:`TableError` where the server does not look versions up by time.
+        Raises :class:`TableError` if the server does not look versions up by time.
         """
         async with self._lock:
             try:
@@ -250,7 +255,7 @@ class SharingStore:
             return await anyio.to_thread.run_sync(_read_file, made.file, offset, length), status
 
     async def _made(self, location: str) -> Spooled:
-        """A file of the log, made if it is not there yet. Raises FileNotFoundError."""
+        """Return a file of the log, made if it does not exist yet. Raises FileNotFoundError."""
         folder, _, name = location.rpartition("/")
         try:
             if folder == f"{LOG_DIR}/_sidecars" and (match := _COMMIT_NAME.fullmatch(name)):
@@ -265,7 +270,10 @@ class SharingStore:
         raise FileNotFoundError(location)
 
     async def _newest_for(self, digits: str) -> int:
-        """The newest version. Raises FileNotFoundError if that one is not there yet."""
+        """Return the newest version.
+
+        Raises FileNotFoundError if the given one does not exist yet.
+        """
         newest = await self._known_newest(int(digits))
         if int(digits) > newest:
             raise FileNotFoundError(digits)
@@ -276,12 +284,12 @@ class SharingStore:
         return await self._files.open(location, size)
 
     @asynccontextmanager
-    async def watch(self, folder: str) -> AsyncIterator[_Pause]:  # noqa: ARG002  # a server tells nothing by itself
+    async def watch(self, folder: str) -> AsyncIterator[_Pause]:  # noqa: ARG002  # a server sends no notices
         """See :class:`tailer.store.Store`."""
         yield _Pause()
 
     async def aclose(self) -> None:
-        """Close all connections, and remove what was kept on the disk."""
+        """Close all connections, and remove the files kept on the disk."""
         await self._client.aclose()
         if self._opened is not None:
             scratch, links, _ = self._opened
@@ -310,7 +318,7 @@ class SharingStore:
         """See :class:`tailer.store.https.Links`."""
         _, links, log = self._open()
         async with self._lock:
-            # Several readers may find their URLs expired at once: one of them asks for all.
+            # Several readers may find their URLs expired at once: one of them renews all.
             link, origin = links.get(location)
             if link.issued == old.issued:
                 await log.renew(origin)
@@ -321,7 +329,7 @@ class SharingStore:
 
 
 class _Pause:
-    """Waits: the server has no way to tell of a new version."""
+    """A watch that waits: the server can't announce a new version."""
 
     async def wait(self, seconds: float) -> None:
         await anyio.sleep(seconds)
