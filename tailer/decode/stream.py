@@ -98,7 +98,7 @@ class RowStream:
 
         The engine's hash has 64 bits, and salting it adds none, because it mixes the hashes of
         single values: two strings with one hash collide under every salt. So the second hash takes
-        strings with a prefix. Each integer has a hash of its own, except the integer with the hash
+        strings with a prefix. Each integer has its own hash, except the integer with the hash
         of NULL, which only the null columns distinguish. The halves of a wide decimal can be
         swapped without changing the hash, and nested values hide all of this; both are compared by
         value.
