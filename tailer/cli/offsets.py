@@ -67,7 +67,7 @@ async def _show(config: Config, name: str, *, needed: bool) -> int:
     if offset is None and needed:
         raise ConfigError(f"the feed {name!r} has no saved offset to export")
     print("none" if offset is None else offset)
-    orders.pop("delivery", None)  # nobody's order
+    orders.pop("delivery", None)  # not an order
     if orders:
         print(f"orders: {json.dumps(orders)}", file=sys.stderr)
     return 0

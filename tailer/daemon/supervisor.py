@@ -23,7 +23,7 @@ from tailer.store.traffic import Traffic
 
 __all__ = ["Supervisor"]
 
-#: How often to check whether progress should be reported now, if no interval is set for it.
+#: While progress reports are off: how often to check whether a reload has switched them on.
 _UNTOLD_LOOK_S = 60.0
 
 

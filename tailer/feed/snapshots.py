@@ -1,4 +1,4 @@
-"""The rows of a whole table: the initial snapshot, and one more while the changes go on.
+"""The rows of a whole table: the initial snapshot, and another one while changes continue.
 
 Files come in the order of their paths. That order does not depend on how the log is read, so an
 offset inside a snapshot stays valid when a new checkpoint appears or old commits are cleaned up.

@@ -1,6 +1,6 @@
 """``make demo``: a real Delta table, a writer at work on it, and `tailer tail` following it.
 
-It ends by itself, with a summary and the commands to try next on another table.
+It ends by itself, with a summary and the lines to try next on one's own table.
 """
 
 from __future__ import annotations
