@@ -119,8 +119,8 @@ def text_of(texts: pa.StringArray | pa.BinaryArray) -> pa.Buffer:
 
 
 def _unquoted(array: pa.Array) -> tuple[str, Column, str]:
-    """Return each value as JSON, in three parts: a constant text before it, the value, and a constant
-    text after it; the constants are not copied into each value."""
+    """Return each value as JSON, in three parts: a constant text before it, the value, and a
+    constant text after it; the constants are not copied into each value."""
     if pa.types.is_string(array.type):
         text = _escaped(array)
         return ("", Text(text, quoted=True), "") if text.null_count else ('"', text, '"')

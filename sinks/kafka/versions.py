@@ -61,8 +61,7 @@ class Begun:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the part of the progress record, without ``events``, which is stored
-        separately."""
+        """Return its part of the progress record, which stores ``events`` elsewhere."""
         return {
             "id": self.id,
             "version": self.version,

@@ -255,7 +255,7 @@ class Runner:
             await self._offsets.save_orders(orders.kept())
 
     async def _rest(self) -> None:
-        """Wait. A paused feed stays owned by this process; a stopped or failed one is released."""
+        """Note the state of rest. Release the feed for other processes, unless it is paused."""
         if self.state in ("paused", "stopped", "failed"):
             self.feed.progress.state = self.state
         if self.state != "paused":
@@ -352,7 +352,7 @@ class Runner:
 
     @property
     def ready(self) -> bool:
-        """Return whether it follows without a failed last attempt, or is meant to be at rest."""
+        """Return whether it is paused, stopped or in standby, or runs without an error."""
         if self.state in ("paused", "stopped"):
             return True
         return self.feed.progress.state == "standby" or (

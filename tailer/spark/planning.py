@@ -92,7 +92,7 @@ class Planner:
         self.options = options
         self._live = LiveFiles()
         self._plans = tuple(_counting_id(options, counting) for counting in (COUNTING, 1))
-        #: The files' changes of the version that was cut last, and whether it is a snapshot.
+        #: The version that was cut last, whether it is a snapshot, and its files' changes.
         self._counted: tuple[tuple[int, bool], list[int]] = ((-1, False), [])
         self._removals: KnownRemovals | None = None
         self._advanced: tuple[Offset, Offset, list[Planned]] | None = None
