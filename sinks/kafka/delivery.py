@@ -40,8 +40,7 @@ _OTHERS = "records are of another form than those before"
 
 def delivery_of(options: KafkaOptions, feed: str) -> Delivery:
     """Return the form of a feed's records under these options."""
-    # {table} may be the name in the table's metadata, whose change is not a change of
-    # configuration.
+    # {table} may be the name in the metadata; a change of that is not a change of options.
     table = options.encoder.get("table") or "{table}"
     topic = options.topic.replace("{feed}", feed).replace("{table}", table)
     of_format = {k: v for k, v in options.encoder.items() if k not in _BESIDE}

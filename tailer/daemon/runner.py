@@ -277,8 +277,7 @@ class Runner:
     # What its operator orders
 
     # All orders but a stop are saved with the offset, so that they hold after a restart and for a
-    # standby. If that fails, a TransientError is raised, and the order holds until the process
-    # ends.
+    # standby. If saving fails, a TransientError is raised, and the order ends with the process.
 
     async def _keep(self) -> None:
         await self._offsets.save_orders(self.feed.orders.kept())

@@ -136,8 +136,7 @@ def _same_bytes(
     # Most files of equal size already differ at their end, where the statistics are.
     for end in (True, False):
         digests = [
-            # Files of many partitions may be here together, and partition values are not in the
-            # files.
+            # Files of many partitions may be here together; the files lack their partition values.
             sorted(
                 (sorted(map(str, f.partition_values.items())), _digest(f, open_file, only_end=end))
                 for f in files

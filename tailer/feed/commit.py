@@ -115,6 +115,5 @@ async def _derived(reading: Reading, commit: Commit, rewrite: Rewrite) -> Iterab
     try:
         return await derive(reading.log.store, commit, rewrite, *how)
     except FileGone as e:
-        # If one of its files is missing, the other files' rows are ambiguous: the whole version is
-        # lost.
+        # Without one of its files, the other files' rows are ambiguous: the version is lost.
         raise DataLoss(e.what, version=commit.version, path=e.path, hint=e.hint) from None

@@ -217,8 +217,7 @@ def _rest(batch: ChangeBatch, at: Offset | None) -> ChangeBatch | None:
     if at is None or at.position <= batch.offset.position:
         return batch
     if at.position >= batch.next_offset.position:
-        # Rows of a snapshot within a stream do not move the offset: every sink at that offset gets
-        # them.
+        # Rows of a snapshot within a stream do not move the offset: all sinks there get them.
         again = batch.offset.snapshot and at.position == batch.next_offset.position
         return batch if again else None
     first = pc.sum(pc.less(batch.row_indices(), at.index)).as_py() or 0

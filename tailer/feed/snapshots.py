@@ -91,8 +91,7 @@ async def initial_snapshot(
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         yield Notice("snapshot_begin", start.version, timestamp, first, first, details)
-    # Statistics are used for files that were delivered before and are gone: nothing else counts
-    # them.
+    # Statistics are used only for delivered files that are gone: nothing else counts them.
     live = reading.log.live_files(snapshot, WITH_STATISTICS if first.index else FILES)
     adds = await sorted_files(live, reading.options.diff.spill_folder)
     files = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
