@@ -1,10 +1,9 @@
 """JSON lines to a file or to standard output: one event a line, in order.
 
 A batch is durable when ``write`` returns: flushed and, for a file, synced to the disk, under the
-name that the configuration gives it (see :mod:`sinks.line_file`). After a crash the file may end in
-the middle of a line; the torn end belongs to a batch that was never acknowledged, so
-:meth:`JsonlSink.open` cuts it off and the feed writes that batch again. At least once, with ids by
-which what was written twice can be told.
+configured name (see :mod:`sinks.line_file`). After a crash the file may end in the middle of a
+line; the torn end belongs to a batch that was never acknowledged, so :meth:`JsonlSink.open` cuts it
+off and the feed writes that batch again. Delivery is at least once; ids identify repeated events.
 """
 
 from __future__ import annotations
@@ -49,16 +48,17 @@ SETTINGS: dict[str, Setting] = {
     "notices": Setting("flag", True, "Write notices: lines with the field `_notice`."),
     "sync": Setting("flag", True, "Sync the file to the disk after each batch."),
 }  # fmt: skip
-#: The options of encoders that only a message broker has a place for.
+#: Encoder options that apply only to a message broker.
 _NOT_HERE = ("ids", "mode", "name", "schema", "tombstones", "topic")
 
 
 def batch_lines(
     batch: ChangeBatch, *, ids: bool, origin: bool = False, row_ids: bool = False
 ) -> pa.Buffer:
-    """A batch as JSON lines; the fields ``_event_id``, ``_origin`` and ``_row_id`` come last.
+    """Return a batch as JSON lines; the fields ``_event_id``, ``_origin`` and ``_row_id`` come
+    last.
 
-    A row id that is not known is null.
+    An unknown row id is null.
     """
     if not batch.num_rows:
         return pa.py_buffer(b"")
@@ -66,7 +66,7 @@ def batch_lines(
 
 
 def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
-    """The values of a batch's records as lines."""
+    """Return the values of a batch's records as lines."""
     values = encoder.encode(batch).values.drop_null()
     if not len(values):
         return pa.py_buffer(b"")
@@ -75,7 +75,7 @@ def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
 
 
 class JsonlSink:
-    """Writes to ``path``, or to standard output where that is "-".
+    """Writes to ``path``, or to standard output if that is "-".
 
     ``format`` and its ``options`` are of :func:`sinks.formats.load.load_encoder`; ``ids``,
     ``origin`` and ``row_ids`` are for the format ``rows``.
@@ -106,7 +106,7 @@ class JsonlSink:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
-        """Options: :data:`SETTINGS` and those of the format."""
+        """Create the sink. Options: :data:`SETTINGS` and those of the format."""
         table = SettingTable("sink 'jsonl'", SETTINGS)
         of_format = encoder_settings(table.value("format", options)).items()
         more = {name: setting for name, setting in of_format if name not in _NOT_HERE}
@@ -122,7 +122,7 @@ class JsonlSink:
         return SinkTraits(*of_format, self.with_row_ids, self._exclusive())
 
     def _exclusive(self) -> str | None:
-        """The file, whatever it is called."""
+        """Return an id of the file that is the same for all its names."""
         if self.path is None:
             return None
         with suppress(OSError):
@@ -153,7 +153,8 @@ class JsonlSink:
             await anyio.to_thread.run_sync(lambda: self._write(self._lines(batch)))
 
     async def announce(self, notice: Notice) -> None:
-        """See :class:`tailer.sink.Announces`: one line, known by its field ``_notice``."""
+        """Write a notice as one line, which has the field ``_notice``; see
+        :class:`tailer.sink.Announces`."""
         if self.notices:
             text = json.dumps(notice.to_json(), ensure_ascii=False, separators=(",", ":"))
             await anyio.to_thread.run_sync(self._write, text.encode() + b"\n")
@@ -176,7 +177,7 @@ class JsonlSink:
 
 
 class _StandardOutput:
-    """Lines for whoever reads this process's output."""
+    """Lines for the reader of this process's output."""
 
     def append(self, lines: memoryview) -> None:
         file = sys.stdout.buffer

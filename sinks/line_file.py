@@ -1,10 +1,10 @@
 """A file of whole lines that one process appends to, and that other programs may rotate.
 
-The file is this process's by a lock of the kernel's, which two names of one file and two opens in
-one process share. It may be renamed or removed at any time: nothing is durable before the path
-still names the file that it was written to. What is in hand when the file is moved is written to
-the new file too, so it may lie in both, and is never only in a file that a rotation is about to
-remove.
+A kernel lock reserves the file for this process; two names of one file, and two opens in one
+process, share that lock. The file may be renamed or removed at any time: lines are durable only if
+the path still names the file that they were written to. The lines being written when the file is
+moved are written to the new file too, so they may be in both, and are never only in a file that a
+rotation is about to remove.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOVES_MAX = 5
 
 
 class LineFile:
-    """Appends to the file at ``path``; :meth:`open` first. A character device will do, too.
+    """Appends to the file at ``path``; :meth:`open` first. A character device works too.
 
     With ``sync``, lines are on the disk when :meth:`append` returns. ``feed`` is for the log.
     All methods block. :meth:`reopen` may be called while another one runs.
@@ -42,11 +42,11 @@ class LineFile:
         self._turn = threading.Lock()
         self._open = False
         self._file: FileIO | None = None
-        self._on_disk = False  # and no device
-        self._end = 0  # of what was appended; a file that ends before it was truncated
+        self._on_disk = False  # and not a device
+        self._end = 0  # of what was appended; a shorter file was truncated
 
     def open(self) -> None:
-        """Take up what is there, without a torn line at its end; make the file if there is none."""
+        """Open the existing file, without a torn line at its end, or create it."""
         with self._turn:
             try:
                 self._file = self._opened()
@@ -72,16 +72,16 @@ class LineFile:
             raise TransientError(f"{self.path} is moved away or truncated again and again")
 
     def reopen(self) -> None:
-        """Leave a file that was moved away, and begin the new one.
+        """Close a file that was moved away, and open the new one.
 
-        What goes wrong is raised by the next :meth:`append`.
+        Errors are raised by the next :meth:`append`.
         """
         with self._turn, suppress(OSError, SinkRejected, TransientError):
             if self._open:
                 self._follow_path()
 
     def close(self) -> None:
-        """Leave the file to others."""
+        """Close the file, and release it to other processes."""
         with self._turn:
             self._open = False
             self._leave()
@@ -91,7 +91,7 @@ class LineFile:
     def _opened(self) -> FileIO:
         make_folder(self.path.parent)
         for _ in range(_MOVES_MAX):
-            # Unbuffered: what a full disk did not take must not be tried again when it is closed.
+            # Unbuffered: bytes that a full disk refused must not be tried again when it is closed.
             file = self.path.open("ab+", buffering=0)
             try:
                 mode = os.fstat(file.fileno()).st_mode
@@ -116,7 +116,7 @@ class LineFile:
         raise TransientError(f"{self.path} is moved away again and again")
 
     def _lock(self, file: FileIO) -> None:
-        """Keep others from the file: what one has written half another would cut."""
+        """Lock the file: another process would cut off a line that this one is still writing."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -131,7 +131,7 @@ class LineFile:
             file.close()
 
     def _is_named(self, file: FileIO) -> bool:
-        """Whether the path still names this file."""
+        """Return whether the path still names this file."""
         mine = os.fstat(file.fileno())
         try:
             found = self.path.stat()
@@ -140,7 +140,7 @@ class LineFile:
         return mine.st_nlink > 0 and (mine.st_dev, mine.st_ino) == (found.st_dev, found.st_ino)
 
     def _follow_path(self) -> None:
-        """Be at the end of the file that the path names now."""
+        """Move to the end of the file that the path names now."""
         if self._file is not None and self._on_disk:
             if not self._is_named(self._file):
                 self._log(
@@ -169,8 +169,8 @@ class LineFile:
             if self._sync and self._on_disk:
                 os.fdatasync(file.fileno())
         except OSError:
-            # The batch comes again: nothing of it stays, neither in the way of a full disk nor as
-            # pages of which nobody knows whether they were written.
+            # The batch comes again: nothing of it stays, neither to fill up the disk nor as pages
+            # that may or may not have been written.
             with suppress(OSError):
                 if self._on_disk and os.fstat(file.fileno()).st_size > start:
                     file.truncate(start)
@@ -178,7 +178,7 @@ class LineFile:
         self._end = start + len(lines)
 
     def _is_whole(self) -> bool:
-        """Whether what was written lies where the path says, and all of it."""
+        """Return whether all that was written is in the file that the path names."""
         if not self._on_disk:
             return True
         assert self._file is not None
@@ -190,7 +190,7 @@ class LineFile:
 
 
 def _cut_torn_line(file: FileIO) -> int:
-    """Cut the file after its last newline; returns where that is."""
+    """Cut the file after its last newline; return the position of the cut."""
     end = file.seek(0, os.SEEK_END)
     at = end
     while at > 0:

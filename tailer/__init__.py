@@ -8,7 +8,8 @@ __all__ = ["__version__"]
 
 
 def __getattr__(name: str) -> str:
-    """The version, when it is asked for: most processes never do, and looking it up takes 10 ms."""
+    """Return the version on first use: most processes never need it, and the look-up takes 10
+    ms."""
     if name != "__version__":
         raise AttributeError(name)
     from importlib.metadata import PackageNotFoundError, version

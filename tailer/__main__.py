@@ -8,7 +8,8 @@ __all__ = ["run"]
 
 
 def run() -> None:
-    """The console script. Signals are received before anything else is loaded, which takes time."""
+    """Run the console script. It receives signals before it loads anything else, which takes
+    time."""
     install()
     from tailer.cli.main import run as run_command
 

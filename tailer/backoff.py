@@ -1,4 +1,4 @@
-"""Pauses between the attempts at something that may heal by itself."""
+"""Pauses between attempts after an error that may pass by itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Backoff:
         self._next_s = min_s
 
     def next_s(self, retry_after_s: float | None = None) -> float:
-        """Return the seconds to wait now; what the other side asked for counts before ours."""
+        """Return the seconds to wait now; a delay that the other side requested takes
+        precedence."""
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, self.max_s)
         return retry_after_s or pause_s * (0.5 + self.jitter() / 2)
 
@@ -46,7 +47,7 @@ def retried(
     min_s: float,
     max_s: float,
 ) -> _T:
-    """Return what ``attempt`` does, made again after errors of the types ``heals``. Blocking.
+    """Return what ``attempt`` returns, repeated after errors of the types ``heals``. Blocking.
 
     After ``patience_s`` seconds the last error is raised.
     """

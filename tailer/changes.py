@@ -52,13 +52,13 @@ ChangeType = Literal["insert", "update_preimage", "update_postimage", "delete"]
 #: change at all but a row of the initial snapshot.
 Origin = Literal["cdf", "files", "row_ids", "cancel_out", "snapshot"]
 
-#: What a feed tells its sink besides changes.
+#: What a feed sends to its sink besides changes.
 NoticeKind = Literal[
     "schema_change", "data_loss", "skipped_version", "snapshot_begin", "snapshot_end", "heartbeat"
 ]
 
 CHANGE_TYPES: tuple[ChangeType, ...] = ("insert", "update_preimage", "update_postimage", "delete")
-#: Those of rows that leave, and of rows that come.
+#: The change types of rows that leave, and of rows that come.
 LEAVING_KINDS: tuple[ChangeType, ...] = ("delete", "update_preimage")
 COMING_KINDS: tuple[ChangeType, ...] = ("insert", "update_postimage")
 CHANGE_TYPE = "_change_type"
@@ -72,9 +72,9 @@ METADATA_FIELDS = (
     pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")),
 )
 
-#: How changes are counted within a version. Counting 1 believed statistics, kept the rows of a cdc
-#: file in their writer's order, and counted rows of files that were not there to leave, or were
-#: there already.
+#: How changes are counted within a version. Counting 1 trusted statistics, kept the rows of a cdc
+#: file in their writer's order, and counted rows of files that a remove did not find, or that
+#: an add found already there.
 COUNTING = 2
 
 #: The last letter of an event id, so that one row's two images have different ids.
@@ -94,8 +94,8 @@ def check_key(key: Iterable[str], columns: Collection[str], version: int | None 
 
 
 def counting_id(*named: Any, counting: int = COUNTING) -> str:
-    """Names the options by which the changes within a version are counted: 12 hex digits."""
-    # Counting 1 had no number: offsets that were saved then are known by their ids.
+    """Return an id of what determines how the changes of a version are counted: 12 hex digits."""
+    # Counting 1 had no number: offsets saved under it are recognized by their ids.
     text = json.dumps(named if counting == 1 else [counting, *named])
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -110,7 +110,7 @@ class Offset:
     options by which the changes within the version were counted: under others, the index means
     another change.
 
-    Two offsets are equal if all of this is; ``position`` is what they are ordered by.
+    Two offsets are equal if all of this is equal; ``position`` is their order.
     """
 
     version: int
@@ -124,11 +124,11 @@ class Offset:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Version and index: which of two offsets of a feed is the later one."""
+        """Return version and index, which order the offsets of a feed."""
         return self.version, self.index
 
     def next_version(self, timestamp_ms: int) -> Offset:
-        """The start of the version after this one, whose commit had that timestamp."""
+        """Return the start of the version after this one, whose commit had that timestamp."""
         return replace(
             self,
             version=self.version + 1,
@@ -139,14 +139,14 @@ class Offset:
         )
 
     def under(self, *ways: str) -> Offset:
-        """The offset to resume from where changes are counted in one of these ways; within a
+        """Return the offset to resume from if changes are counted in one of these ways; within a
         version whose changes were counted in another way, the version's start."""
         if self.index and self.counted_by is not None and self.counted_by not in ways:
             return replace(self, index=0, counted_by=None)
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """The offset as a JSON object; the order of its keys never changes."""
+        """Return the offset as a JSON object; the order of its keys never changes."""
         document = {
             "format": self.FORMAT,
             "table_id": self.table_id,
@@ -162,7 +162,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
-        """The offset in a JSON object. Raises :class:`OffsetError` if there is none."""
+        """Return the offset in a JSON object. Raises :class:`OffsetError` if it holds none."""
         if not isinstance(document, dict) or document.get("format") != cls.FORMAT:
             found = document.get("format") if isinstance(document, dict) else None
             raise OffsetError(
@@ -191,7 +191,7 @@ class Offset:
 class Rows:
     """Some rows of one file: ``batch`` with the metadata columns, ``positions`` in the file.
 
-    ``row_ids`` are their stable ids, where they were asked for and the version has them.
+    ``row_ids`` are their stable ids, if they were requested and the version has them.
     """
 
     batch: pa.RecordBatch
@@ -199,12 +199,12 @@ class Rows:
     row_ids: pa.Int64Array | None = None
 
     def slice(self, first: int) -> Rows:
-        """All but the first so many."""
+        """Return all rows but the first ``first``."""
         ids = None if self.row_ids is None else self.row_ids.slice(first)
         return Rows(self.batch.slice(first), self.positions.slice(first), ids)
 
     def filter(self, mask: pa.BooleanArray) -> Rows:
-        """Those of the first ``len(mask)`` rows that the mask has."""
+        """Return the rows among the first ``len(mask)`` for which the mask is true."""
         count = len(mask)
         ids = None if self.row_ids is None else self.row_ids.slice(0, count).filter(mask)
         batch = self.batch.slice(0, count).filter(mask)
@@ -213,15 +213,15 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFile:
-    """One data file's work order: which of its rows are changes, of what kind, in whose schema.
+    """One data file's work order: which of its rows are changes, of what kind, in which schema.
 
     ``path`` is as in the log, ``location`` decoded (relative to the table, or absolute).
-    ``change_type`` None: the file is a cdc file and says it row by row; then ``kinds`` may keep
-    some of them only. Rows: those in ``only`` (all, if None) that are not in ``without``.
-    ``state`` is the state whose schema and partitioning the file was written under. Where changes
-    were derived, ``rows`` are the positions that changed, which settles the question of rows, and
-    ``updated`` those among them that are an update's image; ``kept`` are these rows themselves,
-    if finding them has decoded them already.
+    ``change_type`` None: the file is a cdc file and gives it row by row; then ``kinds`` may
+    restrict the kinds. Rows: those in ``only`` (all, if None) that are not in ``without``.
+    ``state`` is the state whose schema and partitioning the file was written with. For derived
+    changes, ``rows`` are the positions that changed, which replace ``only`` and ``without``, and
+    ``updated`` those among them that are an update's image; ``kept`` are these rows themselves, if
+    finding them has decoded them already.
     """
 
     path: str
@@ -246,7 +246,7 @@ class ChangeFile:
     kept: tuple[Rows, ...] | None = field(default=None, compare=False, repr=False)
 
     def event_prefix(self) -> str:
-        """The part of an event id that is the same for all rows of this file: 32 hex digits."""
+        """Return the part of an event id that all rows of this file share: 32 hex digits."""
         text = "\x00".join((self.table_id, str(self.version), self.path))
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -256,18 +256,18 @@ class ChangeBatch:
     """Rows of one file in one version, in order.
 
     ``rows`` has the data columns in ``state``'s schema, then the three metadata columns;
-    ``positions`` (int64) the rows' positions in the file. Both are empty in a batch that only
-    carries the offset over a version without changes. ``offset`` is that of the first row,
-    ``next_offset`` the one to save when the batch is written. ``row_ids`` are the rows' stable ids
-    ("Row Tracking"), if they were asked for; None where the version has none, or where it is read
-    from cdc files, which do not tell them.
+    ``positions`` (int64) the rows' positions in the file. Both are empty in a batch that only moves
+    the offset past a version without changes. ``offset`` is that of the first row, ``next_offset``
+    the one to save when the batch is written. ``row_ids`` are the rows' stable ids ("Row
+    Tracking"), if they were requested; None if the version has none, or if it is read from cdc
+    files, which do not contain them.
 
     Where a feed pairs updates (:mod:`tailer.feed.pairing`), ``before`` (struct of the data columns)
-    has each update's preimage beside its postimage, null in every other row; such a preimage is no
-    row of its own then, and ``indices`` (int64) are the rows' places in the version. An image
-    without a partner stays a row of its own. So do the two of an update that changes the key; where
-    the writer tells that they belong together, each has the other one in ``partner`` (struct of the
-    data columns, null in every other row).
+    has each update's preimage beside its postimage, null in every other row; such a preimage is
+    then not a separate row, and ``indices`` (int64) are the rows' places in the version. An image
+    without a partner stays a separate row. So do the two images of an update that changes the key;
+    if the writer records that they belong together, each has the other one in ``partner`` (struct
+    of the data columns, null in every other row).
 
     ``counted_by`` says how the changes are counted, in offsets within the version.
     """
@@ -287,23 +287,24 @@ class ChangeBatch:
 
     @property
     def version(self) -> int:
-        """The version that the rows belong to."""
+        """Return the version that the rows belong to."""
         return self.offset.version
 
     @property
     def num_rows(self) -> int:
-        """How many change events there are in it."""
+        """Return how many change events the batch has."""
         return int(self.rows.num_rows)
 
     def row_indices(self) -> pa.Int64Array:
-        """Each row's place in its version, from 0 (int64): what the offset's index counts."""
+        """Return each row's place in its version, from 0 (int64): what the offset's index
+        counts."""
         if self.indices is not None:
             return self.indices
         first = self.offset.index
         return pa.arange(first, first + self.num_rows)
 
     def slice(self, first: int, end: int) -> ChangeBatch:
-        """The rows ``first`` to ``end`` (exclusive) as a batch of their own."""
+        """Return the rows ``first`` to ``end`` (exclusive) as a separate batch."""
         arrays = {
             f.name: value.slice(first, end - first)
             for f in fields(self)
@@ -311,7 +312,7 @@ class ChangeBatch:
         }
 
         def at(row: int) -> Offset:
-            # Where images were paired, rows know their own places; else they are counted.
+            # Where images were paired, rows have explicit places; else they are counted.
             index = self.row_indices()[row].as_py()
             return replace(
                 self.offset, index=index, counted_by=self.counted_by or self.next_offset.counted_by
@@ -325,9 +326,10 @@ class ChangeBatch:
         )
 
     def event_ids(self) -> pa.StringArray:
-        """One id per row: the same on every run, machine and way of reading the same log files.
+        """Return one id per row: the same on every run, machine and way of reading the same log
+        files.
 
-        Made of table id, version, file, position in the file and kind of change.
+        Computed from table id, version, file, position in the file and kind of change.
         """
         if self.file is None or self.num_rows == 0:
             return pa.array([], pa.string())
@@ -342,9 +344,9 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A record of the feed's own life, in its place between the changes.
+    """A record about the feed itself, in its place between the changes.
 
-    ``details`` is JSON and depends on the kind. But for a heartbeat's there is no clock in it, so a
+    ``details`` is JSON and depends on the kind. Only a heartbeat contains a clock's time, so a
     replay gives the same bytes. ``timestamp_ms`` is the commit's, a heartbeat's the time of day.
     ``next_offset`` is the one to save once the notice is written; it often equals ``offset``.
     """
@@ -357,13 +359,13 @@ class Notice:
     details: dict[str, Any] = field(hash=False)
 
     def notice_id(self) -> str:
-        """32 hex digits, the same on every run: of table id, version, kind and details."""
+        """Return 32 hex digits, the same on every run, from table id, version, kind and details."""
         details = json.dumps(self.details, sort_keys=True)
         text = "\x00".join((self.offset.table_id or "", str(self.version), self.kind, details))
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """The notice as a JSON object; the order of its keys never changes."""
+        """Return the notice as a JSON object; the order of its keys never changes."""
         return {
             "_notice": self.kind,
             "_notice_id": self.notice_id(),

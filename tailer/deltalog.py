@@ -7,9 +7,9 @@
     for version, actions in log.get_changes(10):
         ...
 
-It only reads. Calls are synchronous; every one runs an event loop of its own, so it must not be
-used inside another. Files and changes are streamed: a table of millions of files opens in memory
-that does not grow with it.
+It only reads. Calls are synchronous; every one runs its own event loop, so it must not be used
+inside another. Files and changes are streamed: a table of millions of files opens in bounded
+memory.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DeltaLog:
 
     @classmethod
     def for_table(cls, table: str) -> DeltaLog:
-        """The log of a table by its address; the same instance for the same address.
+        """Return the log of a table by its address; the same instance for the same address.
 
         Raises :class:`ConfigError` for an address that no store serves.
         """
@@ -93,7 +93,7 @@ class DeltaLog:
         return anyio.run(main)
 
     def _stream(self, items: Callable[[TableLog], AsyncGenerator[T, None]]) -> Iterator[T]:
-        """What an asynchronous generator gives, pulled item by item."""
+        """Yield the items of an asynchronous generator, pulled one by one."""
         with start_blocking_portal() as portal:
             store = open_store(self.table)
             generator = items(TableLog(store))
@@ -116,7 +116,7 @@ class DeltaLog:
 
     @property
     def table_exists(self) -> bool:
-        """Whether there is a version 0 or higher."""
+        """Return whether there is a version 0 or higher."""
         try:
             return self._run(lambda log: log.latest_version()) >= 0
         except TableError:
@@ -125,8 +125,8 @@ class DeltaLog:
     def update(self, staleness_acceptable_s: float = 0.0) -> Snapshot:
         """Bring the current snapshot up to date and return it.
 
-        One that was brought up to date less than ``staleness_acceptable_s`` seconds ago is good
-        enough, and the log is not looked at.
+        A snapshot updated less than ``staleness_acceptable_s`` seconds ago is returned without
+        reading the log.
         """
         age_s = self._clock() - self._updated_s
         if self._current is None or not 0 <= age_s < staleness_acceptable_s:
@@ -136,13 +136,14 @@ class DeltaLog:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The current snapshot, as the last :meth:`update` found it."""
+        """Return the current snapshot, as the last :meth:`update` found it."""
         return self._current or self.update()
 
     def snapshot_at(
         self, version: int | None = None, *, timestamp_ms: int | None = None
     ) -> Snapshot:
-        """The snapshot of a version, or of the last version at or before a time in epoch ms."""
+        """Return the snapshot of a version, or of the last version at or before a time in epoch
+        ms."""
         if (version is None) == (timestamp_ms is None):
             raise ConfigError("snapshot_at needs either a version or a timestamp")
 
@@ -154,48 +155,48 @@ class DeltaLog:
         return self._run(find)
 
     def sums(self, snapshot: Snapshot | None = None) -> Sums:
-        """How many live files a snapshot has (the current one by default), and their bytes.
+        """Return how many live files a snapshot has (the current one by default), and their bytes.
 
-        The version's checksum file tells it without reading the list of files, where it is there
-        and of the same protocol, metadata and transaction as the snapshot.
+        They come from the version's checksum file, without reading the list of files, if that
+        exists and has the same protocol, metadata and transaction as the snapshot.
         """
         at = snapshot or self.snapshot
         return self._run(lambda log: snapshot_sums(log, at))
 
     def checksum_errors(self, snapshot: Snapshot | None = None) -> tuple[str, ...] | None:
-        """The fields of the version's checksum file that contradict the log; reads all files' log
-        entries. None if the version has no checksum file that can be read."""
+        """Return the fields of the version's checksum file that contradict the log; this reads the
+        log entries of all files. None if the version has no readable checksum file."""
         at = snapshot or self.snapshot
         return self._run(lambda log: checksum_errors(log, at))
 
     @property
     def metadata(self) -> Metadata:
-        """The current metaData action."""
+        """Return the current metaData action."""
         return self.snapshot.state.metadata
 
     @property
     def protocol(self) -> Protocol:
-        """The current protocol action."""
+        """Return the current protocol action."""
         return self.snapshot.state.protocol
 
     @property
     def properties(self) -> dict[str, str]:
-        """The table's properties."""
+        """Return the table's properties."""
         return dict(self.metadata.configuration)
 
     def transaction_version(self, app_id: str) -> int | None:
-        """The last version that an application has committed under its id; None if none."""
+        """Return the last version that an application has committed under its id; None if none."""
         transaction = self.snapshot.transactions.get(app_id)
         return transaction.version if transaction else None
 
     def domain_metadata(self, domain: str) -> DomainMetadata | None:
-        """One metadata domain, None if the table has none of that name."""
+        """Return one metadata domain, None if the table has none of that name."""
         return self.snapshot.domains.get(domain)
 
     # Files
 
     def files(self, snapshot: Snapshot | None = None) -> Iterator[AddFile]:
-        """The live files of a snapshot, streamed; of the current one by default."""
+        """Yield the live files of a snapshot; of the current one by default."""
         at = snapshot or self.snapshot
         return self._stream(lambda log: log.live_files(at, WITH_STATISTICS))
 
@@ -206,10 +207,10 @@ class DeltaLog:
         matches: Callable[[Mapping[str, Any]], bool],
         writer_timezone: str = "UTC",
     ) -> Iterator[AddFile]:
-        """Those of the files whose partition values match.
+        """Yield the files whose partition values match.
 
-        ``matches`` is given the typed values by the columns' logical names. Raises
-        :class:`TableError` for a value that is none of its type, or that Python does not have.
+        ``matches`` is called with the typed values by the columns' logical names. Raises
+        :class:`TableError` for a value that does not have its type, or that Python can't represent.
         """
         fields = state.partition_fields()
         for file in files:
@@ -220,10 +221,10 @@ class DeltaLog:
     # Changes
 
     def get_changes(self, start: int) -> Iterator[tuple[int, list[Action]]]:
-        """(version, all its actions) of every commit from ``start`` to the newest, in order.
+        """Yield (version, all its actions) of every commit from ``start`` to the newest, in order.
 
-        They are what the log has, also where a commit gives the table another id, and no snapshot
-        is needed. Raises :class:`DataLoss` where one of them is missing.
+        They are exactly what the log has, even if a commit changes the table's id, and no snapshot
+        is needed. Raises :class:`DataLoss` if one of them is missing.
         """
 
         async def commits(
@@ -246,7 +247,7 @@ class DeltaLog:
         return self._stream(commits)
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
-        """The commits that the log still has, newest first."""
+        """Return the commits that the log still has, newest first."""
         entries = list(self._stream(history))[::-1]
         return entries if limit is None else entries[:limit]
 
@@ -254,16 +255,16 @@ class DeltaLog:
 
     @property
     def tombstone_retention_millis(self) -> int:
-        """``delta.deletedFileRetentionDuration`` in milliseconds, a week by default."""
+        """Return ``delta.deletedFileRetentionDuration`` in milliseconds, a week by default."""
         return tombstone_retention_ms(self.metadata)
 
     def min_file_retention_timestamp(self) -> int:
-        """Epoch ms; files removed before it may be gone."""
+        """Return a time in epoch ms; files removed before it may be gone."""
         return int(self._clock() * 1000) - self.tombstone_retention_millis
 
 
 def _value(file: AddFile, state: TableState, field: StructField, writer_timezone: str) -> Any:
-    """One partition value of a file, as Python has it."""
+    """Return one partition value of a file as a Python value."""
     try:
         text = partition_text(file.partition_values, state.physical_name(field))
     except TableError as e:

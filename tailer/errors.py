@@ -3,9 +3,9 @@
 * :class:`TransientError`: the machine. The feed retries from its saved offset.
 * :class:`TableError`: the table's operator. The feed stops and names table, version and file.
 * :class:`SinkRejected`: the sink's operator. The feed stops; its offset has not moved.
-* :class:`ConfigError`: whoever wrote the configuration or the command line.
+* :class:`ConfigError`: the author of the configuration or the command line.
 
-A message is one sentence: what was found, where, and what to do. Only ``feed.py`` retries.
+A message is one sentence: what was found, where, and what to do. Only the feed retries.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ __all__ = [
 ]
 
 
-#: A sentence is a hundred characters or two. Names in it may be anybody's, of any length.
+#: A sentence has one or two hundred characters. Names in it may come from anyone, of any length.
 _CHARACTERS_MAX = 4000
 
 
 def printable(text: str, most: int = _CHARACTERS_MAX) -> str:
-    """A text for a terminal or a line of a log, whoever made the names in it.
+    """Return a text that is safe for a terminal or a line of a log, whatever names are in it.
 
-    What a terminal obeys or does not show is escaped: control characters, line separators, marks
-    that change the direction of writing. A text longer than ``most`` loses its middle.
+    Characters that a terminal interprets or does not show are escaped: control characters, line
+    separators, marks that change the direction of writing. A text longer than ``most`` loses its
+    middle.
     """
     if len(text) > most:
         head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
@@ -74,9 +75,9 @@ class TailerError(Exception):
 
 
 class TransientError(TailerError):
-    """May heal by itself: a time-out, a 5xx answer, a file that is not whole yet.
+    """An error that may pass by itself: a time-out, a 5xx answer, an incomplete file.
 
-    ``retry_after_s`` is the other side's own wish in seconds, if it had one.
+    ``retry_after_s`` is the delay in seconds that the other side requested, if any.
     """
 
     family = "transient"
@@ -90,7 +91,7 @@ class TableError(TailerError):
     """The table can't be followed further until somebody acts.
 
     The facts are attributes; ``str()`` makes the sentence. ``table`` may be filled in later, by
-    whoever knows it: pure code does not.
+    code that knows it: pure code does not.
     """
 
     family = "table"
@@ -114,7 +115,7 @@ class TableError(TailerError):
     def at(
         self, *, table: str | None = None, version: int | None = None, path: str | None = None
     ) -> TableError:
-        """This error, with those facts filled in that were not known where it was raised."""
+        """Return this error with the facts filled in that were unknown where it was raised."""
         self.table = self.table or table
         self.version = self.version if self.version is not None else version
         self.path = self.path or path
@@ -131,13 +132,13 @@ class TableError(TailerError):
 
 
 class UnsupportedTable(TableError):
-    """The table asks of its readers what this project does not do (protocol, feature, format)."""
+    """The table requires what this project does not support (protocol, feature, format)."""
 
     family = "unsupported"
 
 
 class CorruptLog(TableError):
-    """A file of the log, a deletion vector or a data file is not what the protocol says it is."""
+    """A file of the log, a deletion vector or a data file violates the protocol."""
 
     family = "corrupt"
 
@@ -155,16 +156,16 @@ class DataLoss(TableError):
 
 
 class FileGone(DataLoss):
-    """A data, cdc or deletion vector file of a version is gone. ``file`` is the path, as the log
-    has it, of the data or cdc file that can't be read without it; ``rows`` how many changes it
-    had, None if nothing tells."""
+    """A data, cdc or deletion vector file of a version is gone. ``file`` is the path, as in the
+    log, of the data or cdc file that can't be read without it; ``rows`` how many changes it had,
+    None if unknown."""
 
     file = ""
     rows: int | None = None
 
 
 class SchemaChanged(TableError):
-    """The table's schema changed, and the feed is not to go on by itself."""
+    """The table's schema changed, and the feed must not continue by itself."""
 
     family = "schema"
 
@@ -182,7 +183,7 @@ class OffsetError(TableError):
 
 
 class OffsetHeld(OffsetError):
-    """Another process holds the offset, and whoever wants it would not wait."""
+    """Another process holds the offset, and the caller would not wait."""
 
 
 class SinkRejected(TailerError):
@@ -197,14 +198,14 @@ class ConfigError(TailerError):
     family = "config"
 
 
-#: What keeps an address from being listened on for a while: a process that has the port still, an
+#: Causes that prevent listening on an address for a while: a process that still has the port, an
 #: interface that is not up yet.
 _TAKEN = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 def cannot_listen(place: str, address: tuple[str, int], e: OSError) -> TailerError:
-    """The error of an address that can't be listened on. ``place`` names its key of the
-    configuration, which is wrong only if no later attempt can go well."""
+    """Return the error of an address that can't be listened on. ``place`` names its key in the
+    configuration, which is wrong only if no later attempt can succeed."""
     what = f"{place}: {address[0]}:{address[1]} can't be served ({e.strerror or e})"
     if isinstance(e, socket.gaierror):
         return (TransientError if e.errno == socket.EAI_AGAIN else ConfigError)(what)
@@ -214,22 +215,23 @@ def cannot_listen(place: str, address: tuple[str, int], e: OSError) -> TailerErr
 
 
 def first_error(group: BaseException) -> BaseException:
-    """The one error that ended a group of tasks."""
+    """Return the one error that ended a group of tasks."""
     while isinstance(group, BaseExceptionGroup):
         group = group.exceptions[0]
     return group
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """For a message about a name that is not known: which one may have been meant, if any."""
+    """Return a suggestion for an unknown name, for a message: the known name that was meant, if
+    any."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-#: What an operating system says of a lack or a fault that may be over at the next try, and what
-#: to do about it.
+#: The operating system's errors for a shortage or a fault that may have passed at the next try,
+#: and what to do about them.
 _HEALING = {
     errno.EMFILE: "let this process open more files: LimitNOFILE of its unit, or `ulimit -n`",
     errno.ENFILE: "let the system open more files: sysctl fs.file-max",
@@ -252,16 +254,16 @@ _NO_THREAD = "can't start new thread"
 
 
 def may_heal(e: BaseException) -> bool:
-    """Whether what the operating system refused may be had at another time: a descriptor, a thread,
-    room on a disk, a disk or mount that was away. Every OSError is judged by this."""
+    """Return whether an error of the operating system may pass: a lack of descriptors, threads or
+    room on a disk, an unavailable disk or mount. Every OSError is judged by this."""
     if isinstance(e, OSError):
-        # The numbers of TLS's own errors are others.
+        # TLS's own errors have other numbers.
         return e.errno in _HEALING and type(e).__module__ != "ssl"
     return isinstance(e, RuntimeError) and str(e).startswith(_NO_THREAD)
 
 
 def out_of_reach(what: str, e: BaseException) -> TransientError:
-    """The error for what :func:`may_heal`: what could not be done, why, and the remedy."""
+    """Return the error for what :func:`may_heal`: what failed, why, and the remedy."""
     if not isinstance(e, OSError) or e.errno is None:
         return TransientError(f"{what} ({e}); let this process have more threads: `ulimit -u`")
     # pyarrow puts the whole story into the message.
@@ -271,8 +273,8 @@ def out_of_reach(what: str, e: BaseException) -> TransientError:
 
 @contextmanager
 def healing(what: str) -> Iterator[None]:
-    """Has what :func:`may_heal` raised as a :class:`TransientError`, which says ``what`` could not
-    be done."""
+    """Raise what :func:`may_heal` as a :class:`TransientError`, which says ``what`` could not be
+    done."""
     try:
         yield
     except (OSError, RuntimeError) as e:
@@ -283,9 +285,9 @@ def healing(what: str) -> Iterator[None]:
 
 @contextmanager
 def spilling(folder: str | None) -> Iterator[None]:
-    """Around the making and writing of temporary files in a folder; None: the system's own.
+    """Guard the making and writing of temporary files in a folder; None: the system's own.
 
-    Raises :class:`TransientError` for an OSError: a full disk has room again some time.
+    Raises :class:`TransientError` for an OSError: a full disk may have room again later.
     """
     try:
         yield
@@ -296,7 +298,7 @@ def spilling(folder: str | None) -> Iterator[None]:
 
 
 def no_room(folder: str | None, reason: str) -> TransientError:
-    """The error of a temporary file that could not be written, for that reason."""
+    """Return the error of a temporary file that could not be written, for that reason."""
     where = folder or "the system's temporary folder"
     return TransientError(
         f"temporary files can't be written to {where} ({reason}); make room there, or set "

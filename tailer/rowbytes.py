@@ -1,8 +1,8 @@
-"""Columns of bytes put together row by row, in C where that is compiled, else by Arrow.
+"""Joins columns of bytes row by row, in C if that is compiled, else by Arrow.
 
-``native`` is the compiled module (``_rowbytes.c``), or None: where there was no compiler, where it
-is of another version than this file, or where the environment has TAILER_NATIVE=0. Both ways give
-the same bytes.
+``native`` is the compiled module (``_rowbytes.c``), or None: if there was no compiler, if its
+version differs from this file's, or if the environment has TAILER_NATIVE=0. Both ways give the same
+bytes.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ __all__ = [
     "native",
 ]
 
-#: The version of ``_rowbytes.c`` that this file goes with.
+#: The version of ``_rowbytes.c`` that this file needs.
 _INTERFACE = 1
 
 #: The kinds of parts, as ``_rowbytes.c`` numbers them.
 RAW, TEXT, QUOTED, SIZED, OPTIONAL = 1, 2, 3, 4, 5
 
 _NULL, _QUOTE, _EMPTY = pa.scalar("null"), pa.scalar('"'), pa.scalar("")
-#: What JSON must escape, as Arrow looks for it.
+#: What JSON must escape, as a pattern for Arrow.
 _ESCAPES = r'["\\\x00-\x1f]'
 
 
 def loaded() -> ModuleType | None:
-    """The compiled module, if it is there and wanted."""
+    """Return the compiled module, if it exists and is not disabled."""
     if os.environ.get("TAILER_NATIVE") == "0":
         return None
     try:
@@ -54,8 +54,8 @@ native: Any = loaded()
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Strings as members of JSON objects: a null is the word ``null``, and with ``quoted`` what is
-    not null stands in double quotes. They hold nothing that JSON would escape."""
+    """Strings as members of JSON objects: a null is the word ``null``, and with ``quoted`` other
+    values are in double quotes. They contain nothing that JSON would escape."""
 
     array: pa.StringArray
     quoted: bool = False
@@ -66,7 +66,7 @@ Column: TypeAlias = "str | pa.StringArray | Text"
 
 
 def join(parts: list[Column], rows: int) -> pa.StringArray:
-    """The parts of each row, one behind the other: strings (``rows`` of them), none of them null.
+    """Join the parts of each row: ``rows`` strings, none of them null.
 
     Raises :class:`pyarrow.ArrowInvalid` or :class:`OverflowError` beyond 2 GiB.
     """
@@ -109,15 +109,15 @@ def _native_part(part: Column) -> object:
 
 
 def array_part(array: pa.Array, kind: int, constant: bytes | None = None) -> tuple[object, ...]:
-    """A string or binary array as ``_rowbytes.c`` takes it."""
+    """Return a string or binary array in the form that ``_rowbytes.c`` takes."""
     validity, ends, data = array.buffers()
-    if ends is None:  # an array of no values may have no offsets
+    if ends is None:  # an empty array may have no offsets
         ends = pa.py_buffer(bytes(4 * (array.offset + len(array) + 1)))
     return kind, ends, data, validity if array.null_count else None, array.offset, constant
 
 
 def has_escapes(text: pa.Buffer) -> bool:
-    """Whether JSON must escape any byte of a text in UTF-8: a quote, a backslash, a control."""
+    """Return whether JSON must escape a byte of a UTF-8 text: a quote, a backslash, a control."""
     if native is not None:
         return bool(native.escapes(text))
     return _matches(text, _ESCAPES)

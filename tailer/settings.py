@@ -1,12 +1,11 @@
-"""Settings: options declared once, from which everything else about them follows.
+"""Settings: options declared once, from which everything else about them is derived.
 
-A :class:`Setting` says what an option is: its kind, default, bounds or choices, unit, one sentence
-of help, the names that other tools have for it, and whether it is secret. A :class:`SettingTable`
-holds the settings of one component: it checks what was configured, fills in defaults and words the
-errors. The documentation's tables of options are made from the same declarations
-(:func:`options_table`).
+A :class:`Setting` describes an option: its kind, default, bounds or choices, unit, one sentence of
+help, its names in other tools, and whether it is secret. A :class:`SettingTable` holds the settings
+of one component: it checks what was configured, fills in defaults and words the errors. The
+documentation's tables of options are made from the same declarations (:func:`options_table`).
 
-A dataclass declares its fields by :func:`declared`, and a third-party sink its options by
+A dataclass declares its fields with :func:`declared`, and a third-party sink its options with
 :class:`tailer.sink.DeclaresSettings`.
 """
 
@@ -32,7 +31,7 @@ __all__ = [
     "zone_name",
 ]
 
-#: The default of an option that has none.
+#: The default of a required option.
 REQUIRED: Final = ...
 
 Kind = Literal["text", "whole", "number", "flag", "texts", "table", "any"]
@@ -45,7 +44,7 @@ _TYPES: dict[Kind, Any] = {"text": str, "flag": bool, "texts": list, "table": di
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
 _UNITS = ((1024**3, "GiB"), (1024**2, "MiB"))
-#: Every number is smaller: machines count up to it, and it leaves out infinity.
+#: The bound of all numbers: 64-bit integers end there, and it excludes infinity.
 _NUMBERS_END = 2**63
 
 
@@ -53,16 +52,16 @@ _NUMBERS_END = 2**63
 class Setting:
     """One option. ``help`` is one sentence for the documentation.
 
-    ``default`` is :data:`REQUIRED`, or what counts where the option is not given; ``unset`` says
-    what that means where the default itself does not. An empty text is refused where the option is
+    ``default`` is :data:`REQUIRED`, or the value of an option that is not given; ``unset`` says
+    what that means if the default itself does not. An empty text is refused where the option is
     required, and is None where the default is None.
 
     Numbers are finite and greater than 0; ``least`` and ``most`` are other bounds, inclusive, and
-    ``also`` are numbers outside of them that mean something. ``unit`` is what a number counts.
+    ``also`` are numbers outside of them with a special meaning. ``unit`` is what a number counts.
 
-    ``form`` describes the allowed values where kind and bounds do not, and ``parse`` makes the
-    value out of what was given, or raises ``ValueError``. ``elsewhere`` are other tools' names for
-    it. A ``secret`` is not shown in errors.
+    ``form`` describes the allowed values where kind and bounds do not, and ``parse`` converts the
+    given value, or raises ``ValueError``. ``elsewhere`` are other tools' names for it. A ``secret``
+    is not shown in errors.
     """
 
     kind: Kind
@@ -80,7 +79,7 @@ class Setting:
     unset: str = ""
 
     def allowed(self) -> str:
-        """What may be given, for errors and the documentation."""
+        """Describe the allowed values, for errors and the documentation."""
         if self.form:
             return self.form
         if self.choices:
@@ -92,8 +91,8 @@ class Setting:
         return f"{_NAMES[self.kind]}{of}, {self._bounds()}{also}"
 
     def value(self, given: Any, *, text: bool = False) -> Any:
-        """The value of what was given. With ``text``, a string may be the text of any kind, as
-        command lines have it. Raises ``ValueError`` for what is not allowed."""
+        """Convert a given value. With ``text``, a string may be the text of any kind, as on command
+        lines. Raises ``ValueError`` for a value that is not allowed."""
         value = self._from_text(given) if text and isinstance(given, str) else given
         if not self._fits(value) or (value == "" and self.default is REQUIRED):
             raise ValueError(value)
@@ -143,7 +142,7 @@ class Setting:
         return f"{self._figure(self.least)} or greater"
 
     def _figure(self, number: float) -> str:
-        """A number for people: sizes that are round in MiB say so."""
+        """Format a number for people: round sizes are shown in MiB."""
         figure = str(number).removesuffix(".0")
         if self.unit != "bytes":
             return figure
@@ -153,7 +152,7 @@ class Setting:
         return figure + next(round_in, "")
 
     def shown_default(self) -> str:
-        """The default, as the documentation shows it."""
+        """Return the default in the documentation's form."""
         if self.unset:
             return self.unset
         match self.default:
@@ -172,11 +171,10 @@ class Setting:
 class SettingTable:
     """The settings of one component, which errors call ``owner``: "sink 'kafka'".
 
-    ``text``: every value may be given as text. ``spelling`` turns a name that was given into one
-    that can be looked up. ``renames``: other spellings and other tools' names are taken for ours;
-    otherwise the error says what the option is called here. ``answers`` has the names that mean
-    nothing here, and what to do instead. ``place`` stands before a name in errors, where the place
-    in a file says more than the owner.
+    ``text``: every value may be given as text. ``spelling`` converts a given name for the look-up.
+    ``renames``: other spellings and other tools' names are accepted; otherwise the error says what
+    the option is called here. ``answers`` has the names that mean nothing here, and what to do
+    instead. ``place`` precedes a name in errors, if the place in a file says more than the owner.
     """
 
     owner: str
@@ -188,8 +186,8 @@ class SettingTable:
     place: str = ""
 
     def take(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The value of every setting. Raises :class:`ConfigError`, in one sentence, for the first
-        option that is unknown, missing or wrong."""
+        """Return the value of every setting. Raises :class:`ConfigError`, in one sentence, for the
+        first option that is unknown, missing or wrong."""
         ours = self.rename(given)
         for name in ours:
             if name not in self.settings:
@@ -197,8 +195,8 @@ class SettingTable:
         return {name: self.value(name, ours) for name in self.settings}
 
     def rename(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What was given, under our names; unknown names stay. Raises :class:`ConfigError` for
-        one that has an answer, and for an option that is given twice."""
+        """Return the given options under our names; unknown names stay. Raises :class:`ConfigError`
+        for a name in ``answers``, and for an option that is given twice."""
         known = self._other_names() if self.renames else {}
         found: dict[str, Any] = {}
         first: dict[str, str] = {}
@@ -213,7 +211,7 @@ class SettingTable:
         return found
 
     def value(self, name: str, given: Mapping[str, Any]) -> Any:
-        """The value of one setting, where the options have our names."""
+        """Return the value of one setting from options under our names."""
         setting = self.settings[name]
         value = given.get(name, setting.default)
         if value is REQUIRED:
@@ -226,7 +224,7 @@ class SettingTable:
             raise self._not_allowed(name, value) from None
 
     def wrong(self, name: str, what: str) -> ConfigError:
-        """The error of one option: which it is, and ``what`` is wrong with it."""
+        """Return the error of one option: which it is, and ``what`` is wrong with it."""
         named = f"{self.place}{name}" if self.place else f"option {name!r} of {self.owner}"
         return ConfigError(f"{named} {what}")
 
@@ -242,7 +240,7 @@ class SettingTable:
         return self.wrong(name, f"is not known{hint}; known are {listed}")
 
     def _other_names(self) -> dict[str, str]:
-        """Our names by what else they are called."""
+        """Return our names by their other names."""
         found = {self.spelling(name): name for name in self.settings}
         for name, setting in self.settings.items():
             found.update(dict.fromkeys(setting.elsewhere, name))
@@ -250,7 +248,7 @@ class SettingTable:
 
 
 def declared(setting: Setting) -> Any:
-    """A field of a dataclass, with the setting's default; secrets are not in its ``repr``."""
+    """Return a dataclass field with the setting's default; secrets are not in its ``repr``."""
     default: dict[str, Any] = {"default": setting.default}
     if setting.default is REQUIRED:
         default = {}
@@ -260,12 +258,12 @@ def declared(setting: Setting) -> Any:
 
 
 def settings_of(options: type) -> dict[str, Setting]:
-    """The settings that a dataclass declares, by the names of its fields."""
+    """Return the settings that a dataclass declares, by the names of its fields."""
     return {f.name: f.metadata["setting"] for f in fields(options) if "setting" in f.metadata}
 
 
 def options_table(settings: Mapping[str, Setting]) -> Iterator[str]:
-    """The lines of a Markdown table: name, allowed values, default and meaning of each option."""
+    """Yield the lines of a Markdown table: name, allowed values, default and meaning per option."""
     yield "| option | allowed | default | meaning |"
     yield "| --- | --- | --- | --- |"
     for name, setting in settings.items():
@@ -274,7 +272,7 @@ def options_table(settings: Mapping[str, Setting]) -> Iterator[str]:
 
 
 def zone_name(text: str) -> str:
-    """A ``parse`` for names of time zones."""
+    """Check the name of a time zone, as a ``parse``."""
     try:
         ZoneInfo(text)
     except (OSError, KeyError) as e:  # KeyError: no zone has that name

@@ -45,12 +45,12 @@ GROUP = "tailer.sinks"
 
 @dataclass(frozen=True, slots=True)
 class SinkTraits:
-    """What a sink asks of its feed. An unknown trait is a ``TypeError`` that names it.
+    """What a sink requires of its feed. An unknown trait is a ``TypeError`` that names it.
 
-    ``paired``: an update is one row, with its preimage in :attr:`ChangeBatch.before`; it is paired
-    by ``key_columns`` where the feed has no key, and ``check`` refuses columns that the table does
-    not have. ``row_ids``: batches carry stable row ids (:attr:`ChangeBatch.row_ids`), which costs
-    a column more to read. ``exclusive`` names a target that no other sink may write to.
+    ``paired``: an update is one row, with its preimage in :attr:`ChangeBatch.before`; updates are
+    paired by ``key_columns`` if the feed has no key, and ``check`` refuses columns that the table
+    does not have. ``row_ids``: batches carry stable row ids (:attr:`ChangeBatch.row_ids`), which
+    takes reading one more column. ``exclusive`` names a target that no other sink may write to.
     """
 
     paired: bool = False
@@ -62,8 +62,8 @@ class SinkTraits:
 class Sink(typing.Protocol):
     """Where change batches go. One feed uses one sink; calls never overlap.
 
-    A sink that asks something of its feed has an attribute or property ``traits``, which is a
-    :class:`SinkTraits`; one without asks nothing.
+    A sink that requires something of its feed has an attribute or property ``traits``, which is a
+    :class:`SinkTraits`; a sink without it requires nothing.
     """
 
     async def open(self, feed: str) -> Offset | None:
@@ -76,9 +76,9 @@ class Sink(typing.Protocol):
     async def write(self, batch: ChangeBatch) -> None:
         """Write a batch; return only when it is durable.
 
-        Called with empty batches too, which carry nothing but an offset. Raises
-        :class:`TransientError` for what may heal, :class:`SinkRejected` for what will not; in
-        either case the batch comes again, or nothing does.
+        Called with empty batches too, which only carry an offset. Raises :class:`TransientError`
+        for an error that may pass, :class:`SinkRejected` for a permanent one; in either case the
+        next call, if any, has the same batch again.
         """
 
     async def aclose(self) -> None:
@@ -87,33 +87,33 @@ class Sink(typing.Protocol):
 
 @typing.runtime_checkable
 class Announces(typing.Protocol):
-    """A sink that takes notices too. Those that do not are passed by."""
+    """A sink that takes notices too. Other sinks get none."""
 
     async def announce(self, notice: Notice) -> None:
         """Write a notice between the batches; return only when it is as durable as they are.
 
-        The same errors as of :meth:`Sink.write`. A notice may come again, with the same id and
+        Raises the errors of :meth:`Sink.write`. A notice may come again, with the same id and
         bytes; a sink that stores progress with the data stores ``notice.next_offset`` with it.
         """
 
 
 @typing.runtime_checkable
 class Looks(typing.Protocol):
-    """A sink that can tell whether it could be opened without opening it."""
+    """A sink that can check, without opening it, whether it could be opened."""
 
     async def look(self, feed: str) -> Offset | None:
-        """What :meth:`Sink.open` would return, or the error that it would raise, as far as that
-        can be seen: nothing is changed, and a daemon that runs the feed is not disturbed."""
+        """Return what :meth:`Sink.open` would return, or raise its error, as far as that is visible
+        without changing anything, and without disturbing a daemon that runs the feed."""
 
 
 @typing.runtime_checkable
 class KeepsProgress(typing.Protocol):
-    """A sink that stores progress with the data, and can be told another one."""
+    """A sink that stores progress with the data, and whose progress can be overwritten."""
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
-        """Overwrite the progress of a feed that does not run; None forgets it.
+        """Overwrite the progress of a feed that is not running; None removes it.
 
-        Does nothing where the sink's options leave the progress to the feed's offset store.
+        Does nothing if the sink's options leave the progress to the feed's offset store.
         """
 
 
@@ -124,30 +124,32 @@ class KnowsDelivery(typing.Protocol):
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
-        """What the records are like under the sink's options, a JSON object that the feed keeps
-        beside its offset; empty where the sink keeps it itself, with the progress.
+        """Return the form of the records under the sink's options, a JSON object that the feed
+        saves with its offset; empty if the sink itself saves it, with the progress.
 
-        ``kept`` is that of the records before, None if there were none, and ``at`` where the feed
-        goes on. Raises :class:`ConfigError` if the two differ and the options do not accept it.
+        ``kept`` is the form of the records before, None if there were none, and ``at`` where the
+        feed continues. Raises :class:`ConfigError` if the two differ and the options do not accept
+        it.
         """
 
 
 def delivery_of(
     sink: object, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
 ) -> Mapping[str, Any]:
-    """What a sink delivers, as it says itself; empty if it does not."""
+    """Return the form of a sink's records; empty if the sink does not report it."""
     return sink.delivery(feed, kept or None, at) if isinstance(sink, KnowsDelivery) else {}
 
 
 @typing.runtime_checkable
 class Prepares(typing.Protocol):
-    """A sink that can begin with a batch before its turn: encode it, say."""
+    """A sink that can start work on a batch ahead of its write, for example encode it."""
 
     def prepare(self, batch: ChangeBatch) -> None:
-        """Called once for each batch when it has been read, in order, mostly while the one before
-        it is being written; then :meth:`Sink.write` follows with the same object, or nothing does.
+        """Start work on a batch. Called once for each batch when it has been read, in order, mostly
+        while the previous one is being written; then :meth:`Sink.write` follows with the same
+        object, or no call at all.
 
-        Neither waits nor raises: what goes wrong is raised by the write.
+        Neither waits nor raises: errors are raised by the write.
         """
 
 
@@ -156,35 +158,36 @@ class Reopens(typing.Protocol):
     """A sink that writes to files which other programs may rotate."""
 
     async def reopen(self) -> None:
-        """Leave the files that were renamed or removed, and begin those that the paths name now.
+        """Close files that were renamed or removed, and open those that the paths name now.
 
         Called when the operator says that files were rotated, also while another call runs, and
-        before :meth:`Sink.open` and after :meth:`Sink.aclose`. Does not raise: what goes wrong is
-        raised by the next write.
+        before :meth:`Sink.open` and after :meth:`Sink.aclose`. Does not raise: errors are raised by
+        the next write.
         """
 
 
 class SilentNotices:
-    """For sinks whose target has no place for notices: they are passed by."""
+    """For sinks whose target has no place for notices: they are ignored."""
 
     async def announce(self, notice: Notice) -> None:
         """See :class:`Announces`."""
 
 
 async def announce(sink: object, notice: Notice) -> None:
-    """Give a sink a notice, if it takes any."""
+    """Send a notice to a sink, if it takes any."""
     if isinstance(sink, Announces):
         await sink.announce(notice)
 
 
 async def reopen(sink: object) -> None:
-    """Have a sink reopen its files, if it has any."""
+    """Make a sink reopen its files, if it has any."""
     if isinstance(sink, Reopens):
         await sink.reopen()
 
 
 def sink_traits(sink: object) -> SinkTraits:
-    """What a sink asks of its feed. Raises :class:`ConfigError` for traits of another class."""
+    """Return what a sink requires of its feed. Raises :class:`ConfigError` for traits of another
+    class."""
     traits = getattr(sink, "traits", None)
     if traits is None:
         # Sinks written for 0.1 have an attribute for each trait.
@@ -203,12 +206,12 @@ def sink_traits(sink: object) -> SinkTraits:
 
 
 class SinkFactory(typing.Protocol):
-    """What an entry point of the group names: usually the sink's class. It may declare its options:
-    see :class:`DeclaresSettings`."""
+    """The object that an entry point of the group names: usually the sink's class. It may declare
+    its options: see :class:`DeclaresSettings`."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> Sink:
-        """The sink of one configuration table, less its ``type``.
+        """Create the sink of one configuration table, without its ``type``.
 
         ``folder`` is what relative paths are relative to. Raises :class:`ConfigError` naming the
         key that is missing, unknown or of the wrong kind.
@@ -217,10 +220,10 @@ class SinkFactory(typing.Protocol):
 
 @typing.runtime_checkable
 class DeclaresSettings(typing.Protocol):
-    """A factory that says which options its sink has.
+    """A factory that declares its sink's options.
 
-    Then they are checked before :meth:`SinkFactory.from_options` gets them, with the errors that
-    all options have ("did you mean ...?"), and complete: those that are not given have their
+    They are then checked before :meth:`SinkFactory.from_options` gets them, with the same errors
+    as all options ("did you mean ...?"), and complete: options that are not given have their
     defaults.
     """
 
@@ -229,13 +232,13 @@ class DeclaresSettings(typing.Protocol):
 
 @cache
 def _installed() -> dict[str, EntryPoint]:
-    """The sinks by type. To look for them takes 10 ms, for all that is installed is gone through,
-    and a configuration may have hundreds."""
+    """Return the sinks by type. The look-up takes 10 ms, because it reads all that is installed,
+    and a configuration may have hundreds of sinks."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def load_sink(kind: str) -> SinkFactory:
-    """The sink of that type. Raises :class:`ConfigError`, listing what there is."""
+    """Return the sink of that type. Raises :class:`ConfigError`, listing the available types."""
     if kind not in _installed():
         _installed.cache_clear()  # it may have been installed since
     known = _installed()
@@ -253,7 +256,7 @@ def load_sink(kind: str) -> SinkFactory:
 
 
 def make_sink(kind: str, options: Mapping[str, Any], folder: Path) -> Sink:
-    """The sink of that type with these options; see :meth:`SinkFactory.from_options`."""
+    """Create the sink of that type with these options; see :meth:`SinkFactory.from_options`."""
     factory = load_sink(kind)
     if isinstance(factory, DeclaresSettings):
         options = SettingTable(f"sink {kind!r}", factory.settings).take(options)
@@ -266,7 +269,7 @@ def take_options(
     allowed: Mapping[str, tuple[type, Any]],
     what: str = "sink",
 ) -> dict[str, Any]:
-    """A sink's options, checked: ``allowed`` maps each key to its type and default.
+    """Check a sink's options and return them: ``allowed`` maps each key to its type and default.
 
     The short form of :class:`DeclaresSettings`. A default of ``...`` makes the key required;
     ``what`` is what messages call it. Raises :class:`ConfigError` naming the key and what is

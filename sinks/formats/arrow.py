@@ -1,8 +1,8 @@
 """The format ``arrow``: for bulk, one record holds many rows as an Arrow IPC stream.
 
 Each value is a whole stream (schema, one batch, end), so every record can be read by itself. The
-columns are those of the format ``rows``, with ``_event_id`` last if ids are asked for. Records have
-no keys, for rows of many keys are in one.
+columns are those of the format ``rows``, with ``_event_id`` last if ids are requested. Records have
+no keys, because each holds rows with many keys.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ class ArrowEncoder:
         self.record_bytes_max = record_bytes_max
 
     def encode(self, batch: ChangeBatch) -> Records:
-        """See :class:`sinks.formats.records.Encoder`. Headers: ``_commit_version``, and of each
-        record's rows ``_first_index``, ``_rows`` and, of the first, ``_event_id``."""
+        """Encode a batch, see :class:`sinks.formats.records.Encoder`.
+
+        Headers: ``_commit_version``, and of each record's rows ``_first_index``, ``_rows`` and, of
+        the first, ``_event_id``.
+        """
         if not batch.num_rows:
             return no_records(batch)
         rows, ids = batch.rows, batch.event_ids()
@@ -56,7 +59,7 @@ class ArrowEncoder:
         return Records(None, pa.array(values, pa.binary()), headers, batch.timestamp_ms)
 
     def _streams(self, rows: pa.RecordBatch, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """First row and bytes of each record, for the rows first..last-1."""
+        """Yield first row and bytes of each record, for the rows first..last-1."""
         value = _stream(rows.slice(first, last - first))
         if len(value) <= self.record_bytes_max or last - first == 1:
             yield first, value

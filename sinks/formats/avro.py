@@ -139,7 +139,7 @@ class AvroEncoder:
     def _framed(
         self, part: str, schema: dict[str, Any], parts: list[Part], count: int
     ) -> tuple[pa.BinaryArray, int]:
-        """The values in the wire format, and the id of their schema."""
+        """Return the values in the wire format, and the id of their schema."""
         full_name = f"{schema['namespace']}.{schema['name']}"
         if not self.topic and self.subjects != "record":
             raise ConfigError(

@@ -1,7 +1,7 @@
 """Avro schemas of Arrow types, with names that Avro allows.
 
 Every column is nullable and has the default null, so a table may gain and lose columns and its
-schemas stay compatible, both ways. Names that are none in Avro are changed letter by letter; the
+schemas stay compatible, both ways. Names that Avro does not allow are changed letter by letter; the
 column's own name is then kept in the property ``delta.name``.
 """
 
@@ -38,7 +38,7 @@ class Names:
         self._used: set[str] = set()
 
     def unused(self, wanted: str) -> str:
-        """The name, with a number behind it if there is one like it already."""
+        """Return the name, with a number appended if the name is already used."""
         name, number = wanted, 2
         while name in self._used:
             name, number = f"{wanted}_{number}", number + 1
@@ -47,20 +47,20 @@ class Names:
 
 
 def avro_name(name: str) -> str:
-    """The name with what Avro does not allow in one replaced by underscores."""
+    """Replace the characters of a name that Avro does not allow by underscores."""
     allowed = re.sub(r"[^A-Za-z0-9_]", "_", name)
     return allowed if re.match(r"[A-Za-z_]", allowed) else f"_{allowed}"
 
 
 def schema_text(schema: Any) -> str:
-    """A schema as JSON text, always the same for the same schema."""
+    """Return a schema as JSON text, always the same for the same schema."""
     return json.dumps(schema, separators=(",", ":"))
 
 
 def record_schema(
     fields: Iterable[pa.Field], name: str, names: Names, namespace: str = ""
 ) -> dict[str, Any]:
-    """The schema of a record with these fields, all of them nullable."""
+    """Return the schema of a record with these fields, all of them nullable."""
     unique = names.unused(name)
     record: dict[str, Any] = {"type": "record", "name": unique}
     if namespace:
@@ -77,7 +77,7 @@ def _field(field: pa.Field, name: str, parent: str, names: Names) -> dict[str, A
 
 
 def nullable(data_type: pa.DataType, name: str, names: Names) -> Any:
-    """The union of null and a type; a void column is null alone."""
+    """Return the union of null and a type; for a void column, null alone."""
     return "null" if pa.types.is_null(data_type) else ["null", _schema(data_type, name, names)]
 
 

@@ -1,6 +1,6 @@
 """Arrow arrays as Avro's binary encoding, by columns.
 
-A row's bytes are the parts of its columns, one behind the other, so every column gives a list of
+A row's bytes are the parts of its columns, one after the other, so every column gives a list of
 parts (binary arrays, or one constant for all rows) and one join over all of them makes the rows.
 Integers are looked up fourteen bits at a time in a table of their encodings.
 """
@@ -32,7 +32,7 @@ _MASK = (1 << _BITS) - 1
 
 
 def joined(parts: Sequence[Part], count: int) -> pa.BinaryArray:
-    """The rows: each part's bytes of a row, one behind the other. ``count`` is that of rows."""
+    """Join the parts of each row, one after the other. ``count`` is the number of rows."""
     merged: list[Any] = []
     constant = b""
     for part in parts:
@@ -51,7 +51,7 @@ def joined(parts: Sequence[Part], count: int) -> pa.BinaryArray:
 
 
 def long_bytes(number: int) -> bytes:
-    """One integer: zigzag, then seven bits a byte, the lowest first."""
+    """Encode one integer: zigzag, then seven bits a byte, the lowest first."""
     rest = (number << 1) ^ (number >> 63)
     found = bytearray()
     while rest > 0x7F:
@@ -61,21 +61,22 @@ def long_bytes(number: int) -> bytes:
 
 
 def string_bytes(text: str) -> bytes:
-    """One string: its length, then its UTF-8."""
+    """Encode one string: its length, then its UTF-8."""
     data = text.encode()
     return long_bytes(len(data)) + data
 
 
 @lru_cache(maxsize=1)
 def _table() -> pa.BinaryArray:
-    """Encodings of fourteen bits: as the last ones of a number; with more to come; and nothing."""
+    """Return the encodings of fourteen bits: as a number's last ones; with more to come; and
+    nothing."""
     last = [bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(_MASK + 1)]
     more = [bytes([n & 0x7F | 0x80, n >> 7 | 0x80]) for n in range(_MASK + 1)]
     return pa.array([*last, *more, _NOTHING], pa.binary())
 
 
 def long_parts(array: pa.Array) -> list[Part]:
-    """Integers of any width; nothing where the array is null."""
+    """Encode integers of any width; nothing where the array is null."""
     numbers = array.cast(pa.int64())
     one, most = pa.scalar(1, pa.int64()), pa.scalar(62, pa.int64())
     sign = pc.shift_right(pc.shift_right(numbers, most), one)  # Arrow shifts by 62 at most
@@ -100,7 +101,7 @@ def long_parts(array: pa.Array) -> list[Part]:
 
 
 def string_parts(array: pa.StringArray | pa.BinaryArray) -> list[Part]:
-    """Strings or bytes: the length, then the bytes; nothing where the array is null."""
+    """Encode strings or bytes: the length, then the bytes; nothing where the array is null."""
     data = array.cast(pa.binary())
     return [*long_parts(pc.binary_length(data)), _filled(data)]
 
@@ -110,7 +111,7 @@ def _filled(array: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def nullable_parts(array: pa.Array) -> list[Part]:
-    """Values of a union of null and the array's type."""
+    """Encode values of a union of null and the array's type."""
     if pa.types.is_null(array.type):
         return []
     prefix, parts = _parts(array)
@@ -121,12 +122,13 @@ def nullable_parts(array: pa.Array) -> list[Part]:
 
 
 def record_parts(columns: Sequence[pa.Array]) -> list[Part]:
-    """The fields of a record, all of them nullable."""
+    """Encode the fields of a record, all of them nullable."""
     return [part for column in columns for part in nullable_parts(column)]
 
 
 def _parts(array: pa.Array) -> tuple[bytes, list[Part]]:
-    """A constant that each value begins with, then its parts; they are empty where it is null."""
+    """Return a constant that each value begins with, then its parts, which are empty where it is
+    null."""
     types, data_type = pa.types, array.type
     if types.is_string(data_type):
         return b"", string_parts(unicode_text(array))
@@ -152,7 +154,7 @@ def _parts(array: pa.Array) -> tuple[bytes, list[Part]]:
 
 
 def _fixed(array: pa.Array, width: int) -> pa.BinaryArray:
-    """Numbers as they lie in memory, little-endian."""
+    """Return numbers as they lie in memory, little-endian."""
     raw = pa.binary(width)
     found = pa.Array.from_buffers(raw, len(array), array.buffers(), offset=array.offset)
     return found.cast(pa.binary())
@@ -163,7 +165,7 @@ def _whole(array: pa.Array) -> pa.Array:
 
 
 def _hidden(parts: list[Part], array: pa.Array) -> list[Part]:
-    """The parts; nothing at all where the array is null."""
+    """Return the parts, empty where the array is null."""
     if not array.null_count:
         return parts
     nothing = pa.scalar(_NOTHING, pa.binary())
@@ -177,7 +179,7 @@ def _map(whole: pa.MapArray, array: pa.MapArray) -> list[Part]:
 
 
 def _blocks(array: pa.Array, values: pa.Array, keys: list[Part] | None) -> list[Part]:
-    """Arrays and maps: how many there are, if any, each of them, and the end."""
+    """Encode arrays and maps: the number of items, if any, each of them, and the end."""
     whole = _whole(array)
     items = joined([*(keys or []), *nullable_parts(values)], len(values))
     mask = whole.is_null() if whole.null_count else None

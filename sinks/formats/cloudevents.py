@@ -76,7 +76,7 @@ class CloudEventsEncoder:
         return records
 
     def _attributes(self, batch: ChangeBatch) -> dict[str, str | pa.Array]:
-        """The attributes of each event: one text for all, or one each."""
+        """Return the attributes of each event: one text for all, or one each."""
         kinds = batch.rows.column(CHANGE_TYPE)
         kind = pc.binary_join_element_wise(pa.scalar("delta.change."), kinds, pa.scalar(""))
         attributes: dict[str, str | pa.Array] = {
@@ -111,6 +111,6 @@ def _structured(attributes: dict[str, str | pa.Array], data: pa.StringArray) -> 
 
 
 def _time(timestamp_ms: int) -> str:
-    """RFC 3339, with milliseconds."""
+    """Format a time in RFC 3339, with milliseconds."""
     instant = pa.array([timestamp_ms], pa.int64()).cast(pa.timestamp("ms"))
     return f"{instant.cast(pa.string())[0].as_py().replace(' ', 'T')}Z"

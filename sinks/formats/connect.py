@@ -1,8 +1,8 @@
-"""Arrow values and types as Kafka Connect has them in JSON, with the logical names Debezium uses.
+"""Arrow values and types in Kafka Connect's JSON form, with the logical names that Debezium uses.
 
-What has no lossless form in Connect's own logical types has one in Debezium's: microseconds
+A type without a lossless form in Connect's own logical types has one in Debezium's: microseconds
 (``MicroTimestamp``, ``ZonedTimestamp``), dates (``Date``) and variants (``Json``). A map whose keys
-are no strings is an array of structs {key, value}.
+are not strings is an array of structs {key, value}.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _PLAIN = {
 
 
 def connect_schema(data_type: pa.DataType) -> dict[str, Any]:
-    """The Connect schema of an Arrow type, as its JSON converter writes it. All is optional."""
+    """Return the Connect schema of an Arrow type, as Connect's JSON converter writes it. All is
+    optional."""
     types = pa.types
     if data_type in _PLAIN:
         return _optional(_PLAIN[data_type])
@@ -61,7 +62,7 @@ def connect_schema(data_type: pa.DataType) -> dict[str, Any]:
             keys = {"type": "string", "optional": False}
             return _optional("map") | {"keys": keys, "values": connect_schema(data_type.item_type)}
         return _optional("array") | {"items": connect_schema(_entry(data_type))}
-    return _optional("string")  # a void column, which has nothing but nulls
+    return _optional("string")  # a void column, which contains only nulls
 
 
 def _optional(kind: str) -> dict[str, Any]:
@@ -73,8 +74,8 @@ def _named(kind: str, name: str) -> dict[str, Any]:
 
 
 def connect_fields(fields: list[pa.Field], required: Collection[str] = ()) -> list[dict[str, Any]]:
-    """The Connect schemas of a struct's fields, each with its name; those that are ``required``
-    are not optional."""
+    """Return the Connect schemas of a struct's fields, each with its name; those that are
+    ``required`` are not optional."""
     return [
         connect_schema(field.type) | {"optional": field.name not in required, "field": field.name}
         for field in fields
@@ -86,7 +87,7 @@ def _entry(data_type: pa.MapType) -> pa.StructType:
 
 
 def connect_values(array: pa.Array) -> pa.Array:
-    """The same values in types whose JSON is what :func:`connect_schema` says."""
+    """Return the same values in types whose JSON matches :func:`connect_schema`."""
     types, data_type = pa.types, array.type
     if data_type in _PLAIN:
         return array
@@ -108,8 +109,8 @@ def connect_values(array: pa.Array) -> pa.Array:
 
 
 def decimal_bytes(array: pa.Array) -> pa.BinaryArray:
-    """Decimals as their unscaled integers: big-endian two's complement, of the same width for all
-    values of a type."""
+    """Return decimals as their unscaled integers: big-endian two's complement, of the same width
+    for all values of a type."""
     # Arrow keeps them in 16 bytes, little-endian.
     raw = pa.Array.from_buffers(pa.binary(16), len(array), array.buffers(), offset=array.offset)
     width = decimal_width(array.type)
@@ -117,12 +118,12 @@ def decimal_bytes(array: pa.Array) -> pa.BinaryArray:
 
 
 def decimal_width(data_type: pa.DataType) -> int:
-    """How many bytes the unscaled integers of a decimal type take at most."""
+    """Return how many bytes the unscaled integers of a decimal type take at most."""
     return int((10**data_type.precision).bit_length() // 8 + 1)
 
 
 def _flat(array: pa.Array) -> pa.Array:
-    """The array without an offset into its buffers."""
+    """Return the array without an offset into its buffers."""
     return array.take(pa.arange(0, len(array))) if array.offset else array
 
 

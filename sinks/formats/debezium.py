@@ -36,8 +36,8 @@ from tailer.changes import CHANGE_TYPE, ChangeBatch
 
 __all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images", "transaction_id"]
 
-#: The version of the envelope, as ``source.version``: part of the bytes, so it is not the
-#: program's, which a replay under a newer one would change.
+#: The version of the envelope, as ``source.version``. It is part of the bytes, so it is not the
+#: program's version, which would change the bytes of a replay with a newer program.
 VERSION = "2"
 CONNECTOR = "delta"
 
@@ -45,17 +45,17 @@ _NULL = pa.scalar("null")
 
 
 def transaction_id(batch: ChangeBatch) -> str:
-    """The id of the version, or snapshot, that a batch belongs to: as in a topic of commit ends."""
+    """Return the id of the version, or snapshot, of a batch: as in a topic of commit ends."""
     snapshot = ":snapshot" if batch.offset.snapshot else ""
     return f"{batch.state.table_id}:{batch.version}{snapshot}"
 
 
 class Images:
-    """A batch's rows as Debezium sees them.
+    """A batch's rows in Debezium's terms.
 
-    ``rows`` and ``before`` (or None) are the data columns; ``gone`` (boolean) tells which rows
-    have no after image, ``updated`` which have both, ``alone`` which are an update's image without
-    its partner; ``op`` is the operation of each row.
+    ``rows`` and ``before`` (or None) are the data columns; ``gone`` (boolean) marks the rows
+    without an after image, ``updated`` those with both, ``alone`` those that are an update's image
+    without its partner; ``op`` is the operation of each row.
     """
 
     def __init__(self, batch: ChangeBatch) -> None:
@@ -141,7 +141,7 @@ class DebeziumEncoder:
         return as_binary(json_objects(list(members), list(members.values())))
 
     def _images(self, images: Images) -> tuple[pa.Array | str, pa.Array | str]:
-        """``before`` and ``after`` as JSON text."""
+        """Return ``before`` and ``after`` as JSON text."""
         row = self._object(images.rows)
         before: pa.Array | str = "null"
         if images.before is not None:
@@ -152,7 +152,7 @@ class DebeziumEncoder:
         return pc.if_else(images.gone, row, other), pc.if_else(images.gone, _NULL, row)
 
     def _object(self, rows: pa.StructArray) -> pa.StringArray:
-        """JSON objects of data columns, null where the struct is."""
+        """Return JSON objects of data columns, null where the struct is null."""
         values = connect_values(rows) if self.schema else rows
         text = json_values(values)
         if not rows.null_count:
@@ -216,7 +216,7 @@ def _field(name: str, kind: str, *, optional: bool = False) -> dict[str, Any]:
 
 
 def _envelope_schema(name: str, table: str, rows: pa.StructType) -> str:
-    """The Connect schema of the envelope, as JSON text."""
+    """Return the Connect schema of the envelope, as JSON text."""
     prefix = _prefix(name, table)
     columns = connect_fields([rows.field(i) for i in range(rows.num_fields)])
     value = {

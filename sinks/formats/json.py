@@ -1,13 +1,13 @@
 """Arrow arrays as JSON text, column by column.
 
 Every function maps an array to a string array of the same length, one JSON value each. Rows are
-put together at the end, by one join over all columns.
+assembled at the end, by one join over all columns.
 
 How each type is written: integers and decimals as numbers with all their digits; NaN and the
-infinities as the strings "NaN", "Infinity", "-Infinity"; what is not UTF-8 in a string as U+FFFD;
-binary as base64; dates and timestamps in ISO 8601 with microseconds, and Z where they are instants;
-structs as objects; maps as objects with their keys as strings, or, where keys are nested, as arrays
-of {"key", "value"} objects; a variant as the JSON value that it is, its parts in these same forms.
+infinities as the strings "NaN", "Infinity", "-Infinity"; invalid UTF-8 in a string as U+FFFD;
+binary as base64; dates and timestamps in ISO 8601 with microseconds, and Z if they are instants;
+structs as objects; maps as objects with their keys as strings, or, if keys are nested, as arrays
+of {"key", "value"} objects; a variant as its JSON value, with its parts in these same forms.
 """
 
 from __future__ import annotations
@@ -44,38 +44,38 @@ _DAY_US = 86_400_000_000
 #: 0001-01-01 and 10000-01-01, in days since 1970.
 _FIRST_DAY, _END_DAY = -719_162, 2_932_897
 _CONTROL = r"[\x00-\x1f]"
-# The two that every JSON string escapes come first: the others bring backslashes of their own.
+# The two that every JSON string escapes come first, because the others add backslashes.
 _ESCAPES = [("\\", "\\\\"), ('"', '\\"')]
 _CONTROL_ESCAPES = [(chr(c), json.dumps(chr(c))[1:-1]) for c in range(0x20)]
 
 
 def json_lines(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Buffer:
-    """Rows as JSON lines, each ended by a newline, in one contiguous buffer of UTF-8."""
+    """Return rows as JSON lines, each ended by a newline, in one contiguous buffer of UTF-8."""
     return text_of(json_objects(names, columns, end="}\n"))
 
 
 @dataclass(frozen=True, slots=True)
 class JsonText:
-    """What is JSON text already: an array of strings, none of them null, or one for all rows."""
+    """Text that is JSON already: an array of strings, none of them null, or one for all rows."""
 
     text: pa.StringArray | str
 
 
 @dataclass(frozen=True, slots=True)
 class JsonObject:
-    """An object of these members in every row: it is written without a copy of its own."""
+    """An object of these members in every row: it is written without a separate copy."""
 
     members: Mapping[str, JsonMember]
 
 
-#: The values of a member: an array of them, or what is JSON already.
+#: The values of a member: an array of them, or JSON text.
 JsonMember: TypeAlias = "pa.Array | JsonText | JsonObject"
 
 
 def json_objects(
     names: Sequence[str], columns: Sequence[JsonMember], end: str = "}"
 ) -> pa.StringArray:
-    """Rows as JSON objects, one string each, none of them null. At least one member, at whatever
+    """Return rows as JSON objects, one string each, none of them null. At least one member, at any
     depth, is an array."""
     parts: list[Column] = []
     constant = _object_parts(dict(zip(names, columns, strict=True)), "", parts)
@@ -88,8 +88,8 @@ def _array(part: pa.StringArray | Text) -> pa.StringArray:
 
 
 def _object_parts(members: Mapping[str, JsonMember], constant: str, parts: list[Column]) -> str:
-    """Add an object but for its closing brace to ``parts``, behind a text that is the same for all
-    rows; what of that is still to be added is returned."""
+    """Add an object without its closing brace to ``parts``, after a text that is the same for all
+    rows; return the part of that text which is still to be added."""
     for i, (name, column) in enumerate(members.items()):
         constant += ("," if i else "{") + json.dumps(name) + ":"
         if isinstance(column, JsonObject):
@@ -108,7 +108,7 @@ def _object_parts(members: Mapping[str, JsonMember], constant: str, parts: list[
 
 
 def text_of(texts: pa.StringArray | pa.BinaryArray) -> pa.Buffer:
-    """The values of an array, one behind the other, as they lie in memory (and what may lie
+    """Return the values of an array, one after the other, as they lie in memory (with any values
     beneath its nulls)."""
     if not len(texts) or texts.buffers()[2] is None:
         return pa.py_buffer(b"")
@@ -119,8 +119,8 @@ def text_of(texts: pa.StringArray | pa.BinaryArray) -> pa.Buffer:
 
 
 def _unquoted(array: pa.Array) -> tuple[str, Column, str]:
-    """Each value as JSON, in three parts: what stands before and behind all of them needs no copy
-    of its own."""
+    """Return each value as JSON, in three parts: a constant text before it, the value, and a
+    constant text after it; the constants are not copied into each value."""
     if pa.types.is_string(array.type):
         text = _escaped(array)
         return ("", Text(text, quoted=True), "") if text.null_count else ('"', text, '"')
@@ -133,7 +133,7 @@ def _unquoted(array: pa.Array) -> tuple[str, Column, str]:
 
 
 def _join(*parts: pa.StringArray | str) -> pa.StringArray:
-    """The parts of each row as one string; null where one of them is."""
+    """Join the parts of each row to one string; null where one of them is null."""
     if all(isinstance(part, str) or not part.null_count for part in parts):
         return join([*parts], next(len(part) for part in parts if not isinstance(part, str)))
     given = (pa.scalar(part) if isinstance(part, str) else part for part in parts)
@@ -141,7 +141,7 @@ def _join(*parts: pa.StringArray | str) -> pa.StringArray:
 
 
 def json_values(array: pa.Array) -> pa.StringArray:
-    """Each value as JSON text; null as ``null``."""
+    """Return each value as JSON text; null as ``null``."""
     text = _encoder(array.type)(array)
     return pc.fill_null(text, _NULL) if text.null_count else text
 
@@ -172,9 +172,9 @@ def _quoted(array: pa.Array) -> pa.StringArray:
 
 
 def unicode_text(array: pa.StringArray) -> pa.StringArray:
-    """The same, with what is not UTF-8 replaced as Java does it: JSON has no way to carry it."""
+    """Replace invalid UTF-8 in strings as Java does: JSON can't represent it."""
     try:
-        array.validate(full=True)  # Parquet's reader does not, and Spark may have written anything
+        array.validate(full=True)  # Parquet's reader does not, and Spark may write any bytes
     except pa.ArrowInvalid:
         values = array.cast(pa.binary()).to_pylist()
         decoded = [None if value is None else value.decode(errors="replace") for value in values]
@@ -188,7 +188,7 @@ def _string(array: pa.StringArray) -> pa.StringArray:
 
 def _escaped(array: pa.StringArray) -> pa.StringArray:
     array = unicode_text(array)
-    if has_escapes(text_of(array)):  # or what may lie beneath a null
+    if has_escapes(text_of(array)):  # or a value beneath a null
         for plain, escaped in _ESCAPES:
             array = pc.replace_substring(array, plain, escaped)
         if pc.any(pc.match_substring_regex(array, _CONTROL)).as_py():
@@ -211,10 +211,10 @@ def _binary(array: pa.BinaryArray) -> pa.StringArray:
 
 
 def base64_text(array: pa.BinaryArray) -> pa.StringArray:
-    """Each value in base64, without quotes.
+    """Encode each value in base64, without quotes.
 
-    Arrow has no base64, and one call for every value would be slow. So values are filled up with
-    zeros to a multiple of three bytes, encoded all at once, and what came of the zeros is replaced.
+    Arrow has no base64, and one call for every value would be slow. So values are padded with zeros
+    to a multiple of three bytes, encoded all at once, and the encoding of the zeros is replaced.
     """
     lengths = pc.fill_null(pc.binary_length(array), 0)
     rest = pc.subtract(lengths, pc.multiply(pc.divide(lengths, 3), 3))
@@ -249,20 +249,21 @@ def _zone(array: pa.TimestampArray) -> str:
 
 
 def _micros(array: pa.TimestampArray) -> pa.TimestampArray:
-    """The same without a zone: Arrow would look it up for every value, and UTC needs none."""
+    """Return the same without a zone: Arrow would look it up for every value, and UTC needs
+    none."""
     return array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
 
 
 def timestamp_text(array: pa.TimestampArray) -> pa.StringArray:
-    """Timestamps in ISO 8601, without quotes."""
+    """Format timestamps in ISO 8601, without quotes."""
     return pc.utf8_slice_codeunits(_timestamp(array), 1, -1)
 
 
 def _calendar(
     array: pa.Array, per_day: int, far: Callable[[int], str], zone: str = ""
 ) -> pa.StringArray:
-    """Dates and times as text. Arrow writes the years 1 to 9999; the few beyond, which Spark can
-    hold, are written by ``far``, value by value."""
+    """Format dates and times as text. Arrow writes the years 1 to 9999; the few beyond, which Spark
+    supports, are written by ``far``, value by value."""
     text = _plain(array, per_day)
     if text is not None:
         return _join('"', text, zone + '"')
@@ -275,13 +276,13 @@ def _calendar(
 
 
 def _days(array: pa.Array, per_day: int) -> tuple[pa.Int64Array, int, int]:
-    """The values as numbers, and where those begin and end that Arrow can write."""
+    """Return the values as numbers, and the bounds of the numbers that Arrow can write."""
     numbers = array.cast(pa.int32() if per_day == 1 else pa.int64()).cast(pa.int64())
     return numbers, _FIRST_DAY * per_day, _END_DAY * per_day
 
 
 def _plain(array: pa.Array, per_day: int) -> pa.StringArray | None:
-    """Dates and times as text without quotes, if Arrow can write all of them."""
+    """Format dates and times as text without quotes, if Arrow can write all of them."""
     numbers, low, high = _days(array, per_day)
     ends = pc.min_max(numbers)
     if ends["min"].is_valid and (ends["min"].as_py() < low or ends["max"].as_py() >= high):
@@ -291,7 +292,7 @@ def _plain(array: pa.Array, per_day: int) -> pa.StringArray | None:
 
 
 def _iso_date(days: int) -> str:
-    """ISO 8601 of any day since 1970, in the proleptic Gregorian calendar; years beyond four
+    """Format any day since 1970 in ISO 8601, in the proleptic Gregorian calendar; years beyond four
     digits have a sign."""
     cycles, day = divmod(days + 719_468, 146_097)  # 400 years each, from 0000-03-01
     year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
@@ -318,14 +319,14 @@ def _struct(array: pa.StructArray) -> pa.StringArray:
 
 
 def children(array: pa.StructArray) -> list[pa.Array]:
-    """The fields of a struct, null where it is: what lies beneath a null may be anything."""
+    """Return the fields of a struct, null where it is null: values beneath a null are undefined."""
     if array.null_count:
         return list(array.flatten())
     return [array.field(i) for i in range(array.type.num_fields)]
 
 
 def variant_text(array: pa.StructArray) -> pa.StringArray:
-    """Variants as JSON text; null where there is none."""
+    """Return variants as JSON text; null where there is none."""
     parts = (array.field(name).to_pylist() for name in ("value", "metadata"))
     return pa.array(
         [
@@ -337,7 +338,7 @@ def variant_text(array: pa.StructArray) -> pa.StringArray:
 
 
 def _mask(text: pa.StringArray, array: pa.Array) -> pa.StringArray:
-    """``text``, null where the array is."""
+    """Return ``text``, null where the array is null."""
     if not array.null_count:
         return text
     return pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string()))

@@ -58,7 +58,7 @@ SETTINGS: dict[str, Setting] = {
 
 
 def encoder_settings(format: str) -> dict[str, Setting]:  # noqa: A002  # the option's name
-    """The settings of a format. Raises :class:`ConfigError` for an unknown one."""
+    """Return the settings of a format. Raises :class:`ConfigError` for an unknown one."""
     if format not in FORMATS:
         hint = meant(format, FORMATS)
         raise ConfigError(f"there is no format {format!r}{hint}; known are {', '.join(FORMATS)}")
@@ -71,10 +71,10 @@ def load_encoder(
     registry: Registry | None = None,
     folder: Path | None = None,
 ) -> Encoder:
-    """The encoder of a format with its options (:func:`encoder_settings`).
+    """Return the encoder of a format with its options (:func:`encoder_settings`).
 
-    ``registry`` stands in for the one that the options name; ``folder`` is what its files are
-    relative to. Raises :class:`ConfigError` naming the format or the option that is wrong.
+    ``registry`` replaces the one that the options name; ``folder`` is what its files are relative
+    to. Raises :class:`ConfigError` naming the invalid format or option.
     """
     taken = SettingTable(f"format {format!r}", encoder_settings(format)).take(options)
     key = tuple(taken["key"])

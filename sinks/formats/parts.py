@@ -29,20 +29,20 @@ __all__ = [
     "with_tombstones",
 ]
 
-#: The headers that tell an event from any other.
+#: The headers that identify an event.
 _IDS = ("_event_id", "ce_id")
 #: Debezium's own names.
 _NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 
 def as_binary(text: pa.StringArray) -> pa.BinaryArray:
-    """The same bytes, as binary."""
+    """Return the same bytes, as binary."""
     return text.cast(pa.binary())
 
 
 @contextmanager
 def corrupt_values_named(batch: ChangeBatch) -> Iterator[None]:
-    """The block's :class:`CorruptRow` (a variant whose bytes are none) says version and file."""
+    """Add version and file to a :class:`CorruptRow` of the block (an invalid variant)."""
     try:
         yield
     except CorruptRow as e:
@@ -50,7 +50,7 @@ def corrupt_values_named(batch: ChangeBatch) -> Iterator[None]:
 
 
 def data_columns(batch: ChangeBatch) -> pa.StructArray:
-    """The data columns of a batch, without the three metadata columns, as one struct array."""
+    """Return the data columns of a batch, without the three metadata columns, as a struct array."""
     rows = batch.rows
     columns, fields = rows.columns, list(rows.schema)
     count = len(fields) - len(METADATA_FIELDS)
@@ -60,9 +60,9 @@ def data_columns(batch: ChangeBatch) -> pa.StructArray:
 
 
 def key_array(batch: ChangeBatch, names: tuple[str, ...], rows: pa.StructArray) -> pa.StructArray:
-    """The key columns of ``rows`` (a batch's data columns) as a struct array of their own.
+    """Return the key columns of ``rows`` (a batch's data columns) as a separate struct array.
 
-    Raises :class:`TableError` for one that the version does not have.
+    Raises :class:`TableError` for a column that the version does not have.
     """
     there = {rows.type.field(i).name: i for i in range(rows.type.num_fields)}
     check_key(names, there, batch.version)
@@ -73,19 +73,19 @@ def key_array(batch: ChangeBatch, names: tuple[str, ...], rows: pa.StructArray) 
 
 
 def required_columns(batch: ChangeBatch) -> frozenset[str]:
-    """The columns that the table declares as NOT NULL: Arrow's fields are all nullable."""
+    """Return the columns that the table declares as NOT NULL: Arrow's fields are all nullable."""
     return frozenset(field.name for field in batch.state.schema.fields if not field.nullable)
 
 
 def json_keys(keys: pa.StructArray) -> pa.BinaryArray:
-    """Keys as JSON objects of the key columns."""
+    """Return keys as JSON objects of the key columns."""
     return as_binary(json_values(keys))
 
 
 def event_headers(batch: ChangeBatch) -> tuple[Header, ...]:
-    """What every record says beside its value: ``_event_id``, ``_change_type``,
-    ``_commit_version`` and ``_origin``; ``_row_id`` where rows have one, and ``_snapshot`` on the
-    rows of the initial snapshot."""
+    """Return every record's headers: ``_event_id``, ``_change_type``, ``_commit_version`` and
+    ``_origin``; ``_row_id`` if rows have one, and ``_snapshot`` on the rows of the initial
+    snapshot."""
     headers: list[Header] = [
         ("_event_id", batch.event_ids()),
         ("_change_type", batch.rows.column(CHANGE_TYPE)),
@@ -108,10 +108,10 @@ def key_change_headers(
     gone: pa.BooleanArray,
     encoded: Callable[[pa.StructArray], pa.BinaryArray],
 ) -> tuple[Header, ...]:
-    """What Debezium says on the delete and the create that a change of the key becomes: the new
-    key on the one, the old key on the other, as the records' own keys are written.
+    """Return Debezium's headers for the delete and the create that replace a change of the key:
+    the new key on the delete, the old key on the create, in the form of the records' own keys.
 
-    ``keys`` are those of the records and ``gone`` tells the deletes; ``encoded`` makes keys of key
+    ``keys`` are the records' keys and ``gone`` marks the deletes; ``encoded`` makes keys of key
     columns.
     """
     if batch.partner is None or keys is None:
@@ -128,29 +128,29 @@ def key_change_headers(
 
 
 def no_records(batch: ChangeBatch) -> Records:
-    """What a batch without rows becomes."""
+    """Return the records of a batch without rows: none."""
     return Records(None, pa.array([], pa.binary()), (), batch.timestamp_ms)
 
 
 def table_name(batch: ChangeBatch, given: str) -> str:
-    """The table's name in events: as configured, else as in its metadata, else its id."""
+    """Return the table's name in events: as configured, else as in its metadata, else its id."""
     return given or batch.state.metadata.name or batch.state.table_id
 
 
 def repeated(mask: pa.BooleanArray) -> pa.Int64Array:
-    """The numbers 0 to n-1, in order, with those twice where ``mask`` is true."""
+    """Return the numbers 0 to n-1, in order, with those twice where ``mask`` is true."""
     count = len(mask)
     twice = pa.arange(0, count).filter(mask)
-    # Two sorted runs become one: the second of a number comes right behind the first.
+    # Two sorted runs become one: the second of a number comes right after the first.
     every = pa.concat_arrays([pa.arange(0, count), twice])
     return every.take(pc.sort_indices(every))
 
 
 def with_tombstones(records: Records, deleted: pa.BooleanArray) -> Records:
-    """The records, with a tombstone behind each one that ``deleted`` (boolean) is true for.
+    """Return the records, with a tombstone after each one for which ``deleted`` (boolean) is true.
 
-    A tombstone has the key and the headers of its delete, but an event id of its own: the
-    delete's with ``-t`` behind it.
+    A tombstone has the key and the headers of its delete, but a separate event id: the delete's
+    with ``-t`` appended.
     """
     if not pc.any(deleted).as_py():
         return records
@@ -172,5 +172,5 @@ def with_tombstones(records: Records, deleted: pa.BooleanArray) -> Records:
 
 
 def _shifted(order: pa.Int64Array) -> pa.Int64Array:
-    """Each number's predecessor; -1 for the first."""
+    """Return each number's predecessor; -1 for the first."""
     return pa.concat_arrays([pa.array([-1], pa.int64()), order.slice(0, len(order) - 1)])

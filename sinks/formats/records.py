@@ -1,8 +1,8 @@
 """The encoder contract: from a batch of changes to the records of a message broker.
 
 An encoder turns a :class:`ChangeBatch` into arrays of keys, values and headers, by columns; the
-sink behind it puts them on the wire. It has no state but its configuration and, for Avro, the
-schema ids that a registry gave: the same batch gives the same bytes on every run.
+sink that uses it sends them. Its only state is its configuration and, for Avro, the schema ids from
+a registry: the same batch gives the same bytes on every run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Header = tuple[str, pa.Array | bytes]
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What is to be sent for one batch, in order. All arrays have the same length.
+    """The records to send for one batch, in order. All arrays have the same length.
 
     ``keys`` (binary, or None: no record has a key) and ``values`` (binary; null is a tombstone)
-    are as they go on the wire, and so is every header. ``timestamp_ms`` is the commit's time, the
-    same for all. ``partitions`` (int32), where it is given, overrules the sink's partitioner.
+    are in their wire form, and so is every header. ``timestamp_ms`` is the commit's time, the same
+    for all. ``partitions`` (int32), if given, overrides the sink's partitioner.
 
     There may be more records than rows in the batch (tombstones; an update that changes the key)
     or fewer (``arrow``: one for the batch); none for an empty batch.
@@ -41,11 +41,11 @@ class Records:
 
     @property
     def num_records(self) -> int:
-        """How many records there are."""
+        """Return how many records there are."""
         return len(self.values)
 
     def take(self, places: pa.Array) -> Records:
-        """Those at these places (integers), in their order."""
+        """Return the records at these places (integers), in their order."""
         return Records(
             None if self.keys is None else self.keys.take(places),
             self.values.take(places),
@@ -61,17 +61,17 @@ class Records:
 class Encoder(typing.Protocol):
     """One format with its options. Pure and synchronous: it runs in a worker thread."""
 
-    #: Whether it wants an update as one row with ``ChangeBatch.before``: a trait of the sink.
+    #: Whether it needs an update as one row with ``ChangeBatch.before``: a trait of the sink.
     paired: bool
-    #: The columns that a record's key is made of; empty: records have no key.
+    #: The columns of a record's key; empty means that records have no key.
     key_columns: tuple[str, ...]
 
     def encode(self, batch: ChangeBatch) -> Records:
-        """The records of a batch.
+        """Encode a batch.
 
-        Raises :class:`TableError` naming the version where a key column is missing or a value
-        can't be written, :class:`SinkRejected` where a schema registry refuses the schema and
-        :class:`TransientError` where it does not answer.
+        Raises :class:`TableError` naming the version if a key column is missing or a value can't be
+        written, :class:`SinkRejected` if a schema registry refuses the schema and
+        :class:`TransientError` if it does not answer.
         """
 
 
@@ -79,7 +79,7 @@ class Registry(typing.Protocol):
     """A schema registry, as an encoder uses it."""
 
     def register(self, subject: str, schema: str) -> int:
-        """The id of an Avro schema (its JSON text) under a subject, registered if it is new.
+        """Return the id of an Avro schema (its JSON text) under a subject, registering a new one.
 
         Raises :class:`SinkRejected` if the registry refuses the schema as incompatible,
         :class:`TransientError` if it does not answer.

@@ -1,8 +1,8 @@
 """A client of a schema registry that speaks Confluent's REST API. Blocking: for worker threads.
 
-Nothing is retried here. What may heal (no answer, a time-out, 5xx, too many requests) is a
-:class:`TransientError`, and the feed comes again; what will not (an incompatible schema, wrong
-credentials) a :class:`SinkRejected` that names the subject. Credentials never show in messages.
+Nothing is retried here. An error that may pass (no answer, a time-out, 5xx, too many requests) is a
+:class:`TransientError`, and the feed retries; a permanent one (an incompatible schema, wrong
+credentials) is a :class:`SinkRejected` that names the subject. Messages never contain credentials.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _BUSY = (408, 429)
 
 @dataclass(frozen=True, slots=True)
 class RegistryClient:
-    """Registers schemas, or only looks them up where ``auto_register`` is false.
+    """Registers schemas, or only looks them up if ``auto_register`` is false.
 
     ``authorization`` is the value of that header, or None; ``tls`` the context of an https URL.
     """
@@ -57,7 +57,8 @@ class RegistryClient:
     timeout_s: int = 10
 
     def register(self, subject: str, schema: str) -> int:
-        """The id of a schema under a subject. See :class:`sinks.formats.records.Registry`."""
+        """Return the id of a schema under a subject. See
+        :class:`sinks.formats.records.Registry`."""
         path = f"/subjects/{quote(subject, safe='')}"
         if self.auto_register:
             path += "/versions"
@@ -87,7 +88,8 @@ class RegistryClient:
         return SinkRejected(f"{where} refuses the schema of subject {subject!r} ({said})")
 
     def _post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Status and JSON object of an answer. Raises :class:`TransientError` if there is none."""
+        """Return status and JSON object of an answer. Raises :class:`TransientError` if there is
+        none."""
         parts = urlsplit(self.url)
         headers = {"Content-Type": _CONTENT_TYPE, "Accept": _CONTENT_TYPE}
         if self.authorization is not None:
@@ -125,7 +127,7 @@ class RegistryClient:
 
 
 def located(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The options with their files' paths made absolute, as relative to ``folder``."""
+    """Return the options with their files' paths made absolute, relative to ``folder``."""
     return {
         name: str(folder / value) if name in _FILES and isinstance(value, str) and value else value
         for name, value in options.items()
@@ -133,9 +135,10 @@ def located(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> RegistryClient:
-    """The client of a configuration table (:data:`REGISTRY`); files are relative to ``folder``.
+    """Return the client of a configuration table (:data:`REGISTRY`); files are relative to
+    ``folder``.
 
-    Raises :class:`ConfigError` naming the option that is wrong.
+    Raises :class:`ConfigError` naming the invalid option.
     """
     taken = SettingTable("the schema registry", REGISTRY).take(options)
     try:

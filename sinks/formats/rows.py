@@ -32,10 +32,10 @@ def row_objects(
     row_ids: bool = False,
     end: str = "}",
 ) -> pa.StringArray:
-    """A batch's rows as JSON objects: the data columns, then the three metadata columns.
+    """Return a batch's rows as JSON objects: the data columns, then the three metadata columns.
 
-    Then, each if asked for, ``_event_id``, ``_origin`` and ``_row_id`` (null where it is not
-    known). Raises :class:`TableError`, naming version and file, for a value that can't be written.
+    Then, each if requested, ``_event_id``, ``_origin`` and ``_row_id`` (null if unknown). Raises
+    :class:`TableError`, naming version and file, for a value that can't be written.
     """
     names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
     if batch.num_rows:  # the same for all rows of a batch

@@ -1,14 +1,14 @@
-"""What touches a producer's insides, which kafka-python 3.0 keeps to itself.
+"""Access to a producer's internals, which kafka-python 3.0 keeps private.
 
-Its ``send()`` takes a record at a time, some 35 us of Python for each, and it has no public way to
-take more. Here whole record batches are put where ``send()`` puts its own: into the producer's
-accumulator. From there on everything is the producer's own work, as for any batch: sequence
-numbers, transactions, compression, checksums, retries. Three smaller things are also here: a
-commit that ends when its time is up, a close that does not wait for a broker that is gone, and the
-marker of a transaction that has committed (the public call only writes those of aborted ones).
+Its ``send()`` takes one record at a time, about 35 us of Python for each, and it has no public way
+to take more. Here whole record batches are put where ``send()`` puts its own: into the producer's
+accumulator. After that, the producer handles them like any batch: sequence numbers, transactions,
+compression, checksums, retries. Three smaller things are also here: a commit with a time-out, a
+close that does not wait for an unavailable broker, and the marker of a committed transaction (the
+public call only writes those of aborted ones).
 
-None of it is public, so :func:`usable` looks whether all is as expected, once, when a producer is
-made; where it is not, the driver goes by ``send()``. Each function says when it can be removed;
+None of it is public, so :func:`usable` checks once, when a producer is created, whether all is as
+expected; if not, the driver uses ``send()``. Each function says when it can be removed;
 tests/kafka/test_internals.py names what a new release no longer has.
 """
 
@@ -29,7 +29,7 @@ __all__ = [
     "write_marker",
 ]
 
-#: The releases whose insides are as this file knows them.
+#: The releases whose internals match this file.
 VERSIONS = ("3.0.",)
 
 _MAGIC = 2
@@ -37,7 +37,7 @@ _JOIN_S = 5.0
 
 
 def usable(producer: Any) -> bool:
-    """Whether this producer's insides are those that this file knows."""
+    """Return whether this producer's internals match this file."""
     import kafka
     from kafka.producer.producer_batch import ProducerBatch
     from kafka.record.memory_records import MemoryRecordsBuilder
@@ -75,13 +75,13 @@ def usable(producer: Any) -> bool:
 def append_batch(
     producer: Any, topic: str, partition: int, buffer: bytearray, count: int, timestamp_ms: int
 ) -> Any:
-    """Hand over the records of one batch: their bytes (format 2) behind room for its header. The
-    buffer is the producer's from then on.
+    """Pass on the records of one batch: their bytes (format 2) after room for its header. From then
+    on the buffer belongs to the producer.
 
     Remove when the producer publicly takes encoded record batches.
 
     Returns the batch's future. When that is done, its ``value`` is (base offset, time of the
-    log append, what gives the error of a record or None).
+    log append, a function that gives the error of a record, or None).
     """
     from kafka.producer.producer_batch import ProducerBatch
     from kafka.record.memory_records import MemoryRecordsBuilder
@@ -107,7 +107,7 @@ def append_batch(
 
 
 def commit_within(producer: Any, seconds: float) -> bool:
-    """Commit the transaction; False if it is not known after so long whether that was done.
+    """Commit the transaction; False if its outcome is still unknown after ``seconds``.
 
     Remove when ``commit_transaction()`` takes a time-out.
     """
@@ -117,15 +117,15 @@ def commit_within(producer: Any, seconds: float) -> bool:
 
 
 def close_at_once(producer: Any) -> None:
-    """Close a producer without waiting for anybody. Its own ``close(0)`` raises, and goes on
-    running, while a batch is under way. Remove when it does not."""
+    """Close a producer without waiting. Its own ``close(0)`` raises, and keeps running, while a
+    batch is being sent. Remove when it does not."""
     producer._sender.force_close()
     producer._sender.join(_JOIN_S)
     producer.close(timeout=0)
 
 
 def forget_coordinators(admin: Any) -> None:
-    """Let an admin client ask again who coordinates. Remove when it does so after a
+    """Make an admin client look up coordinators again. Remove when it does so after a
     NotCoordinatorError: today it keeps the first answer."""
     cluster = getattr(getattr(admin, "_manager", None), "cluster", None)
     known = getattr(cluster, "_coordinators", None)

@@ -1,6 +1,6 @@
 """What the brokers know: topics, their limits and ends, and the last record of a key.
 
-On kafka-python's public API, whichever driver writes: these are few requests, at a feed's start.
+Uses kafka-python's public API, whichever driver writes: these are few requests, at a feed's start.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 _MESSAGE_BYTES = 1_048_588
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
-#: Records are looked for from a topic's end, in steps that grow by this factor.
+#: Records are searched from a topic's end, in steps that grow by this factor.
 _FIRST_STEP, _STEP_FACTOR = 256, 16
 _POLL_MS = 200
-#: The shortest and the longest pause before a question is asked again.
+#: The shortest and the longest pause before a request is repeated.
 _RETRY_S = 0.05, 0.2
 
 #: A partition: its topic's name and its number.
@@ -43,7 +43,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic: ``id`` changes when it is deleted and made again (empty before Kafka 2.8)."""
+    """A topic: ``id`` changes when it is deleted and created again (empty before Kafka 2.8)."""
 
     name: str
     id: str
@@ -62,8 +62,8 @@ class LastRecord:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What its coordinator says of a producer's last transaction: Kafka's name of its state, and
-    the epoch, which each fencing makes higher."""
+    """A producer's last transaction, from its coordinator: Kafka's name of its state, and the
+    epoch, which each fencing increases."""
 
     producer_id: int
     producer_epoch: int
@@ -83,7 +83,7 @@ class OpenTransaction:
 
 
 def client_settings(options: KafkaOptions) -> dict[str, Any]:
-    """The settings that every client of kafka-python is given."""
+    """Return the settings that every client of kafka-python gets."""
     security = options.security
     settings: dict[str, Any] = {
         "bootstrap_servers": [part.strip() for part in options.bootstrap_servers.split(",")],
@@ -121,8 +121,8 @@ def _token_provider(options: KafkaOptions) -> Any:
 
 
 class Cluster:
-    """A connection for questions. Blocking. Raises :class:`TransientError` while no broker
-    answers, :class:`SinkRejected` where one refuses."""
+    """A connection for queries. Blocking. Raises :class:`TransientError` while no broker answers,
+    :class:`SinkRejected` if one refuses."""
 
     def __init__(self, options: KafkaOptions) -> None:
         from kafka import KafkaAdminClient
@@ -139,7 +139,7 @@ class Cluster:
             self._admin.close()
 
     def topic(self, name: str) -> Topic | None:
-        """The topic of that name, or None if there is none."""
+        """Return the topic of that name, or None if there is none."""
         from kafka.errors import NoError, UnknownTopicOrPartitionError, for_code
 
         with raised_as_failures(f"describing the topic {name}"):
@@ -168,14 +168,14 @@ class Cluster:
                 answer = self._admin.describe_configs([asked], config_filter="all")
         except SinkRejected as e:
             if isinstance(e.__cause__, AuthorizationError):
-                return {}  # a cluster may keep its configuration to itself
+                return {}  # a cluster may hide its configuration
             raise
         found = answer.get("topic", {}).get(name, {})
         return {key: str(entry["value"]) for key, entry in found.items()}
 
     def create(self, name: str, partitions: int, replication: int, config: dict[str, str]) -> Topic:
-        """Make a topic and wait until it can be written; one that somebody else makes meanwhile
-        is taken as it is. Raises :class:`ConfigError` where the options ask for the impossible."""
+        """Create a topic and wait until it can be written; a topic that another process creates
+        meanwhile is used as it is. Raises :class:`ConfigError` if the options are impossible."""
         with raised_as_failures(f"creating the topic {name}"):
             asked = topic_admin.NewTopic(name, partitions, replication, config)
             topic_admin.create(self._admin, asked)
@@ -192,21 +192,21 @@ class Cluster:
     def could_create(
         self, name: str, partitions: int, replication: int, config: dict[str, str]
     ) -> None:
-        """Ask whether :meth:`create` would succeed; raise what it would."""
+        """Ask whether :meth:`create` would succeed; raise the error that it would."""
         with raised_as_failures(f"creating the topic {name}"):
             asked = topic_admin.NewTopic(name, partitions, replication, config)
             topic_admin.create(self._admin, asked, only_validate=True)
 
     def transaction_ms_max(self) -> int | None:
-        """How long the brokers let a transaction take; None where we may not know."""
+        """Return the longest transaction time that the brokers allow; None if we may not know."""
         try:
             with raised_as_failures("reading the configuration of a broker"):
                 return topic_admin.transaction_ms_max(self._admin)
-        except TailerError:  # nobody needs to know: the brokers refuse what is too long
+        except TailerError:  # not needed: the brokers refuse a time that is too long
             return None
 
     def ends(self, topic: Topic) -> list[int]:
-        """The offset behind the last record of each partition, committed or not."""
+        """Return the offset after the last record of each partition, committed or not."""
         return [self._offset(topic.name, p, _LATEST) for p in range(topic.partitions)]
 
     def _offset(self, topic: str, partition: int, which: int, *, stable: bool = False) -> int:
@@ -219,7 +219,7 @@ class Cluster:
             return int(found[place].offset)
 
     def transaction(self, transactional_id: str) -> Transaction | None:
-        """A producer's last transaction; None if it has none, or we may not know."""
+        """Return a producer's last transaction; None if it has none, or we may not know."""
         from kafka import errors
 
         moving = (
@@ -242,9 +242,9 @@ class Cluster:
             return retried(described, moving, self._options.delivery_timeout_ms / 1000, *_RETRY_S)
 
     def places(self, topics: Collection[str]) -> list[Place]:
-        """The partitions of those of the topics that there are.
+        """Return the partitions of the existing topics among these.
 
-        Raises :class:`TransientError` while a partition has no leader that could be asked.
+        Raises :class:`TransientError` while a partition has no leader to query.
         """
         from kafka.errors import NoError, UnknownTopicOrPartitionError, for_code
 
@@ -266,8 +266,8 @@ class Cluster:
     def left_open(
         self, places: Collection[Place], producer_id: int | None = None
     ) -> list[OpenTransaction]:
-        """The open transactions of a producer, or of all, in those partitions; none where we may
-        not know."""
+        """Return the open transactions of a producer, or of all, in those partitions; none if we
+        may not know."""
         from kafka import TopicPartition, errors
 
         asked = [TopicPartition(*place) for place in sorted(places)]
@@ -295,8 +295,8 @@ class Cluster:
         ]
 
     def end_transaction(self, transaction: OpenTransaction, *, committed: bool) -> None:
-        """Write the marker that ends a transaction in a partition. Its coordinator must believe
-        that it has ended so. Raises :class:`SinkRejected` if we may not write markers."""
+        """Write the marker that ends a transaction in a partition. Its coordinator must already
+        have that outcome. Raises :class:`SinkRejected` if we may not write markers."""
         place = f"partition {transaction.partition} of {transaction.topic}"
         with raised_as_failures(f"ending the transaction that hangs in {place}"):
             accumulator.write_marker(
@@ -309,12 +309,12 @@ class Cluster:
             )
 
     def last_record(self, topic: str, key: bytes, *, stable: bool = False) -> LastRecord | None:
-        """The last committed record with that key in a topic of one partition.
+        """Return the last committed record with that key in a topic of one partition.
 
-        Everything up to the topic's present end counts. Where other producers have open
-        transactions before it, they are waited for, and it is a :class:`TransientError` if one
-        stays open longer than a transaction of ours may. With ``stable``, only what lies before
-        every open transaction counts, and nothing is waited for.
+        Everything up to the topic's present end counts. If other producers have open transactions
+        before that end, this waits for them, and raises :class:`TransientError` if one stays open
+        longer than our own transactions may. With ``stable``, only records before every open
+        transaction count, and it does not wait.
         """
         end = self._offset(topic, 0, _LATEST, stable=stable)
         beginning = self._offset(topic, 0, _EARLIEST)
@@ -328,7 +328,7 @@ class Cluster:
         return None
 
     def _scan(self, topic: str, start: int, stop: int, key: bytes) -> LastRecord | None:
-        """The last committed record with the key from ``start`` to before ``stop``."""
+        """Return the last committed record with the key from ``start`` to before ``stop``."""
         from kafka import TopicPartition
 
         place = TopicPartition(topic, 0)
@@ -350,7 +350,7 @@ class Cluster:
         return found
 
     def _stands_still(self, topic: str, position: int) -> str:
-        """Why readers of committed records do not get further."""
+        """Return why readers of committed records do not advance."""
         said = f"the topic {topic} can't be read beyond offset {position}: "
         for each in self.left_open([(topic, 0)]):
             if each.start <= position:
@@ -384,7 +384,7 @@ class Cluster:
 
 
 class _NotThereYet(TransientError):
-    """A topic that was created is not known to every broker yet."""
+    """A new topic is not known to every broker yet."""
 
 
 def _named(places: Collection[Place]) -> str:
@@ -392,7 +392,7 @@ def _named(places: Collection[Place]) -> str:
 
 
 def _not_for_us() -> tuple[type[Exception], ...]:
-    """The errors of a broker that is too old to tell, or that tells it to others only."""
+    """Return the errors of a broker that is too old to answer, or that refuses to answer us."""
     from kafka import errors
 
     return (

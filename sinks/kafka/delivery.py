@@ -1,8 +1,8 @@
-"""What a feed's records are like: kept with its progress, so that a change of it shows.
+"""The form of a feed's records: saved with its progress, so that a change of it is detected.
 
-Readers of a topic count on one topic, one format and one key. Where the options say another one
-than the records before had, the feed stops and says what that means, unless ``accept_changes`` is
-set; the new one is then kept, so that the option can be taken out again.
+Readers of a topic rely on one topic, one format and one key. If the options differ from those of
+the earlier records, the feed stops and says what that means, unless ``accept_changes`` is set; the
+new form is then saved, so that the option can be removed again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from tailer.errors import ConfigError
 
 __all__ = ["Delivery", "accepted", "delivery_of"]
 
-#: The options that tell what records are like, by name; an option that is not set has its default.
+#: The options that determine the form of records, by name; an option that is not set has its
+#: default.
 Delivery = dict[str, Any]
 
-#: Options of a format that leave the records as they are, or that the sink fills in.
+#: Options of a format that do not change the records, or that the sink fills in.
 _BESIDE = ("name", "topic", "registry", "record_bytes_max", "table")
 
 #: What a change of an option means to readers; of any other: :data:`_OTHERS`.
@@ -38,8 +39,8 @@ _OTHERS = "records are of another form than those before"
 
 
 def delivery_of(options: KafkaOptions, feed: str) -> Delivery:
-    """What the records of a feed are like under these options."""
-    # {table} may be the name in the table's metadata, whose change is none of the configuration.
+    """Return the form of a feed's records under these options."""
+    # {table} may be the name in the metadata; a change of that is not a change of options.
     table = options.encoder.get("table") or "{table}"
     topic = options.topic.replace("{feed}", feed).replace("{table}", table)
     of_format = {k: v for k, v in options.encoder.items() if k not in _BESIDE}
@@ -49,9 +50,9 @@ def delivery_of(options: KafkaOptions, feed: str) -> Delivery:
 def accepted(
     before: Mapping[str, Any] | None, options: KafkaOptions, feed: str, at: Offset | None
 ) -> bool:
-    """Whether the options say another delivery than ``before``, and it is accepted.
+    """Return whether the options give another delivery than ``before``, and it is accepted.
 
-    Raises :class:`ConfigError`, naming what has changed and what it means, where it is not.
+    Raises :class:`ConfigError`, naming what has changed and what it means, if it is not accepted.
     """
     now = delivery_of(options, feed)
     changes = {} if before is None else _changes(before, now)
@@ -78,11 +79,11 @@ def accepted(
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The options that differ. Those of a format say nothing beside another one."""
+    """Return the options that differ. Those of a format are ignored if the format differs."""
     if before.get("format") != now["format"]:
         names = [name for name in ("topic", "format", "key") if name in before and name in now]
     else:
-        # One that an earlier or a later release does not know makes no difference.
+        # An option that an earlier or a later release does not have makes no difference.
         names = [name for name in now if name in before]
     return {n: (before[n], now[n]) for n in names if before[n] != now[n]}
 

@@ -1,8 +1,8 @@
-"""What the sink asks of a Kafka client library.
+"""The interface to a Kafka client library.
 
-A driver blocks, so all of it runs in a worker thread; calls never overlap. Errors come out as
-:class:`TransientError` or :class:`SinkRejected`. After any of them nothing is known about the
-driver: it is dropped, and a new one made.
+A driver blocks, so all of it runs in a worker thread; calls never overlap. Errors are raised as
+:class:`TransientError` or :class:`SinkRejected`. After any error the driver's state is unknown: it
+is dropped, and a new one is created.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Driver(typing.Protocol):
     """An idempotent producer (acks=all); with a transactional id, a transactional one."""
 
     def init_transactions(self) -> None:
-        """Fence every older producer of this transactional id, and settle what it left open."""
+        """Fence every older producer of this transactional id, and end what it left open."""
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -28,10 +28,10 @@ class Driver(typing.Protocol):
     def send(
         self, topic: str, partition: int, records: Records, places: pa.Int64Array | None = None
     ) -> None:
-        """Send records, in order, to one partition; their own ``partitions`` are not looked at.
-        With ``places`` (int64), only those at these places.
+        """Send records, in order, to one partition, ignoring their ``partitions``. With ``places``
+        (int64), only those at these places.
 
-        Returns when they are on their way, and waits before while too many bytes are.
+        Returns when they are being sent; before that, waits while too many bytes are being sent.
         """
 
     def flush(self) -> None:
@@ -41,4 +41,4 @@ class Driver(typing.Protocol):
         """Flush and commit. When this returns, readers of committed records see it all."""
 
     def close(self) -> None:
-        """Let go of everything at once; what was not flushed or committed is given up."""
+        """Release everything at once; records that were not flushed or committed are dropped."""

@@ -1,6 +1,6 @@
-"""Batches in pieces, encoded by a thread of their own, some pieces before their turn.
+"""Batches in pieces, encoded by a separate thread, some pieces ahead of time.
 
-The next batch's first pieces are encoded while the one before it is still on its way to the broker
+The next batch's first pieces are encoded while the one before it is still being sent to the broker
 and its transaction is committed.
 """
 
@@ -17,15 +17,16 @@ __all__ = ["Ahead", "Pieces", "slices"]
 
 T = TypeVar("T")
 
-#: So many pieces of a batch are encoded before they are asked for.
+#: The number of pieces of a batch that are encoded before they are requested.
 _PIECES_AHEAD = 6
 
 
 def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[ChangeBatch]:
-    """A batch as consecutive batches of at most so many rows and about so many bytes.
+    """Yield a batch as consecutive batches of at most ``rows_max`` rows and about ``bytes_max``
+    bytes.
 
-    One whose updates are paired stays whole: the halves of a pair may lie far apart in its
-    version, and no offset could stand between them.
+    A batch with paired updates stays whole: the halves of a pair may lie far apart in their
+    version, and there is no offset between them.
     """
     count = batch.num_rows
     fitting = max(1, count * bytes_max // max(batch.rows.nbytes, 1))
@@ -38,7 +39,7 @@ def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[Change
 
 
 class Pieces(Generic[T]):
-    """What becomes of a batch's pieces, in order."""
+    """The results of a batch's pieces, in order."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Pieces(Generic[T]):
 
 
 class Ahead(Generic[T]):
-    """What was begun for batches that have yet to be written: two at most, for a feed reads one
+    """The work started for batches that are not written yet: two at most, because a feed reads one
     batch while it writes another."""
 
     _KEPT = 2
@@ -76,12 +77,12 @@ class Ahead(Generic[T]):
         self._begun: dict[int, tuple[ChangeBatch, T]] = {}
 
     def begin(self, batch: ChangeBatch, begun: T) -> None:
-        """Keep what was begun for a batch."""
+        """Keep the work started for a batch."""
         while len(self._begun) >= self._KEPT:  # of batches that never came
             self._begun.pop(next(iter(self._begun)), None)
         self._begun[id(batch)] = batch, begun
 
     def take(self, batch: ChangeBatch) -> T | None:
-        """What was begun for this very batch, if anything was; it is given once."""
+        """Return the work started for this very batch, if any; it is returned once."""
         found = self._begun.pop(id(batch), None)
         return None if found is None else found[1]

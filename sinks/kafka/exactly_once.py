@@ -1,9 +1,9 @@
-"""Exactly once: records and the progress behind them in one transaction.
+"""Exactly once: records and their progress in one transaction.
 
 :meth:`ExactlyOnce.open` fences every older producer of the feed, *then* reads the last committed
 progress, checks that the topics are those it names, and claims the feed. From then on each
-transaction holds records and the progress behind them. After any error the session is dropped, and
-the next one starts from what Kafka says.
+transaction holds records and their progress. After any error the session is dropped, and the next
+one starts from the progress in Kafka.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 
 __all__ = ["ExactlyOnce"]
 
-#: What a progress topic that we make is like: small segments, so that it stays short.
+#: The configuration of a progress topic that we create: small segments, so that it stays short.
 _PROGRESS_CONFIG = {
     "cleanup.policy": "compact",
     "segment.bytes": str(16 * 1024 * 1024),
@@ -40,7 +40,7 @@ _PROGRESS_CONFIG = {
 }
 #: Progress over versions without changes is written at most this often, in seconds.
 _IDLE_S = 0.5
-#: A newer daemon writes its claim right after it has fenced us: so long we wait to see it.
+#: A newer daemon writes its claim right after it has fenced us: we wait this long to see it.
 _CLAIM_S = 3.0
 _CLAIM_POLL_S = 0.2
 
@@ -60,22 +60,22 @@ class ExactlyOnce(Session):
         self.progress = Progress(feed)
         self._progress_topic = topic_name(options.progress_topic, feed)
         self._delivery = delivery_of(options, feed)
-        #: Whether it is opened for its offset alone, and will write no records.
+        #: Whether it is opened only for its offset, and will write no records.
         self.only_settles = False
         self._transactions: Topic | None = None
         self._broken = False
         self._passed: Offset | None = None  # by versions without changes, ahead of progress
-        self._at: Offset | None = None  # where the feed is: progress, and what was passed since
+        self._at: Offset | None = None  # where the feed is: progress, and versions skipped since
         self._saved_at = 0.0
         self._schema: tuple[object, str] = (None, "")
 
     def open(self) -> Offset | None:
-        """See :class:`Session`. The order of the steps is what makes it exactly once."""
+        """Open the session. The order of the steps makes it exactly once. See :class:`Session`."""
         # 1. Can the brokers keep the progress, and transactions of this length?
         self._check_progress_topic()
         self._check_timeout()
         # 2. Has a newer daemon claimed the feed since our last claim? Then stop before we fence it.
-        #    Our own last transaction may still be open: step 4 settles it, nothing waits for it.
+        #    Our own last transaction may still be open: step 4 ends it, nothing waits for it.
         if self.claimed:
             self._check_claims(self._read(stable=True))
         # 3. Make the producer.
@@ -90,9 +90,9 @@ class ExactlyOnce(Session):
             self._settlement.before_fencing(self.cluster, topics, patience_s)
             self.driver.init_transactions()
             self._settlement.after_fencing(self.cluster, topics, self._progress_topic)
-            # 5. Read the last progress. Only after the fence: nobody can write behind it now.
+            # 5. Read the last progress. Only after the fence: no other producer can write now.
             found = self._read()
-            # 6. Is it ours to go on from: not of a newer daemon, not of another kind of delivery?
+            # 6. May we continue from it: not of a newer daemon, not of another kind of delivery?
             self._check_claims(found)
             self.progress = self._accepted(found or Progress(self.feed)).claimed_by(self.owner)
             # 7. Open the topics. The data topic must be the one that the progress names.
@@ -138,7 +138,7 @@ class ExactlyOnce(Session):
             )
 
     def _check_timeout(self) -> None:
-        """What the broker says to a producer whose transactions may take longer than it allows."""
+        """Raise the broker's error for a producer whose transactions may exceed its time limit."""
         allowed = self.cluster.transaction_ms_max()
         if allowed is not None and self.options.transaction_timeout_ms > allowed:
             raise ConfigError(
@@ -148,14 +148,14 @@ class ExactlyOnce(Session):
             )
 
     def _accepted(self, found: Progress) -> Progress:
-        """The progress, if the options deliver what it says, or are to deliver something else."""
+        """Return the progress if its delivery matches the options, or its change is accepted."""
         if found.delivery is None or self.only_settles:
             return found
         accepted(found.delivery, self.options, self.feed, found.offset)
         return replace(found, delivery=self._delivery)
 
     def _topics(self) -> list[str]:
-        """The topics that this feed's transactions may have written to, as far as is known."""
+        """Return the topics that this feed's transactions may have written to, as far as known."""
         name, options = self._topic_at_once(), self.options
         written = self.progress.topics
         if name is None and not written:
@@ -179,7 +179,8 @@ class ExactlyOnce(Session):
             )
 
     def _admitted(self, name: str) -> Topic:
-        """See :class:`Session`. Progress and data must belong together: see :mod:`sinks.kafka`."""
+        """Return the data topic, see :class:`Session`. Progress and data must belong together: see
+        :mod:`sinks.kafka`."""
         known, topic = self.progress.topics.get(name), self.cluster.topic(name)
         if known is not None:
             if topic is None:
@@ -222,7 +223,7 @@ class ExactlyOnce(Session):
     def _write_rows(self, batch: ChangeBatch) -> None:
         writer = self._writer(batch)
         last = is_last_batch(batch, self._at)
-        # Rows of a snapshot that is taken while the stream goes on do not move its offset.
+        # Rows of a snapshot that is taken while the stream continues do not move its offset.
         following = batch.next_offset.position
         stays = batch.offset.snapshot and self._at is not None and following == self._at.position
         for part, pieces in self._begun(writer, batch):
@@ -232,8 +233,8 @@ class ExactlyOnce(Session):
         self._passed = None
 
     def announce(self, notice: Notice) -> None:
-        """See :class:`Session`. What a notice passes over is progress too, at once: it must not
-        come again after a restart."""
+        """Write a notice, see :class:`Session`. The versions that it skips are progress too, saved
+        at once: it must not come again after a restart."""
         assert self.driver is not None
         told, moves = bool(self.options.notice_topic), notice.kind != "heartbeat"
         left = moves and not self._begins_or_goes_on(notice.next_offset)
@@ -261,7 +262,7 @@ class ExactlyOnce(Session):
         *,
         ends: bool,
     ) -> None:
-        """One transaction: the records of a batch, its markers and the progress behind it."""
+        """Write one transaction: the records of a batch, its markers and its progress."""
         assert self.driver is not None
         self.driver.begin()
         begun = self.progress.begun
@@ -286,11 +287,11 @@ class ExactlyOnce(Session):
         )
 
     def _begins_or_goes_on(self, offset: Offset | None) -> bool:
-        """Whether no version that is begun is left where the feed goes on from this offset."""
+        """Return whether the feed leaves no begun version if it continues from this offset."""
         return self.progress.begun is None or self.progress.begun.is_at(offset)
 
     def _moved_to(self, offset: Offset | None) -> Progress:
-        """Progress at another offset; a version that is left so is ended."""
+        """Return the progress at another offset; a version that it leaves is ended."""
         begun = self.progress.begun
         if begun is not None and not begun.is_at(offset):
             self._send_marker(begun, "END")
@@ -309,7 +310,7 @@ class ExactlyOnce(Session):
         self.driver.send(self._transactions.name, 0, record)
 
     def _save(self, progress: Progress) -> None:
-        """Commit the open transaction, with this progress behind all that was sent in it."""
+        """Commit the open transaction, with this progress after all that was sent in it."""
         assert self.driver is not None
         self._send_progress(progress)
         self.driver.commit()
@@ -322,7 +323,7 @@ class ExactlyOnce(Session):
         self.driver.send(self._progress_topic, 0, record)
 
     def _save_passed(self) -> None:
-        """Write the progress that versions without changes have made."""
+        """Write the progress over versions without changes."""
         assert self.driver is not None
         self.driver.begin()
         self._save(self._moved_to(self._passed))
@@ -341,7 +342,8 @@ class ExactlyOnce(Session):
 
     @contextmanager
     def _dropped_on_error(self) -> Iterator[None]:
-        """After any error this session writes nothing more; if it was fenced, it says by whom."""
+        """Drop the session after any error: it writes nothing more. If it was fenced, the error
+        says by whom."""
         if self._broken:
             raise TransientError("the session with Kafka has failed; it is opened again")
         try:
@@ -360,8 +362,8 @@ class ExactlyOnce(Session):
             raise
 
     def _wait_for_claim(self) -> None:
-        """Raise if a newer daemon claims the feed; return if none does, for then our transaction
-        was only too slow."""
+        """Raise if a newer daemon claims the feed; return if none does, because then our
+        transaction was only too slow."""
         give_up = time.monotonic() + _CLAIM_S
         while time.monotonic() < give_up:
             with suppress(TransientError):
@@ -369,7 +371,8 @@ class ExactlyOnce(Session):
             time.sleep(_CLAIM_POLL_S)
 
     def close(self) -> None:
-        """See :class:`Session`. What versions without changes have moved on is written first."""
+        """Close the session, see :class:`Session`. The progress over versions without changes is
+        written first."""
         if self._passed is not None and not self._broken and self.driver is not None:
             with suppress(TailerError):
                 self._save_passed()

@@ -1,4 +1,4 @@
-"""From what a Kafka client raises to the family of errors that says who must act."""
+"""From a Kafka client's errors to the family of errors that says who must act."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["Fenced", "connected", "failure", "raised_as_failures"]
 
 T = TypeVar("T")
 
-#: So the two libraries name an older producer's fate; the last three are librdkafka's for the
-#: records of a producer that has failed for good.
+#: The two libraries' names for the errors of a fenced producer; the last three are librdkafka's for
+#: the records of a producer that has failed for good.
 _FENCED = (
     "ProducerFenced",
     "InvalidProducerEpoch",
@@ -29,7 +29,7 @@ _FENCED = (
     "_PURGE_INFLIGHT",
 )
 
-#: What no retry heals, by a part of the error's name or text, and what its operator can do.
+#: Errors that no retry heals, by a part of the error's name or text, and the operator's remedy.
 _REFUSED = (
     ("TopicAuthorizationFailed", "the user may not use this topic: grant it Write and Describe"),
     ("TOPIC_AUTHORIZATION", "the user may not use this topic: grant it Write and Describe"),
@@ -45,7 +45,7 @@ _REFUSED = (
     ("INVALID_RECORD", "is the topic compacted, and do the records have keys?"),
     ("PolicyViolation", "the broker's policy forbids it"),
 )
-#: What the options ask for and no cluster, or not this one, can do.
+#: Options that no cluster, or not this one, supports.
 _MISCONFIGURED = (
     ("InvalidTransactionTimeout", "lower transaction_timeout_ms to the broker's maximum"),
     ("INVALID_TRANSACTION_TIMEOUT", "lower transaction_timeout_ms to the broker's maximum"),
@@ -54,7 +54,7 @@ _MISCONFIGURED = (
     ("InvalidTopic", "choose another topic"),
     ("InvalidConfig", "correct topic_config"),
 )
-#: The same for connections. A client library only logs these and goes on trying.
+#: The same for connections. A client library only logs these and keeps trying.
 _UNWELCOME = (
     ("SaslAuthenticationFailed", "check the user name, the password and sasl_mechanism"),
     ("SASL authentication error", "check the user name, the password and sasl_mechanism"),
@@ -69,17 +69,17 @@ _UNWELCOME = (
     ("certificate required", "the listener asks for ssl_certfile and ssl_keyfile"),
     ("WRONG_VERSION_NUMBER", "check security_protocol: this listener does not speak TLS"),
     ("wrong version number", "check security_protocol: this listener does not speak TLS"),
-    # So the first bytes of a TLS alert look to who expects a length.
+    # The first bytes of a TLS alert, read as a length.
     ("Invalid frame length: 35251", "check security_protocol: this listener wants TLS"),
     ("no token from", "check the options sasl_oauthbearer_..."),
 )
-#: What may pass, and may also mean that the listener speaks something else.
+#: Errors that may pass, and may also mean that the listener speaks another protocol.
 _STRANGE = (("UNEXPECTED_EOF", "check security_protocol: this listener may not speak TLS"),)
-#: How long the client waits before it tries again: never the same twice, and nobody's concern.
+#: The client's delay before it tries again: different each time, and of no interest.
 _BACKOFF = re.compile(r" \(backoff [0-9.]+ secs\)")
-#: What a client says of its own requests, and the numbers that errors have in the protocol.
+#: The client's words about its own requests, and the protocol's numbers of errors.
 _INTERNALS = re.compile(r"Request '.*' failed with response '.*'\.?|\[Error \d+\] ?")
-#: What the libraries call errors, and where they met them.
+#: The libraries' prefixes of errors, and where they occurred.
 _NAMES = re.compile(r"(Unexpected error in \w+: *)?\b[A-Z]\w+Error\b:?")
 _FIRST_SPELL_MS = 500
 
@@ -87,12 +87,12 @@ _FIRST_SPELL_MS = 500
 class Fenced(TransientError):
     """Another producer has the same transactional id, or the transaction took too long.
 
-    Which of the two it was, the progress topic tells.
+    The progress topic shows which of the two it was.
     """
 
 
 def failure(error: BaseException, doing: str) -> TailerError:
-    """The error of ours for one of a client's; ``doing`` says at what it happened."""
+    """Return our error for a client's error; ``doing`` says what was being done."""
     if isinstance(error, TailerError):
         return error
     name, text = _name_and_text(error)
@@ -109,7 +109,7 @@ def failure(error: BaseException, doing: str) -> TailerError:
 
 
 def _name_and_text(error: BaseException) -> tuple[str, str]:
-    """What an error is called and says; librdkafka's are wrapped in one that says little."""
+    """Return an error's name and text; librdkafka wraps its errors in one that says little."""
     inner: Any = error.args[0] if error.args else None
     if callable(getattr(inner, "name", None)) and callable(getattr(inner, "str", None)):
         return inner.name(), inner.str()
@@ -124,14 +124,14 @@ def _short(name: str, text: str) -> str:
 
 
 def _words(text: str) -> str:
-    """What the broker says for people to read, behind a colon; nothing if it says nothing."""
+    """Return the broker's message for people, after a colon; empty if there is none."""
     said = _NAMES.sub("", _INTERNALS.sub("", " ".join(text.split()))).strip(" :.")[:300]
     return f": {said}" if said else ""
 
 
 @contextmanager
 def raised_as_failures(doing: str) -> Iterator[None]:
-    """What the block raises, as errors of ours."""
+    """Raise the errors of the block as errors of ours."""
     try:
         yield
     except TailerError:
@@ -141,11 +141,11 @@ def raised_as_failures(doing: str) -> Iterator[None]:
 
 
 class _Heard(logging.Handler):
-    """What some clients log while they connect: the only place where they say why they can't.
+    """What some clients log while they connect: the only place where they give the cause.
 
-    ``clients`` are those that are listened to, with the thread that makes them: other feeds'
+    ``clients`` are those that are listened to, with the thread that creates them: other feeds'
     clients log to the same place. ``cause`` is why a connection failed last; ``refusal`` a line
-    that says that this client will never be let in, with what to do about it.
+    that shows that this client will never be accepted, with the remedy.
     """
 
     def __init__(self, clients: list[Any]) -> None:
@@ -168,7 +168,7 @@ class _Heard(logging.Handler):
 
 
 def _runs_in(client: Any, thread: threading.Thread) -> bool:
-    """Whether a client does its work in this thread; if that can't be told, it may.
+    """Return whether a client works in this thread; if that is unknown, it may.
 
     Remove when kafka-python raises why a connection failed, instead of logging it.
     """
@@ -176,11 +176,12 @@ def _runs_in(client: Any, thread: threading.Thread) -> bool:
 
 
 def connected(make: Callable[..., T], options: KafkaOptions) -> T:
-    """What ``make`` returns, given settings of kafka-python that say how long it may take.
+    """Return what ``make`` returns, called with settings of kafka-python that limit its time.
 
-    kafka-python goes on trying with a wrong password as it does with a broker that is away, and
-    in the end says only that time is up. So it is given short spells, and its log is read after
-    each: what no retry heals is raised at once, and all else with its cause when time is up.
+    kafka-python keeps trying with a wrong password as it does with an unavailable broker, and in
+    the end only reports a time-out. So it gets several short time limits, and its log is read after
+    each: an error that no retry heals is raised at once, and all others with their cause when time
+    is up.
     """
     left, spell = options.bootstrap_timeout_ms, _FIRST_SPELL_MS
     clients: list[Any] = []
@@ -196,7 +197,7 @@ def connected(make: Callable[..., T], options: KafkaOptions) -> T:
             try:
                 return make(bootstrap_timeout_ms=spell, kafka_client=client)
             except Exception as e:  # noqa: BLE001  # all go to _give_up
-                # Whoever fails in its constructor leaves its thread and its sockets behind.
+                # A client that fails in its constructor leaves its thread and its sockets open.
                 while clients:
                     clients.pop().close()
                 _give_up(e, heard, options, last=left <= 0)

@@ -1,6 +1,6 @@
 """The driver on kafka-python: whole record batches, made by columns.
 
-The producer underneath keeps what is its own: sequence numbers, transactions, retries, compression.
+The producer underneath still handles sequence numbers, transactions, retries and compression.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tailer.errors import ConfigError, TransientError
 
 __all__ = ["KafkaPythonDriver"]
 
-#: How soon a transaction's next request is tried again; the default of 100 ms is what every
-#: commit would take.
+#: How soon a transaction's next request is tried again; with the default, every commit would take
+#: 100 ms.
 _RETRY_BACKOFF_MS = 5
 _REQUEST_BATCHES = 8
 
 
 @dataclass(slots=True)
 class _Sent:
-    """A batch on its way: how to wait for it, and its bytes."""
+    """A batch being sent: how to wait for it, and its bytes."""
 
     future: Any
     size: int
@@ -132,7 +132,7 @@ class KafkaPythonDriver:
         self._sent_bytes += size
 
     def _wait_until_under_way_are(self, bytes_max: int) -> None:
-        """Wait for the oldest batches until at most so many bytes are under way, or nothing is."""
+        """Wait for the oldest batches until at most ``bytes_max`` bytes are being sent, or none."""
         while self._sent and self._sent_bytes > max(bytes_max, 0):
             sent = self._sent.popleft()
             self._sent_bytes -= sent.size
@@ -150,7 +150,7 @@ class KafkaPythonDriver:
                 raise error
 
     def _hurry(self) -> None:
-        """Have everything sent now: a batch that is not full would linger for others."""
+        """Send everything now: a batch that is not full would wait for more records."""
         from kafka.errors import KafkaTimeoutError
 
         try:
@@ -196,7 +196,7 @@ class KafkaPythonDriver:
 
 
 def _check_compression(kind: str) -> None:
-    """Raise :class:`ConfigError` if the library that compresses so is not installed."""
+    """Raise :class:`ConfigError` if the library for this compression is not installed."""
     from kafka import codec
 
     if kind != "none" and not getattr(codec, f"has_{kind}")():
@@ -206,7 +206,7 @@ def _check_compression(kind: str) -> None:
 
 
 def _error_of(future: Any) -> Exception | None:
-    """Why a batch was not written, or None if it was."""
+    """Return why a batch was not written, or None if it was."""
     if future.failed():
         return future.exception  # type: ignore[no-any-return]
     _, _, error_of_record = future.value
@@ -214,7 +214,7 @@ def _error_of(future: Any) -> Exception | None:
 
 
 def _done_within(work: Any, seconds: float) -> bool:
-    """Whether a call that may never return has returned by then; its error is raised."""
+    """Return whether a call that may never return has returned in time; its error is raised."""
     errors: list[BaseException] = []
 
     def run() -> None:

@@ -1,17 +1,17 @@
-"""A client of kafka-python that hears what a broker says before it hangs up, and leaves nothing.
+"""A client of kafka-python that reads a broker's answer before it hangs up, and leaks no sockets.
 
-A broker that lets nobody in with these credentials says so and closes the connection. When answer
-and end are read in one go, kafka-python 3.0 drops the answer, reports a lost connection and tries
-again until time is up, and the cause is never told. Here what was read is handed over first, and
-the end with the next read.
+A broker that refuses these credentials says so and closes the connection. If answer and end are
+read together, kafka-python 3.0 drops the answer, reports a lost connection and tries again until
+time is up, and the cause is never reported. Here the bytes read are passed on first, and the end
+with the next read.
 
-It also leaves the socket of each connection that is refused to the garbage collector: many of them,
-while a broker is away. Here they are closed. And it lets 100 ms pass between any two questions for
-metadata, whatever it is told, where each topic's first record asks one: here 20.
+It also leaves the socket of each refused connection to the garbage collector: many of them, while a
+broker is unavailable. Here they are closed. And it lets 100 ms pass between any two requests for
+metadata, whatever its settings, although each topic's first record makes one: here 20.
 
-Goes beneath kafka-python's public API; where its insides are not as expected, its own client is
-used as it is. Remove each part when a release hands over what it read before the end of the
-connection, closes sockets that were refused, and keeps to ``retry_backoff_ms`` for metadata.
+This uses kafka-python's private API; if its internals are not as expected, its own client is used
+unchanged. Remove each part when a release passes on what it read before the end of the connection,
+closes sockets that were refused, and respects ``retry_backoff_ms`` for metadata.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _METADATA_PAUSE_MS = 20
 
 
 def attentive_client(**settings: Any) -> Any:
-    """A ``KafkaNetClient`` for the keyword ``kafka_client`` of kafka-python's constructors."""
+    """Return a ``KafkaNetClient`` for the keyword ``kafka_client`` of kafka-python's
+    constructors."""
     from kafka.net.compat import KafkaNetClient
 
     if not settings.get("proxy_url"):
@@ -53,8 +54,8 @@ def attentive_client(**settings: Any) -> Any:
 
 @cache
 def _closing_scheme() -> str | None:
-    """The address of no proxy, by which kafka-python takes sockets that are closed when they can't
-    be connected; None where it can't."""
+    """Return the address of a dummy proxy that makes kafka-python use sockets which are closed when
+    they can't connect; None where that is impossible."""
     from kafka.net import inet
 
     base: Any = getattr(inet, "KafkaNetSocket", None)
@@ -77,7 +78,7 @@ def _closing_scheme() -> str | None:
 def _end_last(
     receive: Callable[[], tuple[bytes, Exception | None]],
 ) -> Callable[[], tuple[bytes, Exception | None]]:
-    """``receive`` whose error, where it comes with bytes, is told by the next call."""
+    """Wrap ``receive`` so that an error that comes with bytes is reported by the next call."""
     held: list[Exception] = []
 
     def received() -> tuple[bytes, Exception | None]:

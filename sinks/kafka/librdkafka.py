@@ -1,7 +1,7 @@
 """The driver on librdkafka (confluent-kafka, the extra ``librdkafka``): record by record, in C.
 
-For brokers and users that want librdkafka's own transactions. Partitions are chosen as by the
-other driver, so a feed may change from one to the other at any restart.
+For brokers and users that need librdkafka's own transactions. Partitions are chosen as by the other
+driver, so a feed may change from one to the other at any restart.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tailer.errors import ConfigError, SinkRejected, TransientError
 
 __all__ = ["LibrdkafkaDriver"]
 
-#: How long the client waits for room before its errors are looked at again, in seconds.
+#: How long the client waits for room before its errors are checked again, in seconds.
 _ROOM_S = 0.05
-#: Delivery errors are asked for after so many records.
+#: Delivery errors are checked after this many records.
 _POLL_EVERY = 10_000
-#: The most that the client allows. What a topic takes is looked at before.
+#: The most that the client allows. The topic's own limit is checked before.
 _RECORD_BYTES = 1_000_000_000
 
 
@@ -49,7 +49,7 @@ class LibrdkafkaDriver:
         self._patience_s = options.delivery_timeout_ms / 1000
         self._in_flight_bytes = options.in_flight_bytes
         self._failed: list[Any] = []
-        self._cause = ""  # what went wrong last
+        self._cause = ""  # the last error
         settings = _settings(options) | {
             "on_delivery": self._delivered,
             "error_cb": self._errored,
@@ -57,7 +57,7 @@ class LibrdkafkaDriver:
         if transactional_id is not None:
             settings["transactional.id"] = transactional_id
             settings["transaction.timeout.ms"] = options.transaction_timeout_ms
-            # The client wants no other time-out to be longer than the transaction's.
+            # The client allows no other time-out to be longer than the transaction's.
             for key in ("delivery.timeout.ms", "request.timeout.ms", "socket.timeout.ms"):
                 settings[key] = min(settings[key], options.transaction_timeout_ms)
         with raised_as_failures("making a producer"):
@@ -66,12 +66,12 @@ class LibrdkafkaDriver:
             )
 
     def _delivered(self, error: Any, _: Any) -> None:
-        """Told of failures only."""
+        """Note a failed delivery; the client reports only failures."""
         if error is not None:
             self._failed.append(error)
 
     def _errored(self, error: Any) -> None:
-        """Told of all that goes wrong; most of it the client mends by itself."""
+        """Note any error; the client recovers from most of them by itself."""
         if not self._cause or error.name() != "_ALL_BROKERS_DOWN":
             self._cause = error.str()
         if error.fatal():
@@ -86,7 +86,8 @@ class LibrdkafkaDriver:
 
     @contextmanager
     def _failures(self, doing: str) -> Iterator[None]:
-        """As :func:`raised_as_failures`; the client's time-outs don't say what they are due to."""
+        """Raise errors as :func:`raised_as_failures` does; the client's time-outs lack their
+        cause."""
         try:
             with raised_as_failures(doing):
                 yield
@@ -125,14 +126,14 @@ class LibrdkafkaDriver:
                             topic, value, key, partition, None, timestamp=timestamp, headers=head
                         )
                         break
-                    except BufferError:  # as many bytes are under way as may be
+                    except BufferError:  # as many bytes are being sent as allowed
                         self._wait_for_room(topic, len(key or b"") + len(value or b""))
                 if i % _POLL_EVERY == 0:
                     producer.poll(0)
                     self._check()
 
     def _wait_for_room(self, topic: str, size: int) -> None:
-        """Wait until fewer records are under way: there may be room for one of ``size`` bytes."""
+        """Wait until fewer records are being sent: there may be room for one of ``size`` bytes."""
         give_up = time.monotonic() + self._patience_s + 5
         before = len(self._producer)
         if not before:
@@ -181,7 +182,7 @@ class LibrdkafkaDriver:
 
 
 def _headers(records: Records) -> list[list[tuple[str, bytes]]]:
-    """Each record's headers, as the client takes them."""
+    """Return each record's headers in the client's form."""
     columns = [
         [(name, value)] * records.num_records
         if isinstance(value, bytes)

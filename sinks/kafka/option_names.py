@@ -1,8 +1,8 @@
-"""The names that other Kafka clients have for our options: taken for ours, or answered.
+"""The names that other Kafka clients have for our options: accepted, or answered with a remedy.
 
 Users of librdkafka, the Java client or kafka-python write their names, with dots or with
-underscores. Those that mean one of our options are taken for it (``elsewhere`` of its setting); for
-the others the error says what to do instead.
+underscores. A name that means one of our options is accepted for it (``elsewhere`` of its setting);
+for the others the error says what to do instead.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ ANSWERS = {
 
 
 def spelling(name: str) -> str:
-    """A name as we write it: other clients have dots, hyphens and capitals."""
+    """Return a name in our spelling: other clients use dots, hyphens and capitals."""
     return name.replace(".", "_").replace("-", "_").lower()
 
 
 def with_dots(
     options: Mapping[str, Any], tables: Collection[str] = (), before: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Names and values, as they were written: TOML takes a name with dots for tables within each
-    other. What ``tables`` names is a table indeed."""
+    """Yield names and values as they were written: TOML reads a name with dots as nested tables.
+    The names in ``tables`` really are tables."""
     for name, value in options.items():
         full = before + name
         if isinstance(value, Mapping) and full not in tables:

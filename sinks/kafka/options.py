@@ -137,12 +137,12 @@ class KafkaOptions:
 
     @property
     def exactly_once(self) -> bool:
-        """Whether progress is kept in Kafka, in one transaction with the data."""
+        """Return whether progress is kept in Kafka, in one transaction with the data."""
         return self.delivery == "exactly-once"
 
     @classmethod
     def take(cls, options: Mapping[str, Any], folder: Path) -> KafkaOptions:
-        """The options of one configuration table; paths in it are relative to ``folder``.
+        """Return the options of one configuration table; paths in it are relative to ``folder``.
 
         Raises :class:`ConfigError` naming the key that is missing, unknown or wrong.
         """
@@ -163,7 +163,7 @@ class KafkaOptions:
 
 
 _OWN = {**settings_of(KafkaOptions), **settings_of(Security)}
-#: All options, those of every format too.
+#: All options, including those of every format.
 _TABLE = SettingTable(
     "sink 'kafka'", {**SETTINGS, **_OWN}, spelling=spelling, renames=True, answers=ANSWERS
 )
@@ -198,8 +198,8 @@ def _wrong(key: str, value: Any, what: str) -> ConfigError:
 
 
 def topic_name(template: str, feed: str, table: str | None = None) -> str:
-    """A template with its placeholders filled in. Raises :class:`ConfigError` if that gives no
-    legal name of a topic (letters, digits, ``.``, ``_`` and ``-``, at most 249)."""
+    """Fill in a template's placeholders. Raises :class:`ConfigError` if the result is not a legal
+    topic name (letters, digits, ``.``, ``_`` and ``-``, at most 249)."""
     if "{table}" in template and not table:
         raise ConfigError(
             f"the topic {template!r} asks for the table's name, and the table has none in its "

@@ -18,12 +18,12 @@ __all__ = ["murmur2", "partitions_of_keys"]
 
 _SEED, _M = 0x9747B28C, 0x5BD1E995
 _WORD = 4
-#: Below this many keys of one length, plain integers are quicker than arrays.
+#: With fewer keys of one length than this, plain integers are faster than arrays.
 _FEW = 16
 
 
 def partitions_of_keys(keys: pa.BinaryArray, count: int) -> pa.Int32Array:
-    """The partition (int32, below ``count``) of each key; a null key counts as an empty one."""
+    """Return the partition (int32, below ``count``) of each key; a null key counts as empty."""
     hashes = pc.bit_wise_and(murmur2(keys), pa.scalar(0x7FFFFFFF, pa.uint32()))
     positive = hashes.cast(pa.int32())
     divisor = pa.scalar(count, pa.int32())
@@ -31,7 +31,7 @@ def partitions_of_keys(keys: pa.BinaryArray, count: int) -> pa.Int32Array:
 
 
 def murmur2(keys: pa.BinaryArray) -> pa.UInt32Array:
-    """Kafka's murmur2 of each key (uint32); a null key counts as an empty one."""
+    """Return Kafka's murmur2 of each key (uint32); a null key counts as an empty one."""
     if rowbytes.native is not None:
         hashes = rowbytes.native.murmur2([array_part(keys, RAW)], len(keys))
         return pa.Array.from_buffers(pa.uint32(), len(keys), [None, pa.py_buffer(hashes)])
@@ -69,7 +69,8 @@ def _of_one_length(keys: pa.BinaryArray, length: int) -> pa.UInt32Array:
 
 
 def _words(keys: pa.BinaryArray, length: int) -> list[pa.UInt32Array]:
-    """The keys' 32-bit little-endian words, as one array per place, the last filled with zeros."""
+    """Return the keys' 32-bit little-endian words, as one array per place, the last one padded with
+    zeros."""
     padding = -length % _WORD
     padded = pc.binary_join_element_wise(keys, pa.scalar(b"\0" * padding), pa.scalar(b""))
     per_key = (length + padding) // _WORD
@@ -92,7 +93,7 @@ def _word(value: int) -> pa.Scalar:
 
 
 def _murmur2_of(key: bytes) -> int:
-    """One key's hash, by integers."""
+    """Return one key's hash, computed with integers."""
     mask = 0xFFFFFFFF
     h = _SEED ^ len(key)
     words, tail = divmod(len(key), _WORD)

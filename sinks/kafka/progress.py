@@ -1,10 +1,10 @@
-"""How far a feed has come, kept in Kafka: one record in each transaction, beside the data.
+"""A feed's progress, kept in Kafka: one record in each transaction, with the data.
 
-The progress topic has one partition and is compacted; the key is the feed's name. A record is
-a JSON object with a checksum, so that what somebody else wrote there is never taken for progress.
+The progress topic has one partition and is compacted; the key is the feed's name. A record is a
+JSON object with a checksum, so that other programs' records are never taken for progress.
 
-Whoever opens the feed first writes a claim: the offset as it was, a higher epoch, its own name.
-By these claims two daemons that meet know which of them is the newer one.
+A process that opens the feed first writes a claim: the same offset, a higher epoch, and its name.
+From these claims, two daemons that meet know which of them is the newer one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _FORMAT = 1
 class Progress:
     """One progress record.
 
-    ``offset`` is the next change to write (None: nothing has been, the feed's start decides);
-    ``begun`` the version that is written in part; ``epoch`` counts the claims, and ``owner`` made
+    ``offset`` is the next change to write (None: nothing is written yet, the feed's start decides);
+    ``begun`` the version that is partly written; ``epoch`` counts the claims, and ``owner`` made
     the last one; ``topics`` are those written to, with their ids; ``schema`` is the id of the
-    schema of what was written last; ``delivery`` what the records are like
-    (:mod:`sinks.kafka.delivery`), None before the first and empty where an earlier release, which
-    did not keep it, wrote them.
+    schema of what was written last; ``delivery`` the form of the records
+    (:mod:`sinks.kafka.delivery`), None before the first and empty if an earlier release, which
+    did not save it, wrote them.
     """
 
     feed: str
@@ -47,15 +47,15 @@ class Progress:
 
     @property
     def events(self) -> int:
-        """How many events of the version that is written in part are there."""
+        """Return how many events of the partly written version are there."""
         return 0 if self.begun is None else self.begun.events
 
     def claimed_by(self, owner: str) -> Progress:
-        """The same progress, in the hands of a new owner."""
+        """Return the same progress with a new owner."""
         return replace(self, epoch=self.epoch + 1, owner=owner)
 
     def to_bytes(self) -> bytes:
-        """The record's value; the order of its keys never changes."""
+        """Return the record's value; the order of its keys never changes."""
         document = {
             "format": _FORMAT,
             "feed": self.feed,
@@ -72,7 +72,7 @@ class Progress:
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Progress:
-        """Raises ``ValueError`` saying what is wrong with it."""
+        """Parse a record's value. Raises ``ValueError`` saying what is wrong with it."""
         document = json.loads(value)
         if not isinstance(document, dict):
             raise ValueError("it is no JSON object")  # noqa: TRY004  # a wrong value, as others
@@ -113,9 +113,9 @@ def _checksum(document: dict[str, Any]) -> str:
 
 
 def read_progress(record: LastRecord | None, topic: str, feed: str) -> Progress | None:
-    """What a feed's last record says; None if it has none, or its last one is a tombstone.
+    """Return the progress in a feed's last record; None for no record or a tombstone.
 
-    Raises :class:`SinkRejected`, naming topic and offset, for a record that is none of ours.
+    Raises :class:`SinkRejected`, naming topic and offset, for a record that is not ours.
     """
     if record is None or record.value is None:
         return None

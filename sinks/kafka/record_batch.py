@@ -32,12 +32,12 @@ __all__ = [
     "varint",
 ]
 
-#: Bytes of a record batch that are no records: its header.
+#: Bytes of a record batch before its records: its header.
 BATCH_OVERHEAD = 61
-#: At most so many bytes of a record are neither key, value nor header: length, attributes, two
+#: The most bytes of a record that are neither key, value nor header: length, attributes, two
 #: deltas, the lengths of key and value and the number of headers.
 RECORD_OVERHEAD = 5 + 1 + 1 + 5 + 5 + 5 + 5
-#: At most so many records in a batch, so that the table of offset deltas stays small.
+#: The most records in a batch, so that the table of offset deltas stays small.
 RECORDS_MAX = 65_536
 
 #: A part of every record: the same bytes in all, or an array without nulls.
@@ -61,7 +61,7 @@ class Body:
 
 
 def record_sizes(records: Records) -> pa.Int64Array:
-    """At most so many bytes (int64) is each record, uncompressed, in a batch of its own."""
+    """Return the most bytes (int64) that each record takes, uncompressed, alone in a batch."""
     fixed = RECORD_OVERHEAD + BATCH_OVERHEAD
     sizes = _length(records.values)
     if records.keys is not None:
@@ -82,10 +82,11 @@ def _length(array: pa.Array) -> pa.Int64Array:
 def record_batches(
     records: Records, bytes_max: int, places: pa.Int64Array | None = None
 ) -> Iterator[Body]:
-    """The records of one partition, in order, as the bodies of batches of at most ``bytes_max``
-    bytes each, uncompressed and with their headers; a record that is larger has one of its own.
+    """Yield the records of one partition, in order, as the bodies of batches of at most
+    ``bytes_max`` bytes each, uncompressed and with their headers; a larger record is alone in its
+    batch.
 
-    ``places`` (int64) says which of the records, if not all.
+    ``places`` (int64) selects the records, if not all.
     """
     if rowbytes.native is None:
         yield from _by_arrow(records if places is None else records.take(places), bytes_max)
@@ -103,7 +104,7 @@ def record_batches(
 
 
 def _native_parts(records: Records) -> list[object]:
-    """A record from its key on, as ``_rowbytes.c`` takes it."""
+    """Return the part of a record from its key on, in the form of ``_rowbytes.c``."""
     parts: list[object] = [
         varint(-1) if records.keys is None else array_part(records.keys, SIZED),
         array_part(records.values, SIZED),
@@ -145,7 +146,7 @@ def _by_arrow(records: Records, bytes_max: int) -> Iterator[Body]:
 
 
 def _body(parts: list[_Part], lengths: pa.Int64Array, at: int, count: int) -> pa.Buffer:
-    """Records ``at`` to ``at + count``, each behind its length: all parts in one copy."""
+    """Return records ``at`` to ``at + count``, each after its length: all parts in one copy."""
     deltas, widths = (each.slice(0, count) for each in _small_varints())
     whole = pc.add(lengths.slice(at, count), pc.add(widths, pa.scalar(2, pa.int64())))
     own = [pa.scalar(p) if isinstance(p, bytes) else p.slice(at, count) for p in parts]
@@ -156,7 +157,7 @@ def _body(parts: list[_Part], lengths: pa.Int64Array, at: int, count: int) -> pa
 
 
 def _total(parts: list[_Part], count: int) -> pa.Int64Array:
-    """How many bytes (int64) the parts have together, for each of ``count`` records."""
+    """Return how many bytes (int64) the parts have together, for each of ``count`` records."""
     total: pa.Array | pa.Scalar = pa.scalar(sum(len(p) for p in parts if isinstance(p, bytes)))
     for part in parts:
         if not isinstance(part, bytes):
@@ -165,11 +166,11 @@ def _total(parts: list[_Part], count: int) -> pa.Int64Array:
 
 
 def _key_value_headers(records: Records) -> list[_Part]:
-    """Each record from its key on, in parts: what does not depend on its place in a batch."""
+    """Return each record from its key on, in parts that do not depend on its place in a batch."""
     parts: list[_Part] = [varint(-1)] if records.keys is None else _sized(records.keys)
     parts += _sized(records.values)
-    # Headers that all records have come with their number in front; one that a record lacks is
-    # left out there, and not counted.
+    # Headers that all records have include their number at the front; a header that a record
+    # lacks is left out there, and not counted.
     present, count = b"", None
     optional: list[_Part] = []
     always = sum(isinstance(value, bytes) for _, value in records.headers)
@@ -195,7 +196,7 @@ def _key_value_headers(records: Records) -> list[_Part]:
 
 
 def _merged(parts: list[_Part]) -> list[_Part]:
-    """The same, with constants that stand side by side as one."""
+    """Return the same parts, with adjacent constants merged."""
     merged: list[_Part] = []
     for part in parts:
         if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
@@ -210,7 +211,7 @@ def _binary(array: pa.Array) -> pa.BinaryArray:
 
 
 def _sized(array: pa.BinaryArray) -> list[_Part]:
-    """The lengths and the bytes of an array; a null has the length -1 and no bytes."""
+    """Return the lengths and the bytes of an array; a null has the length -1 and no bytes."""
     lengths = pc.binary_length(array)
     if array.null_count:
         return [_varints(pc.fill_null(lengths, -1)), pc.fill_null(array, b"")]
@@ -221,7 +222,7 @@ def _sized(array: pa.BinaryArray) -> list[_Part]:
 
 
 def _varints(numbers: pa.Array) -> pa.BinaryArray:
-    """Each number as a zigzag varint. There are few different ones: each is written once."""
+    """Encode each number as a zigzag varint. Few numbers differ: each is encoded once."""
     encoded = numbers.dictionary_encode()
     texts = [varint(number) for number in encoded.dictionary.to_pylist()]
     return pa.array(texts, pa.binary()).take(encoded.indices)
@@ -229,13 +230,14 @@ def _varints(numbers: pa.Array) -> pa.BinaryArray:
 
 @cache
 def _small_varints() -> tuple[pa.BinaryArray, pa.Int64Array]:
-    """The numbers from 0 to RECORDS_MAX - 1, the offset deltas of a batch, and their lengths."""
+    """Return the varints of 0 to RECORDS_MAX - 1, the offset deltas of a batch, and their
+    lengths."""
     texts = pa.array([varint(number) for number in range(RECORDS_MAX)], pa.binary())
     return texts, pc.binary_length(texts).cast(pa.int64())
 
 
 def varint(number: int) -> bytes:
-    """A number as a zigzag varint."""
+    """Encode a number as a zigzag varint."""
     left = (number << 1) ^ (number >> 63)
     out = bytearray()
     while left > 0x7F:

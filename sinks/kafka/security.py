@@ -1,6 +1,6 @@
-"""How the sink proves itself to the brokers, and they to it: SASL and TLS.
+"""How the sink authenticates to the brokers, and they to it: SASL and TLS.
 
-Secrets never show in ``repr``. TLS verifies the broker's certificate and its name by default.
+``repr`` never contains secrets. TLS verifies the broker's certificate and its name by default.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["MECHANISMS", "OAuthTokens", "Security"]
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 _OAUTH = "sasl_oauthbearer_"
-#: A token is renewed when this part of its life is over.
+#: A token is renewed when this fraction of its lifetime is over.
 _RENEW_AT = 0.8
 _TOKEN_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """The options that decide who talks to whom. Paths are absolute or None."""
+    """The options for authentication and encryption. Paths are absolute or None."""
 
     # fmt: off
     security_protocol: str = declared(Setting(
@@ -81,7 +81,7 @@ class Security:
 
     @classmethod
     def of(cls, taken: Mapping[str, Any], folder: Path) -> Security:
-        """Checked options; files are relative to ``folder`` and must exist.
+        """Return checked options; files are relative to ``folder`` and must exist.
 
         Raises :class:`ConfigError` naming the key.
         """
@@ -97,12 +97,12 @@ class Security:
 
     @property
     def sasl(self) -> bool:
-        """Whether the client logs in."""
+        """Return whether the client logs in."""
         return self.security_protocol.startswith("SASL_")
 
     @property
     def tls(self) -> bool:
-        """Whether connections are encrypted."""
+        """Return whether connections are encrypted."""
         return self.security_protocol.endswith("SSL")
 
     def _check(self) -> None:
@@ -151,7 +151,7 @@ class Security:
             )
 
     def tokens(self) -> OAuthTokens:
-        """Where the tokens of OAUTHBEARER come from."""
+        """Return the source of OAUTHBEARER tokens."""
         return OAuthTokens(self)
 
 
@@ -166,7 +166,7 @@ class OAuthTokens:
         self._expires = 0.0
 
     def token(self) -> str:
-        """A token that is good now. Raises ``OSError`` where the issuer refuses or is away."""
+        """Return a valid token. Raises ``OSError`` if the issuer refuses or is unavailable."""
         if time.time() >= self._renew_at:
             self._token, lifetime = self._request()
             self._expires = time.time() + lifetime
@@ -174,7 +174,7 @@ class OAuthTokens:
         return self._token
 
     def token_and_expiry(self, _: str = "") -> tuple[str, float]:
-        """The token and the second (since 1970) at which it ends, as confluent-kafka wants it."""
+        """Return the token and the second (since 1970) at which it expires, for confluent-kafka."""
         token = self.token()
         return token, self._expires or time.time() + 365 * 86_400
 

@@ -1,6 +1,6 @@
-"""One run of a feed's sink, from open to close: what both ways of delivery share.
+"""One run of a feed's sink, from open to close: what both kinds of delivery share.
 
-And the simpler of the two, at least once; the other is in :mod:`sinks.kafka.exactly_once`.
+The simpler kind, at least once, is here too; the other is in :mod:`sinks.kafka.exactly_once`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tailer.errors import SinkRejected, TailerError
 
 __all__ = ["AtLeastOnce", "Session"]
 
-#: What a data topic that we make is like. A record's own time is its commit's, and retention by
-#: that would delete a table's history as soon as it is written.
+#: The configuration of a data topic that we create. A record's timestamp is its commit's, and
+#: retention by that would delete a table's history as soon as it is written.
 _DATA_CONFIG = {"message.timestamp.type": "LogAppendTime"}
 
 
 class Session(ABC):
-    """What both ways of delivery share. Blocking; calls never overlap."""
+    """What both kinds of delivery share. Blocking; calls never overlap."""
 
     def __init__(self, options: KafkaOptions, feed: str) -> None:
         self.options = options
@@ -52,11 +52,11 @@ class Session(ABC):
 
     @abstractmethod
     def open(self) -> Offset | None:
-        """Get ready; the offset to resume from, where Kafka keeps it."""
+        """Get ready; return the offset to resume from, if Kafka keeps it."""
 
     @abstractmethod
     def look(self) -> Offset | None:
-        """What :meth:`open` would say, without writing, fencing or making anything."""
+        """Return what :meth:`open` would return, without writing, fencing or creating anything."""
 
     @abstractmethod
     def write(self, batch: ChangeBatch) -> None:
@@ -64,10 +64,10 @@ class Session(ABC):
 
     @abstractmethod
     def announce(self, notice: Notice) -> None:
-        """Write a notice, where there is a topic for them; durable when this returns."""
+        """Write a notice, if there is a topic for notices; durable when this returns."""
 
     def prepare(self, batch: ChangeBatch) -> None:
-        """Begin to encode a batch that is to be written next. Neither waits nor raises."""
+        """Start to encode a batch that is written next. Neither waits nor raises."""
         with suppress(TailerError):
             writer = self._writers.get(self._topic_of(batch)) if batch.num_rows else None
             if writer is not None:
@@ -75,13 +75,14 @@ class Session(ABC):
                 self._ahead.begin(batch, (parts, writer.begin(parts[0])))
 
     def _parts(self, batch: ChangeBatch) -> list[ChangeBatch]:
-        """The batch, as it is written: whole, or in consecutive parts."""
+        """Return the batch as it is written: whole, or in consecutive parts."""
         return [batch]
 
     def _begun(
         self, writer: TopicWriter, batch: ChangeBatch
     ) -> Iterator[tuple[ChangeBatch, Pieces[Any]]]:
-        """A batch's parts in order, each with its pieces; the next one's are begun by then."""
+        """Yield a batch's parts in order, each with its pieces; the next part's pieces are started
+        by then."""
         begun = self._ahead.take(batch)
         if begun is None:
             parts = self._parts(batch)
@@ -93,7 +94,7 @@ class Session(ABC):
             pieces = later
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with suppress(TailerError):
             if self.driver is not None:
@@ -102,7 +103,7 @@ class Session(ABC):
             self.cluster.close()
 
     def _topic_at_once(self) -> str | None:
-        """The topic's name, if it is known before the first batch."""
+        """Return the topic's name, if it is known before the first batch."""
         template, table = self.options.topic, self.options.encoder.get("table") or None
         if "{table}" in template and table is None:
             return None
@@ -132,7 +133,7 @@ class Session(ABC):
         return TopicWriter(self.driver, encoder, topic, self._threads, self._batch_bytes, park)
 
     def _open_driver(self, transactional_id: str | None) -> Driver:
-        """A driver whose batches are such as the data topic takes, where that is known by now."""
+        """Open a driver whose batches fit the data topic's limits, if these are known by now."""
         name = self._topic_at_once()
         topic = None if name is None else self.cluster.topic(name)
         if topic is not None:
@@ -145,7 +146,7 @@ class Session(ABC):
         return load_encoder(self.options.format, own)
 
     def _admitted(self, name: str) -> Topic:
-        """The data topic of that name, made if that is allowed."""
+        """Return the data topic of that name, created if that is allowed."""
         config = {**_DATA_CONFIG, **self.options.topic_config}
         return self._made(name, self.options.partitions, config)
 
@@ -173,7 +174,7 @@ class Session(ABC):
         return self.cluster.create(name, partitions, self._replicas, config)
 
     def _look_at_others(self) -> None:
-        """At the topics that are made when something is to be written to them."""
+        """Look at the topics that are created when something is written to them."""
         options = self.options
         for template in (options.transaction_topic, options.notice_topic, options.park_topic):
             if template:
@@ -181,8 +182,8 @@ class Session(ABC):
 
 
 class AtLeastOnce(Session):
-    """No transactions: the feed's offset store keeps the offset, and after a failure the batch in
-    flight may come again, with the same ids."""
+    """No transactions: the feed's offset store keeps the offset, and after a failure the batch
+    being sent may come again, with the same ids."""
 
     def open(self) -> Offset | None:
         """See :class:`Session`."""
@@ -215,10 +216,10 @@ class AtLeastOnce(Session):
 
 
 def _opened_driver(options: KafkaOptions, transactional_id: str | None) -> Driver:
-    """A connected driver of the kind that the options name; with no id, one without transactions.
+    """Open a connected driver of the configured kind; without an id, without transactions.
 
-    Raises :class:`TransientError` where no broker answers, :class:`SinkRejected` where one refuses
-    the client, :class:`ConfigError` where the library is not installed.
+    Raises :class:`TransientError` if no broker answers, :class:`SinkRejected` if one refuses the
+    client, :class:`ConfigError` if the library is not installed.
     """
     if options.driver == "librdkafka":
         from sinks.kafka.librdkafka import LibrdkafkaDriver

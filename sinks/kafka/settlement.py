@@ -1,18 +1,18 @@
-"""Ends what Kafka believes to be ended: transactions whose markers a broker has lost.
+"""Writes the missing markers of transactions that Kafka considers complete.
 
 A transaction's outcome is decided by its coordinator, which then writes a marker into each
-partition. A broker of Kafka 4.x takes a partition that has no leader at that moment, because its
-brokers are just being started again, for a deleted one: it leaves the marker out and calls the
-transaction complete. Readers of committed records then stand still before it for good; that the
-next transaction's outcome covers this one's records too may even turn a commit into an abort.
+partition. If a partition has no leader at that moment, because its brokers are just being
+restarted, a broker of Kafka 4.x takes it for a deleted one: it leaves the marker out and calls the
+transaction complete. Readers of committed records are then stuck before it for good. The next
+transaction's marker also ends this one, which may even turn a commit into an abort.
 
-The coordinator still knows how it ended until the producer's next fencing. So that is asked for
-before, and the markers that are missing are written as an administrator's tool would.
+The coordinator still knows the outcome until the producer's next fencing. So it is queried before
+that, and missing markers are written as an administrator's tool would write them.
 
-Another daemon may be at work with the same producer: an older one, not yet fenced, or a newer one
-that has fenced us. Its open transaction must be left alone. So a marker counts as missing only if
-the transaction was open in the partition, then its coordinator called it complete, and it was open
-still, from the same offset. After our own fencing, one counts that has an older epoch.
+Another daemon may be using the same producer: an older one, not yet fenced, or a newer one that has
+fenced us. Its open transaction must be left alone. So a marker counts as missing only if the
+transaction was open in the partition, then its coordinator called it complete, and it was still
+open, from the same offset. After our own fencing, one counts that has an older epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tailer.errors import SinkRejected, TransientError
 
 __all__ = ["Settlement"]
 
-#: What a transaction's state says of its outcome. An ongoing one is aborted by the fencing.
+#: The outcome that a transaction's state implies. An ongoing one is aborted by the fencing.
 _OUTCOMES = {
     "CompleteCommit": True,
     "CompleteAbort": False,
@@ -35,7 +35,7 @@ _OUTCOMES = {
 }
 _COMPLETE = ("CompleteCommit", "CompleteAbort")
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort")
-#: The shortest and the longest pause between two looks at a transaction that is being ended.
+#: The shortest and the longest pause between two checks of a transaction that is being ended.
 _POLL_S = 0.002, 0.05
 
 
@@ -52,10 +52,10 @@ class Settlement:
         self._producer_id: int | None = None
 
     def before_fencing(self, cluster: Cluster, topics: Collection[str], patience_s: float) -> None:
-        """Learn how the last transaction ended; if it is over, write the markers that it lacks.
+        """Find out how the last transaction ended; if it is over, write the markers that it lacks.
 
-        Raises :class:`TransientError` if the coordinator does not get it over in ``patience_s``
-        seconds, :class:`SinkRejected` if we may not write markers.
+        Raises :class:`TransientError` if the coordinator does not end it in ``patience_s`` seconds,
+        :class:`SinkRejected` if we may not write markers.
         """
         found = self._got_over(cluster, patience_s)
         if found is not None:
@@ -64,17 +64,17 @@ class Settlement:
                 self._settle(cluster, cluster.places(topics))
 
     def after_fencing(self, cluster: Cluster, topics: Collection[str], progress: str) -> None:
-        """Write the markers that the fencing should have written. From here on nothing of an older
-        epoch may be open; ``progress`` is the topic that every transaction ends with."""
+        """Write the markers that the fencing should have written. From here on no transaction of an
+        older epoch may be open; ``progress`` is the topic that every transaction ends with."""
         found = cluster.transaction(self.transactional_id)
         left = []
         if found is not None:
             self._producer_id = found.producer_id
-            # A newer daemon may have fenced us meanwhile, and be at work.
+            # A newer daemon may have fenced us meanwhile, and be active.
             of_all = cluster.left_open(cluster.places(topics), found.producer_id)
             left = [each for each in of_all if each.producer_epoch < found.producer_epoch]
         if left and self._committed is None:
-            # Nobody knows any more. Where progress is open too, nothing of it has been seen.
+            # The outcome is unknown now. If progress is open too, no reader has seen any of it.
             if progress not in {each.topic for each in left}:
                 raise SinkRejected(
                     f"Kafka has lost the outcome of a transaction of {self.transactional_id}: "
@@ -87,8 +87,8 @@ class Settlement:
         self._committed = None
 
     def after_commit(self, cluster: Cluster, written: Collection[Place], patience_s: float) -> None:
-        """Wait until the transaction just committed is over in the partitions where it has
-        written, and write the markers that it lacks. Until then no other may begin.
+        """Wait until the transaction just committed is over in the partitions that it has written
+        to, and write the markers that it lacks. Until then no other may begin.
 
         Raises as :meth:`before_fencing`.
         """
@@ -98,7 +98,7 @@ class Settlement:
                 self._settle(cluster, written)
 
     def _got_over(self, cluster: Cluster, patience_s: float) -> Transaction | None:
-        """The last transaction, once its coordinator is not at ending it any more."""
+        """Return the last transaction, once its coordinator is no longer ending it."""
 
         def look() -> Transaction | None:
             found = cluster.transaction(self.transactional_id)
@@ -133,8 +133,8 @@ class Settlement:
 def _still_open(
     cluster: Cluster, before: list[OpenTransaction], found: Transaction
 ) -> list[OpenTransaction]:
-    """Those of the producer that were open before its coordinator said that all is complete, and
-    are open now."""
+    """Return the producer's transactions that were open before its coordinator said that all is
+    complete, and are still open."""
     own = [each for each in before if each.producer_id == found.producer_id]
     if not own:
         return []

@@ -39,12 +39,13 @@ class KafkaSink:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> KafkaSink:
-        """Options: those of :class:`sinks.kafka.options.KafkaOptions`, of
+        """Create the sink. Options: those of :class:`sinks.kafka.options.KafkaOptions`, of
         :class:`sinks.kafka.security.Security` and of the format."""
         return cls(KafkaOptions.take(options, folder))
 
     async def open(self, feed: str) -> Offset | None:
-        """See :class:`tailer.sink.Sink`. The offset to resume from, with exactly-once delivery."""
+        """Return the offset to resume from, with exactly-once delivery; see
+        :class:`tailer.sink.Sink`."""
         return await anyio.to_thread.run_sync(self._open, feed)
 
     def delivery(
@@ -105,8 +106,8 @@ class KafkaSink:
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
         """Overwrite the progress that Kafka keeps for a feed, fencing a daemon that runs it.
 
-        None: the feed's start decides. With at-least-once delivery the feed's offset store has it,
-        and there is nothing to do.
+        None: the feed's start decides. With at-least-once delivery the feed's offset store has the
+        progress, and this does nothing.
         """
         await anyio.to_thread.run_sync(partial(self._set_offset, feed, offset))
 

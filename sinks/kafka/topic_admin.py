@@ -10,7 +10,7 @@ __all__ = ["NewTopic", "create", "transaction_ms_max"]
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic that is to be made; -1 is the broker's default."""
+    """A topic to create; -1 is the broker's default."""
 
     name: str
     partitions: int = -1
@@ -19,9 +19,9 @@ class NewTopic:
 
 
 def create(admin: Any, topic: NewTopic, *, only_validate: bool = False) -> None:
-    """Make a topic, or only ask whether it could be made; one that is there already is taken.
+    """Create a topic, or only ask whether it could be created; an existing one is accepted.
 
-    Raises the client's error with what the broker says to it, which the client itself leaves out.
+    Raises the client's error with the broker's message, which the client itself leaves out.
     """
     from kafka.errors import NoError, TopicAlreadyExistsError, for_code
 
@@ -40,7 +40,7 @@ def create(admin: Any, topic: NewTopic, *, only_validate: bool = False) -> None:
 
 
 def transaction_ms_max(admin: Any) -> int | None:
-    """The brokers' ``transaction.max.timeout.ms``; None if the broker does not tell."""
+    """Return the brokers' ``transaction.max.timeout.ms``; None if the broker does not report it."""
     from kafka.admin import ConfigResource, ConfigResourceType
 
     node = admin.describe_cluster()["brokers"][0]["broker_id"]

@@ -1,6 +1,6 @@
-"""From a batch of changes to records in partitions: encoding, routing, and what is too large.
+"""From a batch of changes to records in partitions: encoding, routing, and records too large.
 
-In pieces, which another thread encodes: see :mod:`sinks.kafka.encode_ahead`.
+Batches are written in pieces, which another thread encodes: see :mod:`sinks.kafka.encode_ahead`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tailer.errors import SinkRejected
 
 __all__ = ["TopicWriter", "single_record"]
 
-#: So many bytes of rows are encoded at a time.
+#: The number of bytes of rows that are encoded at a time.
 _PIECE_BYTES = 2 * 1024 * 1024
 
 #: A piece of a batch, its records, and a mask of those that are too large, or None.
@@ -31,14 +31,14 @@ _Encoded = tuple[ChangeBatch, Records, pa.BooleanArray | None]
 
 
 def single_record(key: bytes | None, value: bytes, timestamp_ms: int) -> Records:
-    """One record without headers."""
+    """Return one record without headers."""
     keys = None if key is None else pa.array([key], pa.binary())
     return Records(keys, pa.array([value], pa.binary()), (), timestamp_ms)
 
 
 class TopicWriter:
-    """Sends the records of batches to one topic, and of those that are too large a note to
-    another, if there is one."""
+    """Sends the records of batches to one topic, and a note about each record that is too large to
+    another topic, if there is one."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class TopicWriter:
         self._turn = 0
 
     def begin(self, batch: ChangeBatch) -> Pieces[list[_Encoded]]:
-        """Begin to encode a batch."""
+        """Start to encode a batch."""
         pieces = slices(batch, batch.num_rows or 1, _PIECE_BYTES)
         return Pieces(pieces, self._encode, self._threads)
 
     def write(self, batch: ChangeBatch, pieces: Pieces[list[_Encoded]] | None = None) -> int:
-        """Send a batch's records; returns how many there were, without tombstones. ``pieces`` is
-        what :meth:`begin` has given for it, if that was called.
+        """Send a batch's records; return how many there were, without tombstones. ``pieces`` is the
+        result of :meth:`begin` for the batch, if that was called.
 
-        Raises :class:`SinkRejected` for a record that is larger than the topic takes.
+        Raises :class:`SinkRejected` for a record that is larger than the topic allows.
         """
         sent = 0
         for encoded in self.begin(batch) if pieces is None else pieces:
@@ -81,7 +81,7 @@ class TopicWriter:
         return sent
 
     def _encode(self, batch: ChangeBatch) -> list[_Encoded]:
-        """A piece's records, and which of them are too large, if any are."""
+        """Return a piece's records, and which of them are too large, if any are."""
         records = self.encoder.encode(batch)
         if not records.num_records:
             return []
@@ -114,7 +114,7 @@ class TopicWriter:
         return None
 
     def _send_runs(self, records: Records, places: pa.Int32Array) -> None:
-        """Records that change their partition seldom: each run as it lies in memory."""
+        """Send records that seldom change their partition: each run as it lies in memory."""
         runs = pc.run_end_encode(places)
         at = 0
         for end, partition in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
@@ -122,7 +122,7 @@ class TopicWriter:
             at = end
 
     def _in_turn(self, records: Records, count: int) -> pa.Int32Array:
-        """Records without a key: a full batch for each partition in turn."""
+        """Assign partitions to records without a key: a full batch for each partition in turn."""
         ends = pc.cumulative_sum(record_sizes(records))
         turns = pc.divide(ends, pa.scalar(self.batch_bytes, pa.int64()))
         turns = pc.add(turns, pa.scalar(self._turn, pa.int64()))
@@ -153,7 +153,7 @@ class TopicWriter:
 
 
 def _note(records: Records, i: int, size: int, batch: ChangeBatch, most: int) -> dict[str, object]:
-    """What is known of an event that is too large, instead of its value."""
+    """Return what is known of an event that is too large, instead of its value."""
     headers = {
         name: value[i].as_py() for name, value in records.headers if not isinstance(value, bytes)
     }

@@ -1,10 +1,10 @@
-"""Transactions of which none begins before the one before it is over in every partition.
+"""Transactions that begin only after the one before is over in every partition.
 
-A coordinator that says that a transaction is committed has yet to write its marker into each
+A coordinator that reports a transaction as committed must still write its marker into each
 partition, and may lose one (see :mod:`sinks.kafka.settlement`). The next transaction's records in
-that partition would then share their fate with those before them: rolled back together, the former
-would be lost there, and nobody could tell. So the markers are looked for behind the writer's back,
-while the next batch is read and encoded, and waited for before a record of it is sent.
+that partition would then share the outcome of those before them: if both are rolled back, the
+earlier records would be lost there without notice. So a background thread checks the markers while
+the next batch is read and encoded, and that batch's first record waits for them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tailer.errors import TransientError
 
 __all__ = ["Transactions"]
 
-#: What a look that has failed waits before the next, in seconds; doubled up to the second of them.
+#: The pause after a failed check, in seconds; doubled up to the second value.
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
 
 
 class Transactions:
-    """A driver (see :class:`sinks.kafka.driver.Driver`) whose transactions are looked after.
+    """A driver (see :class:`sinks.kafka.driver.Driver`) whose transactions are checked.
 
     ``patience_s`` is how long the next one waits for the last one's markers, in seconds.
     """
@@ -51,8 +51,9 @@ class Transactions:
         self.driver.init_transactions()
 
     def begin(self) -> None:
-        """See :class:`Driver`. Raises :class:`TransientError` if the last transaction is not over
-        in time, :class:`SinkRejected` if it lacks a marker that we may not write."""
+        """Begin a transaction, see :class:`Driver`. Raises :class:`TransientError` if the last
+        transaction is not over in time, :class:`SinkRejected` if it lacks a marker that we may not
+        write."""
         self._wait_until_settled()
         self._written = set()
         self.driver.begin()
@@ -93,7 +94,8 @@ class Transactions:
         self._settled = None
 
     def _settle(self, written: set[Place]) -> None:
-        """Look until it is known, however long the brokers are away: readers may stand still."""
+        """Check until the outcome is known, however long the brokers are unavailable: readers may
+        be stuck."""
         backoff = Backoff(_FIRST_PAUSE_S, _LAST_PAUSE_S)
         while not self._closed.is_set():
             try:

@@ -1,9 +1,9 @@
 """Which version of the table a topic has begun with, and the markers of its beginning and end.
 
-A version begins with its first record and ends when the feed goes on behind it: with its last
+A version begins with its first record and ends when the feed continues after it: with its last
 batch, which may have no rows left (filtered, or images that an earlier row carries), or with a
-notice that leads away from it. What is begun is part of the feed's progress, so that a version
-which a restart cuts in two has one beginning and one end.
+notice that leads away from it. A version that has begun is part of the feed's progress, so that a
+version which a restart cuts in two has one beginning and one end.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ class Begun:
 
     @classmethod
     def by(cls, batch: ChangeBatch, topic: str) -> Self:
-        """The version whose first records are a batch's."""
+        """Return the version whose first records are a batch's."""
         name = f"{batch.offset.table_id}:{batch.version}"
         snapshot = batch.offset.snapshot
         name += ":snapshot" if snapshot else ""
         return cls(name, batch.version, snapshot, batch.timestamp_ms, topic)
 
     def is_at(self, offset: Offset | None) -> bool:
-        """Whether an offset lies within this version."""
+        """Return whether an offset lies within this version."""
         if offset is None:
             return False
         return (self.version, self.snapshot) == (offset.version, offset.snapshot)
 
     def plus(self, events: int, batch: ChangeBatch, topic: str) -> Begun:
-        """The same with more records, a batch's."""
+        """Return the same version with a batch's records added."""
         return replace(
             self, events=self.events + events, timestamp_ms=batch.timestamp_ms, topic=topic
         )
 
     def marker(self, status: str) -> dict[str, Any]:
-        """The marker ``BEGIN`` or ``END``, in the shape of Debezium's transaction metadata."""
+        """Return the marker ``BEGIN`` or ``END``, in the shape of Debezium's transaction
+        metadata."""
         events = self.events if status == "END" else None
         counts = [{"data_collection": self.topic, "event_count": events}]
         return {
@@ -60,7 +61,7 @@ class Begun:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """As a part of the progress record; ``events`` has a place of its own there."""
+        """Return its part of the progress record, which stores ``events`` elsewhere."""
         return {
             "id": self.id,
             "version": self.version,
@@ -71,13 +72,14 @@ class Begun:
 
     @classmethod
     def from_json(cls, document: dict[str, Any] | None, events: int) -> Self | None:
-        """Raises ``KeyError`` and ``TypeError`` for what is no version."""
+        """Parse the part of a progress record. Raises ``KeyError`` and ``TypeError`` for an invalid
+        version."""
         return None if document is None else cls(**document, events=events)
 
     @classmethod
     def before_it_was_kept(cls, offset: Offset | None, events: int, topic: str) -> Self | None:
-        """What is begun according to a progress record of an earlier release, which has only the
-        number of events in the offset's version."""
+        """Return the version that has begun according to a progress record of an earlier release,
+        which has only the number of events in the offset's version."""
         if offset is None or not offset.index:
             return None
         name = f"{offset.table_id}:{offset.version}"
@@ -87,10 +89,10 @@ class Begun:
 
 
 def is_last_batch(batch: ChangeBatch, at: Offset | None) -> bool:
-    """Whether a batch is its version's last; ``at`` is the feed's offset before it.
+    """Return whether a batch is its version's last; ``at`` is the feed's offset before it.
 
-    A snapshot that is taken while the stream goes on does not move the offset, and which of its
-    batches is the last one a notice tells.
+    A snapshot that is taken while the stream continues does not move the offset; a notice marks
+    the end of its last batch.
     """
     then = batch.next_offset
     if batch.offset.snapshot and at is not None and then.position == at.position:

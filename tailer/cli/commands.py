@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-#: So much of a value that a writer has chosen is shown on a line.
+#: The number of characters of a writer's value that are shown on a line.
 _TEXT_MAX = 200
 
 
@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _until_stopped(arguments: argparse.Namespace) -> int:
-    """Run a command that a signal only breaks off. Raises :class:`TableError` where that leaves
-    its output file unwritten."""
+    """Run a command that a signal only interrupts. Raises :class:`TableError` if the interrupt
+    leaves its output file unwritten."""
     status: int | None = None
 
     async def work() -> None:
@@ -84,7 +84,7 @@ async def _until_stopped(arguments: argparse.Namespace) -> int:
 def _on_table(
     command: Callable[[argparse.Namespace, TableLog], Awaitable[int]],
 ) -> Callable[[argparse.Namespace], Awaitable[int]]:
-    """A command that is given the log of its table."""
+    """Wrap a command so that it gets the log of its table."""
 
     async def opened(arguments: argparse.Namespace) -> int:
         async with _table_log(arguments) as log:
@@ -127,7 +127,7 @@ def _check_columns(columns: list[str] | None, state: TableState, table: str) -> 
 
 @asynccontextmanager
 async def _table_log(arguments: argparse.Namespace) -> AsyncIterator[TableLog]:
-    """The log of the command's table; its connections are closed behind it."""
+    """Open the log of the command's table; close its connections afterwards."""
     options: dict[str, Any] = {}
     for option in arguments.store_options:
         key, separator, value = option.partition("=")
@@ -173,7 +173,7 @@ async def _tail(arguments: argparse.Namespace, log: TableLog) -> int:
 
 
 def _tell_once() -> Callable[[TailerError], None]:
-    """What tells the user what is waited for, once until it is another thing."""
+    """Return a function that shows the user what the command waits for, once per cause."""
     told = ""
 
     def tell(error: TailerError) -> None:
@@ -186,7 +186,7 @@ def _tell_once() -> Callable[[TailerError], None]:
 
 
 async def _range(arguments: argparse.Namespace, log: TableLog) -> tuple[int, int]:
-    """The first and last version of a bounded read, both inclusive."""
+    """Return the first and last version of a bounded read, both inclusive."""
     newest = await log.latest_version()
     first, last = arguments.starting_version, arguments.ending_version
     if first is None:
@@ -215,7 +215,7 @@ async def _read(arguments: argparse.Namespace, log: TableLog) -> int:
     first, last = await _range(arguments, log)
     end = (await log.snapshot(last)).state
     _check_columns(arguments.columns, end, log.store.root)
-    # One file has one schema: the end version's, as in Spark. Lines each have their version's.
+    # One file has one schema: the end version's, as in Spark. JSON lines each have their version's.
     target = None if kind == "jsonl" else end
     options = _feed_options(arguments, target)
     if target is not None:
@@ -242,7 +242,7 @@ async def _snapshot(arguments: argparse.Namespace, log: TableLog) -> int:
             await pipe(rows, output.write)
         return 0
     files = size = 0
-    records: int | None = 0  # not known, if one of the files has no statistics
+    records: int | None = 0  # unknown if one of the files has no statistics
     async for add in log.live_files(snapshot, WITH_STATISTICS):
         files, size = files + 1, size + add.size
         deleted = add.deletion_vector.cardinality if add.deletion_vector else 0
@@ -276,7 +276,7 @@ def _describe(
 
 
 def _plain(value: Any) -> str:
-    """A value of a commitInfo, which may be anything, as part of a line on a terminal."""
+    """Return a value of a commitInfo, which may be anything, as text for a terminal line."""
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
     return printable(text, _TEXT_MAX)
 
@@ -288,7 +288,7 @@ async def _history(arguments: argparse.Namespace, log: TableLog) -> int:
         when = moment.isoformat(timespec="milliseconds")
         operation = _plain(entry.info.get("operation"))
         if arguments.json:
-            # A commitInfo has a timestamp of its own, the writer's clock: not the commit's.
+            # A commitInfo's own timestamp is the writer's clock, not the commit's.
             fields = {**entry.info, "version": entry.version, "timestamp": when}
             print(json.dumps(fields))
         else:
@@ -323,7 +323,7 @@ async def _verify_topic(arguments: argparse.Namespace, log: TableLog) -> Verdict
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The consumer's settings in the file that the arguments name."""
+    """Return the consumer's settings from the file that the arguments name."""
     file = arguments.consumer_config
     if file is None:
         return {}
@@ -337,7 +337,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _show(verdict: Verdict) -> int:
-    """Print a verdict; its exit status."""
+    """Print a verdict; return its exit status."""
     where = f"versions {verdict.first} to {verdict.last}, {verdict.events} events"
     if verdict.exact:
         print(f"{where}: exact")
@@ -419,5 +419,5 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
     "shares": _shares,
 }
 
-#: A signal ends these in order, and they do so themselves.
+#: A signal ends these cleanly, and they handle it themselves.
 _WITH_OWN_END = ("run", "share", "spark")

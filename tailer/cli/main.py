@@ -1,8 +1,8 @@
 """The command line: arguments in, an exit status out.
 
-Status 0: done. 1: the table or the sink refused. 2: a mistake in usage or configuration. What went
-wrong is one sentence on standard error; a traceback only with ``--debug``. Imports are late: what
-`tail` does not need, it does not load.
+Status 0: done. 1: the table or the sink refused. 2: a mistake in usage or configuration. An error
+is one sentence on standard error; a traceback only with ``--debug``. Imports are late: what `tail`
+does not need, it does not load.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXIT_USAGE = 2
 
 
 def _reader(setting: Setting) -> Callable[[str], Any]:
-    """What reads an argument with the bounds of a setting."""
+    """Return a parser of an argument, with the bounds of a setting."""
 
     def read(text: str) -> Any:
         try:
@@ -155,7 +155,7 @@ def _offsets_parser(commands: Any) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The argument parser of all commands."""
+    """Return the argument parser of all commands."""
     top = argparse.ArgumentParser(
         prog="tailer", description="Every row-level change of a Delta Lake table, in order."
     )
@@ -222,8 +222,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _refuse_foreign_owner() -> None:
-    """Another distribution owns the import name ``tailer``; installed beside ours, the two
-    overwrite each other's files."""
+    """Refuse another distribution that owns the import name ``tailer``: installed beside ours, the
+    two overwrite each other's files."""
     try:
         metadata.distribution("tailer")
     except metadata.PackageNotFoundError:
@@ -235,14 +235,14 @@ def _refuse_foreign_owner() -> None:
 
 
 def _choose_memory_pool() -> None:
-    """Have pyarrow, which is not loaded yet, use the pool that gives memory back: a process then
-    keeps near what it needs. Not every platform's wheel has it, and those that lack it say so."""
+    """Make pyarrow, which is not loaded yet, use the pool that returns freed memory: a process then
+    keeps little more than it needs. Platforms whose wheel lacks that pool report it."""
     if sys.platform == "linux":
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command; return the exit status."""
     _choose_memory_pool()
     arguments = parser().parse_args(argv)
     try:
@@ -268,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run() -> None:
-    """The command that the process was started for; ends it with the status."""
+    """Run the process's command; end the process with its exit status."""
     install()
     try:
         status = main()
@@ -280,8 +280,8 @@ def run() -> None:
         if not broken:
             where = e.filename or "standard output"
             print(f"tailer: {where}: {e.strerror}; make room there", file=sys.stderr)
-        # Where whoever read our output has gone, as `head` does, nothing is to be said; and in
-        # either case nothing more is to be written at exit.
+        # If the reader of our output has gone, as `head` does, no message is needed. In either
+        # case, nothing more can be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = EXIT_REFUSED
     sys.exit(status)

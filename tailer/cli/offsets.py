@@ -1,4 +1,4 @@
-"""`tailer offsets`: show, set, reset, export and import where a feed goes on."""
+"""`tailer offsets`: show, set, reset, export and import the offset that a feed continues from."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["offsets"]
 
 
 async def offsets(arguments: argparse.Namespace) -> int:
-    """Do what the arguments say; the exit status.
+    """Run the command; return the exit status.
 
-    A sink that keeps the progress with the data is told first: it is what the feed goes by. Raises
-    :class:`ConfigError` for a feed that is not configured, or an argument that is missing.
+    A sink that keeps the progress with the data is changed first, because the feed starts from it.
+    Raises :class:`ConfigError` for a feed that is not configured, or a missing argument.
     """
     config = load_config(Path(arguments.config))
-    # Of a feed with several sinks, each has an offset of its own.
+    # Each sink of a feed with several sinks has its own offset.
     found = {
         f"{name}/{sink}" if sink else name: (feed, sink)
         for name, feed in (await feed_configs(config)).items()
@@ -48,7 +48,7 @@ async def offsets(arguments: argparse.Namespace) -> int:
         if isinstance(sink, KeepsProgress):
             await sink.set_offset(arguments.feed, offset)
         if offset is None:
-            # A feed that its operator has paused stays so; whatever else was ordered is over.
+            # A feed that its operator has paused stays paused; all other orders are dropped.
             paused = (await store.load_orders()).get("paused")
             await store.clear()
             if paused:
@@ -67,14 +67,14 @@ async def _show(config: Config, name: str, *, needed: bool) -> int:
     if offset is None and needed:
         raise ConfigError(f"the feed {name!r} has no saved offset to export")
     print("none" if offset is None else offset)
-    orders.pop("delivery", None)  # nobody's order
+    orders.pop("delivery", None)  # not an order
     if orders:
         print(f"orders: {json.dumps(orders)}", file=sys.stderr)
     return 0
 
 
 async def _wanted(arguments: argparse.Namespace, config: Config, feed: FeedConfig) -> Offset | None:
-    """The offset that is to be saved; None to forget it."""
+    """Return the offset to save; None to forget it."""
     if arguments.action == "reset":
         return None
     if arguments.action == "import":

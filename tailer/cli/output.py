@@ -31,7 +31,8 @@ _ID_FIELDS = (
 
 
 def output_kind(output: str) -> str:
-    """``arrow``, ``parquet`` or ``jsonl`` (also "-"). Raises :class:`ConfigError` for another."""
+    """Return ``arrow``, ``parquet`` or ``jsonl`` (also for "-"). Raises :class:`ConfigError` for
+    another kind."""
     suffix = Path(output).suffix
     if output != "-" and suffix not in SUFFIXES:
         raise ConfigError(f"--output {output!r} must end in {', '.join(SUFFIXES)}, or be -")
@@ -39,12 +40,12 @@ def output_kind(output: str) -> str:
 
 
 def jsonl_options(path: str, *, ids: bool) -> dict[str, Any]:
-    """The JSON lines sink's options, with all that tells events apart or with none of it."""
+    """Return the JSON lines sink's options, with all that identifies events or with none of it."""
     return {"path": path, "ids": ids, "origin": ids, "row_ids": ids}
 
 
 class _ColumnarOutput:
-    """One schema for all rows; ids, if asked for, are columns at the end."""
+    """One schema for all rows; ids, if requested, are columns at the end."""
 
     def __init__(self, path: Path, kind: str, schema: pa.Schema, *, ids: bool) -> None:
         self.ids = ids
@@ -80,10 +81,10 @@ class _ColumnarOutput:
 async def open_output(
     output: str, schema: pa.Schema, *, ids: bool
 ) -> AsyncIterator[_ColumnarOutput | Sink]:
-    """The output of that name, complete under it when the block ends without an error.
+    """Open the output of that name; it is complete when the block ends without an error.
 
     ``schema``: of the rows, for the columnar kinds. Raises :class:`ConfigError` if the file can't
-    be made, :class:`SinkRejected` if it can't be written to its end.
+    be created, :class:`SinkRejected` if it can't be written to its end.
     """
     kind = output_kind(output)
     if output == "-":
@@ -112,7 +113,7 @@ async def open_output(
     except (OSError, TransientError) as e:
         reason = (isinstance(e, OSError) and e.strerror) or str(e)
         if isinstance(e, TransientError) and str(temporary) not in reason:
-            raise  # it is not of the output
+            raise  # not an error of the output
         text = reason.replace(f"{temporary}: ", "")
         raise SinkRejected(f"{output} can't be written ({text}); nothing is left of it") from e
     finally:
@@ -121,7 +122,7 @@ async def open_output(
 
 
 def _check_parquet(schema: pa.Schema) -> None:
-    """Raise :class:`ConfigError` for a column that Parquet has no form for."""
+    """Raise :class:`ConfigError` for a column of a type that Parquet does not have."""
     for field in schema:
         if _holds_empty_struct(field.type):
             raise ConfigError(

@@ -18,7 +18,7 @@ __all__ = ["list_shares"]
 
 
 async def list_shares(arguments: argparse.Namespace) -> int:
-    """Print the tables of a profile as addresses, as they come; returns the exit status."""
+    """Print the tables of a profile as addresses, as they come; return the exit status."""
     if arguments.schema and not arguments.share:
         raise ConfigError("--schema names a schema of a share: give --share too")
     if arguments.page_size is not None and arguments.page_size < 1:
@@ -53,8 +53,8 @@ async def _shares(client: SharingClient, name: str | None) -> AsyncGenerator[str
 async def _tables(
     client: SharingClient, share: str, schema: str | None
 ) -> AsyncGenerator[Table, None]:
-    """The tables of a share or of one schema; schema by schema where the server has no list of
-    all tables."""
+    """Yield the tables of a share or of one schema; schema by schema if the server can't list all
+    tables of a share."""
     if schema is not None:
         async with aclosing(client.tables(share, schema)) as tables:
             async for table in tables:

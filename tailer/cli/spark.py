@@ -1,4 +1,4 @@
-"""A configuration's feeds on Spark, and offsets on their way between daemon and queries."""
+"""A configuration's feeds on Spark, and conversion of offsets between daemon and queries."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["checkpoint_offset", "run_cluster"]
 
 
 def run_cluster(config: Config, options: PipelineOptions) -> int:
-    """Run all feeds as queries; returns the exit status, 1 if a feed has ended with an error.
+    """Run all feeds as queries; return the exit status, 1 if a feed has ended with an error.
 
-    SIGINT, SIGTERM and SIGHUP end it after the batches in hand.
+    SIGINT, SIGTERM and SIGHUP end it after the current batches.
     """
     from prometheus_client import CollectorRegistry
 
@@ -42,7 +42,7 @@ def run_cluster(config: Config, options: PipelineOptions) -> int:
         stopping.set()
 
     spark = start_session(options)
-    listen()  # Spark has a handler of its own for SIGINT, which would break off what runs
+    listen()  # Spark's own handler for SIGINT would interrupt running batches
     try:
         with start_blocking_portal() as portal, _serving(portal, config, registry, feeds):
             waiting = portal.start_task_soon(stop)
@@ -78,10 +78,10 @@ def _serving(
 
 
 def checkpoint_offset(folder: Path) -> Offset:
-    """Where a query of the source ``tailer`` goes on: the end of its last committed batch.
+    """Return where a query of the source ``tailer`` continues: the end of its last committed batch.
 
     ``folder`` is the query's checkpoint. A batch that was begun and not committed comes again.
-    Raises :class:`OffsetError` where there is no such offset.
+    Raises :class:`OffsetError` if there is no such offset.
     """
     commits = folder / "commits"
     numbers = [int(f.name) for f in commits.glob("*") if re.fullmatch(r"\d+", f.name)]

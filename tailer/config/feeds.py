@@ -1,7 +1,7 @@
 """``CONFIG.toml``: read, checked, and turned into values.
 
 Every mistake is one line that names the file, the key and what is allowed. ``${NAME}`` in a string
-is the environment variable NAME, so that secrets stay out of the file.
+is replaced by the environment variable NAME, so that secrets stay out of the file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOP = {
     "store": TABLE_OF_OPTIONS,
     "feeds": Setting("table", REQUIRED, "", form="tables named [feeds.NAME]"),
 }
-#: A file may hold what `tailer share` reads, too; its variables need not be there.
+#: Tables that only `tailer share` reads; their environment variables need not be set.
 _OF_THE_SHARING_SERVER = ("share", "shares", "recipients")
 _STORES = {"s3": TABLE_OF_OPTIONS}
 
@@ -46,10 +46,10 @@ class SinkConfig:
 
 @dataclass(frozen=True, slots=True)
 class FeedConfig:
-    """One ``[feeds.NAME]``: a table, its sinks and how to get from one to the others.
+    """One ``[feeds.NAME]``: a table, its sinks and the options between them.
 
-    ``sinks`` has one entry named "" where there is one ``[feeds.NAME.sink]``. ``table`` may be a
-    pattern; then the feed stands for one feed of each table that it finds.
+    ``sinks`` has one entry named "" if there is one ``[feeds.NAME.sink]``. ``table`` may be a
+    pattern; then there is one feed for each table that it finds.
     """
 
     name: str
@@ -65,18 +65,18 @@ class FeedConfig:
 
     @property
     def sink_type(self) -> str:
-        """The types of its sinks."""
+        """Return the types of its sinks."""
         return ", ".join(sink.type for sink in self.sinks.values())
 
     @property
     def sink_options(self) -> dict[str, Any]:
-        """The options of its first sink."""
+        """Return the options of its first sink."""
         return next(iter(self.sinks.values())).options
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole configuration. ``http`` is (host, port), or None where it is off; ``state`` a folder
+    """A whole configuration. ``http`` is (host, port), or None if it is off; ``state`` a folder
     or an ``s3://`` address, ``s3`` the store options that all tables share."""
 
     path: Path
@@ -94,12 +94,12 @@ class Config:
 
     @property
     def folder(self) -> Path:
-        """What the relative paths of the file are relative to."""
+        """Return the folder that the file's relative paths are relative to."""
         return self.path.parent
 
 
 def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
-    """The configuration in a file. Raises :class:`ConfigError` for the first mistake in it."""
+    """Load the configuration of a file. Raises :class:`ConfigError` for the first mistake in it."""
     document = read_document(path, environment, _OF_THE_SHARING_SERVER)
     top = Section(path, "", document, _TOP)
     daemon = Section(path, "daemon", top["daemon"], DAEMON)

@@ -22,7 +22,7 @@ TABLE_OF_OPTIONS = Setting("table", {}, "")
 
 
 def address(*, optional: bool = False) -> Callable[[str], tuple[str, int] | None]:
-    """A ``parse`` that makes (host, port) out of host:port; ``optional``: None out of ""."""
+    """Return a ``parse`` from host:port to (host, port); ``optional``: from "" to None."""
 
     def parse(text: str) -> tuple[str, int] | None:
         if not text and optional:
@@ -173,7 +173,7 @@ _ANSWERS = {"ignore_changes": "Delta has deprecated this option; use skip_change
 
 
 class Section:
-    """One table of the file, checked. ``given`` is what stands there, without defaults."""
+    """One table of the file, checked. ``given`` holds the keys in the file, without defaults."""
 
     def __init__(self, file: Path, name: str, given: Any, settings: Mapping[str, Setting]) -> None:
         self.file, self.name = file, name
@@ -185,14 +185,14 @@ class Section:
         self._values = self._settings.take(given)
 
     def wrong(self, key: str, what: str) -> ConfigError:
-        """The error for one key: a line with file, key and what is wrong."""
+        """Return the error for one key: a line with file, key and what is wrong."""
         return self._settings.wrong(key, what)
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
 
     def sections(self, key: str, settings: Mapping[str, Setting]) -> dict[str, Section]:
-        """The tables below a key, by name; each with the same keys."""
+        """Return the tables below a key, by name; each with the same keys."""
         place = f"{self.name}.{key}" if self.name else key
         return {n: Section(self.file, f"{place}.{n}", v, settings) for n, v in self[key].items()}
 
@@ -200,10 +200,10 @@ class Section:
 def read_document(
     path: Path, environment: Mapping[str, str], left_alone: tuple[str, ...]
 ) -> dict[str, Any]:
-    """A TOML file as a dictionary, with the environment's variables in its strings.
+    """Read a TOML file as a dictionary, with the environment's variables in its strings.
 
-    Tables of the names ``left_alone`` are left out, for another program reads them. Raises
-    :class:`ConfigError` for a file that is none, and for a variable that is not set.
+    Tables of the names ``left_alone`` are left out, because another program reads them. Raises
+    :class:`ConfigError` for an invalid file, and for a variable that is not set.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -36,14 +36,14 @@ __all__ = [
     "table_log",
 ]
 
-#: What in a sink's options stands for what a pattern's stars stood for.
+#: Placeholder in a sink's options for the text that a pattern's stars match.
 _TABLE = "{table}"
 
 
 def offset_store(config: Config, feed: str, *, standby: bool = False) -> OffsetStore:
-    """Where the feed's offset is kept. ``standby``: acquiring it waits for its present owner.
+    """Return the store of the feed's offset. ``standby``: acquiring it waits for its owner.
 
-    Of a feed with several sinks each has its own, under the name ``FEED/SINK``.
+    Each sink of a feed with several sinks has its own store, named ``FEED/SINK``.
     """
     options = config.s3 if isinstance(config.state, str) else {}
     try:
@@ -55,13 +55,14 @@ def offset_store(config: Config, feed: str, *, standby: bool = False) -> OffsetS
 
 
 def _table_address(config: Config, table: str) -> str:
-    """A table's address or pattern; a relative path is relative to the configuration file."""
+    """Resolve a table's address or pattern; a relative path is relative to the configuration
+    file."""
     local = "://" not in table and not table.startswith(("file:", "~"))
     return str(config.folder / table) if local else table
 
 
 def table_log(config: Config, feed: FeedConfig, traffic: Traffic | None = None) -> TableLog:
-    """The log of a feed's table."""
+    """Return the log of a feed's table."""
     try:
         address = _table_address(config, feed.table)
         store = open_store(address, feed.store, traffic)
@@ -78,7 +79,7 @@ def _sink(config: Config, place: str, sink: SinkConfig) -> Sink:
 
 
 def feed_sinks(config: Config, feed: FeedConfig) -> dict[str, Sink]:
-    """The feed's sinks by name. Raises :class:`ConfigError` naming the key that is wrong."""
+    """Return the feed's sinks by name. Raises :class:`ConfigError` naming the invalid key."""
     return {
         name: _sink(config, f"{feed.name}.{f'sinks.{name}' if name else 'sink'}", sink)
         for name, sink in feed.sinks.items()
@@ -86,7 +87,7 @@ def feed_sinks(config: Config, feed: FeedConfig) -> dict[str, Sink]:
 
 
 def _check_spill_folder(config: Config, feed: FeedConfig) -> None:
-    """It is needed only by a large version, and that is late to find out."""
+    """Check the spill folder at the start: only a large version needs it, which may come late."""
     folder = feed.options.diff.spill_folder
     if folder and not (Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         raise ConfigError(
@@ -110,10 +111,10 @@ def _park(config: Config, feed: FeedConfig) -> Sink | None:
 
 
 def check_targets(config: Config) -> None:
-    """Refuse two sinks that write to one target which must be one's own.
+    """Refuse two sinks that write to one target which only one sink may use.
 
-    Raises :class:`ConfigError` naming both. Of a pattern's feeds none may write where another does,
-    and whatever its tables are, their sinks must be possible.
+    Raises :class:`ConfigError` naming both. No feed of a pattern may write where another feed
+    writes, and its sinks must be valid for any table.
     """
     known: dict[str, str] = {}
     for name, feed in config.feeds.items():
@@ -148,7 +149,7 @@ def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
 
 
 def _check_wishes(config: Config, feed: FeedConfig, sinks: Mapping[str, Sink]) -> None:
-    """Refuse sinks that one reader can't serve."""
+    """Refuse sinks that can't share one reader."""
     wishes = {(t.paired, t.key_columns) for t in map(sink_traits, sinks.values())}
     if len(wishes) > 1:
         raise ConfigError(
@@ -163,9 +164,9 @@ def assemble(
     families: MetricFamilies | None = None,
     traffic: Traffic | None = None,
 ) -> Feed:
-    """The feed, ready to run. Nothing is opened, reached or acquired yet.
+    """Return the feed, ready to run. Nothing is opened, reached or acquired yet.
 
-    Raises :class:`ConfigError` naming the key that is wrong.
+    Raises :class:`ConfigError` naming the invalid key.
     """
     _check_spill_folder(config, feed)
     log = table_log(config, feed, traffic)
@@ -202,9 +203,9 @@ def assemble(
 
 
 async def feeds_of_pattern(config: Config, feed: FeedConfig) -> dict[str, FeedConfig]:
-    """The feeds that a pattern stands for now, by name: ``NAME/<match>``.
+    """Return the feeds that a pattern stands for now, by name: ``NAME/<match>``.
 
-    ``{table}`` in a sink's options is what the stars stood for.
+    ``{table}`` in a sink's options is replaced by the text that the stars match.
     """
     try:
         tables = await discover(_table_address(config, feed.table), feed.store)
@@ -215,7 +216,7 @@ async def feeds_of_pattern(config: Config, feed: FeedConfig) -> dict[str, FeedCo
 
 
 def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:
-    """The feed of one table of a pattern."""
+    """Return the feed of one table of a pattern."""
     return replace(
         feed,
         name=f"{feed.name}/{match}",

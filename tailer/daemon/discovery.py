@@ -1,7 +1,7 @@
 """Tables by pattern: ``/lake/*/`` stands for every table in a folder of that folder.
 
 ``*`` stands for one folder's name, or for a part of one. A folder is a table if it has a
-``_delta_log``. What the stars stood for, joined by ``/``, names the feed: ``NAME/<match>``.
+``_delta_log``. The text that the stars match, joined by ``/``, names the feed: ``NAME/<match>``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Folders = Callable[[str], Awaitable[list[str]]]
 
 
 def is_pattern(table: str) -> bool:
-    """Whether a table's address stands for several."""
+    """Return whether a table's address stands for several tables."""
     return "*" in table
 
 
 async def discover(pattern: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """The addresses of the tables that a pattern finds, by what the stars stood for.
+    """Return the addresses of the tables that a pattern finds, by the text that the stars match.
 
-    Raises :class:`ConfigError` for an address whose store can't list folders,
-    :class:`TransientError` where the store does not answer.
+    Raises :class:`ConfigError` for an address whose store can't list folders, and
+    :class:`TransientError` if the store does not answer.
     """
     scheme, separator, rest = pattern.rpartition("://")
     root = scheme + separator + ("/" if rest.startswith("/") else "")
@@ -64,7 +64,7 @@ async def _local(folder: str) -> list[str]:
     def scan() -> list[str]:
         try:
             path = Path(folder.removeprefix("file://")).expanduser()
-            # A disk that is away has not lost its tables.
+            # An unavailable disk has not lost its tables.
             with healing(f"{folder}: it can't be listed"):
                 return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
         except (FileNotFoundError, NotADirectoryError, PermissionError):

@@ -1,7 +1,7 @@
-"""The daemon's HTTP side: metrics for Prometheus, health for whoever restarts it, control.
+"""The daemon's HTTP side: metrics for Prometheus, health for process supervisors, control.
 
 Control (everything under ``/api/v1`` that changes something) needs the bearer token. Without a
-token configured there is none; status may then be read from this machine alone.
+configured token there is no control, and status can be read from this machine only.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from tailer.process.serving import Bounds, read_body, serve_application
 
 __all__ = ["api_routes", "health_routes", "may_read", "serve"]
 
-#: How long a request may go on when the process ends: that of an open console never ends by itself.
+#: Seconds for open requests when the process ends: an open console's request never ends by itself.
 _SHUTDOWN_S = 1.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def health_routes(registry: Any, unready: Callable[[], dict[str, str]]) -> list[web.RouteDef]:
-    """``/metrics``, ``/healthz`` (the process runs) and ``/readyz`` (all its feeds do).
+    """Return the routes ``/metrics``, ``/healthz`` (the process runs) and ``/readyz`` (all its
+    feeds do).
 
-    ``unready`` gives the feeds that are not ready, and why.
+    ``unready`` returns the feeds that are not ready, and why.
     """
 
     async def metrics(_: web.Request) -> web.Response:
@@ -57,13 +58,13 @@ def health_routes(registry: Any, unready: Callable[[], dict[str, str]]) -> list[
 
 
 def may_read(request: web.Request, token: str) -> bool:
-    """Whether a request may see the feeds: with the token; without one, from this machine.
+    """Return whether a request may see the feeds: with the token; without one, from this machine.
 
-    Then it must also name this machine as its host, or a page in somebody's browser could have its
-    own name lead here.
+    Without a token, the request must also name this machine as its host. Otherwise a page in a
+    browser could point its own host name here (DNS rebinding).
     """
     if token:
-        # A header may hold any bytes; what is not UTF-8 is no reason for a failure.
+        # A header may hold any bytes; invalid UTF-8 must not raise an error.
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         told = given.encode("utf-8", "surrogateescape")
         return hmac.compare_digest(told, token.encode()) and scheme.lower() == "bearer"
@@ -83,7 +84,7 @@ def _error(status: int, text: str) -> web.Response:
 
 
 def _guarded(handler: Handler, token: str, *, changes: bool) -> Handler:
-    """The handler behind the token, its errors as JSON."""
+    """Return the handler with the token checked, and its errors as JSON."""
 
     async def guarded(request: web.Request) -> web.StreamResponse:
         if not may_read(request, token):
@@ -105,7 +106,7 @@ def _guarded(handler: Handler, token: str, *, changes: bool) -> Handler:
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
-    """The request's JSON object; an empty one where there is no body."""
+    """Return the request's JSON object; an empty one if there is no body."""
     body = await read_body(request)
     try:
         document = json.loads(body) if body.strip() else {}
@@ -126,7 +127,7 @@ def _version(body: dict[str, Any]) -> int:
 def _orders(
     supervisor: Supervisor,
 ) -> dict[str, Callable[[str, dict[str, Any]], Awaitable[None]]]:
-    """What can be done with a feed, by the last part of the address."""
+    """Return the actions on a feed, by the last part of the address."""
 
     async def skip(feed: str, body: dict[str, Any]) -> None:
         await supervisor.skip_version(feed, _version(body))
@@ -152,7 +153,8 @@ def _orders(
 
 
 def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
-    """``/api/v1``: the feeds, one feed, and what can be done with it. docs/operations.md."""
+    """Return the routes of ``/api/v1``: the feeds, one feed, and its actions
+    (docs/operations.md)."""
     orders = _orders(supervisor)
 
     async def feeds(_: web.Request) -> web.Response:
@@ -188,7 +190,7 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
 
 @web.middleware
 async def _refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Bodies that are refused before a handler sees them, as JSON, too."""
+    """Return an error as JSON also for a body that is refused before a handler sees it."""
     try:
         return await handler(request)
     except (web.HTTPRequestEntityTooLarge, web.HTTPUnsupportedMediaType) as e:

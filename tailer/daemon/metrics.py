@@ -24,7 +24,7 @@ _KINDS: dict[str, Any] = {
     "gauge": GaugeMetricFamily,
     "histogram": HistogramMetricFamily,
 }
-#: Family by the name of its figure: kind, name, further labels, what it says.
+#: Family by the name of its figure: kind, name, further labels, help text.
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "events": ("counter", "tailer_events", ("change_type", "origin"), "Change events delivered."),
     "bytes": (
@@ -78,7 +78,7 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
 
 
 class MetricFamilies(Collector):
-    """The metric families of one registry, which look at the feeds' progress when they are asked;
+    """The metric families of one registry, which read the feeds' progress when they are collected;
     every feed is one label value in them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -90,11 +90,11 @@ class MetricFamilies(Collector):
         self._feeds[progress.feed] = progress
 
     def forget(self, feed: str) -> None:
-        """Drop the series of a feed that is no more."""
+        """Drop the series of a feed that no longer exists."""
         self._feeds.pop(feed, None)
 
     def collect(self) -> Iterable[Any]:
-        """All families with the samples of now, for the registry."""
+        """Yield all families with their present samples, for the registry."""
         made = {
             figure: _KINDS[kind](name, text, labels=["feed", *labels])
             for figure, (kind, name, labels, text) in _FAMILIES.items()
@@ -114,7 +114,7 @@ class MetricFamilies(Collector):
 
 
 def _gauges(progress: FeedProgress) -> Iterator[tuple[Any, ...]]:
-    """The figures of now: name, labels, value."""
+    """Yield the present figures: name, labels, value."""
     if progress.offset is not None:
         yield "version", progress.offset.version
     yield "lag_versions", progress.lag_versions()

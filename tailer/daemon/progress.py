@@ -1,4 +1,4 @@
-"""Log lines that tell what feeds have delivered and how far they are behind."""
+"""Log lines that report what feeds have delivered and how far they are behind."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tailer.feed.progress import FeedProgress
 
 __all__ = ["FEEDS_MAX", "Progress"]
 
-#: So many feeds have a line of their own each time; the others share one.
+#: At most this many feeds get their own line each time; the others share one.
 FEEDS_MAX = 20
-#: What a feed does while it is behind and on its way. Of others another line has said why.
+#: States of a feed that is behind and catching up. For other states, another line gives the reason.
 _ON_ITS_WAY = ("snapshot", "following")
 
 
 @dataclass(slots=True)
 class _Known:
-    """A feed's counts, as they were told last."""
+    """A feed's counts at the last report."""
 
     progress: FeedProgress
     events: int = 0
@@ -26,7 +26,7 @@ class _Known:
 
 
 class Progress:
-    """Tells what was delivered since it was asked last, and at the end what was in all."""
+    """Reports what was delivered since the last report, and the totals at the end."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -35,7 +35,7 @@ class Progress:
         self._feeds: set[str] = set()
 
     def report(self, feeds: Mapping[str, FeedProgress], seconds: float) -> None:
-        """A line for each feed that delivered something in these ``seconds``, or is behind."""
+        """Log a line for each feed that delivered something in these ``seconds``, or is behind."""
         told = []
         for name, progress in sorted(feeds.items()):
             events, versions = self._since(name, progress)
@@ -59,12 +59,12 @@ class Progress:
             )  # fmt: skip
 
     def gone(self, name: str, progress: FeedProgress) -> None:
-        """A feed is no more; what it has delivered counts."""
+        """Note that a feed no longer exists; what it has delivered still counts."""
         self._since(name, progress)
         self._known.pop(name, None)
 
     def end(self, feeds: Mapping[str, FeedProgress], why: str) -> None:
-        """The one line at the end of the process."""
+        """Log the last line of the process, with the totals."""
         for name, progress in feeds.items():
             self._since(name, progress)
         found = list(feeds.values())
@@ -76,8 +76,8 @@ class Progress:
         )  # fmt: skip
 
     def _since(self, name: str, progress: FeedProgress) -> tuple[int, int]:
-        """The events and whole versions since the last time. A feed that was restarted counts from
-        the beginning."""
+        """Return the events and whole versions since the last report. A restarted feed counts from
+        zero."""
         known = self._known.get(name)
         if known is None or known.progress is not progress:
             known = self._known[name] = _Known(progress)

@@ -13,16 +13,17 @@ __all__ = ["FeedChanges", "feed_changes"]
 
 @dataclass(frozen=True, slots=True)
 class FeedChanges:
-    """Names of feeds that end, and the feeds that start then; a feed that changed does both.
+    """Names of the feeds to end, and the feeds to start after that; a changed feed is in both.
 
-    Feeds that a changed pattern has found end, too: discovery starts those that are found again.
+    The feeds that a changed pattern has found end too: discovery starts those that it finds again.
     """
 
     ended: tuple[str, ...]
     started: Mapping[str, FeedConfig]
 
     def summary(self, found: Sequence[str]) -> dict[str, list[str]]:
-        """Each feed under ``started``, ``stopped`` or ``restarted``; ``found`` were discovered."""
+        """Return each feed under ``started``, ``stopped`` or ``restarted``; ``found`` were
+        discovered."""
         started = [*self.started, *found]
         return {
             "started": [name for name in started if name not in self.ended],
@@ -34,9 +35,10 @@ class FeedChanges:
 def feed_changes(
     running: Mapping[str, FeedConfig], old: Mapping[str, FeedConfig], new: Mapping[str, FeedConfig]
 ) -> FeedChanges:
-    """The way from the ``running`` feeds of the configuration ``old`` to those of ``new``.
+    """Return the changes from the ``running`` feeds of the configuration ``old`` to those of
+    ``new``.
 
-    Feeds that a pattern has found run as ``PATTERN/TABLE``; what is equal in both is left alone.
+    Feeds that a pattern has found run as ``PATTERN/TABLE``; what is equal in both is unchanged.
     """
     tables = {name: feed for name, feed in new.items() if not is_pattern(feed.table)}
     patterns = {n for n, f in old.items() if is_pattern(f.table) and new.get(n) != f}

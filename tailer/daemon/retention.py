@@ -1,10 +1,9 @@
-"""How much is unread, and how long it will still be there (rules of cleanup and VACUUM).
+"""How much is unread, and how long it will be available (rules of cleanup and VACUUM).
 
 The log: a commit may be deleted once it is older than ``delta.logRetentionDuration`` and a newer
-checkpoint stands in for it, unless ``delta.enableExpiredLogCleanup`` is false. The data: VACUUM
-may delete a file ``delta.deletedFileRetentionDuration`` after a commit removed it, so what counts
-are the removals in the versions that are not read yet; a change data file has no tombstone and
-goes by its own age.
+checkpoint replaces it, unless ``delta.enableExpiredLogCleanup`` is false. The data: VACUUM may
+delete a file ``delta.deletedFileRetentionDuration`` after a commit removed it, so the removals in
+the unread versions count. A change data file has no tombstone: its own age counts.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tailer.log.table import TableLog, versions_of
 
 __all__ = ["Outlook", "interval_seconds"]
 
-#: So many commits are looked at in one go; the next look goes on behind them.
+#: The number of commits to examine in one pass; the next pass continues after them.
 LOOK_COMMITS_MAX = 200
 _DAY = 86_400.0
 _UNITS = {
@@ -32,9 +31,9 @@ _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-z]+?)s?(?=\s|$|\d)")
 
 
 def interval_seconds(text: str | None, default: float) -> float:
-    """Seconds of an interval as table properties have it: ``interval 30 days 12 hours``.
+    """Return the seconds of a table property's interval, such as ``interval 30 days 12 hours``.
 
-    ``default`` where there is none, or none that can be understood.
+    Returns ``default`` for a missing or invalid interval.
     """
     rest = (text or "").strip().lower().removeprefix("interval")
     seconds, at = 0.0, 0
@@ -48,8 +47,8 @@ def interval_seconds(text: str | None, default: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """One unread commit: times in epoch seconds; ``threatened_s`` is from when on its removals
-    and change data count their age, None if it has neither."""
+    """One unread commit: times in epoch seconds; ``threatened_s`` is the time from which the age of
+    its removals and change data counts, None if it has neither."""
 
     size: int
     committed_s: float
@@ -57,7 +56,7 @@ class _Unread:
 
 
 class Outlook:
-    """Looks, now and then, at what a feed has not read."""
+    """Checks, now and then, what a feed has not read yet."""
 
     def __init__(self, log: TableLog, progress: FeedProgress) -> None:
         self.log = log
@@ -66,11 +65,11 @@ class Outlook:
         self._state: tuple[int, TableState] | None = None
 
     async def look(self) -> None:
-        """Bring the progress up to date. Raises what the log raises."""
+        """Update the progress. Raises what the log raises."""
         at = self.progress.offset
         if at is None:
             return
-        first = at.version + at.snapshot  # of a snapshot's version only the files are wanted
+        first = at.version + at.snapshot  # of a snapshot's version, only the files are needed
         files = await self.log.files(f"{max(0, first):020d}")
         newest = max(versions_of(files), default=-1)
         self._seen = {v: seen for v, seen in self._seen.items() if v >= first}
@@ -86,7 +85,7 @@ class Outlook:
             try:
                 self._seen[version] = _unread(await self.log.commit(version, state, None))
             except FileNotFoundError:
-                continue  # it has just been cleaned up; following it will say so
+                continue  # it has just been cleaned up; following the log will report it
         self._judge(files, state)
 
     def _judge(self, files: list[LogFile], state: TableState) -> None:

@@ -1,8 +1,8 @@
 """Many feeds in one process, with their metrics, health and control over HTTP.
 
 Feeds are independent: one that ends with an error leaves the others running. The daemon ends when
-every feed has failed, or on SIGINT and SIGTERM, when each has finished its batch in hand. SIGHUP
-has it read its configuration again.
+every feed has failed, or on SIGINT and SIGTERM, when each has finished its current batch. On
+SIGHUP it reads its configuration again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_l
 async def run_daemon(config: Config) -> int:
     """Run all feeds of a configuration; returns the exit status.
 
-    0 after a signal, 1 if a feed has failed, 2 if all that failed did for their configuration.
+    0 after a signal, 1 if a feed has failed, 2 if every failure is an error in the configuration.
     """
     from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
@@ -95,7 +95,7 @@ async def _serving(config: Config, registry: Any, supervisor: Supervisor) -> Asy
 
 
 async def feed_configs(config: Config) -> dict[str, FeedConfig]:
-    """All feeds of a configuration by name, those of its patterns as they are found now."""
+    """Return all feeds of a configuration by name; patterns give the feeds that they find now."""
     found: dict[str, FeedConfig] = {}
     for name, feed in config.feeds.items():
         if is_pattern(feed.table):
@@ -115,7 +115,7 @@ async def check_feeds(config: Config) -> int:
     check_targets(config)
     for feed in config.feeds.values():
         if not is_pattern(feed.table):
-            assemble(config, feed)  # what is wrong with the file itself comes first
+            assemble(config, feed)  # errors in the file itself come first
     for name, feed in (await feed_configs(config)).items():
         try:
             print(f"{name}: ok, {await _check_feed(config, feed)}")
@@ -128,7 +128,7 @@ async def check_feeds(config: Config) -> int:
 
 
 async def _check_feed(config: Config, feed: FeedConfig) -> str:
-    """Where a feed would start. Raises what keeps it from that."""
+    """Return where a feed would start. Raises the error that prevents a start."""
     log = table_log(config, feed)
     try:
         state = (await log.snapshot()).state
@@ -153,15 +153,15 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
 
 
 async def _check_delivery(name: str, branch: str, sink: Sink, offsets: OffsetStore) -> None:
-    """Raise what a start would of a sink whose records are not to be as they were."""
+    """Raise the error of a start if the form of a sink's records must not change."""
     kept = (await offsets.load_orders()).get("delivery") or {}
     delivery_of(sink, name, kept.get(branch) if branch else kept, await offsets.load())
 
 
 async def _saved(name: str, sink: Sink, offsets: OffsetStore) -> tuple[Offset | None, str]:
-    """The offset that a feed's sink or its store has, and who runs the feed, for people to read.
+    """Return the offset that a feed's sink or its store has, and who runs the feed, as text.
 
-    Opening a sink is its owner's alone: it would fence a daemon that runs. Looking at it is not.
+    Only the owner may open a sink: opening it would fence a running daemon. Reading it does not.
     """
     if isinstance(sink, Looks):
         return await sink.look(name) or await offsets.load(), ""
@@ -178,7 +178,7 @@ async def _saved(name: str, sink: Sink, offsets: OffsetStore) -> tuple[Offset | 
 
 
 def _check_key(config: Config, feed: FeedConfig, branch: str, sink: Sink, names: list[str]) -> None:
-    """Refuse a sink's key columns that it does not get from the table as it is now."""
+    """Refuse a sink's key columns that it does not get from the table's present schema."""
     place = f"{config.path}: feeds.{feed.name}.{f'sinks.{branch}' if branch else 'sink'}.key"
     known = feed.options.selection.columns or names
     for name in sink_traits(sink).key_columns:

@@ -28,7 +28,10 @@ Event = Literal[
     "held_up", "failed", "finished",  # how an attempt ended by itself
 ]  # fmt: skip
 
-#: Which events lead from a state to another one. Any other event changes nothing: an order that
+#: Which events lead from a state to another one. Any other event changes nothing. An order during
+#: a failing attempt is carried out. Entering ``running``, also from ``running``, the feed starts
+#: from its saved offset. A paused feed is still owned by this process; a stopped or failed feed can
+#: be taken by another process.
 #: comes while an attempt fails is carried out. Into ``running`` the feed starts from its saved
 #: offset, also out of ``running``. Paused, a feed stays this process's own; stopped or failed,
 #: another process may take it.
@@ -45,10 +48,10 @@ _NEXT: dict[State, dict[Event, State]] = {
     "ended": {},
 }  # fmt: skip
 
-#: How often a standby looks whether it still is one, for its state to be shown.
+#: How often a standby checks whether it still is one, so that its state is shown.
 _STANDBY_LOOK_S = 0.2
 _RATE_S = 1.0
-#: So many things that hold up a feed are known to be told already.
+#: The number of causes of delay that are remembered as logged.
 _TOLD_MAX = 100
 
 
@@ -56,9 +59,9 @@ _TOLD_MAX = 100
 class FeedStatus:
     """What a feed is doing; JSON by :meth:`to_json`.
 
-    Times are in seconds, ``offset`` the saved one; ``seconds_to_loss`` None: nothing unread may be
-    removed. ``lease`` is held, waiting (for the process named in ``owner``) or none; ``orders``
-    what its operator wants of it (:meth:`tailer.feed.orders.Orders.to_json`).
+    Times are in seconds, ``offset`` is the saved one; ``seconds_to_loss`` None: nothing unread may
+    be removed. ``lease`` is held, waiting (for the process named in ``owner``) or none; ``orders``
+    are its operator's orders (:meth:`tailer.feed.orders.Orders.to_json`).
     """
 
     name: str
@@ -79,7 +82,7 @@ class FeedStatus:
     orders: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return asdict(self)
 
 
@@ -90,7 +93,7 @@ def _bug(e: Exception) -> TailerError:
 
 
 class Runner:
-    """Runs one feed, and does with it what its operator wants."""
+    """Runs one feed, and carries out its operator's orders."""
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class Runner:
         self._told_at = 0
         self.state: State = "paused" if paused else "running"
         self._changed = anyio.Event()
-        self._resumed = False  # by an order that the kept ones must not undo
+        self._resumed = False  # by an order that the saved ones must not undo
         self._ended = anyio.Event()
         self._scope: anyio.CancelScope | None = None
         self._rate = (0.0, 0, 0.0)
@@ -122,7 +125,8 @@ class Runner:
     # Its life
 
     async def run(self) -> None:
-        """Until :meth:`end`. Errors of the feed are kept and logged; bugs too, with traceback."""
+        """Run until :meth:`end`. Errors of the feed are kept and logged; bugs too, with
+        traceback."""
         try:
             while self.state != "ended":
                 changed = self._changed
@@ -137,13 +141,13 @@ class Runner:
                 with anyio.CancelScope(shield=True):
                     await self._give_up()
                     await self.feed.log.store.aclose()
-            except (TailerError, OSError) as e:  # nobody waits for it, and other feeds go on
+            except (TailerError, OSError) as e:  # nothing awaits it, and other feeds continue
                 self.log(logging.WARNING, "ended", f"was not given up in order: {e}")
             finally:
                 self._ended.set()
 
     def transition(self, event: Event) -> None:
-        """Go to the state that an event leads to, and end the attempt under way."""
+        """Enter the state that an event leads to, and end the current attempt."""
         following = _NEXT[self.state].get(event)
         if following is None:
             return
@@ -154,7 +158,7 @@ class Runner:
             self._scope.cancel()
 
     async def _attempt(self) -> Event | None:
-        """Run the feed once; how that ended, None if an order has ended it."""
+        """Run the feed once. Return how it ended, None if an order has ended it."""
         try:
             with anyio.CancelScope() as self._scope:
                 return await self._follow()
@@ -182,7 +186,7 @@ class Runner:
             self.log(logging.ERROR, "failed", f"stopped: {e}", family=e.family)
             return "failed"
         except Exception as e:  # noqa: BLE001  # logged with its traceback
-            # A bug. Its feed goes no further, and the others need not stop for it.
+            # A bug. Its feed ends, but the others need not stop because of it.
             self.error = _bug(e)
             feed.progress.failed(self.error)
             more: dict[str, Any] = {"family": self.error.family, "exc_info": e}
@@ -191,7 +195,7 @@ class Runner:
         return "finished"  # it had a last version
 
     def _tell_retry(self, error: TailerError) -> None:
-        """Log what a feed is held up by, each thing once until the feed has got on."""
+        """Log what delays a feed, each cause once until the feed has made progress."""
         told, delivered = str(error), self.feed.progress.versions_delivered
         if delivered != self._told_at or len(self._told) >= _TOLD_MAX:
             self._told_at = delivered
@@ -201,7 +205,7 @@ class Runner:
             self.log(logging.WARNING, "retrying", f"tries again: {error}", family=error.family)
 
     async def _take(self) -> None:
-        """Become the feed's owner and take up its orders; tried again while that may heal."""
+        """Become the feed's owner and load its orders; tried again while the error is temporary."""
         backoff = self.feed.options.retry.backoff(self.feed.jitter)
         while True:
             try:
@@ -238,7 +242,7 @@ class Runner:
         self.feed.progress.lease_held = True
 
     async def _recall(self) -> None:
-        """Take up what was ordered before this process had the feed, and keep what was since."""
+        """Load the orders given before this process had the feed, and save those given since."""
         orders = self.feed.orders
         kept = await self._offsets.load_orders()
         orders.recall(kept)
@@ -251,7 +255,7 @@ class Runner:
             await self._offsets.save_orders(orders.kept())
 
     async def _rest(self) -> None:
-        """Paused it keeps the feed from others; stopped or failed it does not."""
+        """Note the state of rest. Release the feed for other processes, unless it is paused."""
         if self.state in ("paused", "stopped", "failed"):
             self.feed.progress.state = self.state
         if self.state != "paused":
@@ -265,27 +269,27 @@ class Runner:
         self.feed.progress.lease_held = False
 
     def log(self, level: int, event: str, text: str, **more: Any) -> None:
-        """A line about this feed: its name, what happened, and the rest as fields."""
+        """Log a line about this feed: its name, what happened, and the rest as fields."""
         exc_info = more.pop("exc_info", None)
         fields = {"feed": self.feed.name, "event": event, **more}
         self.logger.log(level, "feed %s %s", self.feed.name, text, extra=fields, exc_info=exc_info)
 
-    # What its operator wants
+    # What its operator orders
 
-    # All but a stop is kept beside the offset, so that a restart or a standby goes by it too. Where
-    # that fails a TransientError says so, and the order lasts as long as the process.
+    # All orders but a stop are saved with the offset, so that they hold after a restart and for a
+    # standby. If saving fails, a TransientError is raised, and the order ends with the process.
 
     async def _keep(self) -> None:
         await self._offsets.save_orders(self.feed.orders.kept())
 
     async def pause(self) -> None:
-        """Finish the batch in hand and wait; the feed stays this process's own."""
+        """Finish the current batch and wait; this process still owns the feed."""
         self.feed.orders.paused = True
         self.transition("pause")
         await self._keep()
 
     async def resume(self) -> None:
-        """Go on from the saved offset; a schema that it was paused or failed for is accepted."""
+        """Continue from the saved offset; accept a schema that it was paused or failed for."""
         self.feed.orders.paused = False
         self._resumed = not self._offsets.held and self.state != "running"
         if isinstance(self.error, FeedPaused):
@@ -298,13 +302,13 @@ class Runner:
         await self._keep()
 
     def stop(self) -> None:
-        """Finish the batch in hand, and leave the feed to whoever wants it."""
+        """Finish the current batch, and release the feed so that another process can take it."""
         self.transition("stop")
 
     async def skip_version(self, version: int) -> None:
-        """Pass over a version that is not delivered whole, and go on; its record says so.
+        """Skip a version that is not completely delivered, and continue; its notice says so.
 
-        Raises :class:`ConfigError` for one that was delivered, or is far from coming.
+        Raises :class:`ConfigError` for a version that was delivered, or is far in the future.
         """
         self.feed.orders.check_skip(version, await self._place(), self.feed.progress.newest_known)
         self.feed.orders.skips.add(version)
@@ -312,29 +316,29 @@ class Runner:
         await self._keep()
 
     async def unskip_version(self, version: int) -> None:
-        """Deliver a version after all that was to be skipped, while it is not passed.
+        """Deliver a version after all that was to be skipped, unless it is passed already.
 
-        Raises :class:`ConfigError` for one that is not to be skipped, or no longer.
+        Raises :class:`ConfigError` for a version without an order to skip it.
         """
         self.feed.orders.take_back_skip(version)
         self.transition("change")  # it may be on its way to the sink as skipped
         await self._keep()
 
     async def _place(self) -> Offset | None:
-        """Where the feed is, also if it has not begun in this process; None if nobody knows."""
+        """Return where the feed is, even if it has not started in this process; None if unknown."""
         try:
             return self.feed.progress.offset or await self._offsets.load()
         except TailerError:
             return None
 
     async def resnapshot(self, where: Where | None = None) -> None:
-        """Read the table once more while the changes go on."""
+        """Read the table once more while changes continue."""
         self.feed.orders.resnapshots.append(ResnapshotRequest(where))
         self.transition("change")
         await self._keep()
 
     async def end(self) -> None:
-        """End it for good; returns when the batch in hand is written and the feed given up."""
+        """End it for good; return when the current batch is written and the feed is released."""
         self.transition("end")
         await self._ended.wait()
 
@@ -347,7 +351,7 @@ class Runner:
 
     @property
     def ready(self) -> bool:
-        """Following, its last attempt not failed; or resting because it is to."""
+        """Return whether it is paused, stopped or in standby, or runs without an error."""
         if self.state in ("paused", "stopped"):
             return True
         return self.feed.progress.state == "standby" or (
@@ -356,17 +360,17 @@ class Runner:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended with an error and waits for somebody."""
+        """Return whether it ended with an error and waits for its operator."""
         return self.state == "failed"
 
     @property
     def last_error(self) -> str | None:
-        """The error that it failed or is paused with, or that it is trying to overcome."""
+        """Return the error that it failed or is paused with, or that it retries after."""
         error = self.error or self.feed.progress.error
         return None if error is None else str(error)
 
     def status(self, now: float) -> FeedStatus:
-        """The feed's status; ``now`` is any steady clock's, in seconds."""
+        """Return the feed's status; ``now`` is any steady clock's, in seconds."""
         progress = self.feed.progress
         since, events, rate = self._rate
         if now - since >= _RATE_S:

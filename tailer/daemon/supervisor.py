@@ -1,4 +1,4 @@
-"""The supervisor: all feeds of a configuration, and what can be done with them while they run."""
+"""The supervisor: all feeds of a configuration, and the actions on them while they run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tailer.store.traffic import Traffic
 
 __all__ = ["Supervisor"]
 
-#: How often to look whether progress is to be told now, where it is not.
+#: While progress reports are off: how often to check whether a reload has switched them on.
 _UNTOLD_LOOK_S = 60.0
 
 
 class Supervisor:
-    """Runs feeds, picks up and drops those of patterns, and follows its operator's orders.
+    """Runs feeds, starts and ends those of patterns, and follows its operator's orders.
 
-    ``load`` reads the configuration anew; feeds whose part of it did not change are left alone.
+    ``load`` reads the configuration again; feeds with an unchanged configuration are left alone.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Supervisor:
     # Its life
 
     async def run(self) -> None:
-        """Run until cancelled, or until every feed has failed and none can come."""
+        """Run until cancelled, or until every feed has failed and no new one is possible."""
         async with anyio.create_task_group() as self._tasks:
             for name, runner in self._tables.items():
                 self._start(name, self.config.feeds[name], runner)
@@ -112,7 +112,7 @@ class Supervisor:
                 self.refused(e)
 
     async def _discover_all(self) -> list[str]:
-        """Follow the tables that patterns find now; returns the feeds that were started."""
+        """Follow the tables that patterns find now; return the feeds that were started."""
         started: list[str] = []
         for feed in list(self.config.feeds.values()):
             if is_pattern(feed.table):
@@ -160,11 +160,11 @@ class Supervisor:
         return {name: runner.feed.progress for name, runner in self._runners.items()}
 
     def say_end(self, why: str) -> None:
-        """Log what was delivered in all, once, when the process ends."""
+        """Log the totals once, when the process ends."""
         self._progress.end(self._feeds_progress(), why)
 
     async def measure(self) -> None:
-        """Look at what is unread, for every feed that is behind."""
+        """Examine what is unread, for every feed that is behind."""
         for runner in list(self._runners.values()):
             progress = runner.feed.progress
             if progress.state in ("following", "standby") and not progress.lag_versions():
@@ -176,15 +176,15 @@ class Supervisor:
             except Exception as e:  # noqa: BLE001  # a bug in figures need not stop the feeds
                 runner.log(logging.ERROR, "measure", f"can't be measured: {e}", exc_info=e)
 
-    # What can be done
+    # Actions
 
     def status(self) -> list[FeedStatus]:
-        """Every feed's status, by name."""
+        """Return every feed's status, by name."""
         now = anyio.current_time()
         return [runner.status(now) for _, runner in sorted(self._runners.items())]
 
     def unready(self) -> dict[str, str]:
-        """The feeds that are not ready, and why."""
+        """Return the feeds that are not ready, and why."""
         return {
             name: runner.last_error or runner.feed.progress.state
             for name, runner in self._runners.items()
@@ -192,16 +192,16 @@ class Supervisor:
         }
 
     def failures(self) -> dict[str, str]:
-        """The feeds that have failed, and why."""
+        """Return the feeds that have failed, and why."""
         return {n: str(r.last_error) for n, r in self._runners.items() if r.failed}
 
     def misconfigured(self) -> bool:
-        """Whether it is for the configuration alone that feeds have failed."""
+        """Return whether every failed feed failed because of its configuration."""
         errors = [runner.error for runner in self._runners.values() if runner.failed]
         return bool(errors) and all(isinstance(error, ConfigError) for error in errors)
 
     def runner(self, feed: str) -> Runner:
-        """One feed. Raises KeyError if there is none of that name."""
+        """Return one feed. Raises KeyError if no feed has that name."""
         return self._runners[feed]
 
     async def pause(self, feed: str) -> None:
@@ -244,19 +244,19 @@ class Supervisor:
         await runner.resnapshot(parsed)
 
     def refused(self, error: TailerError) -> None:
-        """Say that a new configuration was not taken."""
+        """Log that a new configuration was refused."""
         self._logger.error("configuration not taken: %s", error, extra={"event": "reload"})
 
     async def hangup(self) -> None:
-        """What SIGHUP asks for: :meth:`reload`. One with a mistake leaves all as it is."""
+        """Handle SIGHUP: :meth:`reload`. A configuration with a mistake changes nothing."""
         try:
             await self.reload()
         except TailerError as e:
             self.refused(e)
 
     def _as_started(self, config: Config) -> Config:
-        """A new configuration, but for what a running process can't change: with another state
-        folder its feeds would not know where they were."""
+        """Return a new configuration, with what a running process can't change restored: with
+        another state folder, its feeds would lose their offsets."""
         kept = {key: getattr(self.config, key) for key in ("http", "state", "token")}
         for key, value in kept.items():
             if getattr(config, key) != value:
@@ -272,11 +272,11 @@ class Supervisor:
             await runner.reopen()
 
     async def reload(self) -> dict[str, list[str]]:
-        """Read the configuration again: start what is new, end what is gone, restart what changed.
+        """Read the configuration again: start new feeds, end removed ones, restart changed ones.
 
         Returns the names under ``started``, ``stopped`` and ``restarted``. A configuration with a
         mistake changes nothing and raises :class:`ConfigError`. The address, the state and the
-        token are those of the start. Whatever the file says, sinks reopen files that were rotated.
+        token cannot be changed by a reload. Sinks always reopen files that were rotated.
         """
         await self.reopen()
         async with self._change:
@@ -284,10 +284,10 @@ class Supervisor:
             changes = feed_changes(self._configs, self.config.feeds, config.feeds)
             for feed in config.feeds.values():
                 if not is_pattern(feed.table):
-                    assemble(config, feed)  # a mistake in any of them, and nothing is touched
+                    assemble(config, feed)  # a mistake in any of them changes nothing
             check_targets(config)
             self.config = config
-            async with anyio.create_task_group() as ends:  # each finishes its batch in hand
+            async with anyio.create_task_group() as ends:  # each finishes its current batch
                 for name in changes.ended:
                     ends.start_soon(self._end, name)
             for name, feed in changes.started.items():

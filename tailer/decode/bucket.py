@@ -1,8 +1,8 @@
 """One comparison divided among several tasks: each finds the changes of one bucket of rows.
 
-A row's bucket is a hash of its values that the engine makes, so equal rows are in one bucket.
-What is decided for a version as a whole (whether row ids hold, whether rows can be compared at all)
-every task decides by itself, on all of the files, with the same result.
+A row's bucket is a hash of its values that the engine computes, so equal rows are in one bucket.
+Decisions about a version as a whole (whether row ids are valid, whether rows can be compared at
+all) are made by every task, on all of the files, with the same result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Bucket:
 
 
 def engine_version() -> str:
-    """The engine's version: two of one version hash alike."""
+    """Return the engine's version: two engines of one version hash alike."""
     import duckdb
 
     return str(duckdb.__version__)

@@ -13,11 +13,11 @@ __all__ = ["ByteRange"]
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The half-open range of a file's bytes whose rows are meant.
+    """A half-open range of a file's bytes, which stands for the rows in it.
 
-    These are the row groups whose middle lies in it. An ``exact`` range also divides a row group,
-    as if all rows were of one size: what lies before it in the same group is decoded in vain, but
-    a file is mostly a single one. Ranges that meet at an edge have each row once either way.
+    These are the row groups whose middle lies in the range. An ``exact`` range also divides a row
+    group, as if all rows had the same size: rows before it in the same group are decoded in vain,
+    but most files have only one row group. Either way, adjacent ranges have each row exactly once.
     """
 
     first: int
@@ -25,15 +25,15 @@ class ByteRange:
     exact: bool = False
 
     def holds(self, first: int, rows: int, total: int, size: int) -> bool:
-        """Whether a row group of so many ``rows``, from ``first`` on, is of this range.
+        """Return whether a row group with ``rows`` rows, from row ``first`` on, is in this range.
 
-        ``total`` and ``size`` are the file's rows and bytes. It is told by the rows: what a
-        damaged footer says of columns can end the whole process.
+        ``total`` and ``size`` are the file's rows and bytes. Rows are used because reading a
+        damaged footer's column data can crash the whole process.
         """
         return self.exact or self.first <= size * (2 * first + rows) // (2 * total) < self.end
 
     def narrowed(self, selection: RowSelection, total: int, size: int) -> RowSelection:
-        """The selected rows that are of this range."""
+        """Return the selected rows that are in this range."""
         if not self.exact:
             return selection
         low, high = (min(total, total * edge // max(1, size)) for edge in (self.first, self.end))

@@ -1,8 +1,8 @@
-"""Old dates: from the hybrid Julian calendar of some writers to the one calendar of the protocol.
+"""Old dates: conversion from the hybrid Julian calendar of some writers to the protocol's calendar.
 
 Before version 3.0 (3.1 for INT96), and later in its legacy mode, Spark wrote dates before
-1582-10-15 by the Julian calendar. Such a file says so in its own metadata. The same year, month
-and day is another number of days in the proleptic Gregorian calendar that Delta's types mean.
+1582-10-15 in the Julian calendar. Such a file says so in its own metadata. The same year, month
+and day is another number of days in the proleptic Gregorian calendar that Delta's types use.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ __all__ = ["Calendar", "calendar_of"]
 _DAY_US = 86_400_000_000
 #: 1582-10-15, where the two calendars meet, in days since 1970.
 _CUTOVER_DAY = -141_427
-#: 1900-01-01. Before it, the offsets of time zones were their cities' own mean times, and Java's
-#: two libraries do not agree on them.
+#: 1900-01-01. Before it, the offsets of time zones were the local mean times of cities, and
+#: Java's two libraries do not agree on them.
 _ZONES_AGREE_DAY = -25_567
 
 
 def _julian_day(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 of a date of the Julian calendar."""
+    """Return the days since 1970-01-01 of a date of the Julian calendar."""
     a = (14 - month) // 12
     y, m = year + 4800 - a, month + 12 * a - 3
     return day + (153 * m + 2) // 5 + 365 * y + y // 4 - 32_083 - 2_440_588
 
 
 def _shifts() -> list[tuple[int, int]]:
-    """(first day, days to add), oldest first: one more step wherever only the Julian calendar
-    has a 29th of February."""
+    """Return (first day, days to add), oldest first: one more step wherever only the Julian
+    calendar has a 29th of February."""
     centuries = [y for y in range(100, 1600, 100) if y % 400]
     starts = [_julian_day(1, 1, 1), *(_julian_day(y, 3, 1) for y in centuries)]
     return [(start, 2 - i) for i, start in enumerate(starts)]
@@ -44,10 +44,10 @@ _SHIFTS = _shifts()
 
 
 class Calendar:
-    """How the dates and timestamps of one file are to be read.
+    """How to read the dates and timestamps of one file.
 
-    ``legacy_dates`` is for DATE and for timestamps in INT64, ``legacy_int96`` for those in INT96;
-    ``zone`` the time zone that the writer was in.
+    ``legacy_dates`` applies to DATE and to timestamps in INT64, ``legacy_int96`` to those in INT96;
+    ``zone`` is the time zone of the writer.
     """
 
     def __init__(self, *, legacy_dates: bool, legacy_int96: bool, zone: str) -> None:
@@ -56,9 +56,10 @@ class Calendar:
         self.zone = zone
 
     def rebased(self, array: pa.Array, *, int96: bool) -> pa.Array:
-        """A date or timestamp array in the proleptic Gregorian calendar; times in microseconds.
+        """Convert a date or timestamp array to the proleptic Gregorian calendar; times in
+        microseconds.
 
-        Raises :class:`CorruptRow` for a timestamp before 1900 of a writer that was not in UTC.
+        Raises :class:`CorruptRow` for a timestamp before 1900 from a writer that was not in UTC.
         """
         legacy = self.legacy_int96 if int96 else self.legacy_dates
         dates = pa.types.is_date32(array.type)
@@ -94,7 +95,7 @@ def _days_to_add(numbers: pa.Int64Array, unit: int) -> pa.Int64Array:
 
 
 def calendar_of(metadata: Mapping[bytes, bytes] | None) -> Calendar | None:
-    """The calendar of a file by its key-value metadata; None where there is nothing to change."""
+    """Return a file's calendar from its key-value metadata; None if nothing needs conversion."""
     found = metadata or {}
     version = found.get(b"org.apache.spark.version")
     if version is None:

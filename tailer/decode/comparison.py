@@ -1,4 +1,4 @@
-"""The two sides of a rewrite, and their rows as the engine gets them."""
+"""The two sides of a rewrite, and their rows in the form that the engine takes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Positions: TypeAlias = Mapping[int, BitMap64]
 _POSITION_BITS = 40
 _POSITION_MASK = (1 << _POSITION_BITS) - 1
 
-#: So many rows tell which file is the rewrite of which.
+#: The number of rows that show which file is the rewrite of which.
 _HEAD_ROWS = 64
 
 _NO_PAIRS: Mapping[int, int] = MappingProxyType({})
@@ -41,10 +41,10 @@ _NO_PAIRS: Mapping[int, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The files that leave and those that come, to be compared in the schema ``after``, whichever
-    schema their rows are written out in.
+    """The files that leave and those that come, to be compared in the schema ``after``,
+    independent of the schema of the output.
 
-    ``decode`` are the options of the output. ``only`` and ``columns`` restrict a second look to
+    ``decode`` are the options of the output. ``only`` and ``columns`` restrict a second pass to
     some rows and columns; None: all.
     """
 
@@ -60,11 +60,11 @@ class Comparison:
     def restricted(
         self, only: tuple[Positions, Positions], columns: tuple[str, ...] | None = None
     ) -> Comparison:
-        """The same files with only these rows and columns."""
+        """Return a comparison of the same files with only these rows and columns."""
         return replace(self, only=only, columns=columns)
 
     def reusable(self) -> tuple[bool, bool]:
-        """Of each side, whether rows decoded here are also those of the output."""
+        """Return, for each side, whether rows decoded here can be reused for the output."""
         if self.decode.columns is not None:
             return False, False
         left, came = (
@@ -74,7 +74,8 @@ class Comparison:
         return left, came
 
     def pairs(self) -> dict[int, int]:
-        """The files that leave and may each have been rewritten as one that comes, by number."""
+        """Return the leaving files that may each have been rewritten as one that comes, by
+        number."""
         if not pairable(self.leaving, self.coming):
             return {}
         left, came = (
@@ -84,7 +85,7 @@ class Comparison:
         return alike(left, came)
 
     def _head(self, side: int, number: int) -> Rows | None:
-        """The first few rows of a file; its bytes are counted when all of it is read."""
+        """Return the first few rows of a file; its bytes are counted when all of it is read."""
         few = replace(self.decode, batch_rows_max=_HEAD_ROWS, on_read=None)
         with closing(self._rows(side, number, few)) as rows:
             return next(rows, None)
@@ -92,10 +93,10 @@ class Comparison:
     def value_rows(
         self, pairs: Mapping[int, int] = _NO_PAIRS, cache: RowCache | None = None
     ) -> RowStream:
-        """The rows of both sides with their references; placed ones where ``pairs`` are read side
-        by side."""
+        """Return the rows of both sides with their references; ``pairs`` are read side by side and
+        give placed rows."""
         data = list(output_schema(self.after, self.columns))[: -len(METADATA_FIELDS)]
-        # Columns go by number: two names of a table may differ by their case alone, or be reserved.
+        # Columns are named by number: two names may differ only in case, or be reserved words.
         numbered = [pa.field(f"c{i}", f.type) for i, f in enumerate(data)]
         schema = pa.schema([*REF_FIELDS, *numbered, *([OTHER_FIELD] if pairs else [])])
 
@@ -118,9 +119,9 @@ class Comparison:
     def decoded(
         self, pairs: Mapping[int, int] = _NO_PAIRS, cache: RowCache | None = None
     ) -> Generator[Decoded, None, None]:
-        """The rows of all files; two at a time where one is the rewrite of the other.
+        """Yield the rows of all files; two files at a time where one is the rewrite of the other.
 
-        Without ``pairs`` all rows go into the cache, else those that differ.
+        Without ``pairs``, all rows go into the cache, otherwise only those that differ.
         """
         for side, number, _ in self._files():
             if side == LEAVING and cache is not None and number in pairs:
@@ -135,7 +136,7 @@ class Comparison:
                     yield Decoded(side, number, rows)
 
     def tracked(self) -> Iterator[tuple[int, pa.Int64Array, pa.RecordBatch]]:
-        """Side, references and tracking columns of all rows."""
+        """Yield side, references and tracking columns of all rows."""
         for side, number, file in self._files():
             source, selection = self.open_file(file)
             with source:
@@ -143,7 +144,7 @@ class Comparison:
                     yield side, file_refs(number, rows.column(0)), rows
 
     def tracked_stream(self) -> RowStream:
-        """As :meth:`tracked`, for the engine."""
+        """Return :meth:`tracked` as a stream for the engine."""
         schema = pa.schema([*REF_FIELDS, *list(TRACKED)[1:]])
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -178,17 +179,18 @@ class Comparison:
 
 
 def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
-    """Variants in the form that equal ones share; those of placed rows were compared already."""
+    """Return the columns with variants in canonical form, where equal variants are identical;
+    placed rows were compared already, so theirs stay unchanged."""
     return columns if side == PLACED else [canonical_variants(c) for c in columns]
 
 
 def file_refs(number: int, positions: pa.Int64Array) -> pa.Int64Array:
-    """The references of rows at these positions of a file."""
+    """Return the references of rows at these positions of a file."""
     return pc.add(positions, pa.scalar(number << _POSITION_BITS, pa.int64()))
 
 
 def refs_by_file(references: BitMap64) -> dict[int, BitMap64]:
-    """References by file: file number -> positions."""
+    """Group references by file: file number -> positions."""
     refs = positions_of(references)
     numbers = pc.shift_right(refs, pa.scalar(_POSITION_BITS, pa.int64()))
     positions = pc.bit_wise_and(refs, pa.scalar(_POSITION_MASK, pa.int64()))

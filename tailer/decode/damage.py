@@ -17,7 +17,7 @@ from tailer.errors import (
 
 __all__ = ["UNREADABLE", "unreadable"]
 
-#: What pyarrow raises where a file is damaged, or where it can't do what it should.
+#: The errors of pyarrow for a damaged file, or for something that it does not support.
 UNREADABLE = (
     pa.ArrowException,
     OSError,
@@ -29,11 +29,11 @@ UNREADABLE = (
 
 
 def unreadable(file: ChangeFile, e: Exception) -> TailerError:
-    """The error for a data file that pyarrow can't read: one of ``UNREADABLE``.
+    """Return the error for a data file that pyarrow can't read: one of ``UNREADABLE``.
 
-    Only where the bytes are shown to be wrong, the file is said to be damaged.
+    The file is called damaged only where its bytes are proved wrong.
     """
-    if may_heal(e):  # a disk that is away is no damage
+    if may_heal(e):  # an unavailable disk is not damage
         return out_of_reach(f"version {file.version}, {file.path}: the file can't be read", e)
     if isinstance(e, OSError) and e.errno is not None:
         return TransientError(

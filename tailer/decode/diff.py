@@ -1,16 +1,17 @@
 """What really changed in a version that rewrites files: the rows that survive a comparison.
 
-A rewritten file holds mostly rows that were there before. Two ways tell them apart:
+A rewritten file holds mostly rows that were there before. There are two ways to find the others:
 
 * **Row ids** (:func:`by_row_ids`): a row whose id and row commit version both leave and come was
-  only copied; one whose commit version differs was updated. Only the two tracking columns are read.
+  only copied; a row with another commit version was updated. Only the two tracking columns are
+  read.
 * **Cancel-out** (:func:`by_value`): rows that leave and rows that come are cancelled as multisets,
-  over all columns. NaN equals NaN, -0.0 equals 0.0, null equals null, maps have no order. What is
-  compared is 128 bits of hash, or values where hashes would not tell all of them apart.
+  over all columns. NaN equals NaN, -0.0 equals 0.0, null equals null, maps have no order. Rows are
+  compared by 128 bits of hash, or by values where hashes would not distinguish all of them.
 
-Either way the result is a set of row positions for each file, so the changed rows are then decoded
-as any others are; there is no second decoder. Among equal rows the one in the lowest file and
-position stays, so that the result is the same on every run.
+Both ways give a set of row positions for each file, so the changed rows are then decoded like any
+other rows; there is no second decoder. Among equal rows, the one in the lowest file and position is
+kept, so that every run gives the same result.
 
 The engine (:mod:`tailer.decode.engine`) groups out of core, so memory stays bounded whatever the
 size of the commit.
@@ -45,8 +46,9 @@ __all__ = ["Difference", "by_row_ids", "by_value"]
 class Difference:
     """The changed rows of each file of the plan, by its number; and which of them are updates.
 
-    ``noops`` counts the rows that were rewritten as updates, with equal values. ``kept_leaving``
-    and ``kept_coming`` hold rows that were decoded on the way, maybe not all and maybe others too.
+    ``noops`` counts the rows that were rewritten as updates with equal values. ``kept_leaving``
+    and ``kept_coming`` hold rows that were decoded on the way; they may lack some changed rows, and
+    may hold other rows too.
     """
 
     leaving: dict[int, BitMap64] = field(default_factory=dict)
@@ -61,11 +63,11 @@ class Difference:
 def by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:
     """Cancel out the rows that leave and the rows that come.
 
-    ``key`` names columns that pair what is left into updates: a bucket then has all rows of its
-    keys. Raises :class:`CorruptRow` where rows that leave can't be read in the later schema.
+    ``key`` names the columns that pair the remaining rows into updates: a bucket then has all rows
+    of its keys. Raises :class:`CorruptRow` if rows that leave can't be read in the later schema.
     """
     options = sides.options
-    # Only of rows that the engine sees can it be said which bucket they are in.
+    # The bucket is known only for rows that the engine sees.
     pairs: Mapping[int, int] = {} if options.bucket else sides.pairs()
     by = [sides.after.schema.names.index(name) for name in key]
     cache = RowCache(options.keep_bytes_max, sides.reusable())
@@ -91,11 +93,11 @@ def by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:
 
 
 def by_row_ids(sides: Comparison) -> Difference | None:
-    """Tell kept, updated, deleted and inserted rows by their ids and commit versions.
+    """Find kept, updated, deleted and inserted rows by their ids and commit versions.
 
-    Updates whose two images are equal are dropped and counted; images that the later schema can't
-    hold are not equal. None if an id is there twice on one side, which no valid writer makes: then
-    only values tell.
+    Updates whose two images are equal are dropped and counted; images that don't fit the later
+    schema are not equal. None if an id occurs twice on one side, which no valid writer produces:
+    then rows must be compared by value.
     """
     changed = _changed_ids(sides)
     if changed is None:
@@ -117,9 +119,9 @@ def by_row_ids(sides: Comparison) -> Difference | None:
 
 
 def _bucket_of(changed: pa.Table, bucket: Bucket | None) -> pa.Table:
-    """The changed rows of one bucket: a range of row ids.
+    """Return the changed rows of one bucket: a range of row ids.
 
-    All have been found before: each bucket must notice ids that are there twice.
+    All changed rows were found before this, because each bucket must detect duplicate ids.
     """
     if bucket is None:
         return changed
@@ -136,7 +138,7 @@ def _changed_ids(sides: Comparison) -> pa.Table | None:
 
 
 def _noops(narrow: Comparison, updated: pa.Table) -> tuple[RowCache, pa.Int64Array]:
-    """The ids of the updated rows whose images are equal, and a cache with rows to be output.
+    """Return the ids of the updated rows whose images are equal, and a cache with output rows.
 
     They are compared in memory where all of them can be kept.
     """
@@ -156,12 +158,12 @@ def _noops(narrow: Comparison, updated: pa.Table) -> tuple[RowCache, pa.Int64Arr
 
 
 def _both(changed: pa.Table) -> pa.Table:
-    """Those that left and came."""
+    """Return the rows that left and came."""
     return changed.filter(pc.and_(changed["left"].is_valid(), changed["came"].is_valid()))
 
 
 def _with_updates(sides: Comparison, changed: pa.Table, updated: pa.Table) -> Comparison:
-    """All changed rows of the files that have updated ones: decoding them costs the same."""
+    """Return all changed rows of the files with updated rows: decoding them costs the same."""
     left, came = (
         {number: every[number] for number in some}
         for every, some in zip(_positions(changed), _positions(updated), strict=True)
@@ -170,7 +172,7 @@ def _with_updates(sides: Comparison, changed: pa.Table, updated: pa.Table) -> Co
 
 
 def _positions(rows: pa.Table) -> tuple[dict[int, BitMap64], dict[int, BitMap64]]:
-    """The positions by file of rows that leave, and of rows that come."""
+    """Return the positions by file of rows that leave, and of rows that come."""
     left, came = (
         refs_by_file(bitmap_of(rows[name].drop_null().combine_chunks()))
         for name in ("left", "came")

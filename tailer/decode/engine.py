@@ -1,4 +1,4 @@
-"""The out-of-core engine behind the comparison of rows: DuckDB, and the few queries it is asked.
+"""The out-of-core engine behind the comparison of rows: DuckDB, and the few queries that it runs.
 
 Rows come in as a stream of Arrow batches and are grouped by value. Memory stays below
 ``memory_bytes_max``; beyond that the engine spills into ``spill_folder``. NaN equals NaN, -0.0
@@ -26,7 +26,7 @@ from tailer.files.spill import SpillFolder
 
 __all__ = ["DiffOptions", "Engine", "Unmatched"]
 
-#: Rows of so many columns are grouped by all their values, and are shown whole.
+#: Rows with up to this many columns are grouped by all their values, and are shown whole.
 COLUMNS_GROUPED_MAX = 200
 
 # The queries of Engine.unmatched. ``names`` are the columns that stand for a row's values
@@ -39,7 +39,7 @@ _UNBALANCED = f"""
         min("#ref") AS low {{hint}}
     FROM {{source}} GROUP BY {{names}} HAVING n <> 2 * n_came
 """
-#: The rows that are a group alone.
+#: The rows that form a group alone.
 _SINGLE = "SELECT low FROM unbalanced WHERE n = 1 AND n_came = {side}"
 _COUNT_SEVERAL = "SELECT count(*) FROM unbalanced WHERE n > 1"
 #: All references of the other groups, by side and in order.
@@ -67,8 +67,8 @@ _DOUBTFUL = 'SELECT "{column}" FROM hashed WHERE p IN (SELECT p FROM doubts) AND
 
 @dataclass(slots=True)
 class Unmatched:
-    """References of rows without a partner, by side; and of rows that are to be looked at once
-    more, all of them together, since some of those without a partner may not be the first ones."""
+    """References of rows without a partner, by side; and of doubtful rows, which must be compared
+    again, all of them together: some rows without a partner may not be the first of their value."""
 
     leaving: BitMap64 = field(default_factory=BitMap64)
     coming: BitMap64 = field(default_factory=BitMap64)
@@ -77,7 +77,7 @@ class Unmatched:
 
 
 class Engine:
-    """The few queries that the comparison is made of, on one private DuckDB instance."""
+    """The queries of the comparison, on one private DuckDB instance."""
 
     def __init__(self, options: DiffOptions) -> None:
         import duckdb
@@ -105,7 +105,7 @@ class Engine:
 
     @contextmanager
     def _over(self, rows: RowStream) -> Iterator[None]:
-        """With the stream as the table ``rows``; an error of the stream is raised as it is."""
+        """Provide the stream as the table ``rows``; an error of the stream is raised unchanged."""
         self._connection.register("rows", rows.reader())
         try:
             with self._asked():
@@ -119,7 +119,7 @@ class Engine:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """Around all that is asked of the engine: its errors in our own words."""
+        """Translate the engine's errors into our own, around each use of the engine."""
         import duckdb
 
         try:
@@ -146,10 +146,11 @@ class Engine:
     def unmatched(
         self, rows: Callable[[], RowStream], bucket: Bucket | None = None, by: Sequence[int] = ()
     ) -> Unmatched:
-        """The references of the rows that leave, and of those that come, without a partner.
+        """Return the references of rows without a partner, those that leave and those that come.
 
-        Rows of equal values are a group. One where as many rows leave as come changes nothing; the
-        others are found in one pass, and the references of those of several rows in a second one:
+        Rows of equal values are a group. A group in which as many rows leave as come changes
+        nothing. The other groups are found in one pass, and the references of groups of several
+        rows in a second pass:
 
         ===== ======== ====== ====================== ======================================
         value leave    come   n, n_came of the group result
@@ -163,9 +164,9 @@ class Engine:
         f     13              1, 0                   13 leaves; 11, 12 and 13 are doubtful
         ===== ======== ====== ====================== ======================================
 
-        Placed rows (equal, at one place of two files) are partners already, so no group is made of
-        them. Where a row of the same value has no partner, as 13 has none, it may not be the first
-        of them, which is 11: all of these are doubtful, to be compared once more without places.
+        Placed rows (equal, at one place of two files) are partners already, so they are not in a
+        group. If a row of the same value has no partner, like 13, it may not be the first of them;
+        here, 11 is. Then all of these rows are doubtful, and are compared again without places.
         With a ``bucket`` no rows are placed, and only its rows count
         (:meth:`RowStream.in_bucket`).
         """
@@ -212,13 +213,14 @@ class Engine:
             return self._connection.execute(sql)
 
     def _collect(self, sql: str, refs: BitMap64) -> None:
-        """Add what the query finds, references, a batch at a time."""
+        """Add the references that the query finds, a batch at a time."""
         with self._asked():
             for batch in pa.RecordBatchReader.from_stream(self._connection.sql(sql)):
                 refs.update(bitmap_of(batch.column(0)))
 
     def changed_ids(self, rows: Callable[[], RowStream]) -> pa.Table | None:
-        """Row id and both references (null: not on that side) of all rows that are not kept."""
+        """Return row id and both references (null: not on that side) of all rows that are not
+        kept."""
         on = '{} FILTER ("#side" = {})'
         version = "min(row_commit_version)"
         columns = {
@@ -240,12 +242,12 @@ class Engine:
         return found.select(["row_id", "left", "came"]).combine_chunks()
 
     def unbalanced(self, rows: RowStream, limit: int) -> tuple[int, int, pa.Table]:
-        """Where the signs of equal rows (their side: -1 or 1) don't add up to zero.
+        """Find where the signs of equal rows (their side: -1 or 1) don't add up to zero.
 
         Returns how many rows there are too few and too many, and up to ``limit`` examples: the
-        values, then ``surplus``. Of a table of very many columns, the first ones stand for a row
-        in the examples, and 128 bits of hash for its values: the engine sets memory aside for each
-        column of a group.
+        values, then ``surplus``. For a table with very many columns, an example shows only the
+        first columns, and 128 bits of hash stand for the row's values: the engine reserves memory
+        for each column of a group.
         """
         fields = rows.fields()
         names = [f.name for f in fields[:COLUMNS_GROUPED_MAX]]
@@ -272,7 +274,7 @@ class Engine:
         return totals[0], totals[1], examples
 
     def equal_images(self, rows: Callable[[], RowStream], updated: pa.Table) -> pa.Array:
-        """The ids of the updated rows whose two images are equal."""
+        """Return the ids of the updated rows whose two images are equal."""
         pairs = pa.table(
             {
                 "#side": pa.concat_arrays(
@@ -297,8 +299,8 @@ class Engine:
         return found["row_id"].combine_chunks()
 
     def find_partners(self, rows: RowStream) -> None:
-        """Pair the rows of equal values, where there is one on each side and no other, for
-        :meth:`partners` to list."""
+        """Pair rows of equal values if there is exactly one on each side, for :meth:`partners` to
+        list."""
         left, came = (f'min("#ref") FILTER ("#side" = {side})' for side in (LEAVING, COMING))
         with self._over(rows):
             self._connection.execute(
@@ -307,15 +309,16 @@ class Engine:
             )
 
     def partners(self, order: Literal["l", "c"]) -> Iterator[pa.RecordBatch]:
-        """The references of partners: ``l`` of the one that leaves, ``c`` of the one that comes,
-        sorted by one of them, in batches. Only one such iteration may be going on."""
+        """Yield the references of partners: ``l`` of the one that leaves, ``c`` of the one that
+        comes, sorted by one of them, in batches. Only one such iteration may be active at a
+        time."""
         with self._asked():
             found = self._connection.sql(f"SELECT l, c FROM partners ORDER BY {order}")
             yield from pa.RecordBatchReader.from_stream(found)
 
 
 def _legible(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
-    """A column in its own type; in that of the engine if it holds texts that are none."""
+    """Return a column in its own type; in the engine's type if it holds invalid UTF-8."""
     try:
         return column.cast(data_type)
     except pa.ArrowException:
@@ -323,7 +326,7 @@ def _legible(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray
 
 
 def _selected(columns: dict[str, str], condition: str = "true") -> str:
-    """The rows that meet the condition, with these columns, worked out once for each row."""
+    """Select these columns of the rows that meet the condition, evaluated once for each row."""
     listed = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
     return f'(SELECT "#side", "#ref", {listed} FROM rows WHERE {condition})'
 
@@ -337,7 +340,7 @@ def _hashed(columns: dict[str, str], hint: str | None) -> str:
 
 
 def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
-    """Of each list as many first elements as it is longer than the other one."""
+    """Return the first elements of each list, as many as it is longer than the other list."""
     mine, other = mine.combine_chunks(), other.combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(mine), 0)
     surplus = pc.subtract(lengths, pc.fill_null(pc.list_value_length(other), 0))

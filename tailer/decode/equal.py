@@ -1,7 +1,7 @@
 """Which rows of two batches differ where they stand: exact, by value, one column at a time.
 
-Two rows that are called equal here are equal (NaN equals NaN, -0.0 equals 0.0, null equals null);
-of two that are called different, maps may still be equal in another order.
+Rows that are reported as equal are equal (NaN equals NaN, -0.0 equals 0.0, null equals null). Rows
+that are reported as different may still be equal: their maps may have another order.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["differ"]
 def differ(
     one: Iterable[pa.Array], other: Iterable[pa.Array], count: int
 ) -> tuple[pa.BooleanArray, int]:
-    """Which of ``count`` rows differ in any of these columns, and how many of them do.
+    """Return which of ``count`` rows differ in any of these columns, and how many of them do.
 
-    Both sides have the same columns of the same types, and as many rows.
+    Both sides have the same columns of the same types, and the same number of rows.
     """
     mask, found = None, 0
     for a, b in zip(one, other, strict=True):
@@ -34,7 +34,7 @@ def differ(
 
 
 def _unequal(a: pa.Array, b: pa.Array) -> pa.BooleanArray:
-    """Where two arrays of one type differ; never null."""
+    """Return where two arrays of one type differ; never null."""
     types = pa.types
     if isinstance(a, pa.ExtensionArray):
         return _unequal(a.storage, b.storage)
@@ -68,7 +68,7 @@ def _unequal_structs(a: pa.StructArray, b: pa.StructArray) -> pa.BooleanArray:
 def _unequal_lists(a: pa.Array, b: pa.Array) -> pa.BooleanArray:
     lengths = pc.list_value_length(a), pc.list_value_length(b)
     found = _unequal(lengths[0], lengths[1])
-    # Only lists of one length are laid beside each other, element by element.
+    # Only lists of the same length are compared element by element.
     same = pc.and_not(a.is_valid(), found)
     rows = pc.indices_nonzero(same)
     if len(rows) < len(a):

@@ -1,7 +1,7 @@
 """Which row ids leave and which come, as bitmaps: ids are dense, so each takes about a bit.
 
-Kept is what both leaves and comes with one commit version; everything else changed. Where a version
-has rows of very many commit versions this would be slow, and the engine groups instead.
+A row is kept if it leaves and comes with the same commit version; every other row is changed. For a
+version whose rows have very many commit versions this would be slow: then the engine groups them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailer.decode.vectors import bitmap_of, positions_of, positions_within
 
 __all__ = ["CHANGED", "ManyVersions", "changed_ids"]
 
-#: Tells the columns of what changed; ``left`` and ``came`` are references, null on the other side.
+#: The columns of changed rows; ``left`` and ``came`` are references, null on the other side.
 CHANGED = pa.schema([("row_id", pa.int64()), ("left", pa.int64()), ("came", pa.int64())])
 
 #: Side, references, and a batch with ``row_id`` and ``row_commit_version``.
@@ -33,10 +33,10 @@ class ManyVersions(Exception):
 
 
 def changed_ids(tracked: Tracked, keep_bytes_max: int = 0) -> pa.Table | None:
-    """The rows that are not kept, by :data:`CHANGED`; updated ones have both references.
+    """Return the rows that are not kept, as :data:`CHANGED`; updated rows have both references.
 
-    They are read twice, unless all ids fit into ``keep_bytes_max``: runs of ids take no room. None
-    if an id is there twice on one side. Raises :class:`ManyVersions`.
+    They are read twice, unless all ids fit into ``keep_bytes_max``: runs of ids take almost no
+    memory. None if an id occurs twice on one side. Raises :class:`ManyVersions`.
     """
     memory = _Memory(keep_bytes_max)
     sets = _by_version(tracked, memory)
@@ -52,17 +52,17 @@ def changed_ids(tracked: Tracked, keep_bytes_max: int = 0) -> pa.Table | None:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """So many numbers, each one more than that before it."""
+    """Consecutive numbers, each one more than the number before it."""
 
     first: int
     count: int
 
     @classmethod
     def of(cls, numbers: pa.Int64Array) -> _Run | None:
-        """The run that these numbers are, if they are one."""
+        """Return these numbers as a run if they are one."""
         count = len(numbers)
         first = int(numbers[0].as_py()) if count else 0
-        if not 0 <= first <= _LONG_MAX - count:  # no valid id, but one that can be written
+        if not 0 <= first <= _LONG_MAX - count:  # not a valid id, but a file can hold it
             return None
         if count and numbers[-1].as_py() - first != count - 1:
             return None
@@ -70,7 +70,7 @@ class _Run:
 
 
 class _Memory:
-    """References and ids of all rows, as long as they take no more than so many bytes."""
+    """References and ids of all rows, as long as they fit into a number of bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_left = bytes_max
@@ -86,7 +86,8 @@ class _Memory:
             self._kept = None
 
     def batches(self, tracked: Tracked) -> Iterator[tuple[int, pa.Int64Array, pa.Int64Array]]:
-        """Side, references and ids once more, read again where they are not all here."""
+        """Yield side, references and ids again, read from the files if they are not all in
+        memory."""
         if self._kept is None:
             yield from ((side, refs, batch.column("row_id")) for side, refs, batch in tracked())
         for side, columns in self._kept or ():
@@ -99,7 +100,7 @@ class _Memory:
 def _by_version(
     tracked: Tracked, memory: _Memory
 ) -> tuple[dict[int, BitMap64], dict[int, BitMap64]] | None:
-    """Of each side the ids by commit version; None if there are fewer than rows."""
+    """Return the ids by commit version of each side; None if there are fewer ids than rows."""
     sets: tuple[dict[int, BitMap64], dict[int, BitMap64]] = ({}, {})
     rows = [0, 0]
     for side, refs, batch in tracked():
@@ -120,7 +121,7 @@ def _by_version(
 
 
 def _split(ids: pa.Int64Array, versions: pa.Int64Array) -> list[tuple[int, BitMap64]]:
-    """The ids by their version. Most rows have one version, so only the others are picked out."""
+    """Split the ids by version. Most rows have the same version: only the others are picked."""
     bounds = pc.min_max(versions)
     if bounds["min"] == bounds["max"]:
         return [(bounds["min"].as_py(), _set_of(ids))] if len(ids) else []
@@ -140,7 +141,7 @@ def _set_of(ids: pa.Int64Array) -> BitMap64:
 
 
 def _among(ids: pa.Int64Array, wanted: BitMap64) -> pa.Array:
-    """The indices of those ids that are wanted."""
+    """Return the indices of the wanted ids."""
     run = _Run.of(ids)
     if run is not None:
         here = positions_within(wanted, run.first, run.first + run.count)
@@ -152,7 +153,7 @@ def _among(ids: pa.Int64Array, wanted: BitMap64) -> pa.Array:
 def _referenced(
     rows: Iterator[tuple[int, pa.Int64Array, pa.Int64Array]], changed: list[BitMap64]
 ) -> pa.Table:
-    """The changed ids with their references, which are looked up in a second pass."""
+    """Return the changed ids with their references, which are looked up in a second pass."""
     found: list[list[pa.Table]] = [[], []]
     for side, refs, ids in rows:
         at = _among(ids, changed[side])

@@ -1,8 +1,8 @@
-"""Under which names a data file has the columns of a schema, where column mapping came and went.
+"""The names of a schema's columns in a data file, where column mapping was removed or added again.
 
-Removing a mapping rewrites every file under the names that users see, and switching it on again
-makes those the physical names. So what tells a column of one period from one of another is the
-last state before each removal: it has both of its names. ("Column Mapping", and its removal)
+Removing a mapping rewrites every file with the logical names, and adding a mapping again makes
+those the physical names. So the last state before each removal maps the columns of one period to
+those of another: it has both names. ("Column Mapping", and its removal)
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Removal:
 def in_file(
     target: TableState, version: int | None, file: ChangeFile, removals: Sequence[Removal]
 ) -> tuple[StructType, str]:
-    """The schema of ``target`` with the names that its columns have in a file, and how to look.
+    """Return the schema ``target`` with the names of its columns in a file, and the mapping mode.
 
     ``version`` is the target's; None: it is later than any file. ``removals`` are in order, and
-    hold all that lie between the file's version and the target's. A column that the file can't have
-    is given a name that no column has.
+    include all removals between the file's version and the target's. A column that the file can't
+    have gets a name that no column has.
     """
     schema, mapping, written = target.schema, target.mapping, file.state.mapping
     before, after = _between(version, file, removals)
@@ -47,9 +47,9 @@ def in_file(
     if before:
         return schema, mapping if written == "none" else written
     if mapping == "none" and written != "none":
-        if version is not None and version < file.version:  # what was plain became physical
+        if version is not None and version < file.version:  # logical names became physical ones
             return schema, "name"
-        # It was removed since, and nobody has looked where: the names may be as they were.
+        # The mapping was removed since, in an unknown version: the names may be unchanged.
         return translated(schema, file.state.schema, "none", back=True), written
     return schema, mapping
 
@@ -57,9 +57,10 @@ def in_file(
 def _between(
     version: int | None, file: ChangeFile, removals: Sequence[Removal]
 ) -> tuple[list[Removal], list[Removal]]:
-    """The removals from a file on to the target, and those from the target on to the file.
+    """Return the removals from a file forward to the target, and from the target forward to the
+    file.
 
-    What a removal takes away has the state before it, and what it puts in place the one after it.
+    Files that a removal takes away have the state before it; files that it adds, the one after it.
     """
     mapped = file.state.mapping != "none"
     before, after = [], []
@@ -74,12 +75,13 @@ def _between(
 
 
 def translated(target: StructType, written: StructType, mapping: str, *, back: bool) -> StructType:
-    """The schema ``target`` with the physical names and ids that its columns have on the other
-    side of a removal, before which the schema was ``written``.
+    """Return the schema ``target`` with the physical names and ids that its columns have on the
+    other side of a removal, before which the schema was ``written``.
 
-    ``mapping`` says whether the target's columns go by their physical names or by their own (none).
-    ``back`` leads to the files before the removal, else to those after it. Columns are the same at
-    all levels, nested ones too, where their names are, whatever the case.
+    ``mapping`` is the target's mapping mode: its columns have physical names, or, in mode none,
+    only logical ones. ``back`` translates for files before the removal, otherwise for files after
+    it. Columns are the same if their names are equal at all levels, also nested,
+    case-insensitively.
     """
     known = {(f.name if back else f.physical_name).lower(): f for f in written}
     fields = []

@@ -21,9 +21,9 @@ _ROWS_AT_ONCE = 65_536
 
 
 def equal_images(left: Kept, came: Kept, updated: pa.Table) -> pa.Int64Array | None:
-    """The ids of the updated rows (``row_id``, ``left``, ``came``) whose two images are equal.
+    """Return the ids of the updated rows (``row_id``, ``left``, ``came``) with two equal images.
 
-    Rows with maps are none for this: those have no order. None if a row is missing on its side.
+    Rows with maps are not supported: maps have no order. None if a row is missing on its side.
     """
     sides = [_joined(kept) for kept in (left, came)]
     found = [
@@ -49,7 +49,7 @@ def equal_images(left: Kept, came: Kept, updated: pa.Table) -> pa.Int64Array | N
 
 
 def _joined(kept: Kept) -> tuple[pa.Int64Array, list[pa.Array]]:
-    """The references of all rows, and their data columns in the same order."""
+    """Return the references of all rows, and their data columns in the same order."""
     refs, batches = [pa.array([], pa.int64())], []
     for number, many in kept.items():
         refs += [file_refs(number, rows.positions) for rows in many]

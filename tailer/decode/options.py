@@ -1,5 +1,4 @@
-"""The settings of decoding and of comparing, apart from what does it: whoever only hands them on
-need not load that."""
+"""The settings of decoding and comparing. Code that only passes them on need not load the rest."""
 
 from __future__ import annotations
 
@@ -20,13 +19,13 @@ class DecodeOptions:
     """Bounds and settings of decoding.
 
     ``target`` casts all rows into that state's schema (a range in one schema); None leaves them
-    in the schema that their file was written under. ``target_version`` is the target's (None: later
-    than all files), and ``removals`` those of column mapping between the files and it, in order.
-    With ``own_columns``, columns that the file's own state did not have are null, even if the file
-    still has them (dropped, and then back).
-    ``writer_timezone`` is for partition timestamps without a zone. ``page_checksums`` verifies them
-    where a file has some; that costs about a twentieth of the time. ``row_ids`` asks for those too;
-    ``on_read`` is told how many bytes are read.
+    in the schema that their file was written with. ``target_version`` is the target's (None: later
+    than all files), and ``removals`` are the column mapping removals between the files and it, in
+    order. With ``own_columns``, columns that the file's own state did not have are null, even if
+    the file still has them (a column that was dropped and added again).
+    ``writer_timezone`` is for partition timestamps without a zone. ``page_checksums`` verifies
+    page checksums where a file has them, which takes about 5 % of the time. ``row_ids`` requests
+    row ids too; ``on_read`` is called with the number of bytes read.
     """
 
     batch_rows_max: int = 131_072
@@ -46,7 +45,7 @@ class DecodeOptions:
 class DiffOptions:
     """Bounds of the comparison. ``memory_bytes_max`` is the engine's; ``spill_folder`` None: the
     system's temporary folder. ``keep_bytes_max`` bounds the decoded rows that are kept for output,
-    so that a file need not be read a second time. ``bucket`` None: everything is asked for."""
+    so that a file need not be read a second time. ``bucket`` None: all rows."""
 
     memory_bytes_max: int = 512 * 1024 * 1024
     spill_folder: str | None = None

@@ -1,10 +1,10 @@
 """The order of the rows of one cdc file: what leaves before what comes.
 
-Writers put the rows of a cdc file in an order of their own. Spark keeps the two images of an update
+Each writer has its own order for the rows of a cdc file. Spark keeps the two images of an update
 side by side; others write all postimages and then all preimages. A feed promises a preimage before
-its postimage, and no file says what the key is that they share. So a file whose order may break the
+its postimage, and no file names the key that they share. So a file whose order may break the
 promise is read in two passes, first the rows that leave, then those that come, each in the file's
-order. That is the same on every run, and positions stay what they are.
+order. That is the same on every run, and positions do not change.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _ROWS_AT_ONCE = 65_536
 
 
 def is_ordered(parquet: pq.ParquetFile) -> bool:
-    """Whether the rows of a cdc file can be given as they lie in it: all that leave lie before all
-    that come; or there are postimages, and each lies right behind a preimage.
+    """Return whether the rows of a cdc file can be given in the file's order: all rows that leave
+    are before all that come; or there are postimages, and each directly follows a preimage.
 
-    Only the change types are read. Statistics could save that, but they are hints, and pyarrow does
-    not survive to be asked for those of a damaged file.
+    Only the change types are read. Statistics could save that, but they are hints, and pyarrow
+    crashes when asked for those of a damaged file.
     """
     if parquet.metadata.num_rows < 2:
         return True
@@ -40,7 +40,7 @@ def is_ordered(parquet: pq.ParquetFile) -> bool:
 
 
 def _shortened(kinds: pa.Array) -> pa.Array:
-    """Two of the change types where all are one: more of them tell no more."""
+    """Shorten an array of one single change type to two: more of them add no information."""
     if not pa.types.is_dictionary(kinds.type) or len(kinds.dictionary) != 1 or kinds.null_count:
         return kinds
     return kinds.slice(0, 2)
@@ -57,7 +57,7 @@ class _Seen:
     updated: bool = False
 
     def add(self, kinds: pa.StringArray) -> None:
-        """Take in the change types of the rows that follow."""
+        """Add the change types of the next rows."""
         pre, post = (
             pc.fill_null(pc.starts_with(kinds, f"update_{side}"), fill_value=False)
             for side in ("pre", "post")

@@ -1,4 +1,4 @@
-"""The columns of the output, and what makes each of them from one data file."""
+"""The columns of the output, and how each of them is made from one data file."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Part: TypeAlias = tuple[str, Convert] | Any
 
 
 def check_names(state: TableState, columns: tuple[str, ...] | None = None) -> None:
-    """Raises :class:`UnsupportedTable` where one of these columns (None: all of the state's) has
-    the name of a metadata column: nobody could tell the two apart."""
+    """Raise :class:`UnsupportedTable` if one of these columns (None: all of the state's) has the
+    name of a metadata column: the two would be indistinguishable."""
     wanted = state.schema.names if columns is None else columns
     for reserved in METADATA_FIELDS:
         if reserved.name in wanted and reserved.name in state.schema.names:
@@ -37,7 +37,8 @@ def check_names(state: TableState, columns: tuple[str, ...] | None = None) -> No
 
 
 def output_schema(state: TableState, columns: tuple[str, ...] | None = None) -> pa.Schema:
-    """The Arrow schema of a state's change rows: data columns, then the three metadata columns."""
+    """Return the Arrow schema of a state's change rows: data columns, then three metadata
+    columns."""
     schema = arrow_schema(state.schema)
     if columns is not None:
         schema = pa.schema([schema.field(name) for name in columns if name in schema.names])
@@ -45,9 +46,9 @@ def output_schema(state: TableState, columns: tuple[str, ...] | None = None) -> 
 
 
 class Projection:
-    """What makes the data columns from one file.
+    """How the data columns are made from one file.
 
-    What the file has, and its own state's columns by their physical names, is looked up once for
+    The file's columns, and its own state's columns by their physical names, are looked up once for
     all columns of the output, of which there may be thousands.
     """
 
@@ -69,13 +70,13 @@ class Projection:
         self.parts = [self._part(fields[name], mapping) for name in wanted if name in fields]
 
     def names(self) -> list[str]:
-        """The file's columns that are needed."""
+        """Return the file's columns that are needed."""
         return [part[0] for part in self.parts if isinstance(part, tuple)]
 
     def _part(self, field: StructField, mapping: str) -> Part:
-        """What makes one data column.
+        """Return how one data column is made.
 
-        Partition values go by the name that they have in the file's own state, and the log's value
+        Partition values are found by the column's name in the file's own state, and the log's value
         wins where the file has the column too (IcebergCompat).
         """
         physical = field.name if mapping == "none" else field.physical_name
@@ -91,7 +92,7 @@ class Projection:
         return name, convert
 
     def _partition_value(self, field: StructField, own: StructField) -> pa.Scalar:
-        """The value of a column that is ``own`` in the file's own state."""
+        """Return the partition value of a column that is ``own`` in the file's own state."""
         zone = self._options.writer_timezone
         text = partition_text(
             self._file.partition_values,

@@ -1,11 +1,12 @@
-"""Updates as one row: a preimage waits for its postimage and then travels beside it.
+"""Updates as one row: a preimage is held until its postimage is delivered beside it.
 
-In two phases. :func:`tailer.decode.pairs.plan_pairs` finds the partners from what tells them. Then
-:class:`Pairing` takes the paired preimages out of the plain sequence of the version's rows.
+There are two phases. :func:`tailer.decode.pairs.plan_pairs` finds the partners from the columns
+that identify them. Then :class:`Pairing` takes the paired preimages out of the plain sequence of
+the version's rows.
 
 Rows are named by their place in the plain sequence, which is what an offset's index counts, so
-offsets mean the same whether updates are paired or not. Preimages that wait lie in memory up to a
-bound, then in files.
+offsets mean the same whether updates are paired or not. Waiting preimages are held in memory up to
+a bound, then in files.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def find_pairs(
     options: DiffOptions,
     key: tuple[str, ...] = (),
 ) -> Pairing | None:
-    """The pairs of a version with these files; None if it has no update.
+    """Find the pairs of a version with these files; None if it has no update.
 
     ``before`` is the table's state before the version.
     """
@@ -46,8 +47,8 @@ def find_pairs(
         waiting = stack.enter_context(
             Preimages(options.memory_bytes_max // 8, options.spill_folder)
         )
-        # Some come behind their postimage, or have to be read in the schema that the version
-        # leads to: then all are read first.
+        # If some preimages come after their postimage, or must be read in the schema that the
+        # version leads to, all preimages are read first.
         set_aside = pairs.early or (before is not None and before.schema != after.schema)
         if set_aside:
             _set_aside(reading, pairs, waiting)
@@ -67,10 +68,10 @@ def _set_aside(reading: VersionRows, pairs: Pairs, waiting: Preimages) -> None:
 
 
 class Pairing:
-    """The fold: batches without the paired preimages, each beside its postimage instead.
+    """Moves each paired preimage out of the batches, to the side of its postimage.
 
-    ``waiting`` are the preimages that wait; with ``set_aside`` all were put there before. Close it
-    to free what ``stack`` holds: the engine and the files of waiting preimages.
+    ``waiting`` holds the waiting preimages; with ``set_aside`` all were put there before. Close it
+    to free the resources of ``stack``: the engine and the files of waiting preimages.
     """
 
     def __init__(
@@ -88,7 +89,8 @@ class Pairing:
         self._stack.close()
 
     def fold(self, batch: ChangeBatch) -> ChangeBatch:
-        """The batch without its paired preimages, those of its updates in ``before``.
+        """Return the batch without its paired preimages, and with those of its updates in
+        ``before``.
 
         Batches of the plain sequence come here in order, from the version's first row on.
         """
@@ -111,8 +113,8 @@ class Pairing:
     def _neighbours(
         self, batch: ChangeBatch, places: pa.Int64Array, partners: pa.RecordBatch
     ) -> pa.StructArray | None:
-        """Beside each image of a strict file that has no partner the other one of its update, if
-        that has none either."""
+        """Pair neighbours of a strict file: beside each image without a partner, return the
+        update's other image, if that has no partner either."""
         if batch.file is None or batch.file.path not in self._pairs.strict:
             return None
         count = batch.num_rows
@@ -134,7 +136,7 @@ class Pairing:
         return _data(batch.rows).to_struct_array().take(beside)
 
     def _partners(self, end: int) -> pa.RecordBatch:
-        """The pairs whose postimage lies before ``end`` and that were not asked for yet."""
+        """Return the pairs with a postimage before ``end`` that were not returned yet."""
         found: list[pa.RecordBatch] = []
         while True:
             count = bisect_left(Numbers(self._next.column("c")), end)
@@ -159,7 +161,7 @@ class Pairing:
 
 
 def from_index(batch: ChangeBatch, index: int) -> ChangeBatch:
-    """The rows of a folded batch from that place in the version on."""
+    """Return the rows of a folded batch from this place in the version on."""
     first = bisect_left(Numbers(batch.row_indices()), index)
     if not first:
         return batch
@@ -170,7 +172,7 @@ def from_index(batch: ChangeBatch, index: int) -> ChangeBatch:
 
 
 def _taken(batch: ChangeBatch, kept: pa.Int64Array | None) -> ChangeBatch:
-    """The batch with only these of its rows; None: with all."""
+    """Return the batch with only these of its rows; None: with all."""
     if kept is None:
         return batch
     return replace(
@@ -187,7 +189,7 @@ def _data_fields(schema: pa.Schema) -> list[pa.Field]:
 
 
 def _data(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The data columns alone."""
+    """Return the data columns alone."""
     fields = _data_fields(rows.schema)
     if not fields:
         return pa.RecordBatch.from_struct_array(

@@ -1,6 +1,6 @@
 """Which images of a version's updates are partners: found before any row is handed on.
 
-Only what tells partners is read: row ids where changes were derived by them, else the ``key``
+Only what identifies partners is read: row ids where changes were derived by them, else the ``key``
 columns, else the order of images in a cdc file that is strictly preimage, postimage, preimage,
 postimage. With a key, partners have equal keys: an update that changes the key is a delete of the
 old one and an insert of the new one, so its images stay alone.
@@ -37,7 +37,7 @@ PAIR = pa.schema([("l", pa.int64()), ("c", pa.int64())])
 
 _PRE, _POST = "update_preimage", "update_postimage"
 _ROW_ID = pa.field("row_id", pa.int64())
-#: Runs of pairs are listed so many at a time.
+#: How many runs of pairs are listed at a time.
 _RUN_ROWS = 65_536
 
 
@@ -51,10 +51,11 @@ def _not_lost(_: ChangeFile) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class VersionRows:
-    """How the files of one version are read: all that both readings share.
+    """How the files of one version are read: what both passes share.
 
-    ``select`` is what a row goes through before it may leave: a preimage, too. ``lost`` tells of
-    a file that is recorded as lost how many changes are counted for it, and None of any other.
+    ``select`` is applied to each row before it may be published, also to a preimage. ``lost``
+    returns, for a file that is recorded as lost, how many changes are counted for it, and None for
+    any other file.
     """
 
     files: Sequence[ChangeFile]
@@ -66,14 +67,14 @@ class VersionRows:
 
     @property
     def version(self) -> int | None:
-        """The version; None where it has no files."""
+        """Return the version; None if it has no files."""
         return self.files[0].version if self.files else None
 
     def rows(
         self, options: DecodeOptions, *, images_only: bool = False
     ) -> Iterator[tuple[ChangeFile, int, Any]]:
-        """File, place of the first row in the plain sequence, and rows, of everything; or of the
-        files that may hold images of updates."""
+        """Yield file, place of the first row in the plain sequence, and rows: of all files, or only
+        of those that may hold images of updates."""
         at = 0
         for file in self.files:
             passed = self.lost(file)
@@ -93,10 +94,11 @@ class VersionRows:
 class Pairs:
     """The pairs of one version.
 
-    ``paired`` are the places of the preimages that have a partner; ``early`` says that some stand
-    behind their postimage. ``by_postimage`` lists the pairs in the order of their postimages, once.
-    ``strict``, where a key tells pairs, are the paths of cdc files that are strictly preimage,
-    postimage: two neighbours there without a partner of equal key are an update of the key.
+    ``paired`` are the places of the preimages with a partner; ``early`` says that some preimages
+    are after their postimage. ``by_postimage`` lists the pairs in the order of their postimages,
+    once. ``strict``, where a key identifies pairs, are the paths of cdc files that are strictly
+    preimage, postimage: two neighbours there without a partner of equal key are an update of the
+    key.
     """
 
     paired: BitMap64
@@ -109,7 +111,7 @@ class Pairs:
 
 
 def may_have_images(files: Sequence[ChangeFile]) -> bool:
-    """Whether any of these files can hold an update's image."""
+    """Return whether any of these files can hold an update's image."""
     return any(file.change_type is None or file.updated is not None for file in files)
 
 
@@ -132,7 +134,7 @@ def plan_pairs(
 def _listed(
     pairs: Callable[[Literal["l", "c"]], Iterator[pa.RecordBatch]], strict: frozenset[str]
 ) -> Pairs:
-    """The pairs that can be listed in the order of ``l`` or of ``c``."""
+    """Return the pairs, which can be listed in the order of ``l`` or of ``c``."""
     paired, early = BitMap64(), False
     for batch in pairs("l"):
         left = batch.column("l")
@@ -144,9 +146,9 @@ def _listed(
 
 
 def _images(reading: VersionRows, key: tuple[str, ...], counts: dict[str, _Counts]) -> RowStream:
-    """All images of updates: side, place, then row id (where there are some) and key columns.
+    """Stream all images of updates: side, place, then row id (if there is one) and key columns.
 
-    ``counts`` is filled with what the cdc files hold that are read in their own order.
+    ``counts`` is filled with the contents of the cdc files that are read in their own order.
     """
     by_id = any(file.origin == "row_ids" for file in reading.files)
     fields = list(output_schema(reading.after, key))[: -len(METADATA_FIELDS)]
@@ -184,12 +186,12 @@ def _sided(
 
 
 #: Pairs of adjacent images: place of the first preimage and postimage, the step from one to the
-#: next (2 where they take turns, 1 where each kind is read for itself), and how many.
+#: next (2 where they alternate, 1 where each kind is read separately), and how many.
 _Run = tuple[int, int, int, int]
 
 
 def _runs(reading: VersionRows) -> list[_Run]:
-    """The cdc files that are strictly preimage, postimage, from the first row to the last."""
+    """Return the cdc files that are strictly preimage, postimage, from first row to last."""
     options = replace(reading.decode, columns=(), target=None, row_ids=False)
     whole = replace(reading, files=[replace(f, kinds=None) for f in _cdc_files(reading.files)])
     counts: dict[str, _Counts] = {}
@@ -200,7 +202,7 @@ def _runs(reading: VersionRows) -> list[_Run]:
 
 @dataclass(slots=True)
 class _Counts:
-    """What there is in a cdc file."""
+    """The counts of a cdc file."""
 
     strict: bool = True
     rows: int = 0
@@ -218,17 +220,17 @@ class _Counts:
 
     @property
     def pairs(self) -> int:
-        """How many pairs of adjacent images it has, if it has nothing else."""
+        """Return how many pairs of adjacent images it has, if it has nothing else."""
         return self.rows // 2 if self.strict and self.rows % 2 == 0 else 0
 
 
 def _cdc_files(files: Iterable[ChangeFile]) -> list[ChangeFile]:
-    """Each cdc file once: where kinds are read apart, a file stands in the plan twice."""
+    """Return each cdc file once: where kinds are read apart, a file is twice in the plan."""
     return list({f.path: f for f in files if f.change_type is None}.values())
 
 
 def _placed(files: Iterable[ChangeFile], counts: Mapping[str, _Counts]) -> list[_Run]:
-    """Where the adjacent images stand in the plain sequence."""
+    """Return where the adjacent images are in the plain sequence."""
     runs: list[_Run] = []
     first: dict[str, int] = {}
     at = 0

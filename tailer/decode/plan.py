@@ -5,16 +5,16 @@
 * A version that has cdc actions is read from them alone, whatever the properties say now.
 * Otherwise the adds and removes with dataChange=true are inserts and deletes; one path removed and
   added with two deletion vectors is the difference of the two, both ways.
-* Changes count against the files of the version before: a remove of a logical file that is not
-  there, and an add of one that is, change nothing. Which those are is given (``moot``, digests of
-  :func:`tailer.delta.commit.file_digest`), for the commit alone does not tell.
+* Changes are relative to the files of the version before: a remove of a logical file that is not
+  there, and an add of one that is, change nothing. Those files are passed in (``moot``, digests of
+  :func:`tailer.delta.commit.file_digest`), because the commit alone does not say.
 * Rows that leave belong to the schema and partitioning before the commit, rows that come to those
   after it.
-* Order within a version: what leaves before what comes, so that a key that moves is deleted before
-  it is inserted. Within a cdc file the writer's own order stays where it keeps an update's two
-  images side by side (:mod:`tailer.decode.order`); only where the cdc files of a version lie in
+* Order within a version: rows that leave before rows that come, so that a key that moves is deleted
+  before it is inserted. Within a cdc file the writer's own order is kept where an update's two
+  images are side by side (:mod:`tailer.decode.order`); only where the cdc files of a version lie in
   several partitions can an update's images be in two files, and then each file is read twice,
-  first for what leaves.
+  first for the rows that leave.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def _work_order(
     change_type: ChangeType | None,
     **more: Any,
 ) -> ChangeFile:
-    """The work order for an action's file; ``more`` are further fields of ChangeFile."""
+    """Return the work order for an action's file; ``more`` are further fields of ChangeFile."""
     if not isinstance(action, AddCDCFile):
         more["without"] = action.deletion_vector
         more["num_records"] = action.num_records
-        if commit.header.adds and commit.header.removes:  # only then are files compared
+        if commit.header.adds and commit.header.removes:  # used only when files are compared
             more["bounds"] = action.bounds
         more["base_row_id"] = action.base_row_id
         more["default_row_commit_version"] = action.default_row_commit_version
@@ -91,9 +91,9 @@ def _work_order(
 
 
 def source_of(commit: Commit, source: ChangeSource) -> Literal["cdf", "derived"]:
-    """How this version's changes are found, under ``auto`` too.
+    """Return how this version's changes are found, under ``auto`` too.
 
-    Raises :class:`TableError` where ``cdf`` is asked of a version that has none.
+    Raises :class:`TableError` if ``cdf`` is configured and the version has none.
     """
     has_cdf = commit.after.cdf or commit.header.cdcs > 0
     if source == "auto":
@@ -108,25 +108,25 @@ def source_of(commit: Commit, source: ChangeSource) -> Literal["cdf", "derived"]
 
 
 def counts_files(commit: Commit, source: ChangeSource) -> bool:
-    """Whether this version's changes are found by the files that it adds and removes."""
+    """Return whether this version's changes are found from the files that it adds and removes."""
     header = commit.header
     return header.data_changes > 0 and (not header.cdcs or source == "derived")
 
 
 class SkipOptions(Protocol):
-    """The options by which versions that remove rows are passed over, as in Delta's source."""
+    """The options for skipping versions that remove rows, as in Delta's source."""
 
     @property
     def ignore_deletes(self) -> bool:
-        """Whether versions that only remove rows are passed over."""
+        """Return whether versions that only remove rows are skipped."""
 
     @property
     def skip_change_commits(self) -> bool:
-        """Whether all versions that remove rows are."""
+        """Return whether all versions that remove rows are skipped."""
 
 
 def is_passed_over(commit: Commit, options: SkipOptions) -> bool:
-    """Whether the options pass over a version."""
+    """Return whether the options skip a version."""
     if not (options.ignore_deletes or options.skip_change_commits) or not commit.header.removes:
         return False
     kinds = {
@@ -142,10 +142,10 @@ def plan_changes(
     completions: Completions | None = None,
     moot: AbstractSet[bytes] = frozenset(),
 ) -> Iterator[ChangeFile]:
-    """The work orders of one version by the protocol's rules, in the order of its events.
+    """Return the work orders of one version by the protocol's rules, in the order of its events.
 
-    ``completions`` gives, by their keys, the adds of snapshot v-1 from which removes take what they
-    lack (:func:`incomplete_removes`).
+    ``completions`` maps keys to the adds of snapshot v-1 from which removes take their missing
+    fields (:func:`incomplete_removes`).
     """
     try:
         if commit.header.cdcs:
@@ -164,19 +164,19 @@ def _cdc_files(commit: Commit) -> Iterator[ChangeFile]:
                 yield _work_order(commit, action, commit.after, None, kinds=kinds)
 
 
-#: Of each file that is removed and added: the deletion vector before, and the one after.
+#: For each file that is removed and added: the deletion vector before, and the one after.
 _Pairs = Mapping[str, tuple[DeletionVectorDescriptor | None, DeletionVectorDescriptor | None]]
 
 
 def _effective(commit: Commit, moot: AbstractSet[bytes]) -> Iterator[FileAction]:
-    """The file actions that are not moot."""
+    """Yield the file actions that are not moot."""
     for action in commit.file_actions():
         if not moot or isinstance(action, AddCDCFile) or file_digest(action) not in moot:
             yield action
 
 
 def _pairs(commit: Commit, moot: AbstractSet[bytes], *, data_changes_only: bool = True) -> _Pairs:
-    """The files that are removed and added, by location; with dataChange=true, or in any way."""
+    """Return the files that are removed and added, by location; with dataChange=true, or all."""
     if not commit.header.paired:
         return {}
     old: dict[str, DeletionVectorDescriptor | None] = {}
@@ -236,7 +236,7 @@ def _coming(commit: Commit, add: AddFile, pairs: _Pairs) -> Iterator[ChangeFile]
 class Rewrite:
     """All logical files that leave and come in one version, whatever their dataChange flags.
 
-    What really changed is the difference between their rows.
+    The difference between their rows is what really changed.
     """
 
     leaving: list[ChangeFile]
@@ -244,7 +244,7 @@ class Rewrite:
 
     @property
     def needs_diff(self) -> bool:
-        """Whether rows may both leave and come. Otherwise all of them are changes."""
+        """Return whether rows may both leave and come. Otherwise all of them are changes."""
         return bool(self.leaving and self.coming)
 
 
@@ -253,8 +253,8 @@ def rewritten_files(
     completions: Completions | None = None,
     moot: AbstractSet[bytes] = frozenset(),
 ) -> Iterator[ChangeFile]:
-    """The files of a version whose changes are derived, whatever their dataChange flags: those
-    that leave, then those that come; none if it only rearranges.
+    """Yield the files of a version whose changes are derived, whatever their dataChange flags:
+    those that leave, then those that come; none if the version only rearranges.
 
     The arguments are those of :func:`plan_changes`.
     """
@@ -278,7 +278,7 @@ def plan_rewrite(
     completions: Completions | None = None,
     moot: AbstractSet[bytes] = frozenset(),
 ) -> Rewrite:
-    """The files of :func:`rewritten_files`, side by side."""
+    """Return the files of :func:`rewritten_files`, side by side."""
     rewrite = Rewrite([], [])
     for file in rewritten_files(commit, completions, moot):
         (rewrite.leaving if file.change_type == "delete" else rewrite.coming).append(file)
@@ -286,8 +286,9 @@ def plan_rewrite(
 
 
 def row_ids_hold(commit: Commit, rewrite: Rewrite) -> bool:
-    """Whether rows of this version can be told by their ids: tracking was enabled before and
-    after, the writer says that it kept the ids, and every file has a base ("Row Tracking")."""
+    """Return whether rows of this version can be identified by their ids: tracking was enabled
+    before and after, the writer says that it kept the ids, and every file has a base ("Row
+    Tracking")."""
     before, info = commit.before, commit.header.commit_info
     if before is None or info is None or not info.row_tracking_preserved:
         return False
@@ -298,13 +299,13 @@ def row_ids_hold(commit: Commit, rewrite: Rewrite) -> bool:
 
 
 def _has_row_ids(file: ChangeFile) -> bool:
-    """Whether the log gives what the default row ids and commit versions are made from."""
+    """Return whether the log gives the base of default row ids and commit versions."""
     return file.base_row_id is not None and file.default_row_commit_version is not None
 
 
 def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> list[ChangeFile]:
-    """The work orders of a derived version: of each file only the rows that changed."""
-    from tailer.decode.row_cache import settled  # not before there are rows: a plan has none
+    """Return the work orders of a derived version: only the changed rows of each file."""
+    from tailer.decode.row_cache import settled  # imported when there are rows: a plan has none
 
     d, found = difference, []
     for files, changed, updated, kept in (
@@ -321,8 +322,8 @@ def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> l
 
 
 def _lacks(remove: RemoveFile, before: TableState) -> bool:
-    """Whether a remove lacks what its rows can't be read without: partition values to fill in, or
-    what row ids are made from. Its deletion vector is a part of its key, and never lacking."""
+    """Return whether a remove lacks what is needed to read its rows: partition values to fill in,
+    or the base of row ids. Its deletion vector is part of its key, and never missing."""
     names = {before.physical_name(f) for f in before.partition_fields()}
     if names and not names <= (remove.partition_values or {}).keys():
         return True
@@ -334,7 +335,7 @@ def _lacks(remove: RemoveFile, before: TableState) -> bool:
 def incomplete_removes(
     commit: Commit, moot: AbstractSet[bytes] = frozenset(), *, derived: bool = False
 ) -> set[tuple[str, str]]:
-    """The keys of removes that lack what only the add that they remove can tell.
+    """Return the keys of removes that lack what only the add that they remove contains.
 
     Empty for a version that is read from its cdc files.
     """
@@ -368,7 +369,7 @@ def _completed(remove: RemoveFile, before: TableState, completions: Completions)
 
 
 def plan_snapshot(add: AddFile, version: int, timestamp_ms: int, state: TableState) -> ChangeFile:
-    """The work order of one file of the initial snapshot: its live rows, as inserts."""
+    """Return the work order of one file of the initial snapshot: its live rows, as inserts."""
     return ChangeFile(
         path=add.path,
         location=location(add.path),

@@ -1,4 +1,4 @@
-"""Preimages on their way to their postimages: in memory up to a bound, then in files."""
+"""Preimages that wait for their postimages: in memory up to a bound, then in files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Held:
 class Preimages:
     """Preimages that wait for their postimages: in memory up to a bound, then in files.
 
-    They are added by rising places, and each is taken once.
+    They are added in ascending order of place, and each is taken once.
     """
 
     bytes_max: int
@@ -47,14 +47,14 @@ class Preimages:
             self._spill.close()
 
     def add(self, places: pa.Int64Array, rows: pa.RecordBatch) -> None:
-        """Keep rows of these places."""
+        """Keep the rows of these places."""
         self._held.append(_Held(places, rows, len(places)))
         self.held_bytes += int(rows.nbytes)
         while self.held_bytes > self.bytes_max:
             self._write(next(h for h in self._held if isinstance(h.rows, pa.RecordBatch)))
 
     def _write(self, held: _Held) -> None:
-        """Move the longest waiting rows in memory into a file."""
+        """Move the rows that have waited longest in memory into a file."""
         assert isinstance(held.rows, pa.RecordBatch)
         with spilling(self.folder):
             if self._spill is None:
@@ -66,7 +66,7 @@ class Preimages:
         held.rows = path
 
     def take(self, places: pa.Int64Array) -> pa.StructArray:
-        """The rows of these places, in their order. Each is given once."""
+        """Return the rows of these places, in their order. Each is returned once."""
         parts, found = [], []
         low, high = (edge.as_py() for edge in pc.min_max(places).values())
         for held in list(self._held):

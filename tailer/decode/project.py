@@ -1,7 +1,7 @@
 """From the columns of a Parquet file to the columns of a Delta schema.
 
 A file may lack columns, have them under physical names or ids, in a narrower type, or in one of
-the older physical forms; nested fields likewise. The conversion is worked out once per file
+the older physical forms; nested fields likewise. The conversion is computed once per file
 ("Reader Requirements for Column Mapping", "Delta Data Type to Parquet Type Mappings") and then
 applied to whole arrays.
 """
@@ -31,14 +31,14 @@ from tailer.errors import CorruptRow
 
 __all__ = ["Convert", "FileFields", "converter", "find_field"]
 
-#: Turns one array as it comes from the file into one of the Delta column's Arrow type.
+#: Converts one array from the file into the Delta column's Arrow type.
 Convert = Callable[[pa.Array], pa.Array]
 
 _FIELD_ID = b"PARQUET:field_id"
 
 
 class FileFields:
-    """The fields of one level of a file, to be found by id and by name without a search each."""
+    """The fields of one level of a file, indexed by id and by name."""
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
         self.fields = list(fields)
@@ -56,9 +56,9 @@ class FileFields:
 def find_field(
     fields: FileFields, wanted: StructField, mapping: str
 ) -> tuple[int, pa.Field] | None:
-    """The file's field that holds a Delta column: by id, by physical name, or by name.
+    """Return the file's field for a Delta column: by id, by physical name, or by name.
 
-    None where the file has no such column: its rows are null there.
+    None if the file has no such column: its rows are null there.
     """
     if mapping == "id":
         at = fields.by_id.get(str(wanted.field_id).encode())
@@ -66,7 +66,8 @@ def find_field(
         name = wanted.name if mapping == "none" else wanted.physical_name
         at = fields.by_name.get(name)
         if at is None:
-            # Delta's names differ by more than their case, and Spark matches them without it.
+            # Delta's names differ by more than their case, and Spark matches them
+            # case-insensitively.
             folded = fields.by_folded_name.get(name.lower(), [])
             at = folded[0] if len(folded) == 1 else None
     return None if at is None else (at, fields.fields[at])
@@ -79,14 +80,14 @@ def converter(
     column: str,
     calendar: Calendar | None = None,
 ) -> Convert:
-    """How to turn arrays of ``source`` into the Arrow type of ``target``.
+    """Return a converter from arrays of ``source`` to the Arrow type of ``target``.
 
-    ``column`` is for messages, ``calendar`` what the file's old dates have to be moved by. Raises
-    :class:`CorruptRow` for a pair of types that no widening of the protocol and no physical form
-    explains.
+    ``column`` is for messages, ``calendar`` converts the file's old dates. Raises
+    :class:`CorruptRow` for a pair of types that neither a widening of the protocol nor an older
+    physical form explains.
     """
     wanted = arrow_type(target)
-    if pa.types.is_null(source):  # what a writer has seen no value of, at any depth
+    if pa.types.is_null(source):  # a column without any value, at any depth
         return lambda array: pa.nulls(len(array), wanted)
     if calendar is not None and isinstance(target, PrimitiveType):
         return _rebasing(source, target, mapping, column, calendar)
@@ -112,10 +113,10 @@ def converter(
 
 
 def _as_it_is(target: DataType, mapping: str) -> bool:
-    """Whether arrays of the right Arrow type need no look inside.
+    """Return whether arrays of the right Arrow type need no look inside.
 
-    A variant's mark is of our making, and equal types need not have it; a CHAR may lack its blanks;
-    and under column mapping two nested fields may have swapped their names.
+    We add the mark of a variant, and equal types need not have it; a CHAR may lack its blanks; and
+    under column mapping two nested fields may have swapped their names.
     """
     match target:
         case StructType(fields):
@@ -130,10 +131,10 @@ def _as_it_is(target: DataType, mapping: str) -> bool:
 def _rebasing(
     source: pa.DataType, target: PrimitiveType, mapping: str, column: str, calendar: Calendar
 ) -> Convert:
-    """As :func:`converter`, with dates and timestamps moved into the one calendar first.
+    """Return a converter as :func:`converter` does, which first rebases dates and timestamps.
 
-    Timestamps without zone came after the old calendar. In Arrow only those in INT96 have no
-    zone where the column has one.
+    Timestamps without zone are newer than the old calendar. In Arrow, only INT96 timestamps have
+    no zone where the column has one.
     """
     convert = converter(source, target, mapping, column)
     if target.name not in ("date", "timestamp"):
@@ -187,7 +188,7 @@ _WIDER = {
     pa.int16(): (pa.int32(), pa.int64(), pa.float64()),
     pa.int32(): (pa.int64(), pa.float64()),
     pa.float32(): (pa.float64(),),
-    # Delta has no unsigned types: a table made of other files has each in the next wider one.
+    # Delta has no unsigned types: a table made from other files has each in the next wider one.
     # Some writers declare the type of the same width; then each value is checked.
     pa.uint8(): (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
     pa.uint16(): (pa.int16(), pa.int32(), pa.int64()),
@@ -197,13 +198,14 @@ _WIDER = {
 
 
 def _readable(source: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a physical type may stand for a column's type: widened, or in an older form."""
+    """Return whether a physical type may stand for a column's type: widened, or in an older
+    form."""
     types = pa.types
     if wanted in _WIDER.get(source, ()):
         return True
     decimal, timestamp = types.is_decimal(wanted), types.is_timestamp(wanted)
     if types.is_integer(source):
-        # Writers without an annotation leave byte and short as plain INT32.
+        # Some writers leave byte and short as plain INT32, without an annotation.
         small = types.is_int8(wanted) or types.is_int16(wanted)
         return bool(decimal or (types.is_int32(source) and small))
     if decimal:
@@ -221,9 +223,9 @@ def _readable(source: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _whole(array: pa.Array) -> pa.Array:
-    """The same values in an array that begins at its buffers' begin.
+    """Return the same values in an array that begins at the start of its buffers.
 
-    Nested arrays are taken apart by their buffers below, and those know nothing of slices.
+    Nested arrays are taken apart by their buffers below, which ignore slices.
     """
     return array.take(pa.arange(0, len(array))) if array.offset else array
 
@@ -263,7 +265,7 @@ def _struct(
 
 
 def _empty_structs(array: pa.StructArray) -> pa.StructArray:
-    """Structs without fields, null where these are."""
+    """Return structs without fields, null where these are null."""
     validity = array.is_valid().buffers()[1] if array.null_count else None
     return pa.Array.from_buffers(pa.struct([]), len(array), [validity], array.null_count)
 
@@ -293,10 +295,10 @@ def _list(
 def _element(
     source: pa.Field, target: ArrayType, mapping: str, column: str, calendar: Calendar | None
 ) -> Convert:
-    """How to turn a list's elements.
+    """Return the converter of a list's elements.
 
-    A list of two levels, as old writers made it, has no group of its own around the element: of
-    structs with one field pyarrow gives that field's values. As in Spark, the table's schema tells.
+    A two-level list, as old writers made it, has no group around its element: for structs with one
+    field, pyarrow then returns that field's values. As in Spark, the table's schema decides.
     """
     element, struct = target.element, pa.types.is_struct(source.type)
     if isinstance(element, StructType) and not (struct and source.name == "element"):
@@ -328,7 +330,7 @@ def _map(
 
 
 def _variant(source: pa.DataType, column: str) -> Convert:
-    """A variant's two parts, in the order in which they travel; a shredded one is put together."""
+    """Return the converter of a variant to its two parts; shredded variants are reassembled."""
     names = (
         {source.field(i).name for i in range(source.num_fields)}
         if (pa.types.is_struct(source))

@@ -1,13 +1,13 @@
 """What the log proves about a rewrite before any row of it is read, and what equal bytes prove.
 
 Two rows in different partitions are not equal, nor are two whose integers can't be the same by the
-statistics; a file that no file of the other side can share a row with is all changes. And where the
-files of a partition only came under other names, nothing changed there.
+statistics. A file that can't share a row with any file of the other side is all changes. If the
+files of a partition were only renamed, nothing changed there.
 
-Statistics are hints, so only what can't mislead is taken from them: bounds of integers. Strings are
-cut and so are timestamps; bounds are wide where a deletion vector is, which still are bounds; NaN
-stands in none; and ``nullCount`` proves that there is no null only where it is 0. Wrong statistics
-would make a copied row a delete and an insert, never lose one.
+Statistics are hints, so only those that can't mislead are used: bounds of integers. Strings are
+truncated, and so are timestamps; bounds are wide where there is a deletion vector, but are still
+bounds; no bounds include NaN; and ``nullCount`` proves that there is no null only where it is 0.
+Wrong statistics would make a copied row a delete and an insert, never lose one.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["Numbers", "independent", "proved_apart", "proved_same"]
 Numbers = tuple[set[int], set[int]]
 
 _INTEGERS = ("byte", "short", "integer", "long")
-#: Of these types, one value has one spelling, or its spellings are told here to be one.
+#: For these types, one value has one spelling, or its spellings are recognized as equal here.
 _SPELLED_ONCE = (*_INTEGERS, "string", "date", "boolean")
 _COMPARISONS_MAX = 100_000
 _CHUNK_BYTES = 1024 * 1024
 
 
 def proved_apart(rewrite: Rewrite, before: TableState, after: TableState) -> Numbers:
-    """The files that share no row with any file of the other side."""
+    """Return the files that share no row with any file of the other side."""
     if not _same_layout(before, after):
         return set(), set()
     sides = (rewrite.leaving, rewrite.coming)
@@ -67,8 +67,8 @@ def proved_apart(rewrite: Rewrite, before: TableState, after: TableState) -> Num
 
 
 def independent(rewrite: Rewrite, state: TableState) -> list[Numbers]:
-    """The files in groups, such that no row that leaves in one is equal to one that comes in
-    another: compared apart from each other they give what the whole gives.
+    """Group the files so that no row that leaves in one group equals one that comes in another:
+    comparing the groups separately gives the same result as comparing everything.
 
     For a rewrite that has one schema and mapping before and after, those of ``state``.
     """
@@ -100,9 +100,9 @@ def independent(rewrite: Rewrite, state: TableState) -> list[Numbers]:
 def proved_same(
     rewrite: Rewrite, before: TableState, after: TableState, open_file: OpenFile
 ) -> Numbers:
-    """The files of all partitions whose files on both sides are the same, byte for byte.
+    """Return the files of all partitions whose files on both sides are the same, byte for byte.
 
-    All of them or none: among equal rows the first ones stay, wherever they are.
+    All of a partition's files or none: among equal rows, the first ones stay, wherever they are.
     """
     same: Numbers = (set(), set())
     if not _same_layout(before, after):
@@ -118,7 +118,7 @@ def proved_same(
 
 
 def _same_layout(before: TableState, after: TableState) -> bool:
-    """Whether files and partition values are to be read in one way on both sides."""
+    """Return whether files and partition values are read in the same way on both sides."""
     return (
         before.schema == after.schema
         and before.mapping == after.mapping
@@ -133,10 +133,10 @@ def _same_bytes(
     partial = any(f.only or f.without for f in (*ours, *theirs))
     if sizes[0] != sizes[1] or partial:
         return False
-    # Most files of one size differ at their end already, where the statistics are.
+    # Most files of equal size already differ at their end, where the statistics are.
     for end in (True, False):
         digests = [
-            # Files of many partitions may be here together, and values are spelled outside them.
+            # Files of many partitions may be here together; the files lack their partition values.
             sorted(
                 (sorted(map(str, f.partition_values.items())), _digest(f, open_file, only_end=end))
                 for f in files
@@ -167,23 +167,23 @@ def _by_partition(files: Sequence[ChangeFile]) -> dict[tuple[object, ...], list[
 
 
 def _partition(file: ChangeFile) -> tuple[object, ...]:
-    """What tells a file's partition from others; less than that where spellings are many."""
+    """Return what distinguishes a file's partition; fewer values where spellings are ambiguous."""
     key = []
     for field in file.state.partition_fields():
         if isinstance(field.type, PrimitiveType) and field.type.name in _SPELLED_ONCE:
             text = file.partition_values.get(file.state.physical_name(field))
             try:
                 value = partition_scalar(text, field.type)
-            except TableError:  # decoding says so, with the file's name
+            except TableError:  # decoding reports this, with the file's name
                 value = pa.scalar(None)
-            # Dates have years that Python does not know.
+            # Dates can have years that Python does not support.
             plain = value.value if pa.types.is_date(value.type) else value.as_py()
             key.append((field.name, plain))
     return tuple(key)
 
 
 def _integers(state: TableState) -> set[str]:
-    """The physical names of top-level integer columns."""
+    """Return the physical names of top-level integer columns."""
     return {
         state.physical_name(f)
         for f in state.schema
@@ -192,7 +192,7 @@ def _integers(state: TableState) -> set[str]:
 
 
 def _disjoint(one: ChangeFile, other: ChangeFile, integers: set[str]) -> bool:
-    """Whether no row can be in both, by one column's bounds; both could have nulls there."""
+    """Return whether one column's bounds exclude a common row; both sides may hold nulls there."""
     theirs = {bounds.column: bounds for bounds in other.bounds}
     for ours in one.bounds:
         found = theirs.get(ours.column)

@@ -22,7 +22,7 @@ __all__ = ["RowCache", "kept_rows", "settled"]
 class RowCache:
     """Rows by side and file; at most ``bytes_max`` of them.
 
-    ``sides`` says of each side whether its rows are of any use later.
+    ``sides`` says for each side whether its rows are useful later.
     """
 
     def __init__(self, bytes_max: int, sides: tuple[bool, bool]) -> None:
@@ -33,17 +33,17 @@ class RowCache:
 
     @property
     def complete(self) -> bool:
-        """Whether no file was given up."""
+        """Return whether no file was given up."""
         return not self._dropped
 
     def restricted(self, sides: tuple[bool, bool]) -> RowCache:
-        """The same rows of these sides only."""
+        """Return the same rows of these sides only."""
         for place in [place for place in self._kept if not sides[place[0]]]:
             self.drop(*place)
         return self
 
     def add(self, side: int, number: int, rows: Rows) -> None:
-        """Keep these rows, unless the file was given up or this would be too much."""
+        """Keep these rows, unless the file was given up or they exceed the bound."""
         place = side, number
         if place in self._dropped or not self._sides[side]:
             return
@@ -60,12 +60,12 @@ class RowCache:
             self._bytes_left += int(rows.batch.nbytes)
 
     def of(self, side: int) -> dict[int, list[Rows]]:
-        """What is kept of one side, by the number of the file."""
+        """Return the kept rows of one side, by the number of the file."""
         return {n: rows for (s, n), rows in self._kept.items() if s == side}
 
 
 def settled(file: ChangeFile, kept: Sequence[Rows]) -> tuple[Rows, ...] | None:
-    """The changed rows of a work order, from those that were kept; None if some are missing."""
+    """Return the changed rows of a work order from the kept ones; None if some are missing."""
     wanted = file.rows or BitMap64()
     found, count = [], 0
     for rows in kept:
@@ -84,13 +84,14 @@ def settled(file: ChangeFile, kept: Sequence[Rows]) -> tuple[Rows, ...] | None:
 
 
 def _members(positions: pa.Int64Array, wanted: BitMap64) -> pa.Int64Array:
-    """Which of these positions are wanted; they are in ascending order."""
+    """Return which of these positions are wanted; they are in ascending order."""
     here = positions_within(wanted, positions[0].as_py(), positions[-1].as_py() + 1)
     return here if here.equals(positions) else positions.filter(pc.is_in(positions, value_set=here))
 
 
 def kept_rows(file: ChangeFile, skip: Skip) -> Iterator[Rows]:
-    """As :func:`tailer.decode.rows.decode_file`, of a work order that has its rows with it."""
+    """Yield rows as :func:`tailer.decode.rows.decode_file` does, for a work order that holds its
+    rows."""
     for rows in file.kept or ():
         passed = min(skip.remaining, rows.batch.num_rows)
         skip.remaining -= passed

@@ -49,7 +49,7 @@ __all__ = [
 
 @dataclass(slots=True)
 class Skip:
-    """How many changes of a version are still to be passed over; counts down while decoding."""
+    """How many changes of a version must still be skipped; decreases while decoding."""
 
     remaining: int = 0
 
@@ -63,7 +63,7 @@ _BUFFER_BYTES = 256 * 1024
 #: The kinds of change that one pass over a cdc file gives; None: all of them.
 _Kinds: TypeAlias = tuple[ChangeType, ...] | None
 
-#: Opens a file of the plan: its bytes and the rows of it that are meant. Called in the same thread.
+#: Opens a file of the plan: its bytes and its selected rows. Called in the same thread.
 OpenFile: TypeAlias = Callable[[ChangeFile], tuple[pa.NativeFile, RowSelection]]
 
 
@@ -75,9 +75,9 @@ def decode_file(
     skip: Skip,
     part: ByteRange | None = None,
 ) -> Iterator[Rows]:
-    """The changed rows of one file, or of a ``part`` of it, less those that ``skip`` passes over.
+    """Yield the changed rows of one file, or of a ``part`` of it, except those that ``skip`` skips.
 
-    Raises :class:`TableError`, naming version and file, where the file is not what the log says.
+    Raises :class:`TableError`, naming version and file, if the file contradicts the log.
     """
     try:
         with _open(source, file, options) as parquet:
@@ -90,7 +90,7 @@ def decode_file(
 
 
 def is_reordered(source: pa.NativeFile, file: ChangeFile) -> bool:
-    """Whether a cdc file's rows come in another order than they have in the file."""
+    """Return whether a cdc file's rows are delivered in another order than the file's."""
     try:
         with _open(source, file, DecodeOptions()) as parquet:
             return not is_ordered(parquet)
@@ -101,8 +101,8 @@ def is_reordered(source: pa.NativeFile, file: ChangeFile) -> bool:
 
 
 def _open(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions) -> pq.ParquetFile:
-    """The Parquet file, read a buffer at a time: whole column chunks would not be bounded by the
-    batch but by whatever row group size the writer chose."""
+    """Open the Parquet file, to be read a buffer at a time: memory for whole column chunks would
+    be bounded only by the writer's row group size."""
     cdc = file.change_type is None
     try:
         return pq.ParquetFile(
@@ -111,7 +111,7 @@ def _open(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions) -> pq
             pre_buffer=False,
             buffer_size=_BUFFER_BYTES,
             page_checksum_verification=options.page_checksums,
-            # Four values, millions of times.
+            # Four values, repeated millions of times.
             read_dictionary=[CHANGE_TYPE] if cdc else None,
         )
     except KeyError:
@@ -119,7 +119,7 @@ def _open(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions) -> pq
 
 
 def _usable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without views, once its nested columns were seen to be what they should be."""
+    """Return the batch without views, after its nested columns were checked."""
     for column in batch.columns:
         if pa.types.is_nested(column.type):
             column.validate()
@@ -129,7 +129,8 @@ def _usable(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _check_maps(array: pa.Array) -> None:
-    """Damaged pages may give a map other numbers of keys and of values, which pyarrow lets pass."""
+    """Check maps: damaged pages may give a map different numbers of keys and values, which pyarrow
+    accepts."""
     types = pa.types
     if types.is_map(array.type):
         if len(array.keys) != len(array.items):
@@ -143,7 +144,7 @@ def _check_maps(array: pa.Array) -> None:
 
 
 def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: int) -> pa.Array:
-    """The change types of a data file's rows at these positions, all within first..last-1."""
+    """Return the change types of a data file's rows at these positions, all in first..last-1."""
     kinds = pa.repeat(pa.scalar(file.change_type), len(positions))
     if file.updated is None:
         return kinds
@@ -155,7 +156,7 @@ def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: in
 
 
 def _behind(skip: Skip, rows: Rows) -> Iterator[Rows]:
-    """The rows less those that are still to be passed over."""
+    """Yield the rows without those that must still be skipped."""
     passed = min(skip.remaining, rows.batch.num_rows)
     skip.remaining -= passed
     if passed < rows.batch.num_rows:
@@ -163,7 +164,7 @@ def _behind(skip: Skip, rows: Rows) -> Iterator[Rows]:
 
 
 class _Decoder:
-    """One file's decoding, worked out once and then applied to every batch."""
+    """The decoding of one file, prepared once and then applied to every batch."""
 
     def __init__(
         self,
@@ -206,7 +207,7 @@ class _Decoder:
         if part is not None:
             self.selection = part.narrowed(self.selection, total, self.size)
         passes = self._passes(skip, part, total)
-        kept: list[Rows] | None = []  # what comes, as long as it is little
+        kept: list[Rows] | None = []  # the rows that come, while they are few
         held = 0
         for kinds, rows in self._pass(skip, part, passes):
             if kinds is passes[0]:
@@ -223,7 +224,7 @@ class _Decoder:
                 yield from _behind(skip, rows)
 
     def _passes(self, skip: Skip, part: ByteRange | None, total: int) -> tuple[_Kinds, ...]:
-        """The kinds of change in the order in which they are given."""
+        """Return the kinds of change, in the order of the passes."""
         file = self.file
         if file.change_type is not None or file.kinds is not None:
             return (file.kinds,)
@@ -234,7 +235,7 @@ class _Decoder:
     def _pass(
         self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
     ) -> Iterator[tuple[_Kinds, Rows]]:
-        """The rows of each kind, of one batch after the other."""
+        """Yield the rows of each kind, batch by batch."""
         first, total = 0, int(self.parquet.metadata.num_rows)
         for group in range(self.parquet.metadata.num_row_groups):
             rows = self.parquet.metadata.row_group(group).num_rows
@@ -251,12 +252,12 @@ class _Decoder:
     def _row_group(
         self, group: int, first: int, passes: tuple[_Kinds, ...]
     ) -> Iterator[tuple[_Kinds, Rows]]:
-        """One row group's selected rows; ``first`` is the position of its first row."""
+        """Yield one row group's selected rows; ``first`` is the position of its first row."""
         meta = self.parquet.metadata.row_group(group)
         end = first + meta.num_rows
         row_bytes = self._row_bytes(group)
         size = min(self.options.batch_rows_max, self.options.batch_bytes_max // row_bytes)
-        if not self.names:  # nothing but constants: there is no column to take the length from
+        if not self.names:  # only constants: there is no column to take the length from
             for rows in self._constant_rows(first, meta.num_rows, max(1, size)):
                 yield passes[0], rows
             return
@@ -274,15 +275,15 @@ class _Decoder:
                     yield kinds, found
             first = last
             if not self.selection.count(first, end):
-                return  # what is left of the row group need not be decoded
+                return  # the rest of the row group need not be decoded
         if first != end:
             raise CorruptLog(f"a row group of the data file lacks {end - first} of its rows")
 
     def _row_bytes(self, group: int) -> int:
-        """About how many bytes a row takes once it is decoded.
+        """Estimate how many bytes a row takes when decoded.
 
-        The file only says how large it is encoded, and a dictionary of long strings may be a
-        hundredth of that; so a few rows are decoded to see.
+        The file gives only the encoded size, and with a dictionary of long strings that may be 1 %
+        of the decoded size; so a few rows are decoded to measure it.
         """
         meta = self.parquet.metadata.row_group(group)
         encoded = int(meta.total_byte_size) // max(1, int(meta.num_rows))
@@ -294,7 +295,7 @@ class _Decoder:
         sample = next(batches, None)
         if sample is None:
             return max(1, encoded)
-        # Without views: older versions of pyarrow can't tell how large those are.
+        # Without views: older versions of pyarrow can't compute their size.
         return max(1, encoded, int(_usable(sample).nbytes) // max(1, int(sample.num_rows)))
 
     def _constant_rows(self, first: int, count: int, size: int) -> Iterator[Rows]:

@@ -1,16 +1,16 @@
 """A file that leaves and the file that replaces it, read side by side.
 
-Without row ids nobody knows which rows change until all are compared. But most writers rewrite a
-file in its own order, so equal rows mostly stand at the same place of both files:
+Without row ids, the changed rows are known only after all rows are compared. But most writers keep
+a file's order when they rewrite it, so equal rows are mostly at the same place of both files:
 
     leaves   a   b   c   d   e
     comes    a   b   x   d
              =   =   !   =   ?
 
-Rows that are equal at one place (``=``) become one row, ``PLACED``, which spares the comparison
-half of them. The others (``!``, ``?``) go to the comparison as they are, and into the cache, for
-most of them are changes. Where more rows differ than are equal, the files were no rewrite of one
-another, or one row more or less has moved all others: the rest of both is compared as usual.
+Rows that are equal at one place (``=``) become one row, ``PLACED``, which halves the rows of the
+comparison. The others (``!``, ``?``) go to the comparison unchanged, and into the cache, because
+most of them are changes. If more rows differ than are equal, then the files are not rewrites of
+each other, or one row more or less has shifted all others: the rest of both is compared as usual.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tailer.decode.stream import PLACED
 __all__ = ["Decoded", "FileRows", "alike", "pairable", "side_by_side"]
 
 _PAIRED_FILES_MAX = 64
-#: Two files that differ in more of their rows than this are not one the rewrite of the other.
+#: If more than this share of their rows differ, two files are not rewrites of each other.
 _DIFFERENT_MAX = 0.5
 
 
@@ -49,7 +49,7 @@ class Decoded:
 
 @dataclass(slots=True)
 class FileRows:
-    """The rows of one file, read as far as its partner."""
+    """The rows of one file, read in step with its partner."""
 
     side: int
     number: int
@@ -57,26 +57,26 @@ class FileRows:
     head: Rows | None = None
 
     def peek(self) -> Rows | None:
-        """The rows that come next, some of them; None at the end."""
+        """Return some of the next rows; None at the end."""
         if self.head is None:
             self.head = next(self.batches, None)
         return self.head
 
     def advance(self, count: int) -> None:
-        """Pass over the first so many rows of :meth:`peek`."""
+        """Skip the first ``count`` rows of :meth:`peek`."""
         rows, self.head = self.head, None
         if rows is not None and count < rows.batch.num_rows:
             self.head = rows.slice(count)
 
     def rest(self) -> Iterator[Rows]:
-        """All rows that were not passed over."""
+        """Yield all rows that were not skipped."""
         while (rows := self.peek()) is not None:
             self.advance(rows.batch.num_rows)
             yield rows
 
 
 def side_by_side(left: FileRows, came: FileRows, cache: RowCache) -> Iterator[Decoded]:
-    """The rows of both files, those that are equal at one place as one row, ``PLACED``.
+    """Yield the rows of both files; rows that are equal at one place are one row, ``PLACED``.
 
     The others go into the cache, until the files turn out to differ too much: then both are
     dropped from it.
@@ -110,8 +110,8 @@ def side_by_side(left: FileRows, came: FileRows, cache: RowCache) -> Iterator[De
 
 
 def alike(leaving: Sequence[Rows | None], coming: Sequence[Rows | None]) -> dict[int, int]:
-    """Which file that comes may be the rewrite of which that leaves: a guess by their first rows,
-    at least half of which must be the same."""
+    """Guess which file that comes is the rewrite of which that leaves, by their first rows: at
+    least half of them must be equal."""
     free, found = set(range(len(coming))), {}
     for number, head in enumerate(leaving):
         scores = {n: _score(head, coming[n]) for n in sorted(free)}
@@ -123,7 +123,7 @@ def alike(leaving: Sequence[Rows | None], coming: Sequence[Rows | None]) -> dict
 
 
 def pairable(leaving: Sequence[ChangeFile], coming: Sequence[ChangeFile]) -> bool:
-    """Whether a look at the files' first rows may be worth it."""
+    """Return whether comparing the files' first rows may be useful."""
     if max(len(leaving), len(coming)) > _PAIRED_FILES_MAX:
         return False
     sizes = {f.num_records for f in leaving}  # a remove may lack it
@@ -131,7 +131,7 @@ def pairable(leaving: Sequence[ChangeFile], coming: Sequence[ChangeFile]) -> boo
 
 
 def _score(one: Rows | None, other: Rows | None) -> float:
-    """The share of rows that are the same at the same place."""
+    """Return the share of rows that are the same at the same place."""
     if one is None or other is None:
         return 0.0
     count = int(min(one.batch.num_rows, other.batch.num_rows))
@@ -140,6 +140,6 @@ def _score(one: Rows | None, other: Rows | None) -> float:
 
 
 def _differ(one: Rows, other: Rows, count: int) -> tuple[pa.BooleanArray, int]:
-    """Which of the first ``count`` rows differ in their data, and how many."""
+    """Return which of the first ``count`` rows differ in their data, and how many."""
     a, b = (r.batch.slice(0, count).columns[: -len(METADATA_FIELDS)] for r in (one, other))
     return differ(a, b, count)

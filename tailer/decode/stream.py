@@ -30,27 +30,27 @@ __all__ = [
 #: Sides of a row. ``PLACED`` is a row that leaves and comes at the same place of two files.
 LEAVING, COMING, PLACED = 0, 1, 2
 
-#: How deep maps may be nested, counting the lists around them: what the engine needs to prepare a
+#: How deep maps may be nested, including the lists around them: the engine's memory for preparing a
 #: query doubles with every level, and is a gigabyte at 15.
 MAP_DEPTH_MAX = 8
 
-#: Columns of bits that tell which of a row's columns are null, so many in each.
+#: The number of columns whose nulls are recorded in one column of bits.
 _NULLS = "#nulls"
 _NULLS_MAX = 62
 _NARROW_DIGITS = 18
-#: Begins the second hash: only what is mixed in before a value changes how that one is mixed.
+#: Prefix for the second hash: only data before a value changes how the value is hashed.
 _SALT = "17"
 
-#: What every row of a stream begins with: its side, and its reference on that side.
+#: The first columns of every row: its side, and its reference on that side.
 REF_FIELDS = (pa.field("#side", pa.int8()), pa.field("#ref", pa.int64()))
 
-#: What ends the rows of a stream that has placed rows: their reference on the side that comes.
+#: The last column of a stream with placed rows: their reference on the side that comes.
 OTHER_FIELD = pa.field("#other", pa.int64())
 
 
 @dataclass(slots=True)
 class RowStream:
-    """A stream of rows for the engine, which remembers the error that ended it.
+    """A stream of rows for the engine, which keeps the error that ended it.
 
     The engine would only say that its input failed.
     """
@@ -60,18 +60,18 @@ class RowStream:
     error: BaseException | None = None
 
     def close(self) -> None:
-        """End the batches where they are, and what they come from."""
+        """Stop the batches, and close their source."""
         if isinstance(self.batches, Generator):
             self.batches.close()
 
     def fields(self) -> list[pa.Field]:
-        """The columns that are compared."""
+        """Return the columns that are compared."""
         return [f for f in self.schema if f not in (*REF_FIELDS, OTHER_FIELD)]
 
     def key(self) -> str:
-        """SQL for all values of a row, such that equal values are equal there.
+        """Return SQL for all values of a row; equal rows give equal SQL values.
 
-        Raises :class:`UnsupportedTable` for maps that are nested too deep to be compared.
+        Raises :class:`UnsupportedTable` for maps that are nested too deeply to be compared.
         """
         self._check_depth()
         return ", ".join(_canonical(f.name, f.type) for f in self.fields())
@@ -84,8 +84,8 @@ class RowStream:
             )
 
     def in_bucket(self, bucket: Bucket | None, by: Sequence[int]) -> str:
-        """SQL for whether a row is in the bucket: equal values of the columns with the numbers
-        ``by`` (none: of all columns) are always in the same one."""
+        """Return SQL for whether a row is in the bucket: equal values of the columns with the
+        numbers ``by`` (if empty: of all columns) are always in the same bucket."""
         if bucket is None:
             return "true"
         columns = self.fields()
@@ -94,13 +94,14 @@ class RowStream:
         return f"hash({values}) % {bucket.of} = {bucket.number}"
 
     def fingerprint(self) -> dict[str, str]:
-        """SQL, by name, for what stands for all values of a row: 128 bits of hash, and values.
+        """Return SQL, by name, for all values of a row: 128 bits of hash, and values.
 
-        The engine's hash has 64 bits, and salting it gives no further ones, since it mixes hashes
-        of single values: two strings of one hash are alike under every salt. So the second hash
-        takes strings with a prefix. An integer has a hash of its own, but the one whose hash is
-        that of NULL is only told by which columns are null. Halves of wide decimals may change
-        places unseen, and nested values hide all of this; those are compared by value.
+        The engine's hash has 64 bits, and salting it adds none, because it mixes the hashes of
+        single values: two strings with one hash collide under every salt. So the second hash takes
+        strings with a prefix. Each integer has its own hash, except the integer with the hash
+        of NULL, which only the null columns distinguish. The halves of a wide decimal can be
+        swapped without changing the hash, and nested values hide all of this; both are compared by
+        value.
         """
         self._check_depth()
         narrow = self._narrow()
@@ -119,9 +120,9 @@ class RowStream:
         return hashes | {f"v{i}": sql for i, sql in enumerate(exact)}
 
     def hint(self) -> str | None:
-        """SQL for a hash that equal rows share, and few others do; None: the first one will do.
+        """Return SQL for a hash that equal rows share, and few others; None: use the first hash.
 
-        Maps and variants are left out, since it takes time to bring them into their one form.
+        Maps and variants are left out, because their canonical form takes time to compute.
         """
         if len(self._narrow()) == len(self.fields()):
             return None
@@ -129,11 +130,11 @@ class RowStream:
         return f"hash({', '.join(f.name for f in plain) or _SALT})"
 
     def _narrow(self) -> list[pa.Field]:
-        """The columns that 128 bits of hash may stand for."""
+        """Return the columns that 128 bits of hash can represent."""
         return [f for f in self.fields() if _is_narrow(f.type)]
 
     def _null_masks(self) -> list[tuple[pa.Field, list[pa.Field]]]:
-        """Each column of bits, and the narrow columns of which it tells whether they are null."""
+        """Return each column of bits, with the narrow columns whose nulls it records."""
         narrow = self._narrow()
         starts = range(0, max(1, len(narrow)), _NULLS_MAX)
         return [
@@ -141,7 +142,7 @@ class RowStream:
         ]
 
     def reader(self) -> pa.RecordBatchReader:
-        """The stream as the engine takes it, once; with columns that tell which are null."""
+        """Return the stream for the engine, once; with columns that record the nulls."""
         masks = self._null_masks()
         given = [f.with_type(_as_bytes(f.type)) for f in self.schema]
         schema = pa.schema([*given, *(mask for mask, _ in masks)])
@@ -168,16 +169,16 @@ class RowStream:
 
 
 def _without_offsets(column: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """The same values in that type, from their arrays' beginnings on: of a struct that lies in
-    another value and in the middle of its array, some engines read other rows than are meant."""
+    """Return the same values in that type, in arrays without an offset: for a struct inside
+    another value and in the middle of its array, some engines read the wrong rows."""
     column = pa.concat_arrays([column]) if pa.types.is_nested(column.type) else column
     return column if column.type == data_type else column.cast(data_type)
 
 
 def _as_bytes(data_type: pa.DataType) -> pa.DataType:
-    """The type in which the engine gets a column: texts are bytes there, for it neither sorts nor
-    keeps texts that are not UTF-8, and Spark has such ones; and each struct has a field, for some
-    engines take none without."""
+    """Return the engine's type for a column: strings become bytes, because the engine neither
+    sorts nor keeps strings that are not UTF-8, and Spark has some; and each struct gets a field,
+    because some engines reject structs without one."""
     types = pa.types
     if types.is_string(data_type):
         return pa.binary()
@@ -198,7 +199,7 @@ def _is_text(data_type: pa.DataType) -> bool:
 
 
 def _is_narrow(data_type: pa.DataType) -> bool:
-    """Whether the engine keeps a value in 64 bits, or as bytes."""
+    """Return whether the engine keeps a value in 64 bits, or as bytes."""
     types = pa.types
     if types.is_decimal(data_type):
         return bool(data_type.precision <= _NARROW_DIGITS)
@@ -215,7 +216,7 @@ def _null_mask(columns: list[pa.Array], count: int) -> pa.Int64Array:
 
 
 def _canonical(name: str, data_type: pa.DataType) -> str:
-    """SQL for a value such that equal values are equal there: maps have no order."""
+    """Return SQL for the canonical form of a value, equal for equal values: maps have no order."""
     types = pa.types
     if types.is_map(data_type):
         key = _canonical("e.key", data_type.key_type)
@@ -239,7 +240,7 @@ def _member(name: str, field_name: str) -> str:
 
 
 def _map_depth(data_type: pa.DataType) -> int:
-    """How many maps and lists lie around each other, down to the innermost map."""
+    """Return how many maps and lists are nested, down to the innermost map."""
     if not has_map(data_type):
         return 0
     inside = max(_map_depth(data_type.field(i).type) for i in range(data_type.num_fields))
@@ -247,7 +248,7 @@ def _map_depth(data_type: pa.DataType) -> int:
 
 
 def has_map(data_type: pa.DataType) -> bool:
-    """Whether there is a map at any depth."""
+    """Return whether there is a map at any depth."""
     if pa.types.is_map(data_type):
         return True
     return any(has_map(data_type.field(i).type) for i in range(getattr(data_type, "num_fields", 0)))

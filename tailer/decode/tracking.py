@@ -28,7 +28,7 @@ __all__ = [
     "tracked_rows",
 ]
 
-#: Is told how many bytes were read. Called from worker threads.
+#: Called with the number of bytes read, from worker threads.
 OnRead = Callable[[int], None]
 
 #: The columns that :func:`tracked_rows` gives.
@@ -42,15 +42,15 @@ _BATCH_ROWS = 131_072
 
 
 def tells_row_ids(file: ChangeFile) -> bool:
-    """Whether the stable ids of a file's rows are known: tracking was enabled when its version was
-    written, and it is no cdc file, whose rows have none to be read."""
+    """Return whether the stable ids of a file's rows are known: tracking was enabled when its
+    version was written, and it is not a cdc file, whose rows store no ids."""
     if file.change_type is None or file.base_row_id is None:
         return False
     return row_tracking_enabled(file.state.protocol, file.state.metadata)
 
 
 def row_id_column(file: ChangeFile, in_file: Sequence[str]) -> str | None:
-    """The column that holds the materialised row ids, where the file has it."""
+    """Return the column that holds the materialised row ids, if the file has it."""
     name = file.state.metadata.configuration.get(_ID)
     return name if name in in_file else None
 
@@ -58,16 +58,16 @@ def row_id_column(file: ChangeFile, in_file: Sequence[str]) -> str | None:
 def row_ids(
     file: ChangeFile, positions: pa.Int64Array, materialised: pa.Array | None
 ) -> pa.Int64Array:
-    """Stable row ids: the materialised one, else the file's base and the position."""
+    """Return stable row ids: the materialised one, else the file's base and the position."""
     default = pc.add(positions, pa.scalar(file.base_row_id, pa.int64()))
     return default if materialised is None else pc.coalesce(materialised.cast(pa.int64()), default)
 
 
 def read_bytes(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
-    """How many bytes these top-level columns of a row group take in the file, by its footer.
+    """Return how many bytes these top-level columns of a row group take in the file, by its footer.
 
-    To be asked only after rows of them were read: pyarrow does not survive what the footer of a
-    damaged file says of a column.
+    Call it only after rows of them were read: pyarrow can crash on the column data in the footer of
+    a damaged file.
     """
     meta, schema, wanted = parquet.metadata.row_group(group), parquet.schema, set(names)
     paths = ((i, schema.column(i).path) for i in range(parquet.metadata.num_columns))
@@ -81,9 +81,9 @@ def tracked_rows(
     selection: RowSelection,
     on_read: OnRead | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Position, stable row id and stable row commit version of a file's selected rows.
+    """Yield position, stable row id and stable row commit version of a file's selected rows.
 
-    ``on_read`` is told how many bytes are read.
+    ``on_read`` is called with the number of bytes read.
     """
     if file.base_row_id is None or file.default_row_commit_version is None:
         raise CorruptLog("the file has no base row id", version=file.version, path=file.path)
@@ -120,7 +120,7 @@ def _tracked(
 def _column_batches(
     parquet: pq.ParquetFile, names: list[str]
 ) -> Iterator[tuple[int, dict[str | None, pa.Array], int]]:
-    """First position, columns by name and row count of each batch."""
+    """Yield first position, columns by name and row count of each batch."""
     first = 0
     if not names:
         for at in range(0, parquet.metadata.num_rows, _BATCH_ROWS):

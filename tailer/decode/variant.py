@@ -1,8 +1,8 @@
-"""Variant columns: shredded ones put together again, and all of them made comparable.
+"""Variant columns: shredded variants are reassembled, and all variants are made comparable.
 
 A shredded variant lies in several Parquet columns ("Variant Shredding"): ``typed_value`` holds
-what fits the type that the writer chose for the file, ``value`` the rest. Every reader after this
-one sees the two binary parts alone.
+what fits the type that the writer chose for the file, ``value`` the rest. All code after this
+module sees only the two binary parts.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tailer.errors import CorruptRow
 
 __all__ = ["canonical_variants", "unshredded"]
 
-# Parquet's own schemas are not nested deeper by any writer.
+# No writer nests Parquet's own schemas deeper than this.
 _DEPTH_MAX = 100
 
 
 def unshredded(array: pa.StructArray, column: str) -> pa.StructArray:
-    """Shredded variants (``metadata``, ``value``, ``typed_value``) as unshredded ones.
+    """Return shredded variants (``metadata``, ``value``, ``typed_value``) as unshredded ones.
 
-    The bytes are those that Spark makes of them: keys are numbered as they come, the shredded
+    The bytes are the same as Spark's: keys are numbered in order of appearance, the shredded
     fields first, in the order of the file's schema; integers are as narrow as their value allows.
     Where both parts of a row are null, it is the variant null. ``column`` is for messages.
 
@@ -67,10 +67,10 @@ class _Typed(Protocol):
     """A ``typed_value`` column, row by row."""
 
     def has(self, row: int) -> bool:
-        """Whether it is not null there."""
+        """Return whether the row is not null."""
 
     def add(self, row: int, builder: VariantBuilder, metadata: bytes, rest: bytes | None) -> None:
-        """Add that row's value; ``rest`` is what ``value`` has beside it."""
+        """Add that row's value; ``rest`` is the content of ``value`` beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class _Level:
     typed: _Typed | None
 
     def has(self, row: int) -> bool:
-        """Whether there is a value; a field without one is missing."""
+        """Return whether there is a value; a field without one is missing."""
         return self.values[row] is not None or (self.typed is not None and self.typed.has(row))
 
     def add(self, row: int, builder: VariantBuilder, metadata: bytes) -> None:
@@ -96,7 +96,8 @@ class _Level:
 
 @dataclass(frozen=True, slots=True)
 class _Scalars:
-    """Shredded scalars, in their encoded form. They win over a ``value`` beside them."""
+    """Shredded scalars, in their encoded form. They take precedence over a ``value`` beside
+    them."""
 
     encoded: list[bytes | None]
 
@@ -186,12 +187,12 @@ def _binary(array: pa.Array) -> list[bytes | None]:
 
 
 def _each(array: pa.Array, encode: Callable[[bytes], bytes]) -> list[bytes | None]:
-    """The encoded form of each value, made from its own bytes."""
+    """Return the encoded form of each value, made from its own bytes."""
     return [None if data is None else encode(data) for data in array.to_pylist()]
 
 
 def _scalars(array: pa.Array, column: str) -> list[bytes | None]:
-    """Scalars of the types of the table "Shredded Value Types" in the variant's encoded form."""
+    """Encode scalars of the types of the table "Shredded Value Types" as variants."""
     kind = array.type
     if types.is_boolean(kind):
         both = {True: primitive_value(Kind.TRUE), False: primitive_value(Kind.FALSE), None: None}
@@ -233,16 +234,16 @@ _FIXED: dict[pa.DataType, Kind] = {
 
 
 def canonical_variants(array: pa.Array) -> pa.Array:
-    """The same values with every variant, at any depth, in the form that equal ones share.
+    """Return the same values with every variant, at any depth, in canonical form.
 
-    See :func:`tailer.delta.variant_builder.canonical_variant` for what is equal. Bytes that are no
-    variant stand for themselves, so a damaged row is equal only to its copies.
+    See :func:`tailer.delta.variant_builder.canonical_variant` for what is equal. Bytes that are not
+    a variant stay as they are, so a damaged row is equal only to its copies.
     """
     data_type = array.type
     if not holds_arrow_variant(data_type):
         return array
     mask = array.is_null() if array.null_count else None
-    if array.offset:  # buffers know nothing of slices
+    if array.offset:  # buffers ignore slices
         array = array.take(pa.arange(0, len(array)))
     if is_arrow_variant(data_type):
         return _canonical(array, mask)

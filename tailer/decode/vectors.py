@@ -41,10 +41,10 @@ _INT_MAX = _KEY_MAX = 2**31 - 1
 
 
 def stored_length(dv: DeletionVectorDescriptor) -> tuple[int, int]:
-    """(offset, length) in bytes of what must be read of a deletion vector's file.
+    """Return (offset, length) in bytes of the part of a deletion vector's file to read.
 
     From the size field to the end of the checksum; for the first one of a file, from the file's
-    version byte. Raises :class:`CorruptLog` for a descriptor that can't be right.
+    version byte. Raises :class:`CorruptLog` for an invalid descriptor.
     """
     offset = 1 if dv.offset is None else dv.offset
     if not (1 <= offset <= _INT_MAX and 12 <= dv.size_in_bytes <= _INT_MAX):
@@ -53,9 +53,9 @@ def stored_length(dv: DeletionVectorDescriptor) -> tuple[int, int]:
 
 
 def parse_dv_file(stored: bytes, dv: DeletionVectorDescriptor) -> BitMap64:
-    """The rows in one deletion vector of a file; ``stored`` as :func:`stored_length` cuts it.
+    """Parse the rows in one deletion vector of a file; ``stored`` as :func:`stored_length` cuts it.
 
-    Raises :class:`CorruptLog` where size, checksum, magic or cardinality do not fit.
+    Raises :class:`CorruptLog` if size, checksum, magic or cardinality do not match.
     """
     offset, length = stored_length(dv)
     if len(stored) != length:
@@ -77,7 +77,7 @@ def parse_dv_file(stored: bytes, dv: DeletionVectorDescriptor) -> BitMap64:
 
 
 def parse_inline_dv(dv: DeletionVectorDescriptor) -> BitMap64:
-    """The rows in an inline deletion vector. Raises :class:`CorruptLog` as the other does."""
+    """Parse the rows in an inline deletion vector. Raises :class:`CorruptLog` as the other does."""
     data = z85_decode(dv.path_or_inline_dv)
     # base85 works in groups of four bytes, so up to three bytes of padding may follow.
     if not 0 <= len(data) - dv.size_in_bytes < 4:
@@ -117,11 +117,11 @@ def _portable(data: bytes) -> BitMap64:
 
 
 def _big_endian(data: bytes) -> BitMap64:
-    """The older layout: a count of 32-bit bitmaps, each with its size, in order of their keys."""
+    """Parse the older layout: a count of 32-bit bitmaps, each with its size, in order of keys."""
     (count,) = struct.unpack_from(">i", data)
     if not 0 <= count <= len(data) // 4:
         raise ValueError(f"{count} bitmaps in {len(data)} bytes")
-    # Only the frame differs: the bitmaps themselves are the same, so they are framed anew.
+    # Only the frame differs: the bitmaps themselves are the same, so they get a new frame.
     buckets, at = [], 4
     for key in range(count):
         (size,) = struct.unpack_from(">i", data, at)
@@ -136,9 +136,9 @@ def _big_endian(data: bytes) -> BitMap64:
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """Which rows of a file are meant: those in ``only`` (None: all) that are not in ``without``.
+    """The selected rows of a file: those in ``only`` (None: all) that are not in ``without``.
 
-    A worked example of the pair rule (DESIGN: "difference of the DVs, both ways"). A file of rows
+    A worked example of the pair rule ("the difference of the DVs, both ways"). A file of rows
     0..5 is removed with DV {1, 2} and added with DV {2, 3}: row 3 was deleted, so the deletes are
     ``only={2, 3}, without={1, 2}`` = {3}; row 1 came back, so the inserts are
     ``only={1, 2}, without={2, 3}`` = {1}.
@@ -149,30 +149,30 @@ class RowSelection:
 
     @classmethod
     def of(cls, only: BitMap64 | None, without: BitMap64 | None) -> RowSelection:
-        """The selection with at most one of the two sets left."""
+        """Return the selection with at most one of the two sets left."""
         if only is not None and without is not None:
             return cls(only - without, None)
         return cls(only, without or None)
 
     def count(self, first: int, last: int) -> int:
-        """How many rows of the positions first..last-1 are selected."""
+        """Return how many rows of the positions first..last-1 are selected."""
         if self.only is not None:
             return int(self.only.range_cardinality(first, last))
         dropped = self.without.range_cardinality(first, last) if self.without else 0
         return last - first - int(dropped)
 
     def within(self, first: int, last: int) -> RowSelection:
-        """The selected ones among the positions first..last-1."""
+        """Return the selected rows among the positions first..last-1."""
         rows = BitMap64(range(first, last))
         return RowSelection.of(rows if self.only is None else self.only & rows, self.without)
 
     def end(self) -> int:
-        """One more than the highest position that is named."""
+        """Return one more than the highest position that is named."""
         named = self.only if self.only is not None else self.without
         return int(named.max()) + 1 if named else 0
 
     def indices(self, first: int, last: int) -> pa.Int64Array | None:
-        """The selected positions among first..last-1, less ``first``; None if all are."""
+        """Return the selected positions among first..last-1, less ``first``; None if all are."""
         if self.count(first, last) == last - first:
             return None
         named = self.only if self.only is not None else self.without
@@ -185,17 +185,17 @@ class RowSelection:
 
 
 def positions_within(rows: BitMap64, first: int, last: int) -> pa.Int64Array:
-    """Those of the positions that are among first..last-1."""
+    """Return the positions among first..last-1."""
     return _int64_array(rows & BitMap64(range(first, last)), 0)
 
 
 def positions_of(rows: BitMap64) -> pa.Int64Array:
-    """All members, in order."""
+    """Return all members, in order."""
     return _int64_array(rows, 0)
 
 
 def bitmap_of(positions: pa.Int64Array) -> BitMap64:
-    """The set of these numbers; none is null or negative."""
+    """Return the set of these numbers; none is null or negative."""
     members = array.array("Q")
     start = positions.offset * 8
     members.frombytes(positions.buffers()[1].slice(start, len(positions) * 8))
@@ -203,7 +203,7 @@ def bitmap_of(positions: pa.Int64Array) -> BitMap64:
 
 
 def _int64_array(rows: BitMap64, base: int) -> pa.Int64Array:
-    """The members less ``base``, without a Python object for each."""
+    """Return the members less ``base``, without a Python object for each."""
     members = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.to_array())])
     return pc.subtract(members, pa.scalar(base, pa.int64()))
 

@@ -6,9 +6,9 @@ Two tasks, joined by a pipe that holds one batch:
 
     reader                                             publisher
     follow        commits, as the log grows            publish    write a batch to the sink,
-      commit      one commit: its notice, its files               then save the offset behind it
+      commit      one commit: its notice, its files               then save its next offset
         version   its files: fetch, decode, batches    fanout     several sinks as one
-    snapshots     the rows of a whole version          progress   what the feed says of itself
+    snapshots     the rows of a whole version          progress   what the feed reports of itself
 
 At most two batches are alive: one being written and one ready. Decoding runs in worker threads;
 everything else here only awaits. After a failure nothing in memory is used again: the feed starts
@@ -20,7 +20,7 @@ from its saved offset.
 | read | the order of snapshot, skipped versions, commits and re-snapshots |
 | commit, version | the batches of one commit, of one version's files |
 | derive, pairing | changes of a rewrite; an update's two images as one row |
-| snapshots | rows of a whole version, and reading them again while changes go on |
+| snapshots | rows of a whole version, and reading them again while changes continue |
 | fetch | which files are opened ahead of their turn |
 | selection, policy, options | what is published, and what happens when the table changes |
 | orders | what the operator wants: pause, skip, accept a schema, read again |
@@ -49,7 +49,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, loaded when they are used: a Spark executor imports `fetch` alone."""
+    """Load a public name on first use, because a Spark executor imports `fetch` alone."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -26,7 +26,7 @@ Item: TypeAlias = ChangeBatch | Notice
 async def commit_items(
     reading: Reading, commit: Commit, start: Offset, *, notices: bool
 ) -> AsyncGenerator[Item, None]:
-    """One commit's notice and batches, from an offset in its version on."""
+    """Yield one commit's notice and batches, from an offset in its version on."""
     first = replace(start, table_id=commit.after.table_id).under(reading.counted_by, reading.former)
     if commit.version in reading.orders.skips:
         yield skip_notice(first, commit.timestamp_ms)
@@ -51,7 +51,7 @@ async def commit_items(
 
 
 async def skipped(reading: Reading, at: Offset) -> Notice:
-    """The record of a version that is skipped, with its timestamp if its commit can be read."""
+    """Return the notice of a skipped version, with its timestamp if its commit is readable."""
     log, timestamp_ms = reading.log, None
     try:
         before = await log.state_before(at.version)
@@ -74,7 +74,7 @@ async def _batches(
     read = VersionReader(reading, commit, commit.timestamp_ms).batches
     files = await _plan(reading, commit)
     if reading.is_former(first) and reading.live.known(commit.version):
-        first = replace(first, index=0)  # rows of files were counted that have none in the version
+        first = replace(first, index=0)  # counted rows of files that the version lacks
     found = read(files, first)
     if reading.options.paired:
         files, pairing = await pair_updates(reading, commit, files)
@@ -87,7 +87,7 @@ async def _batches(
 
 
 async def _plan(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
-    """The files whose rows are the commit's changes, in their order."""
+    """Return the files whose rows are the commit's changes, in their order."""
     options, wants = reading.options, reading.selector.wants
     live, folder = reading.live, options.diff.spill_folder
     moot = await live.moot(reading.log, commit, options.change_source, folder)
@@ -115,5 +115,5 @@ async def _derived(reading: Reading, commit: Commit, rewrite: Rewrite) -> Iterab
     try:
         return await derive(reading.log.store, commit, rewrite, *how)
     except FileGone as e:
-        # Without one of its files the others' rows can't be told apart: the whole version is lost.
+        # Without one of its files, the other files' rows are ambiguous: the version is lost.
         raise DataLoss(e.what, version=commit.version, path=e.path, hint=e.hint) from None

@@ -1,9 +1,9 @@
 """How many changes a file has, and which file an offset's index lies in.
 
-Statistics are hints: a writer's ``numRecords`` may be wrong, and an index that is counted by it
-would lose rows or repeat them. So files are counted by what they are themselves: by the footer and
-the deletion vectors, without a look at their rows. The log's word counts only for a file that is
-gone, for then there is no other.
+Statistics are hints: a writer's ``numRecords`` may be wrong, and an index counted with it would
+lose rows or repeat them. So a file's changes are counted from its footer and its deletion vectors,
+without reading its rows. The log's count is used only for a file that no longer exists, because
+nothing else is left to count.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tailer.store import Store
 
 __all__ = ["Place", "count_changes", "known_changes", "logged_rows"]
 
-#: So many files are counted at a time.
+#: The number of files that are counted at the same time.
 _FILES_MAX = 8
 
 
 def logged_rows(file: ChangeFile) -> int | None:
-    """How many changes a file holds by what the log says of it: a hint, but exact where changes
-    were derived. None where the log does not tell."""
+    """Return how many changes a file has according to the log. This is a hint, but it is exact
+    where changes were derived. None if the log does not say."""
     if file.rows is not None:
         return len(file.rows)
     if file.change_type is None or file.only is not None or file.num_records is None:
@@ -45,9 +45,11 @@ def logged_rows(file: ChangeFile) -> int | None:
 
 
 async def count_changes(store: Store, file: ChangeFile) -> int:
-    """How many changes a file has, from its footer and its deletion vectors; only where a cdc file
-    is read in two passes, from its change types. Errors are those of :func:`fetch` and of
-    decoding."""
+    """Count a file's changes from its footer and its deletion vectors.
+
+    Only a cdc file that is read in two passes is counted from its change types. Errors are those of
+    :func:`fetch` and of decoding.
+    """
     if file.rows is not None:
         return len(file.rows)
     # The deletion vector's cardinality is checked when its rows are read.
@@ -58,7 +60,7 @@ async def count_changes(store: Store, file: ChangeFile) -> int:
 
 
 async def known_changes(store: Store, file: ChangeFile) -> int:
-    """As :func:`count_changes`, and by the log for a file that is gone, if it tells."""
+    """Count as :func:`count_changes` does, and use the log's count for a file that is gone."""
     logged = logged_rows(file)
     try:
         return await count_changes(store, file)
@@ -87,12 +89,12 @@ def _of_kinds(parquet: pq.ParquetFile, kinds: tuple[str, ...]) -> Iterator[int]:
 
 
 class Place:
-    """Looks for the file in which an offset's index lies, among a version's files in their order.
+    """Finds the file in which an offset's index lies, among a version's files in their order.
 
-    ``former``: the index may have been counted by statistics, and in cdc files by their writer's
-    order. Where that makes a difference, the place is the beginning of the file that it begins to
-    make one in: from there on, changes come again. ``lost`` are files recorded as lost.
-    ``index`` is the index of the first change that is read from the place on.
+    ``former``: the index may have been counted from statistics, and in cdc files in their writer's
+    order. In the first file where that makes a difference, the place is the beginning of the file:
+    changes from there on are delivered again. ``lost`` are files recorded as lost. ``index`` is the
+    index of the first change that is read from the place on.
     """
 
     def __init__(
@@ -111,8 +113,11 @@ class Place:
         self._counted: deque[tuple[ChangeFile, asyncio.Task[int]]] = deque()
 
     async def onwards(self, files: AsyncIterator[ChangeFile]) -> AsyncGenerator[ChangeFile, None]:
-        """The files from the place on; ``skip`` says how many changes of the first one lie before
-        it, and if it is not used up at the end, there are not so many."""
+        """Yield the files from the place on.
+
+        ``skip`` is the number of changes of the first file that lie before the place. If some of it
+        is left at the end, the version has fewer changes than the index.
+        """
         try:
             more = True
             while self.skip.remaining:
@@ -144,9 +149,9 @@ class Place:
         return await known_changes(self._store, file)
 
     async def _passes(self, file: ChangeFile, count: int) -> bool:
-        """Whether all of a file's changes lie before the place."""
+        """Return whether all of a file's changes lie before the place."""
         before = self.skip.remaining
-        if file in self._lost:  # what was not delivered of it is counted as if it were
+        if file in self._lost:  # changes that were not delivered are counted as if they were
             self.skip.remaining -= min(count, before)
             self.index += count - min(count, before)
             return True

@@ -35,17 +35,17 @@ async def derive(
     key: tuple[str, ...],
     noops: Callable[[int], None],
 ) -> list[ChangeFile]:
-    """The work orders of a version that rewrites files: only the rows that really changed.
+    """Plan the work orders of a version that rewrites files: only the rows that really changed.
 
-    ``noops`` is told how many rows were rewritten as updates with equal values. Raises
-    :class:`TableError` for a key column that the version does not have.
+    ``noops`` is called with the number of rows that were rewritten as updates with equal values.
+    Raises :class:`TableError` for a key column that the version does not have.
     """
     if not rewrite.needs_diff:
         return [*rewrite.leaving, *rewrite.coming]
     check_key(key, commit.after.schema.names, commit.version)
 
     try:
-        async with BlockingPortal() as portal:  # the engine pulls rows from threads of its own
+        async with BlockingPortal() as portal:  # the engine pulls rows from its own threads
 
             def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
                 fetched = portal.call(fetch, store, file, decode.on_read)
@@ -67,7 +67,7 @@ def _changes(
     options: DiffOptions,
     key: tuple[str, ...],
 ) -> tuple[list[ChangeFile], int]:
-    """The work orders, and how many updates with equal values were dropped."""
+    """Return the work orders, and how many updates with equal values were dropped."""
     after = commit.after
     if row_ids_hold(commit, rewrite):
         whole = Comparison(rewrite.leaving, rewrite.coming, after, open_file, decode, options)
@@ -75,7 +75,7 @@ def _changes(
         if found is not None:
             return changed_files(rewrite, found, "row_ids"), found.noops
     before = commit.before or after
-    # Rows of files that share none may still be two images of one key.
+    # Files that share no row may still hold two images of one key.
     apart = (set[int](), set[int]()) if key else proved_apart(rewrite, before, after)
     rest = _without(rewrite, apart)
     rest = _without(rest, proved_same(rest, before, after, open_file))
@@ -90,7 +90,7 @@ def _changes(
         except CorruptRow:
             if commit.before == after:
                 raise
-            # The rows that leave can't even be read in the new schema, so none of them is equal.
+            # The removed rows can't even be read in the new schema, so none of them is equal.
             origin = "files"
     files = _in_order(rewrite, (set(), set()) if later else apart, changed)
     return [replace(file, origin=origin) for file in files], 0
@@ -104,7 +104,7 @@ def _without(rewrite: Rewrite, numbers: tuple[set[int], set[int]]) -> Rewrite:
 def _in_order(
     rewrite: Rewrite, whole: tuple[set[int], set[int]], changed: list[ChangeFile]
 ) -> list[ChangeFile]:
-    """The changed files with those that are changes as a whole, in the order of the rewrite."""
+    """Merge the changed files with those that are changes as a whole, in the rewrite's order."""
     of_place = {(f.change_type, f.path, f.without): f for f in changed}
     found = []
     for side, numbers in zip((rewrite.leaving, rewrite.coming), whole, strict=True):

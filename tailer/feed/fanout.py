@@ -1,8 +1,8 @@
 """Several sinks behind one reader: the table is read once, and each sink keeps its own offset.
 
-The reader starts at the offset that is furthest behind, and each sink passes over what it has
-already. It goes at the pace of the slowest sink, two batches ahead at most. A sink that is still in
-an initial snapshot is served alone; the others wait and join in when it has caught up with them.
+The reader starts at the offset that is furthest behind, and each sink skips what it already has.
+The reader runs at the pace of the slowest sink, at most two batches ahead. A sink that is still in
+an initial snapshot is served alone; the others wait, and join when it has caught up with them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Branch", "FanOut"]
 
 @dataclass(slots=True)
 class Branch:
-    """One sink with its offset store, and the next change it has to get."""
+    """One sink with its offset store, and the offset of the next change that it needs."""
 
     name: str
     sink: Sink
@@ -36,25 +36,25 @@ class Branch:
     saver: Saver = field(default_factory=Saver)
 
     async def save(self, offset: Offset) -> None:
-        """Save its offset, and go on from it."""
+        """Save the sink's offset, and continue from it."""
         await self.saver.save(self.offsets, offset)
         self.at = offset
 
     def stage(self) -> tuple[int, int]:
-        """What a branch must share with others to be served with them."""
+        """Return what a branch must have in common with others to be served with them."""
         at = self.at or Offset(0)
         return (0, at.version) if at.snapshot else (1, 0)
 
 
 class FanOut(OffsetStore):
-    """A sink made of sinks, and the offset store made of theirs."""
+    """A sink that writes to several sinks, and an offset store that saves to theirs."""
 
     def __init__(self, branches: list[Branch], start: Callable[[], Awaitable[Offset]]) -> None:
         self.branches = branches
         self._start = start
         self._active: list[Branch] = []
         traits = [sink_traits(branch.sink) for branch in branches]
-        #: What any of them asks of the reader; in their key they do not differ.
+        #: What any of them requires of the reader; their keys are the same.
         self.traits = SinkTraits(
             paired=any(one.paired for one in traits),
             key_columns=traits[0].key_columns,
@@ -65,15 +65,15 @@ class FanOut(OffsetStore):
 
     @property
     def waiting(self) -> bool:
-        """Whether sinks wait until those that are served have their snapshot."""
+        """Return whether sinks wait for the snapshot of those that are served now."""
         return len(self._active) < len(self.branches)
 
     def ends_stage(self, item: Item) -> bool:
-        """Whether those that wait join in behind this item."""
+        """Return whether the waiting sinks join after this item."""
         return self.waiting and not item.next_offset.snapshot
 
     async def stage(self, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-        """The items up to the one behind which others join in; all, if none waits."""
+        """Yield the items up to the one after which others join; all items if none waits."""
         async with aclosing(items) as found:
             async for item in found:
                 yield item
@@ -83,11 +83,11 @@ class FanOut(OffsetStore):
     # As a sink
 
     async def open(self, feed: str) -> Offset:
-        """Open all sinks; the offset of the one that is furthest behind."""
+        """Open all sinks, and return the offset of the one that is furthest behind."""
         first: Offset | None = None
 
         async def start() -> Offset:
-            nonlocal first  # one place for all that are new
+            nonlocal first  # all new sinks start at one offset
             first = first or await self._start()
             return first
 
@@ -102,7 +102,10 @@ class FanOut(OffsetStore):
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
-        """See :class:`tailer.sink.KnowsDelivery`: that of each sink that tells, by its name."""
+        """Return the delivery of each sink that reports one, by the sink's name.
+
+        See :class:`tailer.sink.KnowsDelivery`.
+        """
         before = kept or {}
         found = {
             branch.name: delivery_of(
@@ -113,11 +116,11 @@ class FanOut(OffsetStore):
         return {name: delivery for name, delivery in found.items() if delivery}
 
     async def write(self, batch: ChangeBatch) -> None:
-        """Write to every sink what of the batch it does not have; save its offset behind it."""
+        """Write to every sink the part of the batch that it lacks, then save its offset."""
         await self._each(lambda branch: self._write(branch, batch))
 
     async def announce(self, notice: Notice) -> None:
-        """Tell every sink that has not gone past it."""
+        """Announce the notice to every sink that has not passed it yet."""
         await self._each(lambda branch: self._announce(branch, notice))
 
     async def reopen(self) -> None:
@@ -126,13 +129,13 @@ class FanOut(OffsetStore):
             await reopen(branch.sink)
 
     async def aclose(self) -> None:
-        """Close all sinks, whatever one of them says to it."""
+        """Close all sinks, even if closing one of them fails."""
         async with AsyncExitStack() as stack:
             for branch in self.branches:
                 stack.push_async_callback(branch.sink.aclose)
 
     async def _each(self, work: Callable[[Branch], Awaitable[None]]) -> None:
-        """All sinks at once. One that fails does not break off what the others have begun."""
+        """Run the work for all sinks at once. If one fails, the others still finish theirs."""
 
         async def whole(branch: Branch) -> None:
             with anyio.CancelScope(shield=True):
@@ -163,16 +166,16 @@ class FanOut(OffsetStore):
 
     @property
     def waiting_for(self) -> str | None:
-        """Who holds one of them."""
+        """Return who holds one of the offset stores."""
         return next((o for b in self.branches if (o := b.offsets.waiting_for)), None)
 
     async def check(self) -> None:
-        """Make sure that all are still this process's own."""
+        """Check that this process still owns all offset stores."""
         for branch in self._active:
             await branch.offsets.check()
 
     async def acquire(self) -> None:
-        """Become the owner of all; or, if one is held, of none."""
+        """Acquire all offset stores; if one is held by another process, acquire none."""
         try:
             for branch in self.branches:
                 await branch.offsets.acquire()
@@ -181,11 +184,11 @@ class FanOut(OffsetStore):
             raise
 
     async def load(self) -> Offset | None:
-        """Opening the sinks says where to go on."""
+        """Return None: opening the sinks gives the offset to start from."""
         return None
 
     async def save(self, offset: Offset) -> None:
-        """Each sink's offset was saved behind its own write."""
+        """Do nothing: each sink's offset was saved after its own write."""
 
     async def clear(self) -> None:
         """Forget all offsets."""
@@ -193,31 +196,31 @@ class FanOut(OffsetStore):
             await branch.offsets.clear()
 
     async def load_orders(self) -> dict[str, Any]:
-        """Orders are the whole feed's: each branch has them, but for one that is new."""
+        """Load the orders. They are the whole feed's: every branch has them, except a new one."""
         kept = [await branch.offsets.load_orders() for branch in self.branches]
         return next(filter(None, kept), {})
 
     async def save_orders(self, orders: dict[str, Any]) -> None:
-        """Keep them with every branch."""
+        """Save the orders with every branch."""
         for branch in self.branches:
             await branch.offsets.save_orders(orders)
 
     async def release(self) -> None:
-        """Give up all."""
+        """Release all offset stores."""
         async with AsyncExitStack() as stack:
             for branch in self.branches:
                 stack.push_async_callback(branch.offsets.release)
 
 
 def _rest(batch: ChangeBatch, at: Offset | None) -> ChangeBatch | None:
-    """What of a batch a sink does not have yet; None if it has it all."""
+    """Return the part of a batch that a sink lacks; None if the sink has all of it."""
     if at is None or at.position <= batch.offset.position:
         return batch
     if at.position >= batch.next_offset.position:
-        # Rows of a snapshot in mid-stream do not move the offset, and are for everyone at it.
+        # Rows of a snapshot within a stream do not move the offset: all sinks there get them.
         again = batch.offset.snapshot and at.position == batch.next_offset.position
         return batch if again else None
     first = pc.sum(pc.less(batch.row_indices(), at.index)).as_py() or 0
-    if first == batch.num_rows:  # behind its last row there may be preimages, which are no rows
+    if first == batch.num_rows:  # the last row may be followed by preimages, which are not rows
         return replace(batch.slice(0, 0), offset=at, next_offset=batch.next_offset)
     return batch.slice(first, batch.num_rows)

@@ -28,17 +28,17 @@ from tailer.store import Elsewhere, ReadsAhead, Store
 
 __all__ = ["FetchAhead", "Fetched", "fetch"]
 
-#: So many files of one version are on their way at most.
+#: The most files of one version that are fetched at the same time.
 _FILES_MAX = 8
-#: Of each, its beginning: what the store would fetch first of it anyway.
+#: Bytes at each file's beginning, which the store would fetch first anyway.
 _FIRST_BYTES = 1024 * 1024
-#: And its end, where its footer is.
+#: Bytes at each file's end, where its footer is.
 _END_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A work order with what decoding it needs; ``source`` is closed by whoever decodes."""
+    """A work order with the data to decode it; the code that decodes it closes ``source``."""
 
     file: ChangeFile
     source: pa.NativeFile
@@ -47,22 +47,22 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """A file on its way, and how much of the budget it has taken."""
+    """A file that is being fetched, and how much of the budget it takes."""
 
-    file: ChangeFile  # as long as it is held here, nothing else has its id
+    file: ChangeFile  # while it is referenced here, no other object can have its id
     size: int
     task: asyncio.Task[Fetched]
 
 
 class FetchAhead:
-    """Fetches files before their turn, while those before them are decoded and written.
+    """Fetches files ahead of time, while the files before them are decoded and written.
 
-    A file is looked at (:meth:`in_order`), started if the budget has room for it, and taken when
-    its turn comes (:meth:`take`): then it gives back its part of the budget. One that was not
-    started is fetched when it is taken. Errors come when it is their file's turn.
+    A file is examined (:meth:`in_order`), started if the budget has room for it, and taken in its
+    turn (:meth:`take`), which returns its part of the budget. A file that was not started is
+    fetched when it is taken. An error is raised when its file is taken.
 
-    The budget is the store's; without one, nothing is started. ``whole_rows``: of large files, the
-    beginning is fetched too.
+    The budget is the store's; without a budget, no file is started. ``whole_rows``: of large files,
+    the beginning is fetched too.
     """
 
     def __init__(self, store: Store, on_read: OnRead | None, *, whole_rows: bool) -> None:
@@ -75,8 +75,8 @@ class FetchAhead:
     async def in_order(
         self, files: AsyncIterator[ChangeFile], may_start: Callable[[ChangeFile], bool]
     ) -> AsyncGenerator[ChangeFile, None]:
-        """The same files. Before one is given, those that follow are looked at, and started where
-        they ``may_start``, up to the first that is not started."""
+        """Yield the same files. Before a file is yielded, the files after it are examined, and
+        started where they ``may_start``, up to the first one that is not started."""
         ahead: deque[ChangeFile] = deque()
         failed: Exception | None = None
         ended = False
@@ -99,13 +99,14 @@ class FetchAhead:
             raise failed
 
     def _has_room(self, last: ChangeFile) -> bool:
-        """Whether to look at the file after the last one: only if that was started itself."""
+        """Return whether to examine the file after the last one: only if the last one was
+        started."""
         return id(last) in self._started and len(self._started) <= _FILES_MAX
 
     def _start(self, file: ChangeFile) -> None:
         first = min(file.size or 0, _FIRST_BYTES)
         if not self._whole_rows and first == _FIRST_BYTES:
-            first = 0  # where in it the columns lie that are wanted, nobody knows yet
+            first = 0  # the position of the wanted columns in the file is not known yet
         vectors = [dv for dv in (file.only, file.without) if dv is not None]
         size = _END_BYTES + first + sum(dv.size_in_bytes for dv in vectors)
         if self._budget is not None and self._budget.take(size):
@@ -113,7 +114,7 @@ class FetchAhead:
             self._started[id(file)] = _Started(file, size, task)
 
     async def take(self, file: ChangeFile) -> Fetched:
-        """A file whose turn it is; the caller closes it. Errors as of :func:`fetch`."""
+        """Return a file in its turn; the caller closes it. Errors are those of :func:`fetch`."""
         started = self._started.get(id(file))
         if started is None:
             return await fetch(self._store, file, self._on_read)
@@ -127,7 +128,7 @@ class FetchAhead:
             self._budget.give(started.size)
 
     async def aclose(self) -> None:
-        """Let go of what is not taken."""
+        """Cancel and close all files that were not taken."""
         left = list(self._started.values())
         for started in left:
             started.task.cancel()
@@ -143,10 +144,10 @@ async def fetch(
 ) -> Fetched:
     """Open a work order's data file and read its deletion vectors.
 
-    ``on_read`` is told how many bytes the deletion vectors take; decoding tells of the data file.
-    Of a store that reads ahead, so many ``first_bytes`` of the data file are fetched with it.
-    Raises :class:`FileGone` for a file that is not there, :class:`CorruptLog` for a deletion
-    vector that does not pass its checks; both name version and file.
+    ``on_read`` is called with the size of the deletion vectors in bytes; decoding reports the data
+    file's. A store that reads ahead fetches ``first_bytes`` bytes of the data file with it. Raises
+    :class:`FileGone` for a missing file, :class:`CorruptLog` for a deletion vector that fails its
+    checks; both name version and file.
     """
     if isinstance(store, Elsewhere):
         vectors = [dv_location(dv) for dv in (file.only, file.without) if dv is not None]

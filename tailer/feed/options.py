@@ -1,4 +1,4 @@
-"""How a feed is read and written: the options of its parts, together."""
+"""The options of a feed: how it reads, publishes and retries."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["FeedOptions", "PublishOptions", "RetryOptions"]
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
-    """``rows_per_s_max`` bounds the rate, 0 does not; a heartbeat goes out every ``heartbeat_s``
-    seconds in which nothing else does, 0 sends none."""
+    """``rows_per_s_max`` limits the rate; 0 means no limit. A heartbeat is sent after
+    ``heartbeat_s`` seconds without another item; 0 means no heartbeats."""
 
     rows_per_s_max: float = 0.0
     heartbeat_s: float = 0.0
@@ -41,12 +41,12 @@ class RetryOptions:
 
 @dataclass(frozen=True, slots=True)
 class FeedOptions:
-    """How changes are found and decoded, what of them leaves, and what happens when they can't.
+    """How changes are found, decoded and selected, and what happens when that fails.
 
     ``key`` names the columns by which derived changes without row ids are paired into updates.
-    ``paired`` gives each update as one row with its preimage in ``ChangeBatch.before``; a feed
-    whose sink asks for it (:class:`tailer.sink.SinkTraits`) does so by itself, under the sink's
-    ``key_columns`` where it has none of its own.
+    ``paired`` gives each update as one row with its preimage in ``ChangeBatch.before``. A sink can
+    require this (:class:`tailer.sink.SinkTraits`); then the feed pairs updates by the sink's
+    ``key_columns`` unless it has a ``key``.
     """
 
     change_source: ChangeSource = "auto"
@@ -61,7 +61,7 @@ class FeedOptions:
     paired: bool = False
 
     def for_sink(self, sink: Sink) -> FeedOptions:
-        """The same, with row ids and with updates paired where the sink wants that."""
+        """Return the same options, with row ids and paired updates if the sink requires them."""
         traits, options = sink_traits(sink), self
         if traits.paired or traits.row_ids:
             options = replace(options, decode=replace(self.decode, row_ids=True))
@@ -70,7 +70,7 @@ class FeedOptions:
         return replace(options, paired=True, key=self.key or traits.key_columns)
 
     def counting_id(self, counting: int = COUNTING) -> str:
-        """Names the options by which the changes of a version are counted."""
+        """Return an id of the options that determine how the changes of a version are counted."""
         where = self.selection.where.text if self.selection.where else None
         passing = (self.policies.ignore_deletes, self.policies.skip_change_commits)
         return counting_id(self.change_source, self.key, where, *passing, counting=counting)

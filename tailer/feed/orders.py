@@ -13,24 +13,25 @@ from tailer.feed.selection import Where, parse_where
 
 __all__ = ["Orders", "ResnapshotRequest"]
 
-#: So far ahead of the table's newest version can one be skipped: further is a slip of the pen.
+#: How far ahead of the table's newest version one can be skipped: further is probably a typing
+#: error.
 SKIP_AHEAD_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ResnapshotRequest:
-    """Read the whole table again, or the partitions that ``where`` wants."""
+    """A request to read again the whole table, or the partitions that ``where`` selects."""
 
     where: Where | None = None
 
 
 @dataclass(slots=True)
 class Orders:
-    """What a feed's operator has ordered, until it is carried out.
+    """What a feed's operator has ordered, until it is done.
 
-    ``paused`` by order, ``accepted`` are versions whose new schema was agreed to, ``skips``
-    versions to pass over; ``delivery`` is the form of the sink's records that was agreed to, if the
-    sink leaves that to the feed (:class:`tailer.sink.KnowsDelivery`).
+    ``paused`` means paused by the operator. ``accepted`` are versions whose new schema was
+    accepted, ``skips`` are versions to skip. ``delivery`` is the accepted form of the sink's
+    records, if the sink leaves that to the feed (:class:`tailer.sink.KnowsDelivery`).
     """
 
     paused: bool = False
@@ -40,7 +41,7 @@ class Orders:
     delivery: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The orders that are open, for the feed's status."""
+        """Return the open orders, for the feed's status."""
         orders = {
             "paused": self.paused,
             "accepted": sorted(self.accepted),
@@ -53,12 +54,12 @@ class Orders:
         return {name: value for name, value in orders.items() if value}
 
     def kept(self) -> dict[str, Any]:
-        """What is kept beside the offset: the open orders and the form of the records."""
+        """Return what is saved with the offset: the open orders and the form of the records."""
         found = self.to_json()
         return {**found, "delivery": dict(self.delivery)} if self.delivery else found
 
     def recall(self, orders: Mapping[str, Any]) -> None:
-        """Take over what was ordered of an earlier owner of the feed, before what was here."""
+        """Restore the orders given to an earlier owner of the feed, before the present orders."""
         self.paused = self.paused or bool(orders.get("paused"))
         self.accepted.update(orders.get("accepted", ()))
         self.skips.update(orders.get("skips", ()))
@@ -67,9 +68,9 @@ class Orders:
         self.resnapshots[:0] = [ResnapshotRequest(parse_where(w) if w else None) for w in wheres]
 
     def check_skip(self, version: int, place: Offset | None, newest: int | None) -> None:
-        """Raise :class:`ConfigError` for a version that can't come any more, or not in a long time:
-        it would be skipped unseen. ``place`` is where the feed is, ``newest`` the table's newest
-        version; None: not known."""
+        """Raise :class:`ConfigError` for a version that is past, or too far ahead: it would be
+        skipped unnoticed. ``place`` is where the feed is, ``newest`` the table's newest version;
+        None means not known."""
         why = None
         if place is not None and (version < place.version or place.snapshot):
             where = ", in its snapshot" if place.snapshot else ""
@@ -94,7 +95,7 @@ class Orders:
         self.skips.discard(version)
 
     def carried_out(self, notice: Notice) -> bool:
-        """Whether a notice that was delivered says of an order that it is done; forgets it."""
+        """Return whether a delivered notice shows that an order is done, and forget that order."""
         if notice.kind == "snapshot_end" and notice.details.get("reason") == "resnapshot":
             del self.resnapshots[:1]
         elif notice.kind == "skipped_version":

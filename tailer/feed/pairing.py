@@ -31,18 +31,18 @@ Read: TypeAlias = Callable[[Iterable[ChangeFile], Offset], AsyncGenerator[Change
 async def pair_updates(
     reading: Reading, commit: Commit, planned: Iterable[ChangeFile]
 ) -> tuple[Iterable[ChangeFile], Pairing | None]:
-    """The files of a version as they are to be read, and the pairs among their rows, if any.
+    """Return a version's files in reading order, and the pairs among their rows, if any.
 
     Raises :class:`TableError` for a key column that the version does not have.
     """
     if not commit.header.cdcs and not isinstance(planned, list):
-        return planned, None  # whole files alone, as many as there may be
+        return planned, None  # only whole files, whatever their number
     selector = reading.selector
     files = [file for file in planned if selector.wants(file)]
     if not may_have_images(files):
         return files, None
     try:
-        async with BlockingPortal() as portal:  # the engine pulls rows from threads of its own
+        async with BlockingPortal() as portal:  # the engine pulls rows from its own threads
 
             def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
                 try:
@@ -68,10 +68,10 @@ async def pair_updates(
 async def paired_batches(
     pairing: Pairing, files: Iterable[ChangeFile], first: Offset, read: Read
 ) -> AsyncGenerator[ChangeBatch, None]:
-    """A version's batches from an offset on, with each update in one row.
+    """Yield a version's batches from an offset on, with each update in one row.
 
-    The version is always read from its first row on, for a preimage before the offset may belong
-    to a postimage behind it.
+    The version is always read from its first row on, because a preimage before the offset may
+    belong to a postimage after it.
     """
     try:
         at = first

@@ -22,10 +22,10 @@ async def pipe(
     seen: Callable[[T], None] = lambda _: None,
     idle: tuple[float, Callable[[], T]] | None = None,
 ) -> None:
-    """Publish batches while the next one is being read. A batch in hand is finished even when
-    this is cancelled; the first error of either side is raised as it is.
+    """Publish batches while the next one is being read. A batch that is being written is finished
+    even when this is cancelled; the first error of either side is raised unchanged.
 
-    ``idle``: after so many seconds without any, what to publish instead.
+    ``idle``: after this many seconds without a batch, what to publish instead.
     """
     patience = idle[0] if idle else math.inf
     send, receive = anyio.create_memory_object_stream[T](max_buffer_size=0)

@@ -36,7 +36,7 @@ OnReject = Literal["fail", "park"]
 class Policies:
     """``ignore_deletes``: a version that only removes files gives no events.
     ``skip_change_commits``: a version that removes any file (an update, a delete, a merge, an
-    overwrite) gives none; what it adds is passed over too."""
+    overwrite) gives no events, not even for the rows that it adds."""
 
     on_schema_change: OnSchemaChange = "continue"
     on_data_loss: OnDataLoss = "fail"
@@ -46,7 +46,7 @@ class Policies:
 
 
 class LostFiles:
-    """The files whose loss is recorded, kept over a retry: they are passed over."""
+    """The files that are recorded as lost, kept over a retry: they are skipped."""
 
     def __init__(self) -> None:
         self._files: set[tuple[int, str]] = set()
@@ -55,14 +55,14 @@ class LostFiles:
         return isinstance(file, ChangeFile) and (file.version, file.path) in self._files
 
     def record(self, version: int, loss: FileGone) -> None:
-        """Pass over the file from now on. Raises the loss if that was the case already."""
+        """Skip the file from now on. Raises the loss if the file was skipped already."""
         if (version, loss.file) in self._files:
             raise loss
         self._files.add((version, loss.file))
 
 
 class FeedPaused(TailerError):
-    """The feed waits for its operator; its offset is behind all that was delivered."""
+    """The feed waits for its operator; its offset is after everything that was delivered."""
 
     family = "paused"
 
@@ -74,7 +74,8 @@ class FeedPaused(TailerError):
 def schema_notice(
     before: TableState, after: TableState, at: Offset, timestamp_ms: int
 ) -> Notice | None:
-    """The notice before the first row of a version with another schema; None if it has the same.
+    """Return the notice before the first row of a version with another schema; None if it has
+    the same.
 
     Its details: columns ``added``, ``dropped``, ``renamed``, ``widened``, ``changed``
     (:mod:`tailer.delta.schemadiff`), the new schema's JSON, and the partition columns.
@@ -94,7 +95,7 @@ def schema_notice(
 
 
 def stop_for_schema(notice: Notice, policy: OnSchemaChange) -> None:
-    """Raise what ``fail`` and ``pause`` want of a schema that is new."""
+    """Raise the error that ``fail`` or ``pause`` requires for a new schema."""
     changes = "; ".join(
         f"{kind} {', '.join(str(c) if isinstance(c, str) else ' -> '.join(c) for c in found)}"
         for kind in ("added", "dropped", "renamed", "widened", "changed")
@@ -114,10 +115,10 @@ def stop_for_schema(notice: Notice, policy: OnSchemaChange) -> None:
 async def after_loss(
     log: TableLog, at: Offset, loss: DataLoss, policy: OnDataLoss, lost: LostFiles
 ) -> Notice:
-    """The loss record, whose next offset is where the policy goes on.
+    """Return the loss notice; its next offset is where the policy continues.
 
-    ``skip`` passes over a lost file, or over versions up to the first that can be read again;
-    ``snapshot`` starts anew with the newest version's rows. Raises the loss where neither helps.
+    ``skip`` skips a lost file, or versions up to the first one that can be read again;
+    ``snapshot`` starts again with the newest version's rows. Raises the loss if neither helps.
     """
     if policy == "snapshot":
         newest = await log.latest_version()
@@ -127,8 +128,8 @@ async def after_loss(
         return _loss_notice(at, then, loss, policy, (at.version, newest))
     if isinstance(loss, FileGone) and loss.version == at.version:
         lost.record(at.version, loss)
-        # Where nobody knows how many changes are lost, the index may lie among them: what is left
-        # of the version comes again from its start, with the same ids.
+        # If the number of lost changes is unknown, the index may lie among them: what remains of
+        # the version is delivered again from its start, with the same ids.
         then = replace(at, index=0) if at.index and loss.rows is None else at
         return _loss_notice(at, then, loss, policy, (at.version, at.version))
     if at.snapshot:
@@ -152,7 +153,7 @@ def _loss_notice(
 
 
 def skip_notice(at: Offset, timestamp_ms: int | None) -> Notice:
-    """The record of a version that the operator had skipped."""
+    """Return the notice of a version that the operator had skipped."""
     then = at.next_version(timestamp_ms or at.timestamp_floor_ms or 0)
     then = replace(then, timestamp_floor_ms=timestamp_ms or at.timestamp_floor_ms)
     details = {"from_index": at.index}

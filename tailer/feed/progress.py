@@ -1,7 +1,7 @@
 """How far a feed has come: its offset, state, lag and counts.
 
-Pure state, which the feed's parts bring up to date and anyone may look at: control flow, a status,
-Prometheus (:mod:`tailer.daemon.metrics`).
+Pure state: the feed's parts update it; control flow, a status and Prometheus
+(:mod:`tailer.daemon.metrics`) read it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WRITE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 
 @dataclass(slots=True)
 class Total:
-    """A number that only grows; ``since_s`` is when it began to, in epoch seconds."""
+    """A number that only grows; ``since_s`` is when counting began, in epoch seconds."""
 
     since_s: float
     value: float = 0.0
@@ -54,32 +54,32 @@ class Distribution:
 
 
 class Observer:
-    """Is told what reading learns on its way; this one does nothing with it."""
+    """Gets what reading finds out; this one ignores it."""
 
     def newest(self, version: int) -> None:
-        """The table's newest version is this one."""
+        """Note the table's newest version."""
 
     def noops(self, rows: int) -> None:
-        """So many rows were rewritten as updates with equal values, and dropped."""
+        """Note that this number of rows was rewritten as updates with equal values, and dropped."""
 
     def planned(self, commit: Commit) -> None:
-        """This commit's files are read next."""
+        """Note that this commit's files are read next."""
 
     def fetched(self, size: int) -> None:
-        """A file of this size in bytes was read to its end."""
+        """Note that a file of this size in bytes was read to its end."""
 
     def lost(self, notice: Notice) -> None:
-        """Something is gone for good, and is passed over."""
+        """Note that something is lost for good, and is skipped."""
 
     def read_bytes(self, count: int) -> None:
-        """So many bytes of data and cdc files were read. Called from worker threads."""
+        """Note this many bytes read from data and cdc files. Called from worker threads."""
 
 
 class FeedProgress(Observer):
     """One feed's progress. ``clock`` gives the time of day in epoch seconds.
 
-    ``totals`` counts by name and labels. ``deadlines`` maps the cause (log, data) to the epoch
-    seconds, by version, from which on what is unread of that version may be removed; ``sizes`` a
+    ``totals`` counts by name and labels. ``deadlines`` maps the cause (log, data) and the version
+    to the epoch seconds after which unread data of that version may be removed; ``sizes`` maps a
     version to the bytes of its file actions.
     """
 
@@ -114,7 +114,7 @@ class FeedProgress(Observer):
             self.distributions[name] = Distribution(bounds, self.clock())
         self.distributions[name].observe(value)
 
-    # What reading tells
+    # Called by the reading side
 
     def newest(self, version: int) -> None:
         """See :class:`Observer`."""
@@ -146,30 +146,30 @@ class FeedProgress(Observer):
         """See :class:`Observer`."""
         self._count("read_bytes", by=count)
 
-    # What writing tells
+    # Called by the writing side
 
     def started(self, offset: Offset) -> None:
-        """The feed begins, or begins again, at an offset."""
+        """Note that the feed starts, or starts again, at an offset."""
         self.offset, self.error, self._reading_timestamp_ms = offset, None, None
         self.queued = self._fetched_bytes = 0
         self.state = "snapshot" if offset.snapshot else "following"
 
     def read(self, item: ChangeBatch | Notice) -> None:
-        """A batch or notice is ready to be written."""
+        """Note that a batch or notice is ready to be written."""
         self.queued += 1
         if isinstance(item, ChangeBatch):
             self._reading_timestamp_ms = item.timestamp_ms
 
     def written(self, seconds: float) -> None:
-        """The sink took so long to write a batch."""
+        """Note how many seconds the sink took to write a batch."""
         self._observe("write_seconds", _WRITE_BOUNDS_S, seconds)
 
     def parked(self, rows: int) -> None:
-        """So many rows were refused by the sink, and are parked."""
+        """Note that the sink refused this many rows, and that they are parked."""
         self._count("parked", by=rows)
 
     def announced(self, notice: Notice) -> None:
-        """A notice is written, and its offset saved."""
+        """Note that a notice is written, and its offset saved."""
         if notice.kind != "heartbeat":
             self.queued = max(0, self.queued - 1)
             whole = notice.kind == "snapshot_end"
@@ -177,7 +177,7 @@ class FeedProgress(Observer):
         self._count("notices", notice.kind)
 
     def delivered(self, batch: ChangeBatch) -> None:
-        """A batch is written and its offset saved."""
+        """Note that a batch is written, and its offset saved."""
         self.queued = max(0, self.queued - 1)
         self.events_delivered += batch.num_rows
         if batch.file is not None and batch.num_rows:
@@ -209,44 +209,44 @@ class FeedProgress(Observer):
             self._observe("latency", _LATENCY_BOUNDS_S, latency_s)
 
     def failed(self, error: TailerError) -> None:
-        """The feed failed; it is tried again or it ends."""
+        """Note that the feed failed; it is tried again or it ends."""
         self.error = error
         self._count("errors", error.family)
 
     def retried(self, error: TailerError) -> None:
-        """The feed failed in a way that may heal, and will start again from its saved offset."""
+        """Note that the feed failed temporarily; it starts again from its saved offset."""
         self.failed(error)
         self.state = "retrying"
         self._count("retries")
 
-    # What follows from it
+    # Values computed from these
 
     @property
     def ready(self) -> bool:
-        """Whether the feed has an offset, and has not failed since its last delivery."""
+        """Return whether the feed has an offset, and has not failed since its last delivery."""
         return self.offset is not None and self.error is None
 
     def lag_versions(self) -> int:
-        """How many versions of the table are not delivered whole."""
+        """Return how many versions of the table are not completely delivered."""
         if self.offset is None or self.newest_known is None:
             return 0
         return max(0, self.newest_known + 1 - self.offset.version)
 
     def lag_seconds(self) -> float:
-        """Seconds since the commit of the version in hand; 0 if all versions are delivered."""
+        """Return the seconds since the commit of the current version; 0 if all are delivered."""
         if self._reading_timestamp_ms is None or not self.lag_versions():
             return 0.0
         return max(0.0, self.clock() - self._reading_timestamp_ms / 1000)
 
     def lag_bytes(self) -> int:
-        """Sizes of the file actions of the versions that are not delivered, as far as known."""
+        """Return the size of the file actions of the undelivered versions, as far as known."""
         if self.offset is None or not self.sizes:
             return 0
         unread = sum(size for v, size in self.sizes.items() if v >= self.offset.version)
         return max(0, unread - (self._fetched_bytes if unread else 0))
 
     def seconds_to_loss(self, cause: str | None = None) -> float:
-        """Seconds until something unread may be removed; infinite if nothing is unread."""
+        """Return the seconds until unread data may be removed; infinite if nothing is unread."""
         causes = self.deadlines if cause is None else (cause,)
         found = [t for c in causes for t in self.deadlines[c].values()]
         return min(found) - self.clock() if found else math.inf

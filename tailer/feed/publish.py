@@ -18,13 +18,13 @@ from tailer.sink import Prepares, Sink, announce
 
 __all__ = ["PARKED_IN_A_ROW_MAX", "Publisher", "Saver"]
 
-#: When so many rows in a row are refused, it is the sink and not the rows.
+#: If this many rows in a row are refused, the fault is the sink's, not the rows'.
 PARKED_IN_A_ROW_MAX = 1000
 
 
 class Saver:
-    """Saves a sink's offsets. It outlives a retry: after a save that failed, the next attempt
-    saves before it writes, or a full disk would have one batch written again and again."""
+    """Saves a sink's offsets. It outlives a retry: after a failed save, the next attempt saves
+    before it writes. Otherwise a full disk would have one batch written again and again."""
 
     def __init__(self) -> None:
         self._unsaved = False
@@ -32,11 +32,11 @@ class Saver:
     async def begin(
         self, offsets: OffsetStore, kept: Offset | None, start: Callable[[], Awaitable[Offset]]
     ) -> Offset:
-        """The offset to go on from: ``kept`` by the sink, saved, or else the feed's ``start``."""
+        """Return the offset to start from: ``kept`` by the sink, saved, or the feed's ``start``."""
         offset = kept or await offsets.load()
         if offset is None:
-            # Found once: "latest" is another version after a failure or a restart, and what was
-            # committed meanwhile would be passed over.
+            # Resolved once: after a failure or a restart, "latest" is another version, and commits
+            # made meanwhile would be skipped.
             offset, self._unsaved = await start(), True
         if self._unsaved:
             await self.save(offsets, offset)
@@ -50,7 +50,7 @@ class Saver:
 
 
 class Publisher:
-    """Writes what was read, then saves the offset behind it. Calls never overlap.
+    """Writes what was read, then saves its offset. Calls never overlap.
 
     With ``park``, rows that the sink refuses go there instead, found by halving the batch.
     ``delivery`` is what the sink says of its records: see :class:`tailer.sink.KnowsDelivery`.
@@ -77,13 +77,14 @@ class Publisher:
         self._parked_in_a_row = 0
 
     def seen(self, item: ChangeBatch | Notice) -> None:
-        """Take note of what was read. A sink that can begins with it, while it writes another."""
+        """Note what was read. A sink that supports it starts on it while it writes another
+        batch."""
         self.progress.read(item)
         if isinstance(item, ChangeBatch) and isinstance(self.sink, Prepares):
             self.sink.prepare(item)
 
     async def publish(self, item: ChangeBatch | Notice) -> None:
-        """Write a batch or a notice and save the offset behind it."""
+        """Write a batch or a notice, then save its offset."""
         await self.offsets.check()
         started = time.perf_counter()
         if isinstance(item, Notice):
@@ -99,14 +100,14 @@ class Publisher:
         else:
             await self._write_or_park(item)
         if item.num_rows and self.delivery != self.orders.delivery:
-            # From the first records on, and not before: a key that no table has is no delivery.
+            # Only once records are written: a key that the table does not have is not a delivery.
             await self.keep_delivery()
         self.progress.written(time.perf_counter() - started)
         await self.saver.save(self.offsets, item.next_offset)
         self.progress.delivered(item)
 
     async def keep_delivery(self) -> None:
-        """Keep beside the offset what the sink's records are like."""
+        """Save the form of the sink's records with the offset."""
         self.orders.delivery = self.delivery
         await self.offsets.save_orders(self.orders.kept())
 
@@ -137,7 +138,7 @@ class Publisher:
     async def paced(
         self, items: AsyncGenerator[ChangeBatch | Notice, None], rows_per_s_max: float
     ) -> AsyncGenerator[ChangeBatch | Notice, None]:
-        """The items no faster than so many rows a second; 0 lets them pass."""
+        """Yield the items at no more than this many rows a second; 0 means no limit."""
         due = anyio.current_time()
         async with aclosing(items) as found:
             async for item in found:
@@ -147,7 +148,7 @@ class Publisher:
                 yield item
 
     def heartbeat(self) -> Notice:
-        """A sign of life; the only notice that says what time it is."""
+        """Return a sign of life; the only notice that carries the time of day."""
         at = self.progress.offset or Offset(0)
         details = {"offset": at.to_json(), "lag_versions": self.progress.lag_versions()}
         now_ms = int(self.progress.clock() * 1000)

@@ -29,9 +29,9 @@ async def read_changes(
     options: FeedOptions,
     observer: Observer | None = None,
 ) -> AsyncGenerator[ChangeBatch, None]:
-    """The change batches from an offset on, in order, up to version ``last`` or without end.
+    """Yield the change batches from an offset on, in order, up to version ``last`` or forever.
 
-    A version without changes gives one empty batch, which carries the offset on.
+    A version without changes gives one empty batch, which moves the offset on.
     """
     reading = Reading.of(log, options, observer or Observer())
     async with aclosing(_read(reading, start, last, notices=False)) as items:
@@ -50,9 +50,9 @@ async def read_items(
     lost: LostFiles | None = None,
     live: LiveFiles | None = None,
 ) -> AsyncGenerator[Item, None]:
-    """As :func:`read_changes`, with the notices in their places, and with the policies.
+    """Read as :func:`read_changes` does, with notices in their places and with the policies.
 
-    ``lost`` and ``live`` are what an earlier attempt has found out of the table's files.
+    ``lost`` and ``live`` are what an earlier attempt found out about the table's files.
     """
     at = start
     reading = Reading.of(log, options, observer, orders, lost, live)
@@ -78,14 +78,14 @@ async def read_items(
 async def _read(
     reading: Reading, start: Offset, last: int | None, *, notices: bool
 ) -> AsyncGenerator[Item, None]:
-    """The way of the data up to the sink: store -> log -> plan -> fetch -> decode."""
+    """Yield the data on its way to the sink: store -> log -> plan -> fetch -> decode."""
     at = start
     if at.snapshot:
         async with aclosing(initial_snapshot(reading, at, notices=notices)) as items:
             async for item in items:
                 yield item
                 at = item.next_offset
-    # What is not there yet is skipped when it comes.
+    # A version that does not exist yet is skipped when it is committed.
     skips = reading.orders.skips
     while at.version in skips and at.version <= await reading.log.latest_version():
         notice = await skipped(reading, at)

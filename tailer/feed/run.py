@@ -33,12 +33,12 @@ __all__ = ["Feed", "run_feed"]
 
 @dataclass(slots=True)
 class Feed:
-    """One table to one sink. ``start`` finds the first offset of a feed that has none saved.
+    """One table to one sink. ``start`` finds the first offset of a feed without a saved one.
 
-    ``last`` ends the feed after that version; None follows for ever. ``jitter`` gives numbers in
-    [0, 1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park. ``lost``,
-    ``live`` and ``saver`` are what a retry needs of the attempts before it. ``on_retry`` is called
-    with each error that may heal.
+    ``last`` ends the feed after that version; None follows forever. ``jitter`` gives numbers in [0,
+    1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park. ``lost``,
+    ``live`` and ``saver`` are what a retry needs from the attempts before it. ``on_retry`` is
+    called with each temporary error.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Feed:
 
 
 async def run_feed(feed: Feed) -> None:
-    """Run a feed until its last version, if it has one; until it is cancelled, else.
+    """Run a feed until its last version, or, if it has none, until it is cancelled.
 
     Retries after a :class:`TransientError` from the saved offset. Every other error ends the
-    feed, its offset unmoved. Cancellation lets the batch in hand be written and saved.
+    feed, with its offset unchanged. On cancellation, the current batch is still written and saved.
     """
     await feed.offsets.acquire()
     try:
@@ -90,10 +90,10 @@ async def run_feed(feed: Feed) -> None:
 
 
 async def _run_once(feed: Feed) -> bool:
-    """One attempt; False if sinks have waited for its end.
+    """Run one attempt. Return False if sinks have waited for its end.
 
-    What the operating system refuses for now is raised as a TransientError, also where a library
-    met it and nobody could name the file.
+    An error of the operating system that may pass is raised as a TransientError, even if a library
+    met it and the file's name is unknown.
     """
     with healing(f"{feed.log.store.root}: the feed can't go on"):
         return await _attempt(feed)
@@ -132,7 +132,7 @@ async def _attempt(feed: Feed) -> bool:
 
 
 async def _delivery(feed: Feed) -> Mapping[str, Any]:
-    """What the sink's records are like. Raises :class:`ConfigError` if they were of another kind
-    before, unless that is accepted."""
+    """Return the form of the sink's records. Raises :class:`ConfigError` if it has changed,
+    unless the change is accepted."""
     kept = feed.orders.delivery
     return delivery_of(feed.sink, feed.name, kept, await feed.offsets.load() if kept else None)

@@ -1,8 +1,8 @@
-"""What of a table leaves at all: columns, partitions, masked values.
+"""What is published of a table: columns, partitions, masked values.
 
-Rows of partitions that ``where`` does not want are never fetched; masked columns are changed
-before a sink, a parked row or a notice sees them. The state that goes out with a batch is narrowed
-in the same way, so that no sink learns of a column that it must not know.
+Rows of partitions that ``where`` does not select are never fetched. Columns are masked before a
+sink, a parked row or a notice sees them. The state that is sent with a batch is reduced in the same
+way, so that no sink learns of a hidden column.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class _Term:
 
     @classmethod
     def of(cls, node: Node) -> _Term:
-        """Make a term of what the parser gives for one comparison."""
+        """Return a term for what the parser gives for one comparison."""
         test = node.child if isinstance(node, Not) else node
         assert isinstance(test, Comparison | IsNull)
         return cls(test, negated=isinstance(node, Not))
 
     def holds(self, file: ChangeFile, zone: str) -> bool:
-        """Whether it is true for the rows of a file."""
+        """Return whether the comparison is true for the rows of a file."""
         column = self.test.column
         fields = {f.name.lower(): f for f in file.state.partition_fields()}
         found = fields.get(column.lower())
@@ -82,7 +82,7 @@ class _Term:
         if isinstance(self.test, IsNull):
             return (value is None) is not self.negated
         if value is None:
-            return False  # as SQL has it: null compares to nothing
+            return False  # as in SQL: a comparison with null is never true
         try:
             literals = self.literals(found, zone)
         except ConfigError as e:
@@ -90,7 +90,8 @@ class _Term:
         return _COMPARISONS[self.test.op](value, literals) is not self.negated
 
     def literals(self, column: StructField, zone: str) -> list[Any]:
-        """The values, of the column's type. Raises :class:`ConfigError` for one that is not."""
+        """Return the values, in the column's type. Raises :class:`ConfigError` for one that does
+        not fit it."""
         found = []
         for literal in self.test.literals if isinstance(self.test, Comparison) else ():
             try:
@@ -105,28 +106,28 @@ class _Term:
 
 
 def _key(value: pa.Scalar) -> Any:
-    """A value that compares with others of its type; times as their number."""
+    """Return a value that compares with others of its type; times as numbers."""
     kind = value.type
     return value.value if pa.types.is_temporal(kind) else value.as_py()
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A conjunction of comparisons of partition columns; ``text`` is how it was written."""
+    """A conjunction of comparisons of partition columns; ``text`` is the configured text."""
 
     text: str
     terms: tuple[_Term, ...]
 
     def wants(self, file: ChangeFile, zone: str) -> bool:
-        """Whether rows of this file's partition are wanted.
+        """Return whether rows of this file's partition are selected.
 
-        Raises :class:`TableError` for a column that is no partition column.
+        Raises :class:`TableError` for a column that is not a partition column.
         """
         return all(term.holds(file, zone) for term in self.terms)
 
     def check(self, state: TableState) -> None:
-        """Raise :class:`ConfigError` for a column that is no partition column of this state, and
-        for a value that is not of its column's type."""
+        """Raise :class:`ConfigError` for a column that is not a partition column of this state, and
+        for a value that does not have its column's type."""
         known = {f.name.lower(): f for f in state.partition_fields()}
         for term in self.terms:
             column = term.test.column
@@ -140,7 +141,7 @@ class Where:
 
 
 def parse_where(text: str) -> Where:
-    """``country = 'DE' and year >= 2020 and kind in ('a', 'b') and day is not null``.
+    """Parse ``country = 'DE' and year >= 2020 and kind in ('a', 'b') and day is not null``.
 
     Raises :class:`ConfigError` for anything else.
     """
@@ -157,8 +158,9 @@ def parse_where(text: str) -> Where:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What leaves: ``columns`` (None: all), the partitions that ``where`` wants, and how columns
-    are masked (by name, whatever its case). ``mask_key`` is the key of hashes; it is not shown."""
+    """What is published: ``columns`` (None: all), the partitions that ``where`` selects, and how
+    columns are masked (by name, case-insensitive). ``mask_key`` is the key of hashes; it is not
+    shown."""
 
     columns: tuple[str, ...] | None = None
     where: Where | None = None
@@ -176,12 +178,12 @@ class Selector:
         self._last: tuple[TableState, TableState] | None = None
 
     def wants(self, file: ChangeFile) -> bool:
-        """Whether this file's partition is wanted."""
+        """Return whether this file's partition is selected."""
         where = self.selection.where
         return where is None or where.wants(file, self.zone)
 
     def check(self, state: TableState) -> None:
-        """Refuse a state that lacks a masked column: under a new name, it would leave as it is.
+        """Refuse a state without a masked column: renamed, the column would be published unmasked.
 
         Raises :class:`SchemaChanged`.
         """
@@ -195,7 +197,7 @@ class Selector:
                 )
 
     def state(self, state: TableState) -> TableState:
-        """The state as sinks may know it."""
+        """Return the part of the state that sinks may see."""
         if not self._masks and self.selection.columns is None:
             return state
         if self._last is None or self._last[0] is not state:
@@ -226,14 +228,15 @@ class Selector:
         return {**document, "type": "string"} if mask == "hash" else document
 
     def file(self, file: ChangeFile) -> ChangeFile:
-        """The file as sinks may know it: without values that its rows do not have."""
+        """Return the file as sinks may see it: without values that its rows do not have."""
         if not self._masks and self.selection.columns is None:
             return file
         known = {} if self._masks else file.partition_values
         return replace(file, state=self.state(file.state), partition_values=known)
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows as sinks may see them. Raises :class:`TableError` for what can't be hashed."""
+        """Return the rows as sinks may see them. Raises :class:`TableError` for a type that can't
+        be hashed."""
         if not self._masks:
             return rows
         end = rows.num_columns - len(METADATA_FIELDS)
@@ -252,15 +255,15 @@ class Selector:
 
 
 def _redacted(column: pa.Array) -> pa.Array:
-    """Texts become one and the same text, everything else null; what was null stays null."""
+    """Replace all strings by one fixed string and all other values by null; keep nulls."""
     if not pa.types.is_string(column.type):
         return pa.nulls(len(column), column.type)
     return pc.if_else(column.is_valid(), pa.scalar(REDACTED), pa.scalar(None, pa.string()))
 
 
 def _hashed(name: str, column: pa.Array, key: bytes) -> pa.Array:
-    """Keyed BLAKE2b of each distinct value, 32 hex digits: equal values stay equal, so that they
-    can be joined and counted, and without the key nobody can try out what they were."""
+    """Hash each distinct value with keyed BLAKE2b to 32 hex digits. Equal values stay equal, so
+    that they can be joined and counted; without the key, values can't be guessed by trying them."""
     if pa.types.is_nested(column.type):
         raise TableError(
             f"the column {name!r} is of a nested type and can't be hashed",
@@ -269,7 +272,7 @@ def _hashed(name: str, column: pa.Array, key: bytes) -> pa.Array:
     coded = column.dictionary_encode()
     values = coded.dictionary
     if not pa.types.is_binary(values.type):
-        # As bytes: what a writer put into a string need not be UTF-8.
+        # As bytes: a string in a file need not be valid UTF-8.
         values = values.cast(pa.string()).cast(pa.binary())
     digests = [None if v is None else _digest(v, key) for v in values.to_pylist()]
     return pa.array(digests, pa.string()).take(coded.indices)

@@ -1,9 +1,9 @@
-"""The rows of a whole table: the initial snapshot, and one more while the changes go on.
+"""The rows of a whole table: the initial snapshot, and another one while changes continue.
 
-Files come in the order of their paths. That order is the same whatever the log is read from, so an
-offset inside a snapshot stays good when a new checkpoint appears or old commits are cleaned away.
-It is made out of core: runs of files are sorted and spilled, then merged, so memory stays bounded
-for a table of any number of files.
+Files come in the order of their paths. That order does not depend on how the log is read, so an
+offset inside a snapshot stays valid when a new checkpoint appears or old commits are cleaned up.
+Files are sorted out of core: runs of files are sorted and spilled, then merged, so memory stays
+bounded for a table with any number of files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tailer.store import LOG_DIR
 
 __all__ = ["Resnapshot", "Resnapshots", "initial_snapshot", "sorted_files"]
 
-#: So many files are sorted in memory; about 20 MB of them.
+#: The number of files that are sorted in memory; they take about 20 MB.
 RUN_FILES = 20_000
 
 _by_path = attrgetter("path")
@@ -42,7 +42,7 @@ _by_path = attrgetter("path")
 async def sorted_files(
     adds: AsyncGenerator[AddFile, None], spill_folder: str | None = None, run_files: int = RUN_FILES
 ) -> Iterator[AddFile]:
-    """The files in the order of their paths; no more than ``run_files`` are held in memory."""
+    """Yield the files in the order of their paths; at most ``run_files`` are held in memory."""
     runs: list[IO[bytes]] = []
     held: list[AddFile] = []
     async with aclosing(adds) as found:
@@ -58,7 +58,7 @@ async def sorted_files(
 
 
 def _spilled(adds: list[AddFile], folder: str | None) -> IO[bytes]:
-    """A sorted run in a temporary file, which vanishes when nobody reads it any more."""
+    """Write a sorted run to a temporary file, which is removed when its last reader closes it."""
     with spilling(folder):
         run = tempfile.TemporaryFile(prefix="tailer-snapshot-", dir=folder)  # noqa: SIM115  # closed by its last reader
         run.writelines(msgspec.json.encode(add) + b"\n" for add in sorted(adds, key=_by_path))
@@ -79,10 +79,10 @@ async def _timestamp(reading: Reading, snapshot: Snapshot, floor_ms: int | None)
 async def initial_snapshot(
     reading: Reading, start: Offset, *, notices: bool
 ) -> AsyncGenerator[ChangeBatch | Notice, None]:
-    """The rows of the snapshot that the offset names, from its index on.
+    """Yield the rows of the snapshot that the offset names, from its index on.
 
-    With ``notices``, between a notice of its begin and one of its end, and only the latter leads
-    to the next version: after a crash between the two it comes again.
+    With ``notices``, a notice of its begin comes before them and a notice of its end after them.
+    Only the latter leads to the next version: after a crash between the two, it comes again.
     """
     snapshot = await reading.log.snapshot(start.version)
     timestamp = await _timestamp(reading, snapshot, start.timestamp_floor_ms)
@@ -91,7 +91,7 @@ async def initial_snapshot(
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         yield Notice("snapshot_begin", start.version, timestamp, first, first, details)
-    # Statistics are for files that were delivered before and are gone: nothing else counts them.
+    # Statistics are used only for delivered files that are gone: nothing else counts them.
     live = reading.log.live_files(snapshot, WITH_STATISTICS if first.index else FILES)
     adds = await sorted_files(live, reading.options.diff.spill_folder)
     files = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
@@ -110,11 +110,11 @@ async def initial_snapshot(
 
 
 class Resnapshot:
-    """The table's rows once more, between the versions of a stream that goes on meanwhile.
+    """The table's rows once more, between the versions of a stream that continues meanwhile.
 
-    It begins with the files of one version. What later versions remove is struck off, and what
-    they rewrite is added, so that each row is delivered as of the version that the stream has
-    reached, never as of an older one. The stream's own offset does not move.
+    It begins with the files of one version. Files that later versions remove are dropped, and
+    files that they rewrite are added, so that each row is delivered as of the version that the
+    stream has reached, never as of an older one. The stream's own offset does not move.
     """
 
     def __init__(self, reading: Reading, request: ResnapshotRequest) -> None:
@@ -127,7 +127,7 @@ class Resnapshot:
         self._added: list[AddFile] = []
 
     async def turn(self, stream: Offset) -> AsyncGenerator[ChangeBatch | Notice, None]:
-        """One turn: as many files as fit in before the stream's next version is there."""
+        """Take one turn: read as many files as fit before the stream's next version is there."""
         version = stream.version - 1
         snapshot = await self.reading.log.snapshot(version)
         timestamp = await _timestamp(self.reading, snapshot, stream.timestamp_floor_ms)
@@ -148,7 +148,7 @@ class Resnapshot:
             except FileGone as e:
                 if not await self._is_there(stream.version):
                     raise TableError(e.what, version=version, path=e.path, hint=e.hint) from None
-                self._added.append(add)  # a later version removes it; the stream will tell
+                self._added.append(add)  # a later version removes it; the stream will deliver that
                 return
             if await self._is_there(stream.version):
                 return
@@ -157,13 +157,13 @@ class Resnapshot:
 
     @property
     def done(self) -> bool:
-        """Whether all its rows were read."""
+        """Return whether all of the snapshot's rows were read."""
         return self._files is None and self._first >= 0
 
     def passed(self, commit: Commit) -> None:
-        """The stream has delivered a commit."""
+        """Note that the stream has delivered a commit."""
         if not commit.header.removes:
-            return  # its rows are new, and came as changes
+            return  # its rows are new, and were delivered as changes
         moot = self.reading.live.known(commit.version)
         for action in commit.file_actions():
             if isinstance(action, AddCDCFile) or (moot and file_digest(action) in moot):
@@ -215,18 +215,18 @@ class Resnapshot:
 
 
 class Resnapshots:
-    """The snapshots that were asked for while the stream goes on, one after the other."""
+    """The snapshots that were requested while the stream continues, one after the other."""
 
     def __init__(self, reading: Reading) -> None:
         self._waiting = [Resnapshot(reading, asked) for asked in reading.orders.resnapshots]
 
     def passed(self, commit: Commit) -> None:
-        """The stream has delivered a commit."""
+        """Note that the stream has delivered a commit."""
         for snapshot in self._waiting:
             snapshot.passed(commit)
 
     async def turn(self, stream: Offset) -> AsyncGenerator[ChangeBatch | Notice, None]:
-        """The turn of the first one that is not read through."""
+        """Take a turn of the first snapshot that is not completely read."""
         if self._waiting and stream.version > 0 and not stream.index:
             async with aclosing(self._waiting[0].turn(stream)) as items:
                 async for item in items:

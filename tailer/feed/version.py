@@ -40,9 +40,9 @@ T = TypeVar("T")
 class Reading:
     """What all versions that one feed reads have in common.
 
-    ``decode`` is that of the options, for the columns that are selected and with the observer told
-    of what is read; ``counted_by`` names the options by which changes are counted, ``former`` the
-    same for offsets of older releases.
+    ``decode`` are the options' decode options, for the selected columns and with the observer
+    notified of what is read. ``counted_by`` names the options that determine how changes are
+    counted, ``former`` the same for offsets of older releases.
     """
 
     log: TableLog
@@ -66,7 +66,7 @@ class Reading:
         lost: LostFiles | None = None,
         live: LiveFiles | None = None,
     ) -> Reading:
-        """How a table is read under the options of a feed."""
+        """Return how a table is read under the options of a feed."""
         if isinstance(log.store, ChangeSourced):
             log.store.serve(options.change_source)
         selector = Selector(options.selection, options.decode.writer_timezone)
@@ -77,15 +77,15 @@ class Reading:
         return cls(log, options, observer, *known, selector, decode, *ways)
 
     def is_former(self, first: Offset) -> bool:
-        """Whether the index was counted in the former way, or nobody knows how."""
+        """Return whether the index was counted in the former way, or in an unknown way."""
         return first.index > 0 and first.counted_by != self.counted_by
 
     def place(self, first: Offset) -> Place:
-        """Where an offset's index lies among the files of its version."""
+        """Find where an offset's index lies among the files of its version."""
         return Place(self.log.store, first, former=self.is_former(first), lost=self.lost)
 
     async def settled(self, first: Offset, files: Iterable[ChangeFile]) -> int:
-        """The index to begin with in the present way of counting."""
+        """Return the index to start at, in the present way of counting."""
         place = self.place(first)
         async with (
             aclosing(in_thread(iter(files))) as planned,
@@ -116,7 +116,7 @@ class VersionReader:
     async def batches(
         self, files: Iterable[ChangeFile], first: Offset
     ) -> AsyncGenerator[ChangeBatch, None]:
-        """The batches of the version's files, the last one leading to the next version."""
+        """Yield the batches of the version's files; the last batch leads to the next version."""
         at: Offset | None = None
         held: ChangeBatch | None = None
         wanted = (file for file in files if self.selector.wants(file))
@@ -201,8 +201,8 @@ class VersionReader:
 
 
 def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:
-    """The same rows, cut so that no batch ends between an update's two images of a cdc file: a
-    preimage at a batch's end is handed on to the next one."""
+    """Yield the same rows, cut so that no batch ends between an update's two images of a cdc file:
+    a preimage at a batch's end is moved to the next batch."""
     held: Rows | None = None
     for rows in decoded:
         if held is not None:

@@ -1,7 +1,7 @@
 """The table as the driver's process sees it, and the partitions that it hands to Spark.
 
-Spark calls a source's methods one after the other from one thread; what they await runs in an event
-loop of its own, which lives as long as the reader, so that a store keeps its connections.
+Spark calls a source's methods one after the other from one thread. What they await runs in a
+separate event loop, which lives as long as the reader, so that a store keeps its connections.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 class TaskPartition(InputPartition):
-    """One task's work. What Spark prints of it has no option and no secret.
+    """One task's work. Spark prints it without options and secrets.
 
-    ``removals`` are those of column mapping between the orders' files and the query's schema.
+    ``removals`` are the column mapping removals between the orders' files and the query's schema.
     """
 
     def __init__(self, orders: Sequence[Order], removals: Sequence[Removal] = ()) -> None:
@@ -48,15 +48,15 @@ async def tasks_of(
     *,
     same_table: bool = True,
 ) -> list[TaskPartition]:
-    """The tasks of the changes from ``start`` up to ``end`` (exclusive), for a query whose schema
-    is ``target``'s, a state with its version."""
+    """Return the tasks of the changes from ``start`` up to ``end`` (exclusive), for a query with
+    the schema of ``target``, a state with its version."""
     orders, removals = await planner.gathered(start, end, target, same_table=same_table)
     size, least = planner.options.partition_bytes_max, planner.options.partitions_min
     return [TaskPartition(share, removals) for share in pack(orders, size, least, ordered=False)]
 
 
 class Driver:
-    """One table, opened when it is first asked."""
+    """One table, opened on first use."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._open = ExitStack()
@@ -74,7 +74,7 @@ class Driver:
 
 
 def plan_once(options: SourceOptions, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-    """Run ``work(planner, *arguments)`` on a table that is opened for it alone."""
+    """Run ``work(planner, *arguments)`` on a table that is opened only for this call."""
     driver = Driver(options)
     try:
         return driver.run(work, *arguments)

@@ -1,6 +1,6 @@
-"""Change batches as rows of a frame, and back: how the pipeline feeds the daemon's own sinks.
+"""Change batches as rows of a frame, and back: how the pipeline feeds the daemon's sinks.
 
-Each task reads its versions by the daemon's own feed, and each batch travels whole: its rows as
+Each task reads its versions with the daemon's feed, and each batch is sent whole: its rows as
 Arrow streams, and what belongs to them. So a sink sees on Spark exactly the batches and notices
 that it would see from the daemon, with the same offsets, ids and bytes.
 """
@@ -49,36 +49,36 @@ _BESIDES = ("positions", "row_ids", "before", "indices", "partner")
 
 
 def feed_option(options: FeedOptions) -> str:
-    """A feed's options as the source takes them by its option ``feed``."""
+    """Return a feed's options in the form of the source's option ``feed``."""
     return base64.b64encode(pickle.dumps(options)).decode()
 
 
 class BatchSource(TailerSource):
-    """``format("tailer-batches")``: the pipeline's own, in each version's own schema."""
+    """``format("tailer-batches")``: the pipeline's format, in each version's own schema."""
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "tailer-batches"
 
     def _check(self, options: SourceOptions) -> None:
-        """Whatever the pipeline asks for."""
+        """Accept all options of the pipeline."""
 
     def schema(self) -> StructType:
-        """Two binary columns, see :data:`SCHEMA`."""
+        """Return two binary columns, see :data:`SCHEMA`."""
         from pyspark.sql.types import BinaryType, StructType
 
         return StructType().add("head", BinaryType()).add("rows", BinaryType())
 
     @one_sentence
     def streamReader(self, schema: StructType) -> BatchStreamReader:  # noqa: N802
-        """The stream of batches."""
+        """Return the stream of batches."""
         options, target = self._checked()
         return BatchStreamReader(options, target, schema, SCHEMA)
 
 
 class BatchStreamReader(LimitedStreamReader):
-    """Plans whole versions in their order: tasks one after the other give the whole batch."""
+    """Plans whole versions in their order: consecutive tasks give the whole batch."""
 
     async def _partitions(
         self, planner: Planner, start: dict[str, Any], end: dict[str, Any]
@@ -92,17 +92,17 @@ class BatchStreamReader(LimitedStreamReader):
         return [TaskPartition([_joined(share)]) for share in shares]
 
     def checked_target(self) -> None:
-        """Any schema is welcome: every batch carries its own."""
+        """Accept any schema: every batch carries its own."""
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's batches and notices, each as a row."""
+        """Yield one task's batches and notices, each as a row."""
         assert isinstance(partition, TaskPartition)
         return _rows(partition, self.options)
 
 
 def _joined(share: Sequence[Order]) -> VersionOrder:
-    """A share's versions, which follow each other, as one."""
+    """Join a share's versions, which are consecutive, into one order."""
     versions = [order for order in share if isinstance(order, VersionOrder)]
     moot = {version: keys for order in versions for version, keys in order.moot.items()}
     return replace(versions[0], last=versions[-1].last, moot=moot)
@@ -122,7 +122,7 @@ def _rows(partition: TaskPartition, options: SourceOptions) -> Iterator[pa.Recor
 def _read_order(
     portal: BlockingPortal, log: TableLog, order: VersionOrder, feed: FeedOptions
 ) -> Iterator[Item]:
-    """Some versions exactly as a daemon's feed reads them; one item is ready while one is used."""
+    """Yield some versions exactly as a daemon's feed reads them, reading one item ahead."""
     ready: Queue[Item | None] = Queue(maxsize=1)
 
     async def read() -> None:
@@ -146,7 +146,7 @@ def _row(item: Item) -> pa.RecordBatch:
     if isinstance(item, Notice):
         columns = [_single(pickle.dumps(item)), _single(b"")]
     else:
-        # Which rows of the file are meant has been decided: it need not travel.
+        # The file's row selection is already applied: it need not be sent.
         kept = None if item.file is None or item.file.kept is None else ()
         file = item.file and replace(item.file, rows=None, updated=None, kept=kept)
         rows, positions = item.rows.slice(0, 0), item.positions.slice(0, 0)
@@ -157,14 +157,14 @@ def _row(item: Item) -> pa.RecordBatch:
 
 
 def _single(value: bytes | pa.Buffer) -> pa.BinaryArray:
-    """An array of that one value, which is not copied."""
+    """Return an array of that one value, which is not copied."""
     data = pa.py_buffer(value)
     offsets = pa.array([0, data.size], pa.int32()).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
 
 
 def _packed(batch: ChangeBatch) -> pa.Buffer:
-    """The rows, and what goes with each of them, as two Arrow streams."""
+    """Pack the rows, and what belongs to each of them, into two Arrow streams."""
     given = {name: getattr(batch, name) for name in _BESIDES}
     given = {name: array for name, array in given.items() if array is not None}
     besides = pa.RecordBatch.from_arrays([*given.values()], names=[*given])
@@ -176,7 +176,7 @@ def _packed(batch: ChangeBatch) -> pa.Buffer:
 
 
 def items(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Item]:
-    """The change batches and notices in a frame's rows, in their order."""
+    """Yield the change batches and notices in a frame's rows, in their order."""
     for head, packed in rows:
         # Our own executors made these rows, as they make all that Spark itself unpickles.
         found = pickle.loads(head)  # noqa: S301
@@ -184,7 +184,7 @@ def items(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Item]:
             yield found
             continue
         source = pa.BufferReader(packed)
-        # To its end, for the second stream begins there.
+        # To its end, because the second stream begins there.
         (data,), (besides,) = ([*pa.ipc.open_stream(source)] for _ in range(2))
         more = dict(zip(besides.schema.names, besides.columns, strict=True))
         yield replace(found, rows=data, **more)

@@ -1,8 +1,8 @@
 """Errors as Spark's users see them: the sentence, and no traceback through our modules.
 
-Spark prints whatever an exception's traceback says, forty lines of it. Its workers leave the
-traceback out where ``SPARK_HIDE_TRACEBACK`` is set when they report the error; they end right
-after, so nothing else is hidden by that.
+Spark prints an exception's whole traceback, about forty lines. Its workers leave the traceback out
+if ``SPARK_HIDE_TRACEBACK`` is set when they report the error; they end right after, so nothing
+else is hidden by that.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class TailerSourceError(Exception):
-    """What the source tells Spark: one sentence, named by the family of who must act."""
+    """An error for Spark: one sentence, named by the family of who must act."""
 
 
 def in_worker() -> bool:
-    """Whether this is one of Spark's own Python processes, and not the user's."""
+    """Return whether this is one of Spark's Python processes, and not the user's."""
     return (
         "PYTHON_WORKER_FACTORY_SECRET" in os.environ
         or "PYTHON_WORKER_FACTORY_SOCK_DIR" in os.environ
@@ -45,7 +45,7 @@ def _guarded(rows: Iterator[Any]) -> Iterator[Any]:
 
 
 def one_sentence(method: F) -> F:
-    """A method of the source whose errors, and those of the iterator it gives, are sentences."""
+    """Wrap a method of the source so that its errors, and its iterator's, are one sentence."""
 
     @wraps(method)
     def told(*arguments: Any, **named: Any) -> Any:

@@ -1,6 +1,6 @@
 """The stream of Spark 4.2 and later: read limits, Trigger.AvailableNow, and the lag in progress.
 
-A module of its own, for older Sparks do not have what it imports.
+This is a separate module, because older Sparks lack what it imports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch: the start itself where there is nothing new."""
+        """Return the end of the next batch: the start itself if nothing is new."""
         return self.driver.run(self._latest, start, limit)
 
     async def _latest(
@@ -43,18 +43,18 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
         return no_lower(start, found, at)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """As many files as the query asks for, 1000 as in Delta's own source; its bytes too."""
+        """Return the query's limit of files, 1000 as in Delta's own source, and of bytes."""
         return ReadMaxFiles(self.options.max_files)
 
     @one_sentence
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is committed from now on is for another run."""
+        """Leave commits from now on to another run."""
         self._until = self.driver.run(Planner.newest)
 
     @one_sentence
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The end of the log, for the query's progress: as the offset before has found it, after
-        which Spark asks for it each time, or by looking now."""
+        """Return the end of the log, for the query's progress: as :meth:`latestOffset` has just
+        found it, because Spark asks for it after each call, or by looking now."""
         newest, self._newest = self._newest, None
         if newest is None:
             newest = self.driver.run(Planner.newest)

@@ -22,19 +22,19 @@ __all__ = ["ProgressListener"]
 
 
 class ProgressListener(StreamingQueryListener):
-    """Tells each feed's progress the table's newest version; ``feeds`` is by query name.
+    """Passes the table's newest version to each feed's progress; ``feeds`` is by query name.
 
-    What was delivered the feeds tell themselves, batch by batch, as in the daemon.
+    The feeds themselves report what was delivered, batch by batch, as in the daemon.
     """
 
     def __init__(self, feeds: Mapping[str, FeedProgress]) -> None:
         self.feeds = feeds
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
-        """Nothing is known yet."""
+        """Do nothing: nothing is known yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """The end of the log is in every progress."""
+        """Note the end of the log, which is in every progress."""
         progress = self.feeds.get(event.progress.name or "")
         if progress is None:
             return
@@ -43,7 +43,7 @@ class ProgressListener(StreamingQueryListener):
                 progress.newest(int(json.loads(source.latestOffset)["version"]) - 1)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing new."""
+        """Do nothing: there is nothing new."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The pipeline sees it itself."""
+        """Do nothing: the pipeline sees the end itself."""

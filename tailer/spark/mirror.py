@@ -1,9 +1,9 @@
 """A copy of a table, kept by MERGE from a stream of its changes, exactly once.
 
-Each batch of ``foreachBatch`` is one commit of the mirror, under a transaction id of the
+Each batch of ``foreachBatch`` is one commit of the mirror, with a transaction id of the
 application and a version that grows with the batches, so that a batch which comes again after a
-crash is not merged twice. What does not fit together is refused, for Delta itself would pass over
-such batches in silence.
+crash is not merged twice. Batches out of sequence are refused, because Delta itself would skip
+them silently.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ def mirror_into(
     app: str,
     store: Mapping[str, Any] | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """A function for ``foreachBatch`` that merges changes into the Delta table at ``target``.
+    """Return a function for ``foreachBatch`` that merges changes into the Delta table at
+    ``target``.
 
-    ``key`` names the columns that tell the rows apart, also in the source. ``app`` is the
+    ``key`` names the columns that identify the rows, also in the source. ``app`` is the
     application's own name in the mirror's log: one for each checkpoint, for ever. ``store`` has
-    the options of the mirror's store. The mirror is made if it is not there. Raises
-    :class:`SinkRejected` where checkpoint and mirror do not belong together.
+    the options of the mirror's store. The mirror is created if it does not exist. Raises
+    :class:`SinkRejected` if checkpoint and mirror do not belong together.
     """
     if not key:
         raise ConfigError("a mirror needs the key columns that tell its rows apart")
@@ -70,7 +71,8 @@ def mirror_into(
 
 
 def _version_of(target: str, app: str, store: Mapping[str, Any] | None) -> int | None:
-    """The version of the application's last transaction in the mirror; None if it has none."""
+    """Return the version of the application's last transaction in the mirror; None if it has
+    none."""
 
     async def read() -> int | None:
         opened = open_store(target, store or {})
@@ -87,7 +89,7 @@ def _version_of(target: str, app: str, store: Mapping[str, Any] | None) -> int |
 
 
 def _check_batch(target: str, app: str, batch: int, done: int | None) -> None:
-    """Batch n is transaction n + 1, and comes when n is done, or again."""
+    """Check the order: batch n is transaction n + 1, and comes when n is done, or again."""
     if done is None and batch > 0:
         raise SinkRejected(
             f"{target}: the mirror knows nothing of {app!r}, whose checkpoint is at batch {batch}: "
@@ -101,7 +103,8 @@ def _check_batch(target: str, app: str, batch: int, done: int | None) -> None:
 
 
 def _last_changes(frame: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Of each key its last change; in one version, what comes is later than what leaves."""
+    """Return the last change of each key; in one version, rows that come are later than rows that
+    leave."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

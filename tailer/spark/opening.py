@@ -1,4 +1,4 @@
-"""The store of a query's table, and the event loop in a thread of its own that serves it."""
+"""The store of a query's table, and the event loop, in its own thread, that serves it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["open_table", "store_portal"]
 
 
 def open_table(options: SourceOptions) -> Store:
-    """The store of the query's table, with the options that it was given."""
+    """Open the store of the query's table, with the query's options."""
     store = open_store(options.table, options.store)
     if isinstance(store, ChangeSourced):
         store.serve(options.change_source)
@@ -27,7 +27,7 @@ def open_table(options: SourceOptions) -> Store:
 
 @contextmanager
 def store_portal(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
-    """The table's store, and the event loop that serves it, while the block runs."""
+    """Provide the table's store, and the event loop that serves it, while the block runs."""
     with _loop() as portal:
         store = open_table(options)
         try:
@@ -39,7 +39,7 @@ def store_portal(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store
 
 @contextmanager
 def _loop() -> Iterator[BlockingPortal]:
-    """An event loop in a daemon thread: whoever forgets to end it may still end the process."""
+    """Run an event loop in a daemon thread: one that is not ended does not block process exit."""
     ready: Future[BlockingPortal] = Future()
 
     async def serve() -> None:

@@ -1,6 +1,6 @@
 """The options of the data source: Delta's own names, and a few of ours.
 
-Spark hands options over as text, with names in small letters. An unknown option is an error.
+Spark passes options as text, with names in lower case. An unknown option is an error.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query asks for. Picklable: it travels to the executors.
+    """The options of a query. Picklable: they are sent to the executors.
 
     ``start`` is None, a version, ``latest``, ``earliest``, ``snapshot`` or a time; ``start_offset``
-    takes a daemon's place instead. ``ending`` is a version or a time. ``store`` may hold secrets,
-    and so is never shown. ``feed`` is for
-    the pipeline alone: a feed's own options, pickled; then versions are ``paired``, never cut.
+    takes a daemon's offset instead. ``ending`` is a version or a time. ``store`` may hold secrets,
+    and so is never shown. ``feed`` is for the pipeline only: a feed's options, pickled; then
+    versions are ``paired``, never cut.
     """
 
     table: str
@@ -71,9 +71,9 @@ class SourceOptions:
     def decoding(
         self, target: tuple[TableState, int], removals: tuple[Removal, ...]
     ) -> DecodeOptions:
-        """How the executors decode: into the query's own schema, ``target``, of that version.
+        """Return how the executors decode: into the query's schema, ``target``, of that version.
 
-        ``removals`` are those of column mapping between there and what is read.
+        ``removals`` are the column mapping removals between that version and the versions read.
         """
         state, version = target
         return replace(
@@ -205,7 +205,7 @@ SOURCE: dict[str, Setting] = {
     ),
     "diffMemoryBytesMax": Setting(
         "whole", DiffOptions().memory_bytes_max, "Memory for a comparison, in each task.",
-        unit="bytes", least=16 * _MIB,  # the engine of comparisons needs as much to begin with
+        unit="bytes", least=16 * _MIB,  # the engine of comparisons needs this much to begin with
     ),
     "spillFolder": Setting(
         "text", None, "Folder for temporary files of comparisons; every executor must be able to "
@@ -226,7 +226,7 @@ _TABLE = SettingTable("the tailer source", SOURCE, text=True, spelling=str.lower
 
 
 def _one_of(taken: Mapping[str, Any], *names: str) -> Any:
-    """The one that is given of options that exclude each other; None if none is."""
+    """Return the one given option of several that exclude each other; None if none is given."""
     given = [taken[name] for name in names if taken[name] is not None]
     if len(given) > 1:
         listed = f"{', '.join(names[:-1])} and {names[-1]}"
@@ -235,7 +235,8 @@ def _one_of(taken: Mapping[str, Any], *names: str) -> Any:
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options of a query, checked. Raises :class:`ConfigError` for the first mistake."""
+    """Check a query's options and return them. Raises :class:`ConfigError` for the first
+    mistake."""
     given = {name.lower(): value for name, value in options.items()}
     feed = given.pop("feed", None)
     store = {name: value for name, value in given.items() if name.startswith(STORE_PREFIX)}

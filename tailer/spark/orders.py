@@ -1,8 +1,8 @@
 """The picklable work of a task: which files, which parts of them, and how much goes into one task.
 
 A :class:`FileOrder` is one data file, or the row groups within a range of its bytes; a
-:class:`RewriteOrder` is a version whose changes have to be derived, or a bucket of it. The task
-does that with the daemon's own engine, spilling to the executor's disk.
+:class:`RewriteOrder` is a version whose changes must be derived, or a bucket of it. The task
+derives them with the daemon's engine, spilling to the executor's disk.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ __all__ = [
     "rewrite_order",
 ]
 
-#: What opening a file costs, in bytes that could have been read meanwhile: Spark's own figure.
+#: The cost of opening a file, in bytes that could have been read meanwhile: Spark's own figure.
 OPEN_COST_BYTES = 4 * 1024 * 1024
 
-#: The last part of a file is open: the log's size of a file is not what its row groups sum to.
+#: The last part of a file is open-ended: its size in the log is not the sum of its row groups.
 _OPEN_END = 2**63
 
-#: A file of one row group in so many exact parts is decoded at most two and a half times.
+#: A file of one row group in this many exact parts is decoded at most two and a half times.
 _EXACT_PARTS_MAX = 4
 
-#: How much more than its share the fullest task may have before a file is divided for that.
+#: How far above its share the fullest task may be before a file is divided for it.
 _UNEVEN = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class FileOrder:
-    """One file's changed rows, less the first ``skip``, and no more than ``take`` (None: all).
+    """One file's changed rows, without the first ``skip``, and at most ``take`` (None: all).
 
-    ``part`` narrows it down to a part of the file.
+    ``part`` restricts it to a part of the file.
     """
 
     file: ChangeFile
@@ -58,12 +58,12 @@ class FileOrder:
 
     @property
     def cost(self) -> int:
-        """About how many bytes are read."""
+        """Return about how many bytes are read."""
         size = self.file.size or OPEN_COST_BYTES
         return size if self.part is None else min(size, self.part.end) - self.part.first
 
     def divided(self, size: int) -> tuple[FileOrder, FileOrder]:
-        """The rows within its first so many bytes, and the rest."""
+        """Divide it into the rows within its first ``size`` bytes, and the rest."""
         whole = self.part or ByteRange(0, _OPEN_END, exact=True)
         edge = whole.first + size
         return replace(self, part=replace(whole, end=edge)), replace(
@@ -75,8 +75,8 @@ class FileOrder:
 class RewriteOrder:
     """A version's rewrite, or an independent part of it; the task finds what really changed.
 
-    ``commit`` has no lines: only what tells the version's two states and its commit info. With a
-    ``bucket`` only the rows in it are meant; all files are read for it.
+    ``commit`` has no lines: only the version's two states and its commit info. With a ``bucket``,
+    only the rows in it are wanted; all files are read for it.
     """
 
     commit: Commit
@@ -87,12 +87,12 @@ class RewriteOrder:
 
     @property
     def files(self) -> int:
-        """How many files are read."""
+        """Return how many files are read."""
         return len(self.rewrite.leaving) + len(self.rewrite.coming)
 
     @property
     def cost(self) -> int:
-        """About how many bytes are read."""
+        """Return about how many bytes are read."""
         files = (*self.rewrite.leaving, *self.rewrite.coming)
         return sum(file.size or OPEN_COST_BYTES for file in files)
 
@@ -123,24 +123,24 @@ def _no_lines() -> Iterable[bytes]:
 
 
 def rewrite_order(commit: Commit, rewrite: Rewrite) -> RewriteOrder:
-    """The order for a whole rewrite, with the commit cut down to what a task needs of it."""
+    """Return the order for a whole rewrite, with the commit reduced to what a task needs of it."""
     header = CommitHeader(commit_info=commit.header.commit_info)
     return RewriteOrder(replace(commit, header=header, lines=_no_lines), rewrite)
 
 
 def fan_out(order: RewriteOrder, tasks: int, bytes_max: int, key: tuple[str, ...]) -> list[Order]:
-    """The rewrite in parts that are compared apart and together give what the whole gives.
+    """Divide the rewrite into parts whose separate results together give the whole result.
 
-    First in groups of files that can't have a row in common, by partitions and by the bounds of
-    integers: nothing is read twice for that, and there are more than ``tasks`` where
-    ``bytes_max`` asks for it. A group that is still larger than that, and a rewrite whose rows a
+    First it is divided into groups of files that can't have a row in common, by partitions and by
+    the bounds of integers: no file is read twice for that, and there are more than ``tasks`` groups
+    if ``bytes_max`` requires it. A group that is still larger than that, and a rewrite whose rows a
     key or row ids may pair, is read by up to ``tasks`` tasks, each of which takes one bucket of the
-    rows. All of it depends on the log alone: a replay divides it the same way.
+    rows. All of this depends only on the log: a replay divides it the same way.
     """
     if tasks < 2:
         return [order]
     commit, rewrite = order.commit, order.rewrite
-    # Where the schema changes, whether rows can be compared is decided for all of them at once.
+    # If the schema changes, all rows together decide whether rows can be compared.
     if key or commit.before != commit.after or row_ids_hold(commit, rewrite):
         return [*_in_buckets(order, tasks, bytes_max)]
     groups = independent(rewrite, commit.after)
@@ -153,7 +153,7 @@ def fan_out(order: RewriteOrder, tasks: int, bytes_max: int, key: tuple[str, ...
 
 
 def _in_buckets(order: RewriteOrder, tasks: int, bytes_max: int) -> Iterator[RewriteOrder]:
-    """One order for each bucket of the rows, if the files are too many for one task."""
+    """Yield one order for each bucket of the rows, if the files are too many for one task."""
     count = min(tasks, math.ceil(order.cost / bytes_max))
     if count < 2:
         yield order
@@ -166,7 +166,7 @@ def _in_buckets(order: RewriteOrder, tasks: int, bytes_max: int) -> Iterator[Rew
 def _joined(
     order: RewriteOrder, groups: Sequence[Numbers], tasks: int, bytes_max: int
 ) -> Iterator[RewriteOrder]:
-    """The groups of files, small ones together, so that each is worth a task."""
+    """Yield the groups of files, small groups joined, so that each is worth a task."""
     costs = [_chosen(order, [group]).cost for group in groups]
     total = sum(costs)
     worth = min(tasks, math.ceil(total / OPEN_COST_BYTES))
@@ -175,7 +175,7 @@ def _joined(
 
 
 def _chosen(order: RewriteOrder, groups: Iterable[Numbers]) -> RewriteOrder:
-    """The order for these files alone, as they follow each other in the whole."""
+    """Return the order for these files alone, in the order of the whole."""
     left: set[int] = set()
     came: set[int] = set()
     for leaving, coming in groups:
@@ -189,9 +189,9 @@ def _chosen(order: RewriteOrder, groups: Iterable[Numbers]) -> RewriteOrder:
 
 
 def _level(costs: Sequence[int], count: int) -> list[list[int]]:
-    """The numbers of the costs in at most so many parts of about equal cost; none is empty.
+    """Divide the numbers of the costs into at most ``count`` parts of similar cost; none is empty.
 
-    The largest first, each to the part that has least: within a third of the best there is.
+    The largest come first, each into the smallest part: within a third of the optimum.
     """
     parts: list[list[int]] = [[] for _ in range(min(count, len(costs)))]
     heap = [(0, part) for part in range(len(parts))]
@@ -203,10 +203,10 @@ def _level(costs: Sequence[int], count: int) -> list[list[int]]:
 
 
 def _parts(orders: Iterable[Order], size_max: int) -> Iterator[Order]:
-    """The orders, files beyond that size in parts.
+    """Yield the orders, with files beyond that size in parts.
 
-    A few parts are exact ones, for the file may well be a single row group. With many of them that
-    would be read over and over again.
+    Up to a few parts are exact, because the file may have a single row group. With many exact
+    parts, that row group would be read too often.
     """
     for order in orders:
         size = order.file.size if isinstance(order, FileOrder) else None
@@ -224,7 +224,7 @@ def _parts(orders: Iterable[Order], size_max: int) -> Iterator[Order]:
 def pack(
     orders: Sequence[Order], bytes_max: int, shares_min: int, *, ordered: bool
 ) -> list[list[Order]]:
-    """The orders in shares of about equal size, one for each task; none is empty.
+    """Pack the orders into shares of similar size, one for each task; none is empty.
 
     ``ordered`` keeps the shares in the order of the changes, one after the other.
     """
@@ -243,10 +243,11 @@ def _cost(order: Order) -> int:
 
 
 def _even(shares: list[list[Order]]) -> list[list[Order]]:
-    """The shares, with files of the fullest ones divided: their first rows go to the emptiest.
+    """Even out the shares by dividing files of the fullest ones: their first rows go to the
+    emptiest.
 
-    A query waits for its fullest task, and files are few where a MERGE has written them. A file is
-    only divided where more goes over than opening it again costs.
+    A query waits for its fullest task, and a MERGE writes few files. A file is divided only if more
+    is moved than opening it again costs.
     """
     loads = [sum(map(_cost, share)) for share in shares]
     even = math.ceil(sum(loads) / len(loads))
@@ -265,7 +266,7 @@ def _even(shares: list[list[Order]]) -> list[list[Order]]:
 
 
 def _divisible(share: Sequence[Order], size: int) -> FileOrder | None:
-    """The largest file, or exact part of one, that so many bytes can be taken from."""
+    """Return the largest file, or exact part of one, from which ``size`` bytes can be taken."""
     files = [
         order
         for order in share

@@ -1,9 +1,9 @@
 """The daemon's feeds as Structured Streaming queries: ``tailer spark CONFIG.toml``.
 
-The executors decode, and the driver writes: each batch goes through the very sink that the daemon
-would use, then the feed's offset is saved where the daemon keeps it. So the offset is the one
-truth here as there, a feed moves from daemon to cluster and back by stopping the one and starting
-the other, and a Spark checkpoint is only a scratch folder that each start makes anew.
+The executors decode, and the driver writes: each batch goes through the same sink that the daemon
+would use, then the feed's offset is saved where the daemon keeps it. So the offset is the only
+progress here too: a feed moves from daemon to cluster and back by stopping one and starting the
+other, and a Spark checkpoint is only a scratch folder that each start creates again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["PipelineFeed", "PipelineOptions", "run_pipeline", "start_session"]
 
 _POLL_S = 0.2
 
-#: What Spark says where a process was too slow to start, or an executor is gone; and where two
+#: Spark's messages when a process was too slow to start, or an executor is gone; and when two
 #: queries that begin at one moment share a worker's environment while a task is being sent.
 _HEALING = (
     "Python worker failed to connect back",
@@ -72,10 +72,10 @@ class PipelineFeed:
 
 
 def start_session(options: PipelineOptions) -> SparkSession:
-    """The session of ``spark-submit`` where there is one, else a new one."""
+    """Return the session of ``spark-submit`` if there is one, else a new one."""
     from pyspark.sql import SparkSession
 
-    # The workers must be able to import this package, and may not be the first python3 there is.
+    # The workers must be able to import this package, and the first python3 on the PATH may not.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("tailer")
     if options.master is not None:
@@ -86,7 +86,7 @@ def start_session(options: PipelineOptions) -> SparkSession:
 
 
 class _Stopped(Exception):  # an end, not an error
-    """The query is to end, and writes no further batch."""
+    """The query must end, and writes no further batch."""
 
 
 class _Run:
@@ -115,7 +115,7 @@ class _Run:
         self._checkpoint = SpillFolder("tailer-spark-")
 
     def start(self) -> None:
-        """Open the sink, find the place, start the query."""
+        """Open the sink, find the start offset, start the query."""
         feed, call = self.feed, self.portal.call
         self._open = True
         kept = call(feed.sink.open, feed.name)
@@ -151,7 +151,7 @@ class _Run:
         return found | {f"{STORE_PREFIX}{k}": str(v) for k, v in self.store.items()}
 
     def _write(self, frame: DataFrame, _: int) -> None:
-        """One micro-batch: decode everywhere at once, then write here in order."""
+        """Write one micro-batch: decode everywhere at once, then write here in order."""
         frame = frame.persist()
         try:
             frame.count()
@@ -180,18 +180,18 @@ class _Run:
                 self._ending = self.rejoin = True
 
     def ended(self) -> bool:
-        """Whether the query has ended, by itself or with an error."""
+        """Return whether the query has ended, by itself or with an error."""
         return self.rejoin or self.query is None or not self.query.isActive
 
     def failure(self) -> TailerError | None:
-        """Why it ended, in the project's families; None if nothing failed."""
+        """Return why it ended, as an error of the project; None if nothing failed."""
         found: Exception | None = self.error
         if found is None and self.query is not None and not self.rejoin:
             found = self.query.exception()
         return None if found is None else _told(found)
 
     def stop(self) -> None:
-        """End the query after the batch in hand, and close the sink."""
+        """End the query after the current batch, and close the sink."""
         with self._writing:
             self._ending = True
         if self.query is not None:
@@ -206,7 +206,7 @@ class _Run:
 
 
 def _told(error: Exception) -> TailerError:
-    """An error in the project's families; what failed on an executor comes as text only."""
+    """Return an error of the project; an error on an executor comes as text only."""
     if isinstance(error, TailerError):
         return error
     told = _sentence(str(error))
@@ -215,12 +215,12 @@ def _told(error: Exception) -> TailerError:
 
 
 def _sentence(text: str) -> str:
-    """Of what Spark makes of an error, our sentence."""
+    """Extract our sentence from Spark's text of an error."""
     for line in text.splitlines():
         _, mark, told = line.partition("TailerSourceError: ")
         if mark:
             return told
-    # The last line of a Python traceback says what happened; else the first line of all does.
+    # The last line of a Python traceback has the error; in other texts, the first line has it.
     causes = re.findall(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
     lines = text.splitlines() or ["the query ended without saying why"]
     return causes[-1] if "Traceback" in text and causes else lines[0]
@@ -233,7 +233,7 @@ def run_pipeline(
     options: PipelineOptions,
     stopping: threading.Event,
 ) -> None:
-    """Run all feeds until ``stopping`` is set, or each has ended; ``ended`` says with what.
+    """Run all feeds until ``stopping`` is set, or each has ended; ``ended`` gets the reason.
 
     A feed that fails with a :class:`TransientError` starts again from its saved offset.
     """

@@ -1,7 +1,7 @@
 """The driver's side: from offsets to versions, files and orders. It reads the log, and no rows.
 
-The exception is a version that is too large for one batch: then the files' footers are asked how
-many changes they have, for what the log says of that is a hint.
+The exception is a version that is too large for one batch: then its changes are counted from the
+files' footers, because the log's counts are hints.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder, fa
 
 __all__ = ["Budget", "Planned", "Planner"]
 
-#: A batch of more versions than that, most of which have no files, is planned twice instead.
+#: A batch of more versions than this, most of which have no files, is planned twice instead.
 _KEPT_MAX = 10_000
-#: So many files are asked at a time for their changes.
+#: The number of files whose changes are counted at the same time.
 _COUNTED_AT_ONCE = 16
 
 
@@ -40,8 +40,8 @@ _COUNTED_AT_ONCE = 16
 class Planned:
     """One version's changes, or the initial snapshot's rows, before anything is decoded.
 
-    ``offset`` is that of its first change and ``next_offset`` the one behind its last. Either
-    ``files`` or ``rewrite``, which can't be cut, has the work; a version without changes has none.
+    ``offset`` is that of its first change and ``next_offset`` the one after its last. The work is
+    in ``files``, or in ``rewrite``, which can't be cut; a version without changes has neither.
     """
 
     state: TableState
@@ -52,13 +52,13 @@ class Planned:
 
     @property
     def version(self) -> int:
-        """The version."""
+        """Return the version."""
         return self.offset.version
 
 
 @dataclass(slots=True)
 class Budget:
-    """What a batch may still take; None: as much as there is. The first file is always taken."""
+    """What a batch may still take; None: no limit. The first file is always taken."""
 
     files: int | None = None
     bytes: int | None = None
@@ -67,18 +67,18 @@ class Budget:
 
     @property
     def unlimited(self) -> bool:
-        """Whether nothing is bounded."""
+        """Return whether nothing is bounded."""
         return self.files is None and self.bytes is None and self.rows is None
 
     def admits(self, files: int, size: int) -> bool:
-        """Whether so much more goes in."""
+        """Return whether these files and bytes still fit."""
         return not self.taken or (
             (self.files is None or files <= self.files)
             and (self.bytes is None or size <= self.bytes)
         )
 
     def take(self, files: int, size: int) -> None:
-        """So much went in."""
+        """Subtract these files and bytes."""
         self.taken = self.taken or files > 0
         self.files = None if self.files is None else max(0, self.files - files)
         self.bytes = None if self.bytes is None else max(0, self.bytes - size)
@@ -92,7 +92,7 @@ class Planner:
         self.options = options
         self._live = LiveFiles()
         self._plans = tuple(_counting_id(options, counting) for counting in (COUNTING, 1))
-        #: Of the version that was cut last, and whether it is a snapshot, the files' changes.
+        #: The version that was cut last, whether it is a snapshot, and its files' changes.
         self._counted: tuple[tuple[int, bool], list[int]] = ((-1, False), [])
         self._removals: KnownRemovals | None = None
         self._advanced: tuple[Offset, Offset, list[Planned]] | None = None
@@ -100,9 +100,9 @@ class Planner:
     async def versions(
         self, start: Offset, last: int, *, files: bool = True, same_table: bool = True
     ) -> AsyncGenerator[Planned, None]:
-        """The versions from an offset on, up to ``last``, contiguous and of one table.
+        """Yield the versions from an offset on, up to ``last``, contiguous and of one table.
 
-        The first one's offset is ``start`` itself. ``files=False`` leaves their files aside.
+        The first one's offset is ``start`` itself. With ``files=False``, they have no files.
         """
         if not self.options.paired:
             start = start.under(*self._plans)
@@ -125,7 +125,7 @@ class Planner:
                 start = planned.next_offset
 
     async def _readable(self, start: Offset) -> Offset:
-        """The start; the first one there still is, where loss is put up with."""
+        """Return the start; if loss is accepted, the first one that still exists."""
         if self.options.fail_on_data_loss or start.version == 0:
             return start
         try:
@@ -165,7 +165,7 @@ class Planner:
             told = {commit.version: moot} if moot else {}
             order = VersionOrder(at, at.version, header.file_bytes, count, moot=told)
             return replace(planned, rewrite=order)
-        if moot and self._is_former(at):  # rows were counted that the version does not have
+        if moot and self._is_former(at):  # the count included rows that the version lacks
             planned = replace(planned, offset=replace(at, index=0))
         if is_passed_over(commit, options):
             return planned
@@ -186,7 +186,8 @@ class Planner:
         return exclude is None or re.search(exclude, path) is None
 
     def _check_exclusion(self, files: list[ChangeFile], commit: Commit) -> None:
-        """Leaving out a file on one side of a comparison would make its rows look changed."""
+        """Refuse it: leaving out a file on one side of a comparison would make its rows look
+        changed."""
         for file in files:
             if not self._wanted(file.path):
                 raise UnsupportedTable(
@@ -198,17 +199,17 @@ class Planner:
                 )
 
     async def newest(self) -> int:
-        """The table's newest version."""
+        """Return the table's newest version."""
         return await self.log.latest_version()
 
     async def advance(
         self, start: Offset, last: int, budget: Budget, target: tuple[TableState, int] | None
     ) -> Offset:
-        """How far a batch from ``start`` goes: to ``last``, or as far as the budget lets it.
+        """Return how far a batch from ``start`` goes: to ``last``, or as far as the budget allows.
 
-        ``target`` is the query's own schema and the version that it is of: a version after that
-        which has another one ends the batch before it, or is refused where it would come first.
-        What a bounded batch has planned is kept for :meth:`orders`, which is asked for it next.
+        ``target`` is the query's schema and its version. A later version with another schema ends
+        the batch before it, or is refused if it would come first. The plan of a bounded batch is
+        kept for :meth:`orders`, which is called next for it.
         """
         at, bounded = start, not budget.unlimited
         kept: list[Planned] = []
@@ -232,8 +233,8 @@ class Planner:
     async def _again(
         self, start: Offset, end: Offset, last: int, *, same_table: bool
     ) -> AsyncGenerator[Planned, None]:
-        """The versions of a batch up to ``last``: as :meth:`advance` has just planned them, so
-        that the log is read once; else anew."""
+        """Yield the versions of a batch up to ``last``: as :meth:`advance` has just planned them,
+        so that the log is read once, or planned again."""
         kept, self._advanced = self._advanced, None
         if kept is not None and kept[:2] == (start, end):
             for planned in kept[2]:
@@ -245,7 +246,8 @@ class Planner:
                 yield planned
 
     async def _admitted(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
-        """The offset up to which a version goes into the batch; whether that is all of it."""
+        """Return the offset up to which a version fits into the batch, and whether all of it
+        does."""
         if planned.rewrite is not None:
             count, size = planned.rewrite.files, planned.rewrite.cost
             if not budget.admits(count, size):
@@ -264,7 +266,7 @@ class Planner:
         return await self._part(planned, budget)
 
     async def _part(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
-        """The offset between two files of a version up to which it goes into the batch."""
+        """Return the offset between two files of a version up to which it fits into the batch."""
         passed = 0
         first = index = await self._first(planned)
         async with aclosing(self._changes(planned)) as counted:
@@ -282,7 +284,8 @@ class Planner:
         return planned.next_offset, True
 
     async def _changes(self, planned: Planned) -> AsyncGenerator[tuple[ChangeFile, int], None]:
-        """A version's files and how many changes each has; those are kept for the next batch."""
+        """Yield a version's files with their number of changes, which is kept for the next
+        batch."""
         from tailer.feed.counting import known_changes  # which opens files
 
         place = planned.version, planned.offset.snapshot
@@ -302,11 +305,11 @@ class Planner:
             yield file, known[at]
 
     def _is_former(self, offset: Offset) -> bool:
-        """Whether the index was counted in the former way, or nobody knows how."""
+        """Return whether the index was counted in the former way, or in an unknown way."""
         return offset.index > 0 and offset.counted_by != self._plans[0]
 
     async def _first(self, planned: Planned) -> int:
-        """The index of a version's first change that is to be read."""
+        """Return the index of a version's first change to be read."""
         offset = planned.offset
         if not self._is_former(offset):
             return offset.index
@@ -324,7 +327,7 @@ class Planner:
     async def orders(
         self, start: Offset, end: Offset, *, ordered: bool = False, same_table: bool = True
     ) -> AsyncGenerator[tuple[Planned, list[Order]], None]:
-        """The orders of the changes from ``start`` up to ``end`` (exclusive), by version.
+        """Yield the orders of the changes from ``start`` up to ``end`` (exclusive), by version.
 
         ``ordered`` keeps a rewrite whole, so that its changes come in the daemon's order.
         """
@@ -342,8 +345,8 @@ class Planner:
     async def gathered(
         self, start: Offset, end: Offset, target: tuple[TableState, int], *, same_table: bool = True
     ) -> tuple[list[Order], tuple[Removal, ...]]:
-        """All orders from ``start`` up to ``end`` (exclusive), for a query whose schema is
-        ``target``'s, a state with its version; and the removals of column mapping in between."""
+        """Return all orders from ``start`` up to ``end`` (exclusive), for a query with the schema
+        of ``target``, a state with its version; and the column mapping removals in between."""
         orders: list[Order] = []
         latest: Planned | None = None
         async with aclosing(self.orders(start, end, same_table=same_table)) as found:
@@ -358,7 +361,7 @@ class Planner:
     async def _cut(
         self, planned: Planned, until: int | None, *, ordered: bool
     ) -> AsyncGenerator[Order, None]:
-        """A version's orders for its changes from its offset's index up to ``until``."""
+        """Yield a version's orders for its changes from its offset's index up to ``until``."""
         skip = planned.offset.index
         if isinstance(planned.rewrite, VersionOrder):
             yield planned.rewrite
@@ -388,7 +391,8 @@ class Planner:
 
 
 def _counting_id(options: SourceOptions, counting: int) -> str:
-    """Names what the changes within a version are counted by, as a daemon's feed does."""
+    """Return an id of what determines how the changes of a version are counted, as a daemon's feed
+    does."""
     named = (options.change_source, options.key, None)
     passing = (options.ignore_deletes, options.skip_change_commits)
     excluded = [] if options.exclude is None else [options.exclude]

@@ -1,7 +1,7 @@
-"""No empty profiles from Spark's workers, which end a pipeline's run with an error.
+"""Suppresses empty profiles from Spark's workers, which end a pipeline's run with an error.
 
 PySpark 4.2.0's workers that ask a source for its schema or its reader report a profile each time,
-an empty one where nobody profiles. ``spark-pipelines`` takes these for answers that it does not
+an empty one if profiling is off. ``spark-pipelines`` takes these for answers that it does not
 know, and fails after its run is completed.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["drop_empty_profiles"]
 
 
 def drop_empty_profiles() -> None:
-    """Leave the profiles out of what this worker reports, if it is a worker and not profiled."""
+    """Leave the profiles out of this worker's reports, if it is a worker and not profiled."""
     ids = getattr(accumulators, "SpecialAccumulatorIds", None)
     registry = getattr(accumulators, "_accumulatorRegistry", None)
     if ids is None or registry is None or _profiled():
@@ -28,7 +28,7 @@ def drop_empty_profiles() -> None:
 
 
 def _profiled() -> bool:
-    monitoring = getattr(sys, "monitoring", None)  # as cProfile has it from Python 3.12 on
+    monitoring = getattr(sys, "monitoring", None)  # as in cProfile from Python 3.12 on
     if monitoring is not None and monitoring.get_tool(monitoring.PROFILER_ID) is not None:
         return True
     return sys.getprofile() is not None or sys.gettrace() is not None

@@ -49,11 +49,11 @@ class TailerSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "tailer"
 
     def _checked(self) -> tuple[SourceOptions, tuple[TableState, int]]:
-        """The options, and the schema of the query with the version that it is of."""
+        """Return the checked options, and the schema of the query with its version."""
         if in_worker():
             drop_empty_profiles()
         if self._options is None:
@@ -69,7 +69,7 @@ class TailerSource(DataSource):
 
     @one_sentence
     def schema(self) -> StructType:
-        """The end version's schema, the newest one's for a stream; then the metadata columns."""
+        """Return the end version's schema (for a stream, the newest), then the metadata columns."""
         options, (state, _) = self._checked()
         return change_schema(state.schema, options.columns, with_ids=options.with_ids)
 
@@ -87,14 +87,14 @@ class TailerSource(DataSource):
 
     @one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
+        """Return the reader for ``spark.read``."""
         options, target = self._checked()
         kind = FilteringReader if options.filter_pushdown else ChangeReader
         return kind(options, target, self._arrow_schema(schema))
 
     @one_sentence
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """For ``spark.readStream``, as far as this Spark goes."""
+        """Return the reader for ``spark.readStream``, as far as this Spark supports it."""
         options, target = self._checked()
         arrow_schema = self._arrow_schema(schema)
         if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
@@ -107,7 +107,7 @@ class TailerSource(DataSource):
 
 
 async def _target(planner: Planner) -> tuple[TableState, int]:
-    """The state whose schema the query has, and its version."""
+    """Return the state whose schema the query has, and its version."""
     options, log = planner.options, planner.log
     snapshot = await log.snapshot(await _ending(planner))
     for name in (*(options.columns or ()), *options.key):
@@ -122,7 +122,7 @@ async def _target(planner: Planner) -> tuple[TableState, int]:
 
 
 def _check_names(options: SourceOptions, names: Sequence[str], table: str) -> None:
-    """A frame with two columns of one name, whatever their case, is of no use in Spark."""
+    """Refuse two columns of the same name, ignoring case: such a frame is of no use in Spark."""
     ours = [field.name for field in METADATA_FIELDS]
     ours += ["_event_id", "_origin"] if options.with_ids else []
     for name in names if options.columns is None else options.columns:
@@ -157,7 +157,7 @@ class ChangeReader(DataSourceReader):
 
     @one_sentence
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks of the read; one without orders where there is nothing."""
+        """Return the tasks of the read; one without orders if there is nothing to read."""
         return plan_once(self.options, self._tasks) or [TaskPartition([])]
 
     async def _tasks(self, planner: Planner) -> list[TaskPartition]:
@@ -194,8 +194,8 @@ class ChangeReader(DataSourceReader):
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's rows."""
-        from tailer.spark.tasks import spark_batches  # what decodes is for the executors alone
+        """Yield one task's rows."""
+        from tailer.spark.tasks import spark_batches  # only executors load the decoder
 
         assert isinstance(partition, TaskPartition)
         decode = self.options.decoding(self.target, partition.removals)
@@ -210,7 +210,7 @@ class FilteringReader(ChangeReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what bounds the versions; all else is Spark's own."""
+        """Take the conditions that bound the versions; Spark applies all others itself."""
         for condition in filters:
             bounds = _versions_of(condition)
             if bounds is not None:
@@ -223,8 +223,8 @@ class FilteringReader(ChangeReader):
 
 
 def _versions_of(condition: Filter) -> tuple[int, int | None] | None:
-    """The first and the last version that a condition allows (None: any); None for conditions that
-    say nothing of that. Of a list it is the range that has them all."""
+    """Return the first and the last version that a condition allows (None: any); None for other
+    conditions. For a list, it is the range that contains all of it."""
     if getattr(condition, "attribute", None) != (COMMIT_VERSION,):
         return None
     value: Any = getattr(condition, "value", None)

@@ -1,9 +1,10 @@
 """Reading a table's changes as a stream: offsets, admission, partitions.
 
-Spark compares offsets as text, so they are made in one place and in one order of keys, and one
-that does not move is given back as it came. A query that starts at a place which only the table
-knows (latest, a time, a snapshot) first runs an empty batch that pins the place in its checkpoint:
-``initialOffset`` is asked again and again, and after a crash it must not mean something else.
+Spark compares offsets as text, so they are made in one place and in one order of keys, and an
+offset that does not move is returned unchanged. A query that starts at a place which only the table
+can resolve (latest, a time, a snapshot) first runs an empty batch that pins the place in its
+checkpoint: ``initialOffset`` is called repeatedly, and after a crash it must not change its
+meaning.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ __all__ = ["ChangeStreamReader", "ClassicStreamReader", "budget_of", "no_lower",
 
 
 def place_of(start: str) -> dict[str, Any]:
-    """The offset of a query that has not found its place yet."""
+    """Return the offset of a query that has not found its place yet."""
     return {"format": Offset.FORMAT, "start": start}
 
 
 class ChangeStreamReader(DataSourceStreamReader):
-    """What all Spark versions share. The state that matters is in the offsets alone.
+    """What all Spark versions share. The only state that matters is in the offsets.
 
-    ``target`` is the query's schema with the version that it is of.
+    ``target`` is the query's schema with its version.
     """
 
     def __init__(
@@ -62,14 +63,14 @@ class ChangeStreamReader(DataSourceStreamReader):
 
     @property
     def driver(self) -> Driver:
-        """The table as this process sees it."""
+        """Return the table as this process sees it."""
         if self._driver is None:
             self._driver = Driver(self.options)
         return self._driver
 
     @one_sentence
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Where a new query starts: the same answer however often it is asked."""
+        """Return where a new query starts: the same answer on every call."""
         if self.options.start_offset is not None:
             return self.options.start_offset.to_json()
         start = self.options.start or "snapshot"
@@ -77,7 +78,7 @@ class ChangeStreamReader(DataSourceStreamReader):
 
     @one_sentence
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of one batch."""
+        """Return the tasks of one batch."""
         if start == end:
             return []
         return self.driver.run(self._partitions, start, end)
@@ -92,21 +93,22 @@ class ChangeStreamReader(DataSourceStreamReader):
     async def _resolved(
         self, planner: Planner, start: dict[str, Any], end: Offset
     ) -> Offset | None:
-        """A batch's first offset; None where the batch only pins the place."""
+        """Return a batch's first offset; None if the batch only pins the place."""
         if "start" not in start:
             return Offset.from_json(start)
         if start["start"] == "latest" or (end.snapshot and not end.index):
             return None
         if start["start"] == "snapshot":
-            # Only the readers before 4.2 begin so: all rows of the version before the batch's end.
+            # Only the readers before 4.2 begin like this: all rows of the version before the
+            # batch's end.
             return Offset(end.version - 1, snapshot=True, table_id=end.table_id)
         first = await start_offset(planner.log, start["start"])
         return first if first.position < end.position else None
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's rows."""
-        from tailer.spark.tasks import spark_batches  # what decodes is for the executors alone
+        """Yield one task's rows."""
+        from tailer.spark.tasks import spark_batches  # only executors load the decoder
 
         assert isinstance(partition, TaskPartition)
         decode = self.options.decoding(self.target, partition.removals)
@@ -118,11 +120,11 @@ class ChangeStreamReader(DataSourceStreamReader):
             self._driver.close()
             self._driver = None
 
-    # What the two kinds of readers are made of
+    # Steps of both kinds of readers
 
     async def end_of_log(self, planner: Planner, at: Offset) -> int:
-        """The newest version to read to. Raises :class:`TableReplaced` if the table went back, and
-        :class:`TableError` if a query would begin behind its end."""
+        """Return the newest version to read to. Raises :class:`TableReplaced` if the table went
+        back, and :class:`TableError` if a query would begin after its end."""
         newest, at_least = await planner.newest(), at.version
         self._newest = newest
         if newest + 1 < at_least and at.table_id is None:
@@ -142,7 +144,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         return newest if self._until is None else min(newest, self._until)
 
     async def pin(self, planner: Planner, start: str) -> Offset:
-        """The place of a query that starts at latest, a time or a snapshot."""
+        """Return the place of a query that starts at latest, a time or a snapshot."""
         offset = await start_offset(planner.log, start)
         if offset.snapshot:
             return offset
@@ -150,18 +152,18 @@ class ChangeStreamReader(DataSourceStreamReader):
         return Offset(offset.version, table_id=before.table_id if before else None)
 
     def checked_target(self) -> tuple[TableState, int] | None:
-        """The schema that versions must have, if that matters to the query."""
+        """Return the schema that versions must have, if that matters to the query."""
         return self.target if self.options.on_schema_change == "fail" else None
 
 
 class ClassicStreamReader(ChangeStreamReader):
-    """For Spark 4.0 and 4.1, which tell neither start nor limit: all there is is one batch."""
+    """For Spark 4.0 and 4.1, which pass neither start nor limit: one batch reads everything."""
 
     _last: Offset | None = None
 
     @one_sentence
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802  # as in 4.0
-        """The end of the log; never below what this reader has said before."""
+        """Return the end of the log; never below this reader's earlier answers."""
         return self.driver.run(self._latest).to_json()
 
     def _beginning(self) -> Offset:
@@ -179,7 +181,8 @@ class ClassicStreamReader(ChangeStreamReader):
 
 
 def budget_of(limit: object, options: SourceOptions) -> Budget:
-    """What Spark's ReadLimit admits. All but "all there is" also keep to the query's own bytes."""
+    """Return what Spark's ReadLimit admits. Except for "everything", it also respects the query's
+    own limit of bytes."""
     kind = type(limit).__name__
     if kind == "ReadAllAvailable":
         return Budget()
@@ -195,7 +198,7 @@ def budget_of(limit: object, options: SourceOptions) -> Budget:
 
 
 def no_lower(start: dict[str, Any], found: Offset, at: Offset) -> dict[str, Any]:
-    """The end of a batch: its start as it came where nothing is new, and never below it.
+    """Return the end of a batch: its unchanged start if nothing is new, and never below it.
 
     Spark would run a batch that ends before its start backwards.
     """

@@ -1,4 +1,4 @@
-"""The executors' side: from a task's orders to rows, by the daemon's own fetch and decode.
+"""The executors' side: from a task's orders to rows, with the daemon's fetch and decode.
 
 Rows are decoded in the task's thread, so that memory is bounded by the batch.
 """
@@ -36,7 +36,7 @@ def decoded(
     options: SourceOptions,
     decode: DecodeOptions,
 ) -> Iterator[tuple[ChangeFile, Rows]]:
-    """An order's rows, file by file and batch by batch."""
+    """Yield an order's rows, file by file and batch by batch."""
     skip, left = Skip(order.skip), order.take
     for file, part in _files(portal, store, order, options, decode):
         for rows in _task_rows(portal, store, file, part, decode, skip):
@@ -98,13 +98,13 @@ def _files(
 
 
 def _ignore(_: int) -> None:
-    """Nobody counts a task's no-op updates."""
+    """Ignore a task's no-op updates: they are not counted."""
 
 
 def spark_batches(
     orders: Iterable[Order], options: SourceOptions, decode: DecodeOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """A task's rows in exactly the Arrow schema that Spark compares with."""
+    """Yield a task's rows in exactly the Arrow schema that Spark compares with."""
     with store_portal(options) as (portal, store):
         try:
             for order in orders:

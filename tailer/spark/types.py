@@ -1,8 +1,9 @@
-"""From Delta's types to Spark's, and from our Arrow arrays to the ones that Spark checks for.
+"""Conversion of Delta's types to Spark's, and of our Arrow arrays to the types that Spark checks
+for.
 
-All data columns are nullable, as in Spark's own reading of Delta: what a table forbids binds its
-writers, and rows of an older schema lack what a newer one has. The metadata columns are not: each
-change has them, and Spark's code for a row is shorter by a look at each.
+All data columns are nullable, as when Spark itself reads Delta: a table's constraints bind its
+writers, and rows of an older schema lack the columns of a newer one. The metadata columns are not
+nullable: each change has them, and Spark's code for a row needs no null check for each.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["change_schema", "conform", "spark_type"]
 
 
 def spark_type(data_type: DataType) -> spark_types.DataType:
-    """The Spark type of a Delta type."""
+    """Return the Spark type of a Delta type."""
     from pyspark.sql import types as s
 
     match data_type:
@@ -68,7 +69,8 @@ def _primitive(name: str, data_type: PrimitiveType) -> spark_types.DataType:
 def change_schema(
     data: StructType, columns: tuple[str, ...] | None, *, with_ids: bool
 ) -> spark_types.StructType:
-    """The schema of the source: data columns, the three metadata columns, and ids if asked for."""
+    """Return the schema of the source: data columns, the three metadata columns, and ids if
+    requested."""
     from pyspark.sql import types as s
 
     fields = {f.name: f for f in data}
@@ -87,13 +89,13 @@ def change_schema(
 
 
 def conform(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """An array in exactly the type that Spark compares with: the same values, other labels."""
+    """Return an array in exactly the type that Spark compares with: same values, other labels."""
     if array.type.equals(wanted):
         return array
     if is_arrow_variant(array.type):
         parts = {"value": array.field("value"), "metadata": array.field("metadata")}
         children = [parts[f.name] for f in wanted]
-        # Spark's two parts are never null, also where the variant itself is.
+        # Spark's two parts are never null, even if the variant itself is.
         filled = [child.fill_null(b"") for child in children]
         return pa.StructArray.from_arrays(filled, fields=list(wanted), mask=array.is_null())
     if pt.is_struct(array.type):

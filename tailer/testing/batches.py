@@ -19,7 +19,7 @@ __all__ = ["change_batch", "empty_batch", "notice", "table_state"]
 def table_state(
     schema: pa.Schema, table_id: str = "00000000-0000-4000-8000-000000000000"
 ) -> TableState:
-    """The state of an unpartitioned table with that schema."""
+    """Return the state of an unpartitioned table with that schema."""
     return TableState.of(Protocol(1, 4), Metadata(table_id, delta_schema(schema), (), {}))
 
 
@@ -33,9 +33,9 @@ def change_batch(
     path: str = "part-0.parquet",
     timestamp_ms: int = 1_767_225_600_000,
 ) -> ChangeBatch:
-    """Rows of one file as a batch. Each row has its ``_change_type`` beside its data; without one
-    it is an insert. ``index`` is the first row's place in the version, and its position in the
-    file too; ``last`` makes the batch the version's last."""
+    """Return rows of one file as a batch. Each row has its ``_change_type`` beside its data;
+    without one it is an insert. ``index`` is the first row's place in the version, and its position
+    in the file too; ``last`` makes the batch the version's last."""
     state = table_state(schema)
     file = ChangeFile(
         path=path,
@@ -67,7 +67,7 @@ def change_batch(
 def empty_batch(
     schema: pa.Schema, *, version: int = 1, timestamp_ms: int = 1_767_225_600_000
 ) -> ChangeBatch:
-    """The one batch of a version without changes."""
+    """Return the one batch of a version without changes."""
     state = table_state(schema)
     offset = Offset(version, table_id=state.table_id)
     rows = pa.RecordBatch.from_pylist([], schema=pa.schema([*schema, *METADATA_FIELDS]))
@@ -85,7 +85,7 @@ def empty_batch(
 def notice(
     kind: NoticeKind, offset: Offset, *, versions: int = 0, timestamp_ms: int = 1_767_225_600_000
 ) -> Notice:
-    """A notice at an offset, which leads so many versions further."""
+    """Return a notice at an offset, with a next offset this many versions later."""
     then = replace(offset, version=offset.version + versions, index=0) if versions else offset
     details = {"reason": "größe 😀"}
     return Notice(kind, offset.version, timestamp_ms, offset, then, details)

@@ -1,4 +1,4 @@
-"""The files of checkpoints, as their writers make them: the one place that knows their columns.
+"""The files of checkpoints, as their writers make them: the only place that knows their columns.
 
 "Checkpoint Schema", "Last Checkpoint File", "Version Checksum File".
 """
@@ -93,10 +93,10 @@ def write_checkpoint(
     parts: Iterable[Sequence[Action] | Mapping[str, pa.StructArray]],
     schema: pa.Schema = CLASSIC_SCHEMA,
 ) -> Path:
-    """Write one Parquet file of a checkpoint, a row group for each part; returns its path.
+    """Write one Parquet file of a checkpoint, a row group for each part; return its path.
 
-    A part is a list of actions; or, where there are very many, one action kind as an array whose
-    struct has some of the schema's fields.
+    A part is a list of actions; or, for very many actions, one action kind as an array whose struct
+    has some of the schema's fields.
     """
     with pq.ParquetWriter(path, schema, compression="snappy") as writer:
         for part in parts:
@@ -116,7 +116,7 @@ def _table(part: Sequence[Action] | Mapping[str, pa.StructArray], schema: pa.Sch
 
 
 def _widened(array: pa.StructArray, wanted: pa.StructType) -> pa.StructArray:
-    """The array with the fields that it lacks, as nulls."""
+    """Return the array with its missing fields added, as nulls."""
     fields = [wanted.field(i) for i in range(wanted.num_fields)]
     given = {array.type.field(i).name for i in range(array.type.num_fields)}
     children = [
@@ -135,7 +135,7 @@ def write_hint(log: Path, version: int, size: int, *, checksum: bool = True, **m
 
 
 def checksum_document(protocol: Action, metadata: Action, sizes: Sequence[int]) -> Action:
-    """A version checksum of a table with live files of these sizes in bytes."""
+    """Return a version checksum of a table with live files of these sizes in bytes."""
     return {
         "tableSizeBytes": sum(sizes),
         "numFiles": len(sizes),

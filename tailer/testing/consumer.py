@@ -1,6 +1,6 @@
-"""A small consumer that rebuilds a table from a topic of its change events, to check a feed by.
+"""A small consumer that rebuilds a table from a topic of its change events, to verify a feed.
 
-It holds the table in memory and decodes every value by itself: for tests, and as an example of
+It holds the table in memory and decodes every value separately: for tests, and as an example of
 what a consumer has to do.
 """
 
@@ -22,7 +22,7 @@ Row = tuple[tuple[str, str], ...]
 
 
 def canonical_row(values: Mapping[str, Any]) -> Row:
-    """A row's values, by name; NaN equals NaN, maps have no order."""
+    """Return a row's values, by name; NaN equals NaN, maps have no order."""
     return tuple(sorted((name, _canonical(value)) for name, value in values.items()))
 
 
@@ -47,29 +47,28 @@ class MultisetTable:
         self.rows: Counter[Row] = Counter()
 
     def apply(self, message: Message, rows: Iterable[tuple[TopicRow, Row]]) -> None:  # noqa: ARG002
-        """Take over the rows of one record, as :func:`consume` gives them."""
+        """Apply the rows of one record, as :func:`consume` passes them."""
         for row, values in rows:
             self.rows[values] += row.sign
 
     def result(self) -> Counter[Row]:
-        """The rows. Raises AssertionError for one that left more often than it came."""
+        """Return the rows. Raises AssertionError for a row that left more often than it came."""
         assert all(count >= 0 for count in self.rows.values()), "a row left that was not there"
         return +self.rows
 
 
 class KeyedTable:
-    """A table whose rows are known by the records' keys: of each key the latest row.
+    """A table whose rows are identified by the records' keys: the latest row of each key.
 
-    A row that leaves takes its key along only if it is the one that is there: where two rows
-    exchange their keys, one of them has come before the other leaves. A tombstone takes it along
-    in any case.
+    A row that leaves removes its key only if it is the current row: if two rows exchange their
+    keys, one of them has come before the other leaves. A tombstone always removes its key.
     """
 
     def __init__(self) -> None:
         self.rows: dict[bytes, Row] = {}
 
     def apply(self, message: Message, rows: Iterable[tuple[TopicRow, Row]]) -> None:
-        """Take over the rows of one record, as :func:`consume` gives them."""
+        """Apply the rows of one record, as :func:`consume` passes them."""
         assert message.key is not None, f"the record at offset {message.offset} has no key"
         if message.value is None:
             self.rows.pop(message.key, None)
@@ -80,7 +79,7 @@ class KeyedTable:
                 del self.rows[message.key]
 
     def result(self) -> Counter[Row]:
-        """The rows."""
+        """Return the rows."""
         return Counter(self.rows.values())
 
 
@@ -90,10 +89,10 @@ def consume(
     *tables: MultisetTable | KeyedTable,
     rename: Callable[[TopicRow], TopicRow] = lambda row: row,
 ) -> None:
-    """Feed a topic's records, in order, to tables that are rebuilt from them.
+    """Apply a topic's records, in order, to tables that are rebuilt from them.
 
-    ``schema`` has the data columns as they are in the end; ``rename`` gives a row under those names
-    that has older ones.
+    ``schema`` has the data columns of the final version; ``rename`` converts a row with older names
+    to those.
     """
     for message in messages:
         rows = [(row, _values(rename(row), schema)) for row in rows_of(message)]

@@ -90,7 +90,8 @@ def _show(event: dict[str, Any], *, color: bool) -> str:
 
 
 def _follow(lines: IO[str], last: int, *, color: bool) -> tuple[Counter[str], dict[int, float]]:
-    """Print the events until version ``last`` is there; counts by kind, seconds by version."""
+    """Print the events until version ``last`` is there; return counts by kind, seconds by
+    version."""
     import datetime as dt
 
     counts: Counter[str] = Counter()
@@ -109,7 +110,7 @@ def _follow(lines: IO[str], last: int, *, color: bool) -> tuple[Counter[str], di
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo; returns the exit status."""
+    """Run the demo; return the exit status."""
     arguments = argparse.ArgumentParser(prog="demo", description=__doc__)
     arguments.add_argument("--pause", type=float, default=0.8, help="seconds between commits")
     options = arguments.parse_args(argv)
@@ -124,7 +125,7 @@ def _demo(table: str, pause_s: float) -> int:
     _create(table)
     print(f"A Delta table is at {table}; a writer begins to change it.")
     print(f"$ tailer tail {table} --from 1\n")
-    # The same program and option that a user would type, as a process of its own.
+    # The same program and option that a user would type, as a separate process.
     tail = subprocess.Popen(
         [sys.executable, "-m", "tailer", "tail", table, "--from", "1"],
         stdout=subprocess.PIPE,

@@ -24,7 +24,7 @@ __all__ = ["FaultyOffsetStore", "FaultySink", "FaultyStore", "Script"]
 
 class Script:
     """Which calls fail. ``errors`` maps a method's name to what its calls raise, in their order;
-    None, and whatever comes after the list's end, goes well. ``calls`` lists what was called."""
+    None, and all calls after the list's end, succeed. ``calls`` lists the calls that were made."""
 
     def __init__(self, errors: Mapping[str, Sequence[BaseException | None]]) -> None:
         self._errors = {name: list(errors) for name, errors in errors.items()}
@@ -53,7 +53,7 @@ class FaultyStore:
 
     @property
     def traits(self) -> StoreTraits:
-        """The inner store's."""
+        """Return the inner store's traits."""
         return traits_of(self._inner)
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
@@ -98,7 +98,7 @@ class FaultySink:
 
     @property
     def traits(self) -> SinkTraits:
-        """The inner sink's."""
+        """Return the inner sink's traits."""
         return sink_traits(self._inner)
 
     async def open(self, feed: str) -> Offset | None:
@@ -141,7 +141,7 @@ class FaultyOffsetStore(OffsetStore):
 
     @property
     def waiting_for(self) -> str | None:
-        """The inner store's."""
+        """Return the inner store's answer."""
         return self._inner.waiting_for
 
     async def load(self) -> Offset | None:

@@ -32,7 +32,7 @@ from tailer.testing.checkpoint_files import checksum_document, write_checkpoint,
 
 __all__ = ["Action", "TableBuilder", "deletion_vector_bytes", "delta_schema", "z85_encode"]
 
-#: One line of the log: ``{"add": {...}}`` and its likes.
+#: One line of the log: ``{"add": {...}}`` and similar.
 Action = dict[str, Any]
 Row = Mapping[str, Any]
 
@@ -93,16 +93,16 @@ def _delta_field(field: pa.Field) -> dict[str, Any]:
 
 
 def delta_schema(schema: pa.Schema) -> str:
-    """The ``schemaString`` of an Arrow schema ("Schema Serialization Format").
+    """Return the ``schemaString`` of an Arrow schema ("Schema Serialization Format").
 
     Metadata of top-level and nested fields whose key begins with ``delta.`` goes into the log; its
-    values are JSON. Raises ValueError for a type that Delta has not.
+    values are JSON. Raises ValueError for a type that Delta does not have.
     """
     return json.dumps({"type": "struct", "fields": [_delta_field(f) for f in schema]})
 
 
 def z85_encode(data: bytes) -> str:
-    """Z85 text of some bytes, padded with zeros to a multiple of four."""
+    """Return the Z85 text of some bytes, padded with zeros to a multiple of four."""
     text = []
     for (value,) in struct.iter_unpack(">I", data + bytes(-len(data) % 4)):
         text += [_Z85[value // 85**power % 85] for power in (4, 3, 2, 1, 0)]
@@ -110,12 +110,13 @@ def z85_encode(data: bytes) -> str:
 
 
 def deletion_vector_bytes(rows: Iterable[int]) -> bytes:
-    """Magic and bitmap of a deletion vector ("Deletion Vector Format"), without size and CRC."""
+    """Return magic and bitmap of a deletion vector ("Deletion Vector Format"), without size and
+    CRC."""
     return struct.pack("<i", _DV_MAGIC) + bytes(BitMap64(rows).serialize())
 
 
 class TableBuilder:
-    """Writes one table. ``folder`` is the table's root, made if need be.
+    """Writes one table. ``folder`` is the table's root, created if necessary.
 
     ``schema`` holds all columns, also those of ``partition_by``, which are left out of the files.
     With ``cdf`` the table has the change data feed on; ``properties`` are further entries of the
@@ -146,12 +147,13 @@ class TableBuilder:
     # Actions
 
     def protocol(self, reader: int = 1, writer: int = 4, **features: Sequence[str]) -> Action:
-        """A protocol action; ``readerFeatures`` and ``writerFeatures`` are keyword arguments."""
+        """Return a protocol action; ``readerFeatures`` and ``writerFeatures`` are keyword
+        arguments."""
         lists = {name: list(values) for name, values in features.items()}
         return {"protocol": {"minReaderVersion": reader, "minWriterVersion": writer, **lists}}
 
     def metadata(self, **fields: Any) -> Action:
-        """A metaData action of the builder's present schema; ``fields`` replace or add some."""
+        """Return a metaData action of the builder's schema; ``fields`` replace or add some."""
         return {
             "metaData": {
                 "id": self.table_id,
@@ -173,7 +175,7 @@ class TableBuilder:
         row_group_size: int | None = None,
         **fields: Any,
     ) -> Action:
-        """Write a data file, and give its add action.
+        """Write a data file, and return its add action.
 
         ``partition`` has the partition values as the log spells them, ``path`` the file's decoded
         path; ``fields`` replace or add some of the action's.
@@ -193,7 +195,7 @@ class TableBuilder:
         }
 
     def remove(self, add: Action, **fields: Any) -> Action:
-        """The remove action for the file of an add; ``fields`` replace or add some of it."""
+        """Return the remove action for the file of an add; ``fields`` replace or add some of it."""
         kept = ("path", "partitionValues", "size", "deletionVector", "baseRowId",
                 "defaultRowCommitVersion")  # fmt: skip
         return {
@@ -214,7 +216,7 @@ class TableBuilder:
         path: str | None = None,
         **fields: Any,
     ) -> Action:
-        """Write a cdc file, and give its cdc action; each row has its ``_change_type``."""
+        """Write a cdc file, and return its cdc action; each row has its ``_change_type``."""
         where = path or f"_change_data/cdc-{uuid.uuid4()}.parquet"
         schema = self._file_schema().append(pa.field("_change_type", pa.string()))
         return {
@@ -230,13 +232,14 @@ class TableBuilder:
     def delete_rows(
         self, add: Action, rows: Iterable[int], storage: str = "u"
     ) -> tuple[Action, Action]:
-        """The remove and the add that leave a file with these row positions deleted (all that are
-        to be deleted after it, not only the new ones). ``storage``: as in :meth:`vector`."""
+        """Return the remove and the add that leave a file with these row positions deleted (all
+        that are deleted after it, not only the new ones). ``storage``: as in :meth:`vector`."""
         after = {**add["add"], "deletionVector": self.vector(rows, storage)}
         return self.remove(add), {"add": after}
 
     def vector(self, rows: Iterable[int], storage: str = "u") -> dict[str, Any]:
-        """A deletion vector's descriptor; ``u`` and ``p`` write a file too, ``i`` is inline."""
+        """Return a deletion vector's descriptor; ``u`` and ``p`` write a file too, ``i`` is
+        inline."""
         data = deletion_vector_bytes(rows := list(rows))
         if storage != "i":
             return self.vectors([rows], storage)[0]
@@ -246,7 +249,7 @@ class TableBuilder:
     def vectors(
         self, several: Iterable[Iterable[int]], storage: str = "u", prefix: str = ""
     ) -> list[dict[str, Any]]:
-        """Descriptors of several deletion vectors that lie in one file, one after the other.
+        """Return descriptors of several deletion vectors that lie in one file, one after the other.
 
         ``prefix`` is the random folder that the file lies in, for storage ``u``.
         """
@@ -278,7 +281,7 @@ class TableBuilder:
     def _write(
         self, where: str, rows: Sequence[Row], schema: pa.Schema, group: int | None = None
     ) -> int:
-        """The size in bytes of the Parquet file that holds these rows."""
+        """Write these rows to a Parquet file, and return its size in bytes."""
         file = self.folder / where
         file.parent.mkdir(parents=True, exist_ok=True)
         table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
@@ -288,12 +291,12 @@ class TableBuilder:
     # The log
 
     def commit_path(self, version: int) -> Path:
-        """The commit file of a version."""
+        """Return the commit file of a version."""
         return self.log / f"{version:020d}.json"
 
     @property
     def version(self) -> int:
-        """The newest version; -1 before the first."""
+        """Return the newest version; -1 before the first."""
         return max((int(f.stem) for f in self.log.glob("*.json") if f.stem.isdigit()), default=-1)
 
     def create(self, *actions: Action, timestamp_ms: int | None = None) -> int:
@@ -305,11 +308,11 @@ class TableBuilder:
     def commit(
         self, *actions: Action, version: int | None = None, timestamp_ms: int | None = None
     ) -> int:
-        """Commit these actions as the next version, or as ``version``; returns the version.
-        Without any it is a commit that changes nothing.
+        """Commit these actions as the next version, or as ``version``; return the version.
+        Without actions it is a commit that changes nothing.
 
-        ``timestamp_ms`` becomes the commit file's modification time. The file appears whole and
-        only if there is none yet: raises FileExistsError otherwise.
+        ``timestamp_ms`` becomes the commit file's modification time. The file appears whole, and
+        only if it does not exist: otherwise raises FileExistsError.
         """
         version = self.version + 1 if version is None else version
         temporary = self.log / f".{uuid.uuid4()}.tmp"
@@ -328,7 +331,7 @@ class TableBuilder:
         return self.commit(self.add(rows, **options))
 
     def actions(self, last: int | None = None) -> list[Action]:
-        """All actions of the log's commits up to a version, oldest first."""
+        """Return all actions of the log's commits up to a version, oldest first."""
         versions = range((self.version if last is None else last) + 1)
         lines = (line for v in versions for line in self.commit_path(v).read_text().splitlines())
         return [json.loads(line) for line in lines]
@@ -360,7 +363,7 @@ class TableBuilder:
         return path
 
     def reconciled(self, version: int) -> list[Action]:
-        """The actions that stand at a version ("Action Reconciliation"), tombstones included."""
+        """Return the actions in effect at a version ("Action Reconciliation"), with tombstones."""
         single: dict[str, Action] = {}
         files: dict[tuple[str, str], Action] = {}
         for action in self.actions(version):

@@ -1,7 +1,7 @@
 """The console: one small page on the daemon's address, live over server-sent events.
 
-The page itself holds no facts, so anyone may have it; what it shows and does goes through
-``/api/v1``, behind the same token.
+The page itself contains no data, so anyone may load it; what it shows and does goes through
+``/api/v1``, which requires the token.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tailer.process.serving import send_chunk
 
 __all__ = ["console_routes"]
 
-#: Between two looks at the feeds, in seconds.
+#: Seconds between two updates of the feeds.
 _PERIOD_S = 1.0
-#: A page that takes no events for so long is cut off.
+#: A page that accepts no events for this many seconds is disconnected.
 _STALL_S = 60.0
 _TYPES = {"index.html": "text/html", "console.js": "text/javascript", "console.css": "text/css"}
 _HEADERS = {
-    # Nothing is loaded from elsewhere, nor the page into another one.
+    # The page loads nothing from elsewhere, and no other page may embed it.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
@@ -35,10 +35,11 @@ _HEADERS = {
 
 
 def console_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
-    """``/`` with its script and style, and ``/api/v1/events``: the feeds' status, again and again.
+    """Return the routes ``/`` with its script and style, and ``/api/v1/events``: the feeds' status
+    as a stream.
 
-    An event's data is ``{"control": bool, "token_wanted": bool, "feeds": [...]}``, the feeds as
-    ``/api/v1/feeds`` has them.
+    An event's data is ``{"control": bool, "token_wanted": bool, "feeds": [...]}``, with the feeds
+    in the form of ``/api/v1/feeds``.
     """
     folder = files("tailer.daemon.console")
     pages = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _TYPES}

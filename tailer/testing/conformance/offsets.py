@@ -30,19 +30,19 @@ NAMES = ["orders", "Orders", "orders.eu", "orders/eu", "orders%2Feu", "größe �
 
 @pytest.mark.anyio
 class OffsetStoreConformance:
-    """What holds for one handle, also where the offset is gone with it.
+    """What holds for one handle, even if the offset ends with it.
 
-    Subclass it and give the fixture ``make_offsets``.
+    Subclass it and provide the fixture ``make_offsets``.
     """
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """The event loop is asyncio's."""
+        """Return the event loop's name: asyncio."""
         return "asyncio"
 
     @pytest.fixture
     def make_offsets(self) -> MakeOffsetStore:
-        """Makes handles; nothing is saved yet for any feed."""
+        """Return a function that makes handles; nothing is saved yet for any feed."""
         raise NotImplementedError
 
     async def test_nothing_is_saved_at_first(self, make_offsets: MakeOffsetStore) -> None:
@@ -60,7 +60,7 @@ class OffsetStoreConformance:
         await offsets.acquire()
         await offsets.save(offset)
         loaded = await offsets.load()
-        # Offsets compare by place alone; every field has to come back.
+        # Offsets compare by place alone; here, every field has to come back.
         assert loaded is not None
         assert loaded.to_json() == offset.to_json()
         await offsets.release()
@@ -99,7 +99,7 @@ class OffsetStoreConformance:
 
 
 class PersistentOffsetStoreConformance(OffsetStoreConformance):
-    """What holds besides, where the offset outlives its process: what it is there for."""
+    """What holds in addition for stores whose offset outlives its process: their purpose."""
 
     async def test_another_process_finds_the_offset(self, make_offsets: MakeOffsetStore) -> None:
         for version in (1, 2, 3):

@@ -91,7 +91,7 @@ def _ids(batches: Sequence[ChangeBatch]) -> list[str]:
 
 
 def _without_repeats(events: Sequence[Event]) -> list[Event]:
-    """The events without those that came again; one that came again must be the same."""
+    """Return the events without repeated ones; repeated events must be equal."""
     seen: dict[str, Event] = {}
     for event in events:
         assert seen.setdefault(event.event_id, event) == event, "a repeated event differs"
@@ -100,21 +100,21 @@ def _without_repeats(events: Sequence[Event]) -> list[Event]:
 
 @pytest.mark.anyio
 class SinkConformance:
-    """Subclass it and give the fixtures ``make_sink`` and ``read_events``."""
+    """Subclass it and provide the fixtures ``make_sink`` and ``read_events``."""
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """The event loop is asyncio's."""
+        """Return the event loop's name: asyncio."""
         return "asyncio"
 
     @pytest.fixture
     def make_sink(self) -> MakeSink:
-        """Makes sinks on one target, which is empty at first."""
+        """Return a function that makes sinks on one target, which is empty at first."""
         raise NotImplementedError
 
     @pytest.fixture
     def read_events(self) -> ReadEvents:
-        """Reads the target back."""
+        """Return a function that reads the target back."""
         raise NotImplementedError
 
     async def _write(self, sink: Sink, *batches: ChangeBatch) -> None:
@@ -218,7 +218,7 @@ class SinkConformance:
         assert [e.event_id for e in _without_repeats(read_events())] == _ids([batch, following])
 
     async def test_a_stored_offset_is_that_of_the_last_batch(self, make_sink: MakeSink) -> None:
-        """For sinks that store progress with the data; any other has none to tell."""
+        """For sinks that store progress with the data; other sinks return none."""
         saved: Offset | None = None
         for batch in (
             change_batch(SCHEMA, _rows(0, 2)),
@@ -262,7 +262,7 @@ class SinkConformance:
     async def test_notices_are_taken_between_batches_and_are_no_events(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
-        """A sink may pass them by; it may not fail, nor let them pass for events."""
+        """A sink may ignore notices; it may not fail, nor make events of them."""
         first = change_batch(SCHEMA, _rows(0, 2), last=True)
         second = change_batch(
             WIDER, [{"id": 2, "name": "c", "country": "DE"}], version=2, last=True
@@ -303,7 +303,7 @@ class SinkConformance:
     async def test_a_closed_sink_can_be_opened_again(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
-        """A feed that failed opens its sink anew and goes on."""
+        """A failed feed opens its sink again and continues."""
         sink = make_sink()
         batches = [change_batch(SCHEMA, _rows(i, 2), version=i, last=True) for i in (1, 2)]
         await self._write(sink, batches[0])

@@ -30,21 +30,21 @@ AWKWARD = [
 
 @pytest.mark.anyio
 class StoreConformance:
-    """Subclass it and give the fixtures ``store`` and ``put``."""
+    """Subclass it and provide the fixtures ``store`` and ``put``."""
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """The event loop is asyncio's."""
+        """Return the event loop's name: asyncio."""
         return "asyncio"
 
     @pytest.fixture
     def store(self) -> Store:
-        """The store under test, of a table without any file."""
+        """Return the store under test, of a table without any file."""
         raise NotImplementedError
 
     @pytest.fixture
     def put(self) -> Put:
-        """How a writer puts a file into the table, atomically."""
+        """Return a function that writes a file into the table as a writer does, atomically."""
         raise NotImplementedError
 
     async def _names(self, store: Store, folder: str, start_after: str = "") -> list[str]:
