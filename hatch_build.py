@@ -39,7 +39,7 @@ class CompiledRowbytes(BuildHookInterface[Any]):
 
 
 def compiled(root: Path) -> str | None:
-    """The extension's path below the root, or None where it can't be compiled."""
+    """Return the extension's path below the root, or None where it can't be compiled."""
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 

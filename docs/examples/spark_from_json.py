@@ -15,7 +15,7 @@ METADATA = "_change_type STRING, _commit_version BIGINT, _commit_timestamp TIMES
 
 
 def changes(records: DataFrame, schema: str) -> DataFrame:
-    """The change rows in a topic's records (of which the column `value` is used)."""
+    """Return the change rows of a topic's records; of these the column `value` is used."""
     value = from_json(col("value").cast("string"), f"{schema}, {METADATA}")
     return records.where("value IS NOT NULL").select(value.alias("row")).select("row.*")
 
