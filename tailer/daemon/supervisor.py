@@ -13,7 +13,7 @@ from tailer.config.feeds import Config, FeedConfig
 from tailer.daemon.assembly import assemble, check_targets, feeds_of_pattern
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.metrics import MetricFamilies
-from tailer.daemon.progress import Progress
+from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.reload import feed_changes
 from tailer.daemon.runner import FeedStatus, Runner
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
@@ -51,7 +51,7 @@ class Supervisor:
         self._tasks: Any = None
         self._failed = anyio.Event()
         self._change = anyio.Lock()
-        self._progress = Progress(logger)
+        self._progress = ProgressLog(logger)
         check_targets(config)
         self._tables = {
             name: self._runner(config, feed)

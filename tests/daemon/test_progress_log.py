@@ -12,7 +12,7 @@ import pytest
 
 import tailer.sink
 from tailer.changes import Offset
-from tailer.daemon.progress import FEEDS_MAX, Progress
+from tailer.daemon.progress_log import FEEDS_MAX, ProgressLog
 from tailer.feed.progress import FeedProgress
 from tailer.sink import load_sink
 from tailer.testing.table import TableBuilder
@@ -55,7 +55,7 @@ Said = tuple[logging.Logger, list[logging.LogRecord]]
 
 def test_a_feed_says_what_is_new_since_the_last_time(said: Said) -> None:
     logger, records = said
-    progress, orders = Progress(logger), feed()
+    progress, orders = ProgressLog(logger), feed()
     progress.report({"orders": orders}, 60.0)
     assert records == [], "there is nothing to say"
     orders.events_delivered, orders.versions_delivered = 7, 2
@@ -81,7 +81,7 @@ def test_a_feed_says_what_is_new_since_the_last_time(said: Said) -> None:
 def test_a_feed_that_is_behind_says_so_while_it_is_on_its_way(said: Said) -> None:
     logger, records = said
     orders = feed(newest=4)
-    progress = Progress(logger)
+    progress = ProgressLog(logger)
     progress.report({"orders": orders}, 60.0)
     assert "delivered 0 events of 0 versions in 60 s; behind by 5 versions" in (
         records[0].getMessage()
@@ -94,7 +94,7 @@ def test_a_feed_that_is_behind_says_so_while_it_is_on_its_way(said: Said) -> Non
 def test_hundreds_of_feeds_do_not_fill_the_log(said: Said) -> None:
     logger, records = said
     feeds = {f"f{i:03}": feed(events=2, versions=1) for i in range(200)}
-    Progress(logger).report(feeds, 60.0)
+    ProgressLog(logger).report(feeds, 60.0)
     assert len(records) == FEEDS_MAX + 1
     assert f"{200 - FEEDS_MAX} more feeds delivered {2 * (200 - FEEDS_MAX)} events" in (
         records[-1].getMessage()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tailer.feed.progress import FeedProgress
 
-__all__ = ["FEEDS_MAX", "Progress"]
+__all__ = ["FEEDS_MAX", "ProgressLog"]
 
 #: At most this many feeds get their own line each time; the others share one.
 FEEDS_MAX = 20
@@ -25,7 +25,7 @@ class _Known:
     versions: int = 0
 
 
-class Progress:
+class ProgressLog:
     """Reports what was delivered since the last report, and the totals at the end."""
 
     def __init__(self, logger: logging.Logger) -> None:
