@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
@@ -109,12 +110,15 @@ def _values(column: pa.Array) -> list[Any]:
     return column.to_pylist()  # type: ignore[no-any-return]  # one for each row
 
 
-def _maps(column: pa.Array) -> list[dict[str, str | None]]:
+def _maps(column: pa.Array) -> list[dict[str, str | None] | None]:
     if not pa.types.is_map(column.type):
-        return [{}] * len(column)
+        return [None] * len(column)
     keys, items = column.keys.to_pylist(), column.items.to_pylist()
-    ends = pairwise(column.offsets.to_pylist())
-    return [dict(zip(keys[at:end], items[at:end], strict=True)) for at, end in ends]
+    places = zip(column.is_valid().to_pylist(), pairwise(column.offsets.to_pylist()), strict=True)
+    return [
+        dict(zip(keys[at:end], items[at:end], strict=True)) if valid else None
+        for valid, (at, end) in places
+    ]
 
 
 def _vectors(column: pa.Array) -> list[DeletionVectorDescriptor | None]:
@@ -142,6 +146,12 @@ _ADD_FIELDS: list[tuple[str, str, Callable[[pa.Array], list[Any]]]] = [
     ("stats", "stats", _values),
     ("stats_parsed", "stats_parsed", _values),
 ]
+#: What is no plain column of an add.
+_NESTED: dict[str, Callable[[pa.Array], list[Any]]] = {
+    "partitionValues": _maps,
+    "tags": _maps,
+    "deletionVector": _vectors,
+}
 
 
 def add_objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -149,8 +159,10 @@ def add_objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
     If the checkpoint has statistics only as a struct, ``stats`` is their record count.
     """
-    for values in batch.column(0).to_pylist(maps_as_pydicts="lossy"):
-        yield _json_object(_without_nulls(values))
+    columns = _columns(batch.column(0))
+    lists = [_NESTED.get(name, _values)(column) for name, column in columns.items()]
+    for values in zip(*lists, strict=True):
+        yield _json_object(dict(zip(columns, values, strict=True)))
 
 
 @contextmanager
@@ -235,8 +247,9 @@ def _json_object(values: dict[str, Any]) -> dict[str, Any]:
         if isinstance(records, int):
             values["stats"] = f'{{"numRecords":{records}}}'
     dv = values.get("deletionVector")
-    if isinstance(dv, dict):
-        values["deletionVector"] = {k: v for k, v in dv.items() if v is not None}
+    if dv is not None:
+        found = msgspec.to_builtins(dv)
+        values["deletionVector"] = {k: v for k, v in found.items() if v is not None}
     return {k: v for k, v in values.items() if v is not None}
 
 
@@ -288,10 +301,3 @@ def _present(column: pa.Array) -> pa.Array:
 
             return pc.and_(valid, pc.struct_field(column, key).is_valid())
     return valid
-
-
-def _without_nulls(values: Any) -> Any:
-    dv = values.get("deletionVector") if isinstance(values, dict) else None
-    if isinstance(dv, dict) and dv.get("storageType") is None:
-        values["deletionVector"] = None
-    return values
