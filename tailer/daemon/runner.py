@@ -32,9 +32,6 @@ Event = Literal[
 #: a failing attempt is carried out. Entering ``running``, also from ``running``, the feed starts
 #: from its saved offset. A paused feed is still owned by this process; a stopped or failed feed can
 #: be taken by another process.
-#: comes while an attempt fails is carried out. Into ``running`` the feed starts from its saved
-#: offset, also out of ``running``. Paused, a feed stays this process's own; stopped or failed,
-#: another process may take it.
 _NEXT: dict[State, dict[Event, State]] = {
     "running": {
         "pause": "paused", "stop": "stopped", "skip": "running", "change": "running",

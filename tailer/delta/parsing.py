@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -130,10 +131,7 @@ def _converted(data: bytes, kind: type[_Steering]) -> _Steering:
     It may begin with a byte order mark, or have half a surrogate pair, NaN or 1e999 in a field that
     is not read. Raises :class:`CorruptLog`.
     """
-    try:
-        document = json.loads(data.decode().removeprefix("\ufeff"))
-    except (ValueError, RecursionError) as e:
-        raise CorruptLog(f"the line is not JSON ({e})") from None
+    document = _document(data)
     try:
         found = msgspec.convert(document, kind)
         msgspec.json.encode(msgspec.structs.replace(found, commit_info=None))
@@ -144,9 +142,17 @@ def _converted(data: bytes, kind: type[_Steering]) -> _Steering:
     return found
 
 
+def _document(data: bytes, pairs: Callable[[Any], Any] | None = None) -> Any:
+    """Return a line's JSON by Python's own parser, its objects made by ``pairs``."""
+    try:
+        return json.loads(data.decode().removeprefix("\ufeff"), object_pairs_hook=pairs)
+    except (ValueError, RecursionError) as e:
+        raise CorruptLog(f"the line is not JSON ({e})") from None
+
+
 def _check_names(data: bytes) -> None:
     """Raise :class:`CorruptLog` for a line that names an action twice: one would be lost."""
-    pairs = json.loads(data.decode().removeprefix("\ufeff"), object_pairs_hook=list)
+    pairs = _document(data, list)
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
         raise CorruptLog("the line names an action twice, and one of them would be lost")

@@ -250,6 +250,8 @@ def test_a_number_beyond_64_bits_is_refused_by_name(number: int) -> None:
         b'{"add": {"path": "\\ud800.parquet", "size": 1, "dataChange": true}}',
         b'{"add": {"\\ud800": "a.parquet", "size": 1, "dataChange": true}}',
         b'{"\\ud800": {}}',
+        b'{"unknown": "\xee"}',
+        b'{"unknown": {"\xee": 1}}',
     ],
     ids=lambda line: repr(line[:30]),
 )
