@@ -25,7 +25,7 @@ steps = st.tuples(st.sampled_from(list(OPERATIONS)), seeds)
 
 
 #: A history each second, on a quiet machine.
-HISTORIES = max(30, int(os.environ.get("TAILER_TORTURE_ROUNDS", "30")))
+HISTORIES = max(15, int(os.environ.get("TAILER_TORTURE_ROUNDS", "15")))
 
 
 @st.composite
