@@ -91,7 +91,7 @@ def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
     decoder = _LINES if files else _STEERING
     try:
         found = decoder.decode(data)
-    except (ValueError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         found = _converted(data, decoder.type)
     return _only(found, data)
 

@@ -45,7 +45,7 @@ def file_statistics(text: Any, parsed: Any = None) -> Statistics:
         return {}
     try:
         found = msgspec.json.decode(text)
-    except (ValueError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
