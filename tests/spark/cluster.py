@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 import pyspark
 
-from tests.support.components import free_port
+from tests.support.components import SPARK_PATIENCE, free_port
 from tests.support.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """What a driver's process is started with."""
         own = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+        own |= SPARK_PATIENCE
         # Of the driver, as its own Python; the executors are told to use the same.
         return {**own, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 

@@ -35,6 +35,7 @@ __all__ = [
     "CACHE",
     "DELTA",
     "DELTA_VERSION",
+    "SPARK_PATIENCE",
     "Component",
     "NotMade",
     "delta_jars",
@@ -272,12 +273,17 @@ def delta_jars() -> str:
     return ",".join(str(jar) for jar in sorted((DELTA.path() / "ivy" / "jars").glob("*.jar")))
 
 
+#: How many seconds PySpark's processes wait for each other; 15 are too few on a loaded machine.
+SPARK_PATIENCE = {"SPARK_AUTH_SOCKET_TIMEOUT": "150"}
+
+
 def start_spark(folder: Path, python: str = sys.executable) -> SparkSession:
     """A small local Spark with Delta, which keeps whatever it writes in ``folder``; its Python
     processes are begun by ``python``.
     """
     from pyspark.sql import SparkSession
 
+    os.environ.update(SPARK_PATIENCE)
     # Workers would otherwise take the first python3 of the PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
     builder = SparkSession.builder.appName("delta-tailer tests")
