@@ -211,9 +211,7 @@ class Runner:
                     return await self._recall()
             except TransientError as e:
                 await self._give_up()
-                self.feed.progress.retried(e)
-                self.feed.on_retry(e)
-                await anyio.sleep(backoff.next_s(e.retry_after_s))
+                await self.feed.pause_before_retry(e, backoff)
 
     async def _acquire(self) -> None:
         async with anyio.create_task_group() as tasks:

@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 
+from tailer.backoff import Backoff
 from tailer.changes import Offset
 from tailer.errors import TailerError, TransientError, healing
 from tailer.feed.commit import Item
@@ -57,6 +58,12 @@ class Feed:
     saver: Saver = field(default_factory=Saver)
     on_retry: Callable[[TailerError], None] = lambda _: None
 
+    async def pause_before_retry(self, error: TransientError, backoff: Backoff) -> None:
+        """Record a temporary error, and wait until the next attempt is due."""
+        self.progress.retried(error)
+        self.on_retry(error)
+        await anyio.sleep(backoff.next_s(error.retry_after_s))
+
 
 async def run_feed(feed: Feed) -> None:
     """Run a feed until its last version, or, if it has none, until it is cancelled.
@@ -74,11 +81,9 @@ async def run_feed(feed: Feed) -> None:
                     return
                 backoff.reset()
             except TransientError as e:
-                feed.progress.retried(e)
-                feed.on_retry(e)
                 if feed.progress.versions_delivered > written:
                     backoff.reset()
-                await anyio.sleep(backoff.next_s(e.retry_after_s))
+                await feed.pause_before_retry(e, backoff)
             except FeedPaused:
                 raise
             except TailerError as e:
