@@ -18,6 +18,7 @@ from typing import IO
 
 import anyio.to_thread
 import msgspec
+from msgspec import structs
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.plan import plan_snapshot
@@ -47,7 +48,7 @@ async def sorted_files(
     held: list[AddFile] = []
     async with aclosing(adds) as found:
         async for add in found:
-            held.append(add)
+            held.append(_counted(add))
             if len(held) == run_files:
                 runs.append(await anyio.to_thread.run_sync(_spilled, held, spill_folder))
                 held = []
@@ -55,6 +56,15 @@ async def sorted_files(
     if not runs:
         return iter(held)
     return heapq.merge(*(_read_back(run) for run in runs), held, key=_by_path)
+
+
+def _counted(add: AddFile) -> AddFile:
+    """Return an add without its statistics but for its record count: a snapshot compares no
+    files."""
+    if add.stats is None:
+        return add
+    records = add.num_records
+    return structs.replace(add, stats=None, stats_parsed={"numRecords": records})
 
 
 def _spilled(adds: list[AddFile], folder: str | None) -> IO[bytes]:

@@ -144,13 +144,11 @@ class Planner:
         if self.options.paired:
             return replace(planned, rewrite=VersionOrder(first, first.version, 0, 1))
         if files:
-            adds = [add async for add in self.log.live_files(snapshot, WITH_STATISTICS)]
-            adds.sort(key=lambda add: add.path)  # the order of the daemon's snapshot
-            planned.files.extend(
-                plan_snapshot(add, start.version, timestamp, snapshot.state)
-                for add in adds
-                if self._wanted(add.path)
-            )
+            async for add in self.log.live_files(snapshot, WITH_STATISTICS):
+                if self._wanted(add.path):
+                    order = plan_snapshot(add, start.version, timestamp, snapshot.state)
+                    planned.files.append(order)
+            planned.files.sort(key=lambda file: file.path)  # the order of the daemon's snapshot
         return planned
 
     async def _commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
