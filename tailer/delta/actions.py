@@ -33,12 +33,14 @@ StringMap: TypeAlias = dict[str, str | None]
 # Types of fields that may be null in the log; the empty value of the kind replaces null here.
 if TYPE_CHECKING:
     Long: TypeAlias = int
+    Size: TypeAlias = int
     Text: TypeAlias = str
     Texts: TypeAlias = tuple[str, ...]
     Values: TypeAlias = StringMap
     Properties: TypeAlias = dict[str, str]
 else:
     Long = Annotated[int, Meta(ge=-LONG_MAX - 1, le=LONG_MAX)]
+    Size = Long | None
     Text, Texts = str | None, tuple[str, ...] | None
     Values = Properties = StringMap | None
 
@@ -66,11 +68,14 @@ class DeletionVectorDescriptor(_Action, frozen=True):
         return f"{self.storage_type}{self.path_or_inline_dv}{at}"
 
 
-class _Counted(_Action, frozen=True):
+class _Counted(_Action, frozen=True, kw_only=True):
     """An action with the statistics of its file.
 
     They are parsed on demand: a commit can hold a hundred thousand of them, and few are used.
     """
+
+    stats: Any = None
+    stats_parsed: Any = msgspec.field(name="stats_parsed", default=None)
 
     @property
     def num_records(self) -> int | None:
@@ -83,7 +88,7 @@ class _Counted(_Action, frozen=True):
         return bounds(self._statistics())
 
     def _statistics(self) -> Statistics:
-        return file_statistics(self.stats, self.stats_parsed)  # type: ignore[attr-defined]  # below
+        return file_statistics(self.stats, self.stats_parsed)
 
 
 class AddFile(_Counted, frozen=True):
@@ -96,8 +101,6 @@ class AddFile(_Counted, frozen=True):
     deletion_vector: DeletionVectorDescriptor | None = None
     base_row_id: Long | None = None
     default_row_commit_version: Long | None = None
-    stats: Any = None
-    stats_parsed: Any = msgspec.field(name="stats_parsed", default=None)
 
     def __post_init__(self) -> None:
         if not self.partition_values:
@@ -119,8 +122,6 @@ class RemoveFile(_Counted, frozen=True):
     deletion_vector: DeletionVectorDescriptor | None = None
     base_row_id: Long | None = None
     default_row_commit_version: Long | None = None
-    stats: Any = None
-    stats_parsed: Any = msgspec.field(name="stats_parsed", default=None)
 
 
 class AddCDCFile(_Action, frozen=True):
@@ -128,11 +129,11 @@ class AddCDCFile(_Action, frozen=True):
 
     path: str
     partition_values: Values = {}
-    size: Long | None = None
+    size: Size = 0
 
     def __post_init__(self) -> None:
-        if not self.partition_values:
-            force_setattr(self, "partition_values", {})
+        force_setattr(self, "partition_values", self.partition_values or {})
+        force_setattr(self, "size", self.size or 0)
 
 
 class Protocol(_Action, frozen=True):

@@ -38,7 +38,6 @@ FILES = (
     "path",
     "partitionValues",
     "size",
-    "modificationTime",
     "dataChange",
     "deletionVector",
     "baseRowId",
@@ -46,10 +45,10 @@ FILES = (
 )
 #: The fields that identify a logical file, and those that every add has.
 KEYS = ("path", "size", "dataChange", "deletionVector")
-#: The same with statistics.
+#: The fields of :data:`FILES`, with statistics.
 WITH_STATISTICS = (*FILES, "stats", "stats_parsed.numRecords")
 #: All fields that a commit would have.
-AS_LOGGED = (*WITH_STATISTICS, "tags", "clusteringProvider")
+AS_LOGGED = (*WITH_STATISTICS, "modificationTime", "tags", "clusteringProvider")
 _BATCH_ROWS = 8_192
 _FOOTER_BYTES_MAX = 8 * 1024 * 1024
 

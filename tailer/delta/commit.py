@@ -155,7 +155,7 @@ class _Scan:
                 self._file(action, self._removed, self._removed_keys, "removed")
             case AddCDCFile():
                 header.cdcs += 1
-                header.file_bytes += action.size or 0
+                header.file_bytes += action.size
                 if len(self._cdc_partitions) < 2:
                     values = sorted(action.partition_values.items())
                     self._cdc_partitions.add(_digest(repr(values)))

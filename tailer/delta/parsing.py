@@ -31,7 +31,7 @@ from tailer.delta.actions import (
 )
 from tailer.errors import CorruptLog
 
-__all__ = ["action_of", "parse_line"]
+__all__ = ["action_of", "document_of", "parse_line"]
 
 
 class _Skipped(Struct):
@@ -61,19 +61,9 @@ class _Line(_Steering):
     cdc: AddCDCFile | None = None  # type: ignore[assignment]
 
 
-_TYPES = {
-    "add": AddFile,
-    "remove": RemoveFile,
-    "cdc": AddCDCFile,
-    "metaData": Metadata,
-    "protocol": Protocol,
-    "txn": SetTransaction,
-    "domainMetadata": DomainMetadata,
-    "sidecar": Sidecar,
-    "checkpointMetadata": CheckpointMetadata,
-}
-
 _QUOTED = [f'"{field.encode_name}"'.encode() for field in msgspec.structs.fields(_Line)]
+#: What msgspec may raise; not all of its releases have ValueError as the base.
+_REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 _LINES = msgspec.json.Decoder(_Line)
 _STEERING = msgspec.json.Decoder(_Steering)
 
@@ -91,9 +81,13 @@ def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
     decoder = _LINES if files else _STEERING
     try:
         found = decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        found = _converted(data, decoder.type)
-    return _only(found, data)
+    except _REFUSALS:
+        found = _converted(document_of(data), decoder.type)
+    action, name = _only(found)
+    # Of two with the same name only the last one was decoded.
+    if not name or data.count(name) > 1:
+        _check_names(data)
+    return action
 
 
 def action_of(kind: str, values: Any) -> Action | None:
@@ -101,39 +95,34 @@ def action_of(kind: str, values: Any) -> Action | None:
 
     Raises :class:`CorruptLog` if a required field is missing or of the wrong kind.
     """
-    if values is None or kind not in _TYPES:
-        return None
-    try:
-        return msgspec.convert(values, _TYPES[kind])  # type: ignore[no-any-return]  # an action
-    except msgspec.ValidationError as e:
-        raise CorruptLog(_reason(e, kind)) from None
+    return _only(_converted({kind: values}, _Line))[0]
 
 
-def _only(found: _Steering, data: bytes) -> Action | None:
-    """Return the single action of a line."""
-    actions = astuple(found)
-    if actions.count(None) < len(actions) - 1:
-        raise CorruptLog("the line has two actions, and a line may have one")
-    for quoted, action in zip(_QUOTED, actions, strict=True):
-        if action is not None:
-            if data.count(quoted) > 1:  # of two with the same name only the last one was decoded
-                _check_names(data)
-            if isinstance(action, dict):
-                return CommitInfo(action)
-            return None if isinstance(action, _Skipped) else action
-    _check_names(data)
-    return None
+def document_of(line: bytes) -> Any:
+    """Return the JSON of a line. Raises :class:`CorruptLog` without a place.
 
-
-def _converted(data: bytes, kind: type[_Steering]) -> _Steering:
-    """Parse, with Python's parser, a line that msgspec refuses.
-
-    It may begin with a byte order mark, or have half a surrogate pair, NaN or 1e999 in a field that
-    is not read. Raises :class:`CorruptLog`.
+    Python's parser has the last word: msgspec refuses a byte order mark, half a surrogate pair,
+    NaN and 1e999.
     """
-    document = _document(data)
+    try:
+        return msgspec.json.decode(line)
+    except _REFUSALS:
+        return _by_python(line)
+
+
+def _by_python(line: bytes, pairs: Callable[[Any], Any] | None = None) -> Any:
+    """Parse a line with Python's parser, its objects made by ``pairs``."""
+    try:
+        return json.loads(line.decode().removeprefix("\ufeff"), object_pairs_hook=pairs)
+    except (ValueError, RecursionError) as e:
+        raise CorruptLog(f"the line is not JSON ({e})") from None
+
+
+def _converted(document: Any, kind: type[_Steering]) -> _Steering:
+    """Return a line's actions, given as Python objects."""
     try:
         found = msgspec.convert(document, kind)
+        # Strings are converted unseen. A commitInfo may hold what it likes.
         msgspec.json.encode(msgspec.structs.replace(found, commit_info=None))
     except (msgspec.ValidationError, RecursionError) as e:
         raise CorruptLog(_reason(e)) from None
@@ -142,18 +131,22 @@ def _converted(data: bytes, kind: type[_Steering]) -> _Steering:
     return found
 
 
-def _document(data: bytes, pairs: Callable[[Any], Any] | None = None) -> Any:
-    """Return a line's JSON by Python's own parser, its objects made by ``pairs``."""
-    try:
-        return json.loads(data.decode().removeprefix("\ufeff"), object_pairs_hook=pairs)
-    except (ValueError, RecursionError) as e:
-        raise CorruptLog(f"the line is not JSON ({e})") from None
+def _only(found: _Steering) -> tuple[Action | None, bytes]:
+    """Return the single action of a line, and its quoted name in the log; b"" without one."""
+    actions = astuple(found)
+    if actions.count(None) < len(actions) - 1:
+        raise CorruptLog("the line has two actions, and a line may have one")
+    for name, action in zip(_QUOTED, actions, strict=True):
+        if action is not None:
+            if isinstance(action, dict):
+                return CommitInfo(action), name
+            return None if isinstance(action, _Skipped) else action, name
+    return None, b""
 
 
-def _check_names(data: bytes) -> None:
+def _check_names(line: bytes) -> None:
     """Raise :class:`CorruptLog` for a line that names an action twice: one would be lost."""
-    pairs = _document(data, list)
-    names = [name for name, _ in pairs]
+    names = [name for name, _ in _by_python(line, list)]
     if len(set(names)) < len(names):
         raise CorruptLog("the line names an action twice, and one of them would be lost")
 
@@ -162,11 +155,11 @@ _AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 _LACKING = re.compile(r"Object missing required field `(.*)`|.*, got `null`")
 
 
-def _reason(error: Exception, kind: str = "") -> str:
+def _reason(error: Exception) -> str:
     """Return msgspec's message about a field, with the action's name."""
     said = _AT.fullmatch(str(error))
     what, place = said.groups() if said else (str(error), "")
-    path = [part for part in [kind, *place.split(".")] if part]
+    path = [part for part in place.split(".") if part]
     if not path:
         return f"the line is no action: {what}"
     lacking = _LACKING.fullmatch(what)

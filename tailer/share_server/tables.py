@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import anyio
 from tailer.delta.checkpoint import AS_LOGGED, add_objects
 from tailer.delta.checksum import VersionChecksum
 from tailer.delta.commit import Lines
-from tailer.delta.parsing import action_of
+from tailer.delta.parsing import action_of, document_of
 from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import Reconciliation, Snapshot
 from tailer.delta.timestamps import enablement
@@ -41,9 +40,9 @@ def raw_actions(name: str, lines: Lines) -> Iterator[FileAction]:
         if not line.strip():
             continue
         try:
-            document = json.loads(line.decode().removeprefix("\ufeff"))
-        except (ValueError, RecursionError) as e:
-            raise CorruptLog(f"the line is not JSON ({e})", path=name) from None
+            document = document_of(line)
+        except CorruptLog as e:
+            raise e.at(path=name) from None
         for kind in ("add", "remove", "cdc"):
             values = document.get(kind) if isinstance(document, dict) else None
             if isinstance(values, dict):
@@ -148,9 +147,7 @@ def _live(
     reconciliation: Reconciliation, actions: Iterator[FileAction], *, remember: bool = True
 ) -> Iterator[dict[str, Any]]:
     for kind, values in actions:
-        # Path and vector decide whether a file is live; its statistics are the most expensive to
-        # read.
-        action = action_of(kind, {k: v for k, v in values.items() if k != "stats"})
+        action = action_of(kind, values)
         if action is not None and any(reconciliation.live([action], remember=remember)):
             yield values
 
