@@ -8,10 +8,11 @@ sink, with the offset that they begin at and the one to save once they are writt
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -21,7 +22,8 @@ from tailer.delta.schema import is_arrow_variant
 from tailer.delta.snapshot import TableState
 from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
-from tailer.errors import OffsetError, TableError
+from tailer.errors import TableError
+from tailer.offset import COUNTING, Offset, counting_id
 from tailer.rowbytes import Column, join
 
 __all__ = [
@@ -40,10 +42,12 @@ __all__ = [
     "NoticeKind",
     "Offset",
     "Origin",
+    "Part",
     "Rows",
     "check_key",
     "counting_id",
     "is_arrow_variant",
+    "joined",
     "variant_json",
 ]
 
@@ -72,11 +76,6 @@ METADATA_FIELDS = (
     pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")),
 )
 
-#: How changes are counted within a version. Counting 1 trusted statistics, kept the rows of a cdc
-#: file in their writer's order, and counted rows of files that a remove did not find, or that
-#: an add found already there.
-COUNTING = 2
-
 #: The last letter of an event id, so that one row's two images have different ids.
 _LETTERS = pa.array(["i", "b", "a", "d"])
 _KINDS = pa.array(CHANGE_TYPES)
@@ -91,100 +90,6 @@ def check_key(key: Iterable[str], columns: Collection[str], version: int | None 
                 version=version,
                 hint=f"its columns are {', '.join(columns)}; name another in the option 'key'",
             )
-
-
-def counting_id(*named: Any, counting: int = COUNTING) -> str:
-    """Return an id of what determines how the changes of a version are counted: 12 hex digits."""
-    # Counting 1 had no number: offsets saved under it are recognized by their ids.
-    text = json.dumps(named if counting == 1 else [counting, *named])
-    return blake2b(text.encode(), digest_size=6).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Offset:
-    """The next change to read: the ``index``-th change (from 0) of ``version``.
-
-    With ``snapshot``, the ``index``-th row of the initial snapshot of ``version``.
-    ``timestamp_floor_ms`` is the timestamp of the version before, which keeps timestamps of later
-    versions the same even after the log before them was cleaned up. ``counted_by`` names the
-    options by which the changes within the version were counted: under others, the index means
-    another change.
-
-    Two offsets are equal if all of this is equal; ``position`` is their order.
-    """
-
-    version: int
-    index: int = 0
-    snapshot: bool = False
-    table_id: str | None = None
-    timestamp_floor_ms: int | None = None
-    counted_by: str | None = None
-
-    FORMAT = 1
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """Return version and index, which order the offsets of a feed."""
-        return self.version, self.index
-
-    def next_version(self, timestamp_ms: int) -> Offset:
-        """Return the start of the version after this one, whose commit had that timestamp."""
-        return replace(
-            self,
-            version=self.version + 1,
-            index=0,
-            snapshot=False,
-            timestamp_floor_ms=timestamp_ms,
-            counted_by=None,
-        )
-
-    def under(self, *ways: str) -> Offset:
-        """Return the offset to resume from if changes are counted in one of these ways; within a
-        version whose changes were counted in another way, the version's start."""
-        if self.index and self.counted_by is not None and self.counted_by not in ways:
-            return replace(self, index=0, counted_by=None)
-        return self
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the offset as a JSON object; the order of its keys never changes."""
-        document = {
-            "format": self.FORMAT,
-            "table_id": self.table_id,
-            "version": self.version,
-            "index": self.index,
-            "snapshot": self.snapshot,
-            "timestamp_floor_ms": self.timestamp_floor_ms,
-        }
-        return document if self.counted_by is None else {**document, "plan": self.counted_by}
-
-    def __str__(self) -> str:
-        return json.dumps(self.to_json(), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, document: Any) -> Self:
-        """Return the offset in a JSON object. Raises :class:`OffsetError` if it holds none."""
-        if not isinstance(document, dict) or document.get("format") != cls.FORMAT:
-            found = document.get("format") if isinstance(document, dict) else None
-            raise OffsetError(
-                f"the offset has format {found!r}, and only {cls.FORMAT} is known here",
-                hint="it is damaged, or a newer delta-tailer wrote it",
-            )
-        version, index = document.get("version"), document.get("index")
-        table_id, floor = document.get("table_id"), document.get("timestamp_floor_ms")
-        snapshot, counted_by = document.get("snapshot"), document.get("plan")
-        if (
-            isinstance(version, int)
-            and isinstance(index, int)
-            and not isinstance(version, bool)
-            and not isinstance(index, bool)
-            and min(version, index) >= 0
-            and isinstance(snapshot, bool)
-            and isinstance(table_id, str | None)
-            and isinstance(floor, int | None)
-            and isinstance(counted_by, str | None)
-        ):
-            return cls(version, index, snapshot, table_id, floor, counted_by)
-        raise OffsetError("the offset is damaged: a field is missing or of the wrong kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,15 +157,30 @@ class ChangeFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of a batch that come from one file: those from row ``first`` of the batch on.
+    ``offset`` is that of the first of them."""
+
+    first: int
+    file: ChangeFile
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """Rows of one file in one version, in order.
+    """Rows of one file in one version, or of a run of small files and versions, in order.
 
     ``rows`` has the data columns in ``state``'s schema, then the three metadata columns;
-    ``positions`` (int64) the rows' positions in the file. Both are empty in a batch that only moves
-    the offset past a version without changes. ``offset`` is that of the first row, ``next_offset``
-    the one to save when the batch is written. ``row_ids`` are the rows' stable ids ("Row
-    Tracking"), if they were requested; None if the version has none, or if it is read from cdc
-    files, which do not contain them.
+    ``positions`` (int64) the rows' positions in their files. Both are empty in a batch that only
+    moves the offset past versions without changes. ``offset`` is that of the first row,
+    ``next_offset`` the one to save when the batch is written; ``timestamp_ms`` is the commit's of
+    the last version in it. ``row_ids`` are the rows' stable ids ("Row Tracking"), if they were
+    requested; None if the version has none, or if it is read from cdc files, which do not contain
+    them.
+
+    ``run`` has the parts of a batch with rows of several files; ``file`` is then None. All of it
+    are versions of one schema, and a run of several versions has all rows of its last one. Only a
+    sink that says so gets runs (:class:`tailer.sink.SinkTraits`); :meth:`parts` fits every batch.
 
     Where a feed pairs updates (:mod:`tailer.feed.pairing`), ``before`` (struct of the data columns)
     has each update's preimage beside its postimage, null in every other row; such a preimage is
@@ -284,10 +204,11 @@ class ChangeBatch:
     indices: pa.Int64Array | None = None
     counted_by: str | None = None
     partner: pa.StructArray | None = None
+    run: tuple[Part, ...] = ()
 
     @property
     def version(self) -> int:
-        """Return the version that the rows belong to."""
+        """Return the version of the first row."""
         return self.offset.version
 
     @property
@@ -295,35 +216,111 @@ class ChangeBatch:
         """Return how many change events the batch has."""
         return int(self.rows.num_rows)
 
+    def parts(self) -> tuple[Part, ...]:
+        """Return the parts of the batch, one for each file; none if it has no rows."""
+        if self.run or self.file is None or not self.num_rows:
+            return self.run
+        return (Part(0, self.file, self.offset),)
+
+    def by_part(self, value: Callable[[Part], Any]) -> Any:
+        """Return a value that each part has: itself if all parts have the same one, else an array
+        with one for each row. The batch has rows."""
+        import pyarrow.compute as pc
+
+        found = [value(part) for part in self.parts()]
+        if all(one == found[0] for one in found):
+            return found[0]
+        ends = [part.first for part in self.run[1:]] + [self.num_rows]
+        return pc.run_end_decode(
+            pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), pa.array(found))
+        )
+
+    def by_file(self) -> Iterator[ChangeBatch]:
+        """Yield the same rows, those of each file as a batch."""
+        if not self.run:
+            yield self
+            return
+        ends = [part.first for part in self.run[1:]] + [self.num_rows]
+        for part, end in zip(self.run, ends, strict=True):
+            yield self.slice(part.first, end)
+
     def row_indices(self) -> pa.Int64Array:
         """Return each row's place in its version, from 0 (int64): what the offset's index
         counts."""
         if self.indices is not None:
             return self.indices
-        first = self.offset.index
-        return pa.arange(first, first + self.num_rows)
+        import pyarrow.compute as pc
+
+        if not self.run:
+            first = self.offset.index
+            return pa.arange(first, first + self.num_rows)
+        begun = self.by_part(lambda part: part.first - part.offset.index)
+        return pc.subtract(pa.arange(0, self.num_rows), begun).cast(pa.int64())
+
+    def rows_before(self, offset: Offset) -> int:
+        """Return how many rows, the first ones, lie before an offset."""
+        import pyarrow.compute as pc
+
+        whole = [part for part in self.parts() if part.offset.position < offset.position]
+        if not whole:
+            return 0
+        after = self.run[len(whole) :]
+        end = after[0].first if after else self.num_rows
+        last = whole[-1]
+        if last.offset.version < offset.version:
+            return end
+        here = self.row_indices().slice(last.first, end - last.first)
+        return last.first + (pc.sum(pc.less(here, offset.index)).as_py() or 0)
 
     def slice(self, first: int, end: int) -> ChangeBatch:
         """Return the rows ``first`` to ``end`` (exclusive) as a separate batch."""
+        end = min(end, self.num_rows)
         arrays = {
             f.name: value.slice(first, end - first)
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), pa.Array | pa.RecordBatch)
         }
-
-        def at(row: int) -> Offset:
-            # Where images were paired, rows have explicit places; else they are counted.
-            index = self.row_indices()[row].as_py()
-            return replace(
-                self.offset, index=index, counted_by=self.counted_by or self.next_offset.counted_by
-            )
-
-        return replace(
-            self,
+        last = end == self.num_rows
+        cut = {
             **arrays,
-            offset=at(first) if first else self.offset,
-            next_offset=self.next_offset if end >= self.num_rows else at(end),
-        )
+            "offset": self._offset_at(first),
+            "next_offset": self.next_offset if last else self._offset_at(end),
+        }
+        if self.run:
+            cut |= self._sliced_run(first, end)
+            if last:
+                cut["timestamp_ms"] = self.timestamp_ms
+        return replace(self, **cut)
+
+    def _offset_at(self, row: int) -> Offset:
+        if not row:
+            return self.offset
+        if row == self.num_rows:
+            return self.next_offset
+        index = self.row_indices()[row].as_py()
+        part = self._part_of(row)
+        offset = self.offset if part is None else part.offset
+        if not index:
+            return offset if part is None else replace(offset, index=0)
+        counted_by = self.counted_by or self.next_offset.counted_by
+        return replace(offset, index=index, counted_by=counted_by)
+
+    def _part_of(self, row: int) -> Part | None:
+        """Return the part of a run that has a row."""
+        at = bisect_right(self.run, row, key=lambda part: part.first)
+        return self.run[at - 1] if at else None
+
+    def _sliced_run(self, first: int, end: int) -> dict[str, Any]:
+        """Return the parts of the rows ``first`` to ``end`` of a run, as fields of a batch."""
+        begun = bisect_right(self.run, first, key=lambda part: part.first) - 1
+        parts = [part for part in self.run[begun:] if part.first < end] if first < end else []
+        timestamp_ms = parts[-1].file.timestamp_ms if parts else self.timestamp_ms
+        if len(parts) < 2:
+            file = parts[0].file if parts else None
+            return {"run": (), "file": file, "timestamp_ms": timestamp_ms}
+        head = Part(0, parts[0].file, self._offset_at(first))
+        rest = (replace(part, first=part.first - first) for part in parts[1:])
+        return {"run": (head, *rest), "timestamp_ms": timestamp_ms}
 
     def event_ids(self) -> pa.StringArray:
         """Return one id per row: the same on every run, machine and way of reading the same log
@@ -331,15 +328,38 @@ class ChangeBatch:
 
         Computed from table id, version, file, position in the file and kind of change.
         """
-        if self.file is None or self.num_rows == 0:
+        if not self.num_rows or not self.parts():
             return pa.array([], pa.string())
-        parts: list[Column] = [f"{self.file.event_prefix()}-", self.positions.cast(pa.string())]
-        if self.offset.snapshot:
-            return join([*parts, "-s"], self.num_rows)
         import pyarrow.compute as pc
 
+        prefixes = self.by_part(lambda part: f"{part.file.event_prefix()}-")
+        parts: list[Column] = [prefixes, self.positions.cast(pa.string())]
+        if self.offset.snapshot:
+            return join([*parts, "-s"], self.num_rows)
         letters = _LETTERS.take(pc.index_in(self.rows.column(CHANGE_TYPE), _KINDS))
         return join([*parts, "-", letters], self.num_rows)
+
+
+def joined(batches: Sequence[ChangeBatch]) -> ChangeBatch:
+    """Return consecutive batches of one schema, with rows, as one. Updates are not paired."""
+    if len(batches) == 1:
+        return batches[0]
+    parts, at = [], 0
+    for batch in batches:
+        parts += [replace(part, first=at + part.first) for part in batch.parts()]
+        at += batch.num_rows
+    ids = [batch.row_ids for batch in batches]
+    last = batches[-1]
+    return replace(
+        batches[0],
+        rows=pa.concat_batches([batch.rows for batch in batches]),
+        positions=pa.concat_arrays([batch.positions for batch in batches]),
+        file=None,
+        timestamp_ms=last.timestamp_ms,
+        next_offset=last.next_offset,
+        row_ids=None if any(one is None for one in ids) else pa.concat_arrays(ids),
+        run=tuple(parts),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,12 +51,15 @@ class SinkTraits:
     paired by ``key_columns`` if the feed has no key, and ``check`` refuses columns that the table
     does not have. ``row_ids``: batches carry stable row ids (:attr:`ChangeBatch.row_ids`), which
     takes reading one more column. ``exclusive`` names a target that no other sink may write to.
+    ``runs``: a batch may have rows of several files and versions (:attr:`ChangeBatch.run`), which
+    saves most of the time where versions are small; without it, each batch is of one file.
     """
 
     paired: bool = False
     key_columns: tuple[str, ...] = ()
     row_ids: bool = False
     exclusive: str | None = None
+    runs: bool = False
 
 
 class Sink(typing.Protocol):

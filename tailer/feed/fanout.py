@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
-import pyarrow.compute as pc
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import first_error
@@ -59,6 +58,7 @@ class FanOut(OffsetStore):
             paired=any(one.paired for one in traits),
             key_columns=traits[0].key_columns,
             row_ids=any(one.row_ids for one in traits),
+            runs=all(one.runs for one in traits),
         )
 
     # For the feed, which opens the sinks again when a stage is over
@@ -220,7 +220,7 @@ def _rest(batch: ChangeBatch, at: Offset | None) -> ChangeBatch | None:
         # Rows of a snapshot within a stream do not move the offset: all sinks there get them.
         again = batch.offset.snapshot and at.position == batch.next_offset.position
         return batch if again else None
-    first = pc.sum(pc.less(batch.row_indices(), at.index)).as_py() or 0
+    first = batch.rows_before(at)
     if first == batch.num_rows:  # the last row may be followed by preimages, which are not rows
         return replace(batch.slice(0, 0), offset=at, next_offset=batch.next_offset)
     return batch.slice(first, batch.num_rows)

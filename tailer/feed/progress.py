@@ -180,17 +180,23 @@ class FeedProgress(Observer):
         """Note that a batch is written, and its offset saved."""
         self.queued = max(0, self.queued - 1)
         self.events_delivered += batch.num_rows
-        if batch.file is not None and batch.num_rows:
-            self._count_events(batch, batch.file.origin)
+        if batch.num_rows:
+            self._count_events(batch)
         if self.offset is None:
             self.offset = batch.offset
         self._moved(batch.next_offset, batch.timestamp_ms, whole=True)
 
-    def _count_events(self, batch: ChangeBatch, origin: str) -> None:
+    def _count_events(self, batch: ChangeBatch) -> None:
+        origins = {part.file.origin for part in batch.parts()}
         per_row = batch.rows.nbytes / batch.num_rows
-        for entry in pc.value_counts(batch.rows.column(CHANGE_TYPE)).to_pylist():
-            self._count("events", entry["values"], origin, by=entry["counts"])
-            self._count("bytes", entry["values"], origin, by=entry["counts"] * per_row)
+        kinds = batch.rows.column(CHANGE_TYPE)
+        for origin in origins:
+            mine = kinds
+            if len(origins) > 1:
+                mine = kinds.filter(pc.equal(batch.by_part(lambda part: part.file.origin), origin))
+            for entry in pc.value_counts(mine).to_pylist():
+                self._count("events", entry["values"], origin, by=entry["counts"])
+                self._count("bytes", entry["values"], origin, by=entry["counts"] * per_row)
 
     def _moved(self, offset: Offset, timestamp_ms: int, *, whole: bool) -> None:
         before, self.offset, self.error = self.offset, offset, None

@@ -28,7 +28,7 @@ LAYERS = (
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),
     ("delta",),
-    ("settings",),
+    ("offset", "settings"),
     ("backoff", "errors", "files", "rowbytes"),
     ("_rowbytes",),  # compiled
 )

@@ -1,0 +1,111 @@
+"""Where a feed is: the next change to read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Self
+
+from tailer.errors import OffsetError
+
+__all__ = ["COUNTING", "Offset", "counting_id"]
+
+#: How changes are counted within a version. Counting 1 trusted statistics, kept the rows of a cdc
+#: file in their writer's order, and counted rows of files that a remove did not find, or that
+#: an add found already there.
+COUNTING = 2
+
+
+def counting_id(*named: Any, counting: int = COUNTING) -> str:
+    """Return an id of what determines how the changes of a version are counted: 12 hex digits."""
+    # Counting 1 had no number: offsets saved under it are recognized by their ids.
+    text = json.dumps(named if counting == 1 else [counting, *named])
+    return blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """The next change to read: the ``index``-th change (from 0) of ``version``.
+
+    With ``snapshot``, the ``index``-th row of the initial snapshot of ``version``.
+    ``timestamp_floor_ms`` is the timestamp of the version before, which keeps timestamps of later
+    versions the same even after the log before them was cleaned up. ``counted_by`` names the
+    options by which the changes within the version were counted: under others, the index means
+    another change.
+
+    Two offsets are equal if all of this is equal; ``position`` is their order.
+    """
+
+    version: int
+    index: int = 0
+    snapshot: bool = False
+    table_id: str | None = None
+    timestamp_floor_ms: int | None = None
+    counted_by: str | None = None
+
+    FORMAT = 1
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Return version and index, which order the offsets of a feed."""
+        return self.version, self.index
+
+    def next_version(self, timestamp_ms: int) -> Offset:
+        """Return the start of the version after this one, whose commit had that timestamp."""
+        return replace(
+            self,
+            version=self.version + 1,
+            index=0,
+            snapshot=False,
+            timestamp_floor_ms=timestamp_ms,
+            counted_by=None,
+        )
+
+    def under(self, *ways: str) -> Offset:
+        """Return the offset to resume from if changes are counted in one of these ways; within a
+        version whose changes were counted in another way, the version's start."""
+        if self.index and self.counted_by is not None and self.counted_by not in ways:
+            return replace(self, index=0, counted_by=None)
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset as a JSON object; the order of its keys never changes."""
+        document = {
+            "format": self.FORMAT,
+            "table_id": self.table_id,
+            "version": self.version,
+            "index": self.index,
+            "snapshot": self.snapshot,
+            "timestamp_floor_ms": self.timestamp_floor_ms,
+        }
+        return document if self.counted_by is None else {**document, "plan": self.counted_by}
+
+    def __str__(self) -> str:
+        return json.dumps(self.to_json(), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """Return the offset in a JSON object. Raises :class:`OffsetError` if it holds none."""
+        if not isinstance(document, dict) or document.get("format") != cls.FORMAT:
+            found = document.get("format") if isinstance(document, dict) else None
+            raise OffsetError(
+                f"the offset has format {found!r}, and only {cls.FORMAT} is known here",
+                hint="it is damaged, or a newer delta-tailer wrote it",
+            )
+        version, index = document.get("version"), document.get("index")
+        table_id, floor = document.get("table_id"), document.get("timestamp_floor_ms")
+        snapshot, counted_by = document.get("snapshot"), document.get("plan")
+        if (
+            isinstance(version, int)
+            and isinstance(index, int)
+            and not isinstance(version, bool)
+            and not isinstance(index, bool)
+            and min(version, index) >= 0
+            and isinstance(snapshot, bool)
+            and isinstance(table_id, str | None)
+            and isinstance(floor, int | None)
+            and isinstance(counted_by, str | None)
+        ):
+            return cls(version, index, snapshot, table_id, floor, counted_by)
+        raise OffsetError("the offset is damaged: a field is missing or of the wrong kind")
