@@ -3,8 +3,8 @@
 The actions of a commit have no order: metaData, protocol and cdc may follow the adds. A commit is
 therefore read twice. The first pass gathers the few actions that determine how the others are read,
 checks what the protocol forbids, and finds the paths that are both removed and added. The second
-pass yields the file actions one by one. Neither keeps the actions, so a commit of hundreds of
-megabytes needs little memory.
+pass yields the file actions one by one. Neither keeps more than a few actions, so a commit of
+hundreds of megabytes needs little memory.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tailer.delta.snapshot import TableState, file_key
 from tailer.errors import CorruptLog, TableError
 
 __all__ = [
+    "KEPT_FILES_MAX",
     "KEY_BYTES",
     "Commit",
     "CommitHeader",
@@ -45,6 +46,8 @@ __all__ = [
 
 #: The length in bytes of a digest that stands for a logical file.
 KEY_BYTES = 16
+#: The file actions of a commit that are kept in memory from the first pass.
+KEPT_FILES_MAX = 64
 
 #: The lines of one file of the log, read again at each call.
 Lines = Callable[[], Iterable[bytes]]
@@ -57,6 +60,7 @@ class CommitHeader:
     ``paired`` holds digests of the locations that are both removed and added, ``file_bytes`` the
     sum of the sizes of the files with the commit's changes (bytes, None counted as 0). ``added``
     and ``removed`` are the concatenated digests of the logical files (:func:`file_digest`).
+    ``files`` are the file actions themselves, if they are few.
     """
 
     protocol: Protocol | None = None
@@ -73,6 +77,7 @@ class CommitHeader:
     paired: frozenset[bytes] = frozenset()
     added: bytes = b""
     removed: bytes = b""
+    files: tuple[FileAction, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +103,11 @@ class Commit:
     def file_actions(self) -> Iterator[FileAction]:
         """Yield the adds, removes and cdc files, in the file's order.
 
-        Each call parses them again.
+        Unless they are few, each call parses them again.
         """
+        if self.header.files is not None:
+            yield from self.header.files
+            return
         for action in read_actions(self.name, self.lines()):
             if isinstance(action, AddFile | RemoveFile | AddCDCFile):
                 yield action
@@ -143,6 +151,7 @@ class _Scan:
         self._added_keys: set[bytes] = set()
         self._removed_keys: set[bytes] = set()
         self._cdc_partitions: set[bytes] = set()
+        self._files: list[FileAction] | None = []
 
     def take(self, action: Action) -> None:
         header = self.header
@@ -156,6 +165,7 @@ class _Scan:
             case AddCDCFile():
                 header.cdcs += 1
                 header.file_bytes += action.size
+                self._keep(action)
                 if len(self._cdc_partitions) < 2:
                     values = sorted(action.partition_values.items())
                     self._cdc_partitions.add(_digest(repr(values)))
@@ -176,9 +186,16 @@ class _Scan:
             case Sidecar() | CheckpointMetadata():
                 raise CorruptLog("the commit has an action that only checkpoints may have")
 
+    def _keep(self, action: FileAction) -> None:
+        if self._files is not None:
+            self._files.append(action)
+            if len(self._files) > KEPT_FILES_MAX:
+                self._files = None
+
     def _file(
         self, action: AddFile | RemoveFile, paths: set[bytes], keys: set[bytes], verb: str
     ) -> None:
+        self._keep(action)
         self.header.data_changes += action.data_change
         self.header.file_bytes += action.size or 0
         where = location(action.path)
@@ -195,6 +212,7 @@ class _Scan:
         self.header.added = b"".join(self._added_keys)
         self.header.removed = b"".join(self._removed_keys)
         self.header.cdc_partitions = len(self._cdc_partitions)
+        self.header.files = None if self._files is None else tuple(self._files)
         return self.header
 
 

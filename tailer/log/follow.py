@@ -11,8 +11,10 @@ import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import takewhile
 
 import anyio
+import anyio.to_thread
 
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
@@ -21,9 +23,12 @@ from tailer.delta.snapshot import TableState
 from tailer.log.commits_ahead import CommitsAhead, NotThen
 from tailer.log.same_table import SameTable
 from tailer.log.table import TableLog, versions_of
-from tailer.store import LOG_DIR, Watch, rest_mark, traits_of
+from tailer.store import LOG_DIR, ReadsHere, Watch, rest_mark, traits_of
 
-__all__ = ["FollowOptions", "follow"]
+__all__ = ["RUN_COMMITS_MAX", "FollowOptions", "follow", "follow_runs"]
+
+#: The most commits of a backlog that are read at once.
+RUN_COMMITS_MAX = 256
 
 #: Feeds with long pauses poll together with those of the same quarter of a second.
 _TICK_S = 0.25
@@ -44,21 +49,36 @@ class FollowOptions:
     same_table: bool = True
 
 
-def follow(
+async def follow(
     log: TableLog,
     start: Offset,
     last: int | None = None,
     options: FollowOptions | None = None,
     newest: Callable[[int], None] = lambda _: None,
 ) -> AsyncGenerator[Commit, None]:
-    """Yield the commits from an offset's version on, contiguous and of one table, as they appear.
+    """Yield the commits of :func:`follow_runs`, one by one."""
+    async with aclosing(follow_runs(log, start, last, options, newest)) as runs:
+        async for commits in runs:
+            for commit in commits:
+                yield commit
+
+
+def follow_runs(
+    log: TableLog,
+    start: Offset,
+    last: int | None = None,
+    options: FollowOptions | None = None,
+    newest: Callable[[int], None] = lambda _: None,
+) -> AsyncGenerator[list[Commit], None]:
+    """Yield the commits from an offset's version on, contiguous and of one table, as they appear:
+    in runs of as many as are there, at most :data:`RUN_COMMITS_MAX`.
 
     Ends after version ``last``; without one, never. ``newest`` is called with the newest version of
     the table whenever it changes. Raises :class:`DataLoss` for a gap or a version that is gone,
     :class:`TableReplaced` if the table is no longer the same, :class:`OffsetError` if it was
     another one from the start.
     """
-    return _Follower(log, options or FollowOptions(), newest, last).commits(start)
+    return _Follower(log, options or FollowOptions(), newest, last).runs(start)
 
 
 def _spread(asked_at: float, pause: float, *, last: bool) -> float:
@@ -104,7 +124,7 @@ class _Follower:
         self._same = SameTable(log)
         self._ahead = CommitsAhead(log, last, self._same.unchanged)
 
-    async def commits(self, start: Offset) -> AsyncGenerator[Commit, None]:
+    async def runs(self, start: Offset) -> AsyncGenerator[list[Commit], None]:
         state = await self._same.state_at(start)
         at = _Next(start.version, state, start.timestamp_floor_ms)
         async with self.log.store.watch(LOG_DIR) as watch, aclosing(self._ahead):
@@ -115,10 +135,26 @@ class _Follower:
                 if self.options.same_table:
                     known = start.table_id if at.state is None else at.state.table_id
                     self._same.check_id(commit, known)
-                at = _Next(at.version + 1, commit.after, commit.timestamp_ms, commit)
+                commits = [commit, *await self._more(commit)]
+                commit = commits[-1]
+                if commit.version > self.newest:
+                    self.newest = commit.version
+                    self._tell(commit.version)
+                at = _Next(commit.version + 1, commit.after, commit.timestamp_ms, commit)
                 if not self._ahead:
                     self._ahead.start(commit)
-                yield commit
+                yield commits
+
+    async def _more(self, commit: Commit) -> list[Commit]:
+        """Return the commits after this one that are there already, if they are read quickly."""
+        there = self.newest if self._last is None else self._last
+        count = min(RUN_COMMITS_MAX - 1, there - commit.version)
+        if count < 1 or not isinstance(self.log.store, ReadsHere):
+            return []
+        found = await anyio.to_thread.run_sync(self.log.commits_here, commit, count)
+        if not self.options.same_table:
+            return found
+        return list(takewhile(lambda one: one.after.table_id == commit.after.table_id, found))
 
     async def _poll(self, at: _Next, watch: Watch) -> tuple[Commit, bool]:
         """Return the next commit once it exists, and whether the one before it is unchanged."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -17,7 +18,7 @@ from tailer.delta.commit import Lines
 from tailer.delta.parsing import parse_line
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
 from tailer.files.spill import ReadAgain
-from tailer.store import LOG_DIR, FileStatus, Store, traits_of
+from tailer.store import LOG_DIR, FileStatus, ReadsHere, Store, traits_of
 
 __all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "JsonFiles"]
 
@@ -47,7 +48,7 @@ class JsonFiles:
         path = f"{LOG_DIR}/{name}"
         data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
         if status.size <= len(data):
-            return lambda: _split(io.BytesIO(data), name), status
+            return partial(_split_bytes, data, name), status
         with spilling(None):
             spool = _Spool()
         at = 0
@@ -68,6 +69,19 @@ class JsonFiles:
                 yield from _split(f, name)
 
         return again, status
+
+    def whole_here(self, name: str) -> tuple[Lines, FileStatus] | None:
+        """Return what :meth:`whole_lines` does, in the calling thread; None if the file is large,
+        or has to be waited for, or the store can't. Raises FileNotFoundError."""
+        if not isinstance(self.store, ReadsHere):
+            return None
+        path = f"{LOG_DIR}/{name}"
+        data, status = self.store.read_here(path, 0, MEMORY_BYTES_MAX)
+        whole = status.size <= len(data) and (
+            self._atomic or self.store.stat_here(path).size == status.size
+        )
+        lines = partial(_split_bytes, data, name)
+        return (lines, status) if whole and _ends_whole(lines) else None
 
     async def whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
         """Return the lines of a commit once its last one is whole and its size no longer changes.
@@ -113,6 +127,10 @@ def _split(file: io.BufferedIOBase | io.BytesIO | io.BufferedReader, name: str) 
         if len(line) > LINE_BYTES_MAX:
             raise CorruptLog(f"a line is longer than {LINE_BYTES_MAX} bytes", path=name)
         yield line
+
+
+def _split_bytes(data: bytes, name: str) -> Iterator[bytes]:
+    return _split(io.BytesIO(data), name)
 
 
 def _ends_whole(lines: Lines) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from typing import TypeVar
 
 import anyio
@@ -32,7 +32,7 @@ from tailer.delta.timestamps import commit_timestamp, enablement
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
 from tailer.log.checkpoints import CheckpointReader, ListedFiles, chunks
 from tailer.log.json_files import MEMORY_BYTES_MAX, JsonFiles
-from tailer.store import LOG_DIR, ChangeSourced, Store
+from tailer.store import LOG_DIR, ChangeSourced, FileStatus, ReadsHere, Store
 
 __all__ = ["TableLog", "versions_of"]
 
@@ -395,10 +395,42 @@ class TableLog:
         ``floor_ms`` is the timestamp of the version before (None if unknown). Raises
         FileNotFoundError if it does not exist (yet).
         """
+        lines, status = await self._json.whole_lines(commit_name(version), version)
+        how = (version, lines, status, before, floor_ms)
+        return await anyio.to_thread.run_sync(self._commit, *how)
+
+    def commits_here(self, after: Commit, count: int) -> list[Commit]:
+        """Read the commits after one, in the calling thread: as many as are there and can be read
+        at once, at most ``count``; perhaps none. :meth:`commit` finds out about the next one.
+
+        A commit counts only if the one before it is still the same file afterwards.
+        """
+        found: list[Commit] = []
+        with suppress(TableError, TransientError, FileNotFoundError):
+            while len(found) < count:
+                version = after.version + 1
+                whole = self._json.whole_here(commit_name(version))
+                if whole is None or not self._is_same_here(after):
+                    break
+                after = self._commit(version, *whole, after.after, after.timestamp_ms)
+                found.append(after)
+        return found
+
+    def _is_same_here(self, commit: Commit) -> bool:
+        assert isinstance(self.store, ReadsHere)
+        return self.store.stat_here(f"{LOG_DIR}/{commit.name}").tag == commit.tag
+
+    def _commit(
+        self,
+        version: int,
+        lines: Lines,
+        status: FileStatus,
+        before: TableState | None,
+        floor_ms: int | None,
+    ) -> Commit:
         name = commit_name(version)
-        lines, status = await self._json.whole_lines(name, version)
         try:
-            header = await anyio.to_thread.run_sync(lambda: read_header(name, lines()))
+            header = read_header(name, lines())
             after = _state_after(before, header.protocol, header.metadata)
             timestamp = commit_timestamp(
                 version,

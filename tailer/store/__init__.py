@@ -25,6 +25,7 @@ __all__ = [
     "Elsewhere",
     "FileStatus",
     "ReadsAhead",
+    "ReadsHere",
     "Store",
     "StoreTraits",
     "TimeTravel",
@@ -124,6 +125,23 @@ class ReadsAhead(typing.Protocol):
 
     async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:
         """Open a file as :meth:`Store.open` does, with its first ``first`` bytes fetched."""
+
+
+@typing.runtime_checkable
+class ReadsHere(typing.Protocol):
+    """A store whose files are read in the calling thread: many small ones need only one step in a
+    worker thread. The methods are those of :class:`Store`, and block."""
+
+    def stat_here(self, location: str) -> FileStatus:
+        """Return a file's status, as :meth:`Store.stat` does."""
+
+    def read_here(
+        self, location: str, offset: int = 0, length: int | None = None
+    ) -> tuple[bytes, FileStatus]:
+        """Return a file's bytes and status, as :meth:`Store.read` does."""
+
+    def open_here(self, location: str) -> pa.NativeFile:
+        """Open a data file, as :meth:`Store.open` does."""
 
 
 @typing.runtime_checkable

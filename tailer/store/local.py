@@ -114,6 +114,10 @@ class LocalStore:
 
     async def stat(self, location: str) -> FileStatus:
         """See :class:`tailer.store.Store`."""
+        return self.stat_here(location)
+
+    def stat_here(self, location: str) -> FileStatus:
+        """See :class:`tailer.store.ReadsHere`."""
         path = self.path(location)
         try:
             return _status(path.name, path.stat())
@@ -144,9 +148,12 @@ class LocalStore:
         except OSError as e:
             if _is_absent(e):  # the answer to most polls, and not worth a thread
                 raise FileNotFoundError(location) from None
-        return await anyio.to_thread.run_sync(self._read, location, offset, length)
+        return await anyio.to_thread.run_sync(self.read_here, location, offset, length)
 
-    def _read(self, location: str, offset: int, length: int | None) -> tuple[bytes, FileStatus]:
+    def read_here(
+        self, location: str, offset: int = 0, length: int | None = None
+    ) -> tuple[bytes, FileStatus]:
+        """See :class:`tailer.store.ReadsHere`."""
         path = self.path(location)
         try:
             _check_regular(path)
@@ -164,6 +171,10 @@ class LocalStore:
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:  # noqa: ARG002  # the file system knows it
         """See :class:`tailer.store.Store`."""
+        return self.open_here(location)
+
+    def open_here(self, location: str) -> pa.NativeFile:
+        """See :class:`tailer.store.ReadsHere`."""
         path = self.path(location)
         try:
             _check_regular(path)
