@@ -174,7 +174,7 @@ class ChangeBatch:
     ``positions`` (int64) the rows' positions in their files. Both are empty in a batch that only
     moves the offset past versions without changes. ``offset`` is that of the first row,
     ``next_offset`` the one to save when the batch is written; ``timestamp_ms`` is the commit's of
-    the last version in it. ``row_ids`` are the rows' stable ids ("Row Tracking"), if they were
+    the version of the last row. ``row_ids`` are the rows' stable ids ("Row Tracking"), if they were
     requested; None if the version has none, or if it is read from cdc files, which do not contain
     them.
 

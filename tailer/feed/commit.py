@@ -1,20 +1,27 @@
-"""One commit of a feed: its notice, then its changes. Plan, fetch, decode."""
+"""Consecutive commits of a feed: their notices, then their changes, in runs.
+
+A run ends where the operator or a policy may step in, and where a version is large: at a notice, a
+new schema, a skipped version, an offset within a version, updates to be paired.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
+from tailer.decode.pairing import Pairing
 from tailer.decode.plan import Rewrite, is_passed_over
 from tailer.delta.commit import Commit
 from tailer.errors import DataLoss, FileGone, TableError
+from tailer.feed.chunks import Version
 from tailer.feed.derive import derive
 from tailer.feed.pairing import pair_updates, paired_batches
 from tailer.feed.policy import schema_notice, skip_notice, stop_for_schema
-from tailer.feed.version import Reading, VersionReader
+from tailer.feed.reading import Reading
+from tailer.feed.run_reader import RunReader
 from tailer.log.changes import plan_commit
 
 __all__ = ["Item", "commit_items", "skipped"]
@@ -22,32 +29,134 @@ __all__ = ["Item", "commit_items", "skipped"]
 #: What goes from the reader to the publisher.
 Item: TypeAlias = ChangeBatch | Notice
 
+#: The most files in a run of several versions, and their most encoded bytes.
+_RUN_FILES = 1024
+_RUN_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A commit to read from ``first`` on: ``notice`` comes before its changes, and is the last
+    item with an ``error``."""
+
+    first: Offset
+    notice: Notice | None = None
+    error: Exception | None = None
+    version: Version | None = None
+    pairing: Pairing | None = None
+
+    def size(self) -> tuple[int, int] | None:
+        """Return the number of files and bytes; None if the commit can't be part of a run."""
+        if self.version is None or self.pairing is not None or self.first.index:
+            return None
+        files = self.version.files
+        if not isinstance(files, list):
+            return None
+        return len(files), sum(file.size or 0 for file in files)
+
 
 async def commit_items(
-    reading: Reading, commit: Commit, start: Offset, *, notices: bool
+    reading: Reading, commits: Sequence[Commit], start: Offset, *, notices: bool
 ) -> AsyncGenerator[Item, None]:
-    """Yield one commit's notice and batches, from an offset in its version on."""
-    first = replace(start, table_id=commit.after.table_id).under(reading.counted_by, reading.former)
+    """Yield the notices and batches of consecutive commits, from an offset in the first one on."""
+    try:
+        async with aclosing(_items(reading, commits, start, notices=notices)) as items:
+            async for item in items:
+                yield item
+    except FileGone as e:
+        if reading.options.paired:
+            e.rows = None  # a pair's other image may be elsewhere: its places can't be counted
+        raise
+
+
+async def _items(
+    reading: Reading, commits: Sequence[Commit], start: Offset, *, notices: bool
+) -> AsyncGenerator[Item, None]:
+    run = _Run(reading)
+    at = start
+    for commit in commits:
+        planned = await _planned(reading, commit, at, notices=notices)
+        if not run.takes(planned):
+            async with aclosing(run.batches()) as batches:
+                async for batch in batches:
+                    yield batch
+        if planned.notice is not None:
+            yield planned.notice
+        if planned.error is not None:
+            raise planned.error
+        if planned.pairing is not None:
+            async with aclosing(_paired(reading, planned, planned.pairing)) as batches:
+                async for batch in batches:
+                    yield batch
+        elif planned.version is not None:
+            run.add(planned, planned.version)
+        at = planned.first.next_version(commit.timestamp_ms)
+    async with aclosing(run.batches()) as batches:
+        async for batch in batches:
+            yield batch
+
+
+class _Run:
+    """Consecutive versions that are read together."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._versions: list[Version] = []
+        self._first = Offset(0)
+        self._room: tuple[int, int] | None = None
+
+    def takes(self, planned: _Planned) -> bool:
+        """Return whether the versions so far are read together with this one."""
+        if not self._versions:
+            return True
+        size = planned.size()
+        if planned.notice or planned.error or size is None or self._room is None:
+            return False
+        return size[0] <= self._room[0] and size[1] <= self._room[1]
+
+    def add(self, planned: _Planned, version: Version) -> None:
+        """Add a version, which the run takes."""
+        if not self._versions:
+            self._first, self._room = planned.first, (_RUN_FILES, _RUN_BYTES)
+        size = planned.size()
+        if size is None or self._room is None:
+            self._room = None
+        else:
+            self._room = self._room[0] - size[0], self._room[1] - size[1]
+        self._versions.append(version)
+
+    async def batches(self) -> AsyncGenerator[ChangeBatch, None]:
+        """Yield the batches of all versions, and begin again without any."""
+        if not self._versions:
+            return
+        versions, self._versions = self._versions, []
+        reader = RunReader(self._reading, joins=self._reading.options.runs)
+        async with aclosing(reader.batches(versions, self._first)) as batches:
+            async for batch in batches:
+                yield batch
+
+
+async def _planned(reading: Reading, commit: Commit, at: Offset, *, notices: bool) -> _Planned:
+    """Plan a commit. An error is part of the plan: what lies before it is read first."""
+    first = replace(at, table_id=commit.after.table_id).under(reading.counted_by, reading.former)
     if commit.version in reading.orders.skips:
-        yield skip_notice(first, commit.timestamp_ms)
-        return
+        return _Planned(first, skip_notice(first, commit.timestamp_ms))
+    notice = None
     try:
         changed = _new_schema(reading, commit, first) if notices else None
         if changed is not None:
             policy = reading.options.policies.on_schema_change
             if commit.version in reading.orders.accepted:
                 policy = "continue"
-            if policy != "fail":
-                yield changed
+            notice = changed if policy != "fail" else None
             stop_for_schema(changed, policy)
         reading.observer.planned(commit)
-        async with aclosing(_batches(reading, commit, first)) as batches:
-            async for batch in batches:
-                yield batch
-    except TableError as e:
-        if isinstance(e, FileGone) and reading.options.paired:
-            e.rows = None  # a pair's other image may be elsewhere: its places can't be counted
-        raise e.at(table=reading.log.store.root, version=commit.version) from None
+        reading.check(commit.after, commit.version)
+        return replace(await _with_files(reading, commit, first), notice=notice)
+    except Exception as e:  # noqa: BLE001 - raised after what comes before it
+        if isinstance(e, TableError):
+            e.at(table=reading.log.store.root, version=commit.version)
+        return _Planned(first, notice, e)
 
 
 async def skipped(reading: Reading, at: Offset) -> Notice:
@@ -68,25 +177,36 @@ def _new_schema(reading: Reading, commit: Commit, first: Offset) -> Notice | Non
     return schema_notice(*states, first, commit.timestamp_ms)
 
 
-async def _batches(
-    reading: Reading, commit: Commit, first: Offset
-) -> AsyncGenerator[ChangeBatch, None]:
-    read = VersionReader(reading, commit, commit.timestamp_ms).batches
-    files = await _plan(reading, commit)
+async def _with_files(reading: Reading, commit: Commit, first: Offset) -> _Planned:
+    files = await _files(reading, commit)
     if reading.is_former(first) and reading.live.known(commit.version):
         first = replace(first, index=0)  # counted rows of files that the version lacks
-    found = read(files, first)
+    pairing = None
     if reading.options.paired:
         files, pairing = await pair_updates(reading, commit, files)
         if pairing and reading.is_former(first):
             first = replace(first, index=await reading.settled(first, files))
-        found = paired_batches(pairing, files, first, read) if pairing else read(files, first)
-    async with aclosing(found) as batches:
+    if commit.header.files is not None:
+        files = list(files)
+    version = Version(commit.version, commit.timestamp_ms, commit.after, files)
+    return _Planned(first, version=version, pairing=pairing)
+
+
+async def _paired(
+    reading: Reading, planned: _Planned, pairing: Pairing
+) -> AsyncGenerator[ChangeBatch, None]:
+    version = planned.version
+    assert version is not None
+
+    def read(files: Iterable[ChangeFile], first: Offset) -> AsyncGenerator[ChangeBatch, None]:
+        return RunReader(reading, joins=False).batches([replace(version, files=files)], first)
+
+    async with aclosing(paired_batches(pairing, version.files, planned.first, read)) as batches:
         async for batch in batches:
             yield batch
 
 
-async def _plan(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
+async def _files(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
     """Return the files whose rows are the commit's changes, in their order."""
     options, wants = reading.options, reading.selector.wants
     live, folder = reading.live, options.diff.spill_folder

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import anyio
 import pyarrow as pa
@@ -24,9 +25,11 @@ from tailer.decode.vectors import (
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location
 from tailer.errors import FileGone, TableError
-from tailer.store import Elsewhere, ReadsAhead, Store
+from tailer.store import Elsewhere, ReadsAhead, ReadsHere, Store
 
-__all__ = ["FetchAhead", "Fetched", "fetch"]
+__all__ = ["FetchAhead", "Fetched", "fetch", "fetch_here"]
+
+T = TypeVar("T")
 
 #: The most files of one version that are fetched at the same time.
 _FILES_MAX = 8
@@ -73,35 +76,40 @@ class FetchAhead:
         self._started: dict[int, _Started] = {}  # by the file's id
 
     async def in_order(
-        self, files: AsyncIterator[ChangeFile], may_start: Callable[[ChangeFile], bool]
-    ) -> AsyncGenerator[ChangeFile, None]:
-        """Yield the same files. Before a file is yielded, the files after it are examined, and
-        started where they ``may_start``, up to the first one that is not started."""
-        ahead: deque[ChangeFile] = deque()
+        self, entries: AsyncIterator[T], may_start: Callable[[ChangeFile], bool]
+    ) -> AsyncGenerator[T, None]:
+        """Yield the same entries, files and others. Before one is yielded, the files after it are
+        examined, and started where they ``may_start``, up to the first one that is not started."""
+        if self._budget is None:
+            async for entry in entries:
+                yield entry
+            return
+        ahead: deque[T] = deque()
         failed: Exception | None = None
         ended = False
         while True:
             while not ended and (not ahead or self._has_room(ahead[-1])):
                 try:
-                    file = await anext(files, None)
-                except Exception as e:  # noqa: BLE001 - those before it come first
-                    file, failed = None, e
-                if file is None:
+                    entry = await anext(entries)
+                except StopAsyncIteration:
                     ended = True
+                except Exception as e:  # noqa: BLE001 - those before it come first
+                    ended, failed = True, e
                 else:
-                    ahead.append(file)
-                    if may_start(file):
-                        self._start(file)
+                    ahead.append(entry)
+                    if isinstance(entry, ChangeFile) and may_start(entry):
+                        self._start(entry)
             if not ahead:
                 break
             yield ahead.popleft()
         if failed is not None:
             raise failed
 
-    def _has_room(self, last: ChangeFile) -> bool:
-        """Return whether to examine the file after the last one: only if the last one was
-        started."""
-        return id(last) in self._started and len(self._started) <= _FILES_MAX
+    def _has_room(self, last: object) -> bool:
+        """Return whether to examine the entry after the last one: only if the last one is a file
+        that was started, or none."""
+        started = id(last) in self._started or not isinstance(last, ChangeFile)
+        return started and len(self._started) <= _FILES_MAX
 
     def _start(self, file: ChangeFile) -> None:
         first = min(file.size or 0, _FIRST_BYTES)
@@ -173,6 +181,24 @@ async def fetch(
         raise _gone(store, file, file.path, kind) from None
 
 
+def fetch_here(store: ReadsHere, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
+    """Do what :func:`fetch` does, in the calling thread."""
+    selection = ALL_ROWS
+    if file.rows is not None:
+        selection = RowSelection.of(file.rows, None)
+    elif file.only is not None or file.without is not None:
+        only, without = (
+            None if dv is None else _bitmap_here(store, file, dv, on_read)
+            for dv in (file.only, file.without)
+        )
+        selection = RowSelection.of(only, without)
+    try:
+        return Fetched(file, store.open_here(file.location), selection)
+    except FileNotFoundError:
+        kind = "cdc" if file.change_type is None else "data"
+        raise _gone(store, file, file.path, kind) from None
+
+
 async def _row_bitmap(
     store: Store,
     file: ChangeFile,
@@ -181,23 +207,47 @@ async def _row_bitmap(
 ) -> BitMap64 | None:
     if dv is None:
         return None
-    where = None
-    try:
+    with _vector_named(store, file, dv):
         where = dv_location(dv)
         if where is None:
             return parse_inline_dv(dv)
-        offset, length = stored_length(dv)
-        stored, _ = await store.read(where, offset, length)
-        if on_read is not None:
-            on_read(len(stored))
-        return parse_dv_file(stored, dv)
+        stored, _ = await store.read(where, *stored_length(dv))
+        return _parsed(stored, dv, on_read)
+
+
+def _bitmap_here(
+    store: ReadsHere, file: ChangeFile, dv: DeletionVectorDescriptor, on_read: OnRead | None
+) -> BitMap64:
+    with _vector_named(store, file, dv):
+        where = dv_location(dv)
+        if where is None:
+            return parse_inline_dv(dv)
+        stored, _ = store.read_here(where, *stored_length(dv))
+        return _parsed(stored, dv, on_read)
+
+
+def _parsed(stored: bytes, dv: DeletionVectorDescriptor, on_read: OnRead | None) -> BitMap64:
+    if on_read is not None:
+        on_read(len(stored))
+    return parse_dv_file(stored, dv)
+
+
+@contextmanager
+def _vector_named(
+    store: Store | ReadsHere, file: ChangeFile, dv: DeletionVectorDescriptor
+) -> Iterator[None]:
+    """Name the deletion vector's file, or the data file of an inline one, in the block's errors."""
+    where = None
+    try:
+        where = dv_location(dv)
+        yield
     except FileNotFoundError:
         raise _gone(store, file, str(where), "deletion vector") from None
     except TableError as e:
         raise e.at(table=store.root, version=file.version, path=where or file.path) from None
 
 
-def _gone(store: Store, file: ChangeFile, path: str, kind: str) -> FileGone:
+def _gone(store: Store | ReadsHere, file: ChangeFile, path: str, kind: str) -> FileGone:
     error = FileGone(
         f"the {kind} file is gone",
         table=store.root,

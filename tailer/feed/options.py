@@ -46,7 +46,9 @@ class FeedOptions:
     ``key`` names the columns by which derived changes without row ids are paired into updates.
     ``paired`` gives each update as one row with its preimage in ``ChangeBatch.before``. A sink can
     require this (:class:`tailer.sink.SinkTraits`); then the feed pairs updates by the sink's
-    ``key_columns`` unless it has a ``key``.
+    ``key_columns`` unless it has a ``key``. ``runs`` gives the rows of small files and versions
+    together (:attr:`tailer.changes.ChangeBatch.run`); a sink that takes runs gets them unless the
+    rate is limited, because a run is sent at once.
     """
 
     change_source: ChangeSource = "auto"
@@ -59,10 +61,12 @@ class FeedOptions:
     policies: Policies = field(default_factory=Policies)
     publish: PublishOptions = field(default_factory=PublishOptions)
     paired: bool = False
+    runs: bool = False
 
     def for_sink(self, sink: Sink) -> FeedOptions:
         """Return the same options, with row ids and paired updates if the sink requires them."""
-        traits, options = sink_traits(sink), self
+        traits = sink_traits(sink)
+        options = replace(self, runs=traits.runs and not self.publish.rows_per_s_max)
         if traits.paired or traits.row_ids:
             options = replace(options, decode=replace(self.decode, row_ids=True))
         if not traits.paired:

@@ -20,7 +20,7 @@ from tailer.delta.commit import Commit
 from tailer.errors import FileGone, OffsetError, first_error
 from tailer.feed.counting import logged_rows
 from tailer.feed.fetch import fetch
-from tailer.feed.version import Reading
+from tailer.feed.reading import Reading
 
 __all__ = ["Read", "pair_updates", "paired_batches"]
 

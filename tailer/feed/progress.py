@@ -47,10 +47,10 @@ class Distribution:
         self.sum = 0.0
         self.since_s = since_s
 
-    def observe(self, value: float) -> None:
-        """Count a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, this many times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
 
 
 class Observer:
@@ -65,8 +65,8 @@ class Observer:
     def planned(self, commit: Commit) -> None:
         """Note that this commit's files are read next."""
 
-    def fetched(self, size: int) -> None:
-        """Note that a file of this size in bytes was read to its end."""
+    def fetched(self, files: int, size: int) -> None:
+        """Note that this many files of this size in bytes were read to their ends."""
 
     def lost(self, notice: Notice) -> None:
         """Note that something is lost for good, and is skipped."""
@@ -109,10 +109,10 @@ class FeedProgress(Observer):
                 total = self.totals[(name, *labels)] = Total(self.clock())
             total.value += by
 
-    def _observe(self, name: str, bounds: tuple[float, ...], value: float) -> None:
+    def _observe(self, name: str, bounds: tuple[float, ...], value: float, times: int = 1) -> None:
         if name not in self.distributions:
             self.distributions[name] = Distribution(bounds, self.clock())
-        self.distributions[name].observe(value)
+        self.distributions[name].observe(value, times)
 
     # Called by the reading side
 
@@ -127,12 +127,11 @@ class FeedProgress(Observer):
     def planned(self, commit: Commit) -> None:
         """See :class:`Observer`."""
         self.sizes[commit.version] = commit.header.file_bytes
-        self._fetched_bytes = 0
 
-    def fetched(self, size: int) -> None:
+    def fetched(self, files: int, size: int) -> None:
         """See :class:`Observer`."""
         self._fetched_bytes += size
-        self._count("files")
+        self._count("files", by=files)
 
     def lost(self, notice: Notice) -> None:
         """See :class:`Observer`."""
@@ -204,15 +203,18 @@ class FeedProgress(Observer):
             self.state = "following"
         if before is None or offset.version <= before.version:
             return
-        self.sizes = {v: size for v, size in self.sizes.items() if v >= offset.version}
+        left = {v: size for v, size in self.sizes.items() if v >= offset.version}
+        gone = sum(self.sizes.values()) - sum(left.values())
+        self.sizes, self._fetched_bytes = left, max(0, self._fetched_bytes - gone)
         for cause, by_version in self.deadlines.items():
             kept = {v: time for v, time in by_version.items() if v >= offset.version}
             self.deadlines[cause] = kept
         if whole:
-            self.versions_delivered += 1
-            self._count("versions")
+            versions = offset.version - before.version
+            self.versions_delivered += versions
+            self._count("versions", by=versions)
             latency_s = max(0.0, self.clock() - timestamp_ms / 1000)
-            self._observe("latency", _LATENCY_BOUNDS_S, latency_s)
+            self._observe("latency", _LATENCY_BOUNDS_S, latency_s, versions)
 
     def failed(self, error: TailerError) -> None:
         """Note that the feed failed; it is tried again or it ends."""

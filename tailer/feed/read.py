@@ -12,9 +12,9 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles, after_loss
 from tailer.feed.progress import Observer
+from tailer.feed.reading import Reading
 from tailer.feed.snapshots import Resnapshots, initial_snapshot
-from tailer.feed.version import Reading
-from tailer.log.follow import follow
+from tailer.log.follow import follow_runs
 from tailer.log.live import LiveFiles
 from tailer.log.same_table import check_there
 from tailer.log.table import TableLog
@@ -96,13 +96,16 @@ async def _read(
         async for item in items:
             yield item
     following = (reading.options.follow, reading.observer.newest)
-    async with aclosing(follow(reading.log, at, last, *following)) as commits:
-        async for commit in commits:
-            async with aclosing(commit_items(reading, commit, at, notices=notices)) as items:
-                async for item in items:
-                    yield item
-                    at = item.next_offset
-            snapshots.passed(commit)
-            async with aclosing(snapshots.turn(at)) as items:
-                async for item in items:
-                    yield item
+    async with aclosing(follow_runs(reading.log, at, last, *following)) as runs:
+        async for found in runs:
+            # A snapshot's turn comes after each commit.
+            for commits in ([commit] for commit in found) if snapshots.waiting else (found,):
+                async with aclosing(commit_items(reading, commits, at, notices=notices)) as items:
+                    async for item in items:
+                        yield item
+                        at = item.next_offset
+                for commit in commits:
+                    snapshots.passed(commit)
+                async with aclosing(snapshots.turn(at)) as items:
+                    async for item in items:
+                        yield item

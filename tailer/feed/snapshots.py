@@ -28,8 +28,10 @@ from tailer.delta.commit import Commit, file_digest
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, file_key
 from tailer.errors import FileGone, TableError, spilling
+from tailer.feed.chunks import Version
 from tailer.feed.orders import ResnapshotRequest
-from tailer.feed.version import Reading, VersionReader
+from tailer.feed.reading import Reading
+from tailer.feed.run_reader import RunReader
 from tailer.store import LOG_DIR
 
 __all__ = ["Resnapshot", "Resnapshots", "initial_snapshot", "sorted_files"]
@@ -106,8 +108,10 @@ async def initial_snapshot(
     adds = await sorted_files(live, reading.options.diff.spill_folder)
     files = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
     at = first
-    reader = VersionReader(reading, snapshot, timestamp)
-    async with aclosing(reader.batches(files, first)) as batches:
+    reading.check(snapshot.state, start.version)
+    version = Version(start.version, timestamp, snapshot.state, files)
+    reader = RunReader(reading, joins=reading.options.runs)
+    async with aclosing(reader.batches([version], first)) as batches:
         async for batch in batches:
             at = batch.next_offset
             if notices and not at.snapshot:
@@ -147,12 +151,13 @@ class Resnapshot:
             spill_folder = self.reading.options.diff.spill_folder
             self._files = await sorted_files(live, spill_folder)
             yield self._notice("snapshot_begin", stream, version, timestamp)
-        reader = VersionReader(self.reading, snapshot, timestamp)
+        self.reading.check(snapshot.state, version)
         while (add := self._next()) is not None:
             file = plan_snapshot(add, version, timestamp, snapshot.state)
             try:
                 if self._wants(file):
-                    async with aclosing(self._batches(reader, file, stream)) as batches:
+                    read = Version(version, timestamp, snapshot.state, [file])
+                    async with aclosing(self._batches(read, stream)) as batches:
                         async for batch in batches:
                             yield batch
             except FileGone as e:
@@ -198,11 +203,10 @@ class Resnapshot:
         where = self.request.where
         return where is None or where.wants(file, self.reading.decode.writer_timezone)
 
-    async def _batches(
-        self, reader: VersionReader, file: ChangeFile, stream: Offset
-    ) -> AsyncGenerator[ChangeBatch, None]:
-        first = Offset(file.version, snapshot=True, table_id=file.table_id)
-        async with aclosing(reader.batches([file], first)) as batches:
+    async def _batches(self, version: Version, stream: Offset) -> AsyncGenerator[ChangeBatch, None]:
+        first = Offset(version.number, snapshot=True, table_id=version.state.table_id)
+        reader = RunReader(self.reading, joins=False)
+        async with aclosing(reader.batches([version], first)) as batches:
             async for batch in batches:
                 if batch.num_rows:
                     offset = replace(first, index=self.rows)
@@ -229,6 +233,11 @@ class Resnapshots:
 
     def __init__(self, reading: Reading) -> None:
         self._waiting = [Resnapshot(reading, asked) for asked in reading.orders.resnapshots]
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether there is a snapshot that is not completely read."""
+        return bool(self._waiting)
 
     def passed(self, commit: Commit) -> None:
         """Note that the stream has delivered a commit."""

@@ -132,6 +132,10 @@ class ReadsHere(typing.Protocol):
     """A store whose files are read in the calling thread: many small ones need only one step in a
     worker thread. The methods are those of :class:`Store`, and block."""
 
+    @property
+    def root(self) -> str:
+        """The table's address, for messages."""
+
     def stat_here(self, location: str) -> FileStatus:
         """Return a file's status, as :meth:`Store.stat` does."""
 

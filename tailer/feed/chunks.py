@@ -1,0 +1,123 @@
+"""From files to chunks of decoded rows: what one step in a worker thread does.
+
+A chunk has the rows of one large batch, or of many small files and versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from tailer.changes import CHANGE_TYPE, ChangeFile, Rows
+from tailer.delta.snapshot import TableState
+from tailer.feed.fetch import Fetched
+
+__all__ = ["Chunk", "Entry", "Lost", "Version", "chunks", "whole_pairs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version to read: the files whose rows are its changes, in order, and its state.
+
+    Among the entries of a run it marks the version's end.
+    """
+
+    number: int
+    timestamp_ms: int
+    state: TableState
+    files: Iterable[ChangeFile]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A file that is recorded as lost; its rows are counted as if they were delivered."""
+
+    file: ChangeFile
+
+
+#: What a run is read from: files, fetched or not, the ends of versions, and the error that
+#: comes in place of the rest.
+Entry: TypeAlias = ChangeFile | Fetched | Lost | Version | Exception
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows of consecutive files, with the ends of versions between them.
+
+    ``files`` and ``read_bytes`` are the number and the size of the files that were read to their
+    ends; ``error`` comes after all that.
+    """
+
+    items: list[tuple[ChangeFile, Rows] | Lost | Version] = field(default_factory=list)
+    files: int = 0
+    read_bytes: int = 0
+    error: Exception | None = None
+
+
+def chunks(
+    entries: Iterable[Entry],
+    decode: Callable[[ChangeFile | Fetched], tuple[ChangeFile, Iterator[Rows]]],
+    rows_max: int,
+    bytes_max: int,
+) -> Iterator[Chunk]:
+    """Yield the rows of the entries; a chunk of more than one batch is within the bounds.
+
+    The end of a version is in the chunk with its last rows. Never raises: an error is the last
+    chunk's.
+    """
+    chunk, rows, size = Chunk(), 0, 0
+    try:
+        for entry in entries:
+            if isinstance(entry, Exception):
+                raise entry
+            if isinstance(entry, Lost | Version):
+                chunk.items.append(entry)
+                continue
+            file, decoded = decode(entry)
+            for found in decoded:
+                count, added = found.batch.num_rows, int(found.batch.nbytes)
+                if rows and (rows + count > rows_max or size + added > bytes_max):
+                    yield chunk
+                    chunk, rows, size = Chunk(), 0, 0
+                chunk.items.append((file, found))
+                rows, size = rows + count, size + added
+            chunk.files += 1
+            chunk.read_bytes += file.size or 0
+    except Exception as e:  # noqa: BLE001 - raised where all before it is on its way
+        chunk.error = e
+    if chunk.items or chunk.error:
+        yield chunk
+
+
+def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:
+    """Yield the same rows, cut so that no batch ends between an update's two images of a cdc file:
+    a preimage at a batch's end is moved to the next batch."""
+    held: Rows | None = None
+    for rows in decoded:
+        if held is not None:
+            rows = _joined(held, rows)  # noqa: PLW2901  # it begins with what was held back
+            held = None
+        count = rows.batch.num_rows
+        if count and rows.batch.column(CHANGE_TYPE)[-1].as_py() == "update_preimage":
+            held = rows.slice(count - 1)
+            ids = None if rows.row_ids is None else rows.row_ids.slice(0, count - 1)
+            before = (rows.batch.slice(0, count - 1), rows.positions.slice(0, count - 1), ids)
+            rows = Rows(*before)  # noqa: PLW2901
+        if rows.batch.num_rows:
+            yield rows
+    if held is not None:
+        yield held
+
+
+def _joined(first: Rows, second: Rows) -> Rows:
+    ids = None
+    if first.row_ids is not None and second.row_ids is not None:
+        ids = pa.concat_arrays([first.row_ids, second.row_ids])
+    return Rows(
+        pa.concat_batches([first.batch, second.batch]),
+        pa.concat_arrays([first.positions, second.positions]),
+        ids,
+    )

@@ -1,0 +1,92 @@
+"""What all versions that one feed reads have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from tailer.changes import ChangeFile, Offset
+from tailer.decode.output import check_names
+from tailer.decode.rows import DecodeOptions
+from tailer.delta.snapshot import TableState
+from tailer.errors import UnsupportedTable
+from tailer.feed.counting import Place
+from tailer.feed.options import FeedOptions
+from tailer.feed.orders import Orders
+from tailer.feed.policy import LostFiles
+from tailer.feed.progress import Observer
+from tailer.feed.selection import Selector
+from tailer.feed.threads import in_thread
+from tailer.log.live import LiveFiles
+from tailer.log.table import TableLog
+from tailer.store import ChangeSourced
+
+__all__ = ["Reading"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What all versions that one feed reads have in common.
+
+    ``decode`` are the options' decode options, for the selected columns and with the observer
+    notified of what is read. ``counted_by`` names the options that determine how changes are
+    counted, ``former`` the same for offsets of older releases.
+    """
+
+    log: TableLog
+    options: FeedOptions
+    observer: Observer
+    orders: Orders
+    lost: LostFiles
+    live: LiveFiles
+    selector: Selector
+    decode: DecodeOptions
+    counted_by: str
+    former: str
+
+    @classmethod
+    def of(
+        cls,
+        log: TableLog,
+        options: FeedOptions,
+        observer: Observer,
+        orders: Orders | None = None,
+        lost: LostFiles | None = None,
+        live: LiveFiles | None = None,
+    ) -> Reading:
+        """Return how a table is read under the options of a feed."""
+        if isinstance(log.store, ChangeSourced):
+            log.store.serve(options.change_source)
+        selector = Selector(options.selection, options.decode.writer_timezone)
+        columns = options.selection.columns or options.decode.columns
+        decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
+        ways = options.counting_id(), options.counting_id(counting=1)
+        known = orders or Orders(), lost or LostFiles(), live or LiveFiles()
+        return cls(log, options, observer, *known, selector, decode, *ways)
+
+    def check(self, state: TableState, version: int) -> None:
+        """Raise :class:`TableError` for a state that can't be published as it is selected."""
+        self.selector.check(state)
+        try:
+            check_names(self.decode.target or state, self.decode.columns)
+        except UnsupportedTable as e:
+            raise e.at(table=self.log.store.root, version=version) from None
+
+    def is_former(self, first: Offset) -> bool:
+        """Return whether the index was counted in the former way, or in an unknown way."""
+        return first.index > 0 and first.counted_by != self.counted_by
+
+    def place(self, first: Offset) -> Place:
+        """Find where an offset's index lies among the files of its version."""
+        return Place(self.log.store, first, former=self.is_former(first), lost=self.lost)
+
+    async def settled(self, first: Offset, files: Iterable[ChangeFile]) -> int:
+        """Return the index to start at, in the present way of counting."""
+        place = self.place(first)
+        async with (
+            aclosing(in_thread(iter(files))) as planned,
+            aclosing(place.onwards(planned)) as found,
+        ):
+            await anext(found, None)
+        return place.index

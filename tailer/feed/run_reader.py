@@ -1,0 +1,268 @@
+"""A run of versions as change batches: fetch, decode, and the offsets between them.
+
+A run is one version, or several consecutive small ones. Its files are opened ahead where a store
+is slow to answer, decoded in worker threads, many small ones in one step, and handed on as one
+batch if the sink takes runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+
+from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows, joined
+from tailer.decode.output import output_schema
+from tailer.decode.row_cache import kept_rows
+from tailer.decode.rows import Skip, decode_file
+from tailer.errors import FileGone, OffsetError, TableError
+from tailer.feed.chunks import Chunk, Entry, Lost, Version, chunks, whole_pairs
+from tailer.feed.counting import Place, logged_rows
+from tailer.feed.fetch import FetchAhead, Fetched, fetch_here
+from tailer.feed.reading import Reading
+from tailer.feed.threads import in_blocks, in_thread
+from tailer.store import ReadsHere
+
+__all__ = ["RunReader"]
+
+#: The most files, and their most encoded bytes, that are decoded in one group.
+_GROUP_FILES = 256
+_GROUP_BYTES = 16 * 1024 * 1024
+
+
+class RunReader:
+    """Reads the rows of consecutive versions: commits' changes, or a snapshot's rows.
+
+    ``joins``: rows of several files and versions come as one batch; else each batch is of one file,
+    and a version without changes gives one empty batch.
+    """
+
+    def __init__(self, reading: Reading, *, joins: bool) -> None:
+        self.reading = reading
+        self.joins = joins
+        self._here = isinstance(reading.log.store, ReadsHere)
+
+    async def batches(
+        self, versions: Sequence[Version], first: Offset
+    ) -> AsyncGenerator[ChangeBatch, None]:
+        """Yield the batches from an offset in the first version on.
+
+        The last batch leads to the version after the last one.
+        """
+        reading = self.reading
+        place = reading.place(first)
+        assembly = _Assembly(reading, place, first, joins=self.joins)
+        fetching = FetchAhead(
+            reading.log.store, reading.decode.on_read, whole_rows=reading.decode.columns is None
+        )
+
+        def may_start(file: ChangeFile) -> bool:
+            return not place.skip.remaining and file.kept is None
+
+        async with (
+            aclosing(fetching),
+            aclosing(self._entries(versions, place)) as found,
+            aclosing(fetching.in_order(found, may_start)) as entries,
+            aclosing(self._groups(entries, fetching)) as groups,
+        ):
+            async for group in groups:
+                async with aclosing(self._decoded(group, place.skip)) as decoded:
+                    async for chunk in decoded:
+                        for batch in assembly.batches(chunk):
+                            yield batch
+                        reading.observer.fetched(chunk.files, chunk.read_bytes)
+                        if chunk.error is not None:
+                            raise self._placed(chunk.error)
+
+    def _placed(self, error: Exception) -> Exception:
+        return (
+            error.at(table=self.reading.log.store.root) if isinstance(error, TableError) else error
+        )
+
+    async def _entries(
+        self, versions: Sequence[Version], place: Place
+    ) -> AsyncGenerator[Entry, None]:
+        """Yield the files to read, and each version after its files."""
+        reading = self.reading
+        for version in versions:
+            files = version.files
+            if not isinstance(files, list):
+                files = filter(reading.selector.wants, files)
+            async with (
+                aclosing(in_blocks(files)) as all_files,
+                aclosing(place.onwards(all_files)) as following,
+            ):
+                async for file in following:
+                    if isinstance(files, list) and not reading.selector.wants(file):
+                        continue
+                    yield Lost(file) if file in reading.lost else file
+            yield version
+
+    async def _groups(
+        self, entries: AsyncGenerator[Entry, None], fetching: FetchAhead
+    ) -> AsyncGenerator[list[Entry], None]:
+        """Yield the entries in groups, with their files fetched unless they can be opened in the
+        thread that decodes them."""
+        group: list[Entry] = []
+        files = size = 0
+        try:
+            async for entry in entries:
+                if isinstance(entry, ChangeFile):
+                    if files >= _GROUP_FILES or size >= _GROUP_BYTES:
+                        yield group
+                        group, files, size = [], 0, 0
+                    files, size = files + 1, size + (entry.size or 0)
+                group.append(await self._opened(entry, fetching))
+        except Exception as e:  # noqa: BLE001 - raised after the rows before it
+            group.append(e)
+        if group:
+            yield group
+
+    async def _opened(self, entry: Entry, fetching: FetchAhead) -> Entry:
+        if not isinstance(entry, ChangeFile) or entry.kept is not None or self._here:
+            return entry
+        with _file_named(entry):
+            return await fetching.take(entry)
+
+    async def _decoded(self, group: list[Entry], skip: Skip) -> AsyncGenerator[Chunk, None]:
+        bounds = self.reading.decode
+        rows = partial(self._rows, skip=skip)
+        try:
+            steps = chunks(group, rows, bounds.batch_rows_max, bounds.batch_bytes_max)
+            async with aclosing(in_thread(steps)) as found:
+                async for chunk in found:
+                    yield chunk
+        finally:
+            for entry in group:
+                if isinstance(entry, Fetched):
+                    entry.source.close()
+
+    def _rows(self, entry: ChangeFile | Fetched, skip: Skip) -> tuple[ChangeFile, Iterator[Rows]]:
+        file = entry if isinstance(entry, ChangeFile) else entry.file
+        return file, self._masked(self._decoded_rows(entry, file, skip))
+
+    def _decoded_rows(
+        self, entry: ChangeFile | Fetched, file: ChangeFile, skip: Skip
+    ) -> Iterator[Rows]:
+        if file.kept is not None:  # finding the changes has decoded them
+            yield from kept_rows(file, skip)
+            return
+        if isinstance(entry, ChangeFile):
+            store, decode = self.reading.log.store, self.reading.decode
+            assert isinstance(store, ReadsHere)
+            with _file_named(file):
+                entry = fetch_here(store, file, decode.on_read)
+        with entry.source:
+            decoded = decode_file(entry.source, file, entry.selection, self.reading.decode, skip)
+            if file.change_type is None and file.kinds is None:
+                decoded = whole_pairs(decoded)
+            yield from decoded
+
+    def _masked(self, decoded: Iterator[Rows]) -> Iterator[Rows]:
+        for rows in decoded:
+            masked = self.reading.selector.rows(rows.batch)
+            yield rows if masked is rows.batch else replace(rows, batch=masked)
+
+
+@contextmanager
+def _file_named(file: ChangeFile) -> Iterator[None]:
+    """Add the version to the errors of opening a file, and its rows if it is lost."""
+    try:
+        yield
+    except TableError as e:
+        if isinstance(e, FileGone):
+            e.rows = logged_rows(file)
+        raise e.at(version=file.version) from None
+
+
+class _Assembly:
+    """Makes batches of decoded rows, with the offsets between them."""
+
+    def __init__(self, reading: Reading, place: Place, first: Offset, *, joins: bool) -> None:
+        self._reading = reading
+        self._place = place
+        self._first = first
+        self._joins = joins
+        self._at: Offset | None = None
+        self._made: list[ChangeBatch] = []
+
+    def batches(self, chunk: Chunk) -> list[ChangeBatch]:
+        """Return the batches of a chunk, in order."""
+        self._made = []
+        for item in chunk.items:
+            if self._at is None:
+                self._at = replace(self._first, index=self._place.index)
+            if isinstance(item, Version):
+                self._end(item, self._at)
+            elif isinstance(item, Lost):
+                rows = logged_rows(item.file) or 0
+                self._at = replace(self._at, index=self._at.index + rows)
+            else:
+                self._made.append(self._batch(*item, self._at))
+                self._at = self._made[-1].next_offset
+        return self._joined() if self._joins else self._made
+
+    def _batch(self, file: ChangeFile, rows: Rows, at: Offset) -> ChangeBatch:
+        selector, counted_by = self._reading.selector, self._reading.counted_by
+        following = replace(at, index=at.index + rows.batch.num_rows, counted_by=counted_by)
+        state, file = selector.state(file.state), selector.file(file)
+        if file.kept is not None:  # what is written need not be kept too
+            file = replace(file, kept=())
+        return ChangeBatch(
+            rows.batch,
+            rows.positions,
+            state,
+            file,
+            file.timestamp_ms,
+            at,
+            following,
+            rows.row_ids,
+            counted_by=counted_by,
+        )
+
+    def _end(self, version: Version, at: Offset) -> None:
+        """Let the last batch lead to the next version; without one, add an empty one that does."""
+        skip, first = self._place.skip, self._first
+        if skip.remaining:
+            raise OffsetError(
+                f"the offset names change {first.index} of a version that has "
+                f"{first.index - skip.remaining}",
+                version=first.version,
+                hint="it was saved under another change source, or set wrongly; set it again",
+            )
+        self._at = at.next_version(version.timestamp_ms)
+        last = self._made[-1] if self._made else None
+        if last is None or not (self._joins or last.next_offset.version == version.number):
+            last = self._empty(version, at)
+            self._made.append(last)
+        self._made[-1] = replace(last, next_offset=self._at)
+
+    def _empty(self, version: Version, at: Offset) -> ChangeBatch:
+        reading = self._reading
+        schema = output_schema(reading.decode.target or version.state, reading.decode.columns)
+        rows = reading.selector.rows(pa.RecordBatch.from_pylist([], schema=schema))
+        state, nowhere = reading.selector.state(version.state), pa.array([], pa.int64())
+        counted_by = reading.counted_by
+        return ChangeBatch(
+            rows, nowhere, state, None, version.timestamp_ms, at, at, counted_by=counted_by
+        )
+
+    def _joined(self) -> list[ChangeBatch]:
+        """Return the batches as few: one for each schema."""
+        runs: list[list[ChangeBatch]] = []
+        for batch in self._made:
+            if runs and not runs[-1][-1].num_rows:  # what comes leads further
+                runs[-1] = [batch]
+            elif runs and _alike(runs[-1][-1], batch):
+                runs[-1].append(batch)
+            else:
+                runs.append([batch])
+        return [joined(run) for run in runs]
+
+
+def _alike(one: ChangeBatch, other: ChangeBatch) -> bool:
+    """Return whether the rows of two batches may be in one."""
+    return one.state is other.state and (one.row_ids is None) == (other.row_ids is None)
