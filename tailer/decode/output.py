@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.changes import METADATA_FIELDS, ChangeFile
+from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile
 from tailer.decode.calendar import calendar_of
 from tailer.decode.naming import in_file
 from tailer.decode.options import DecodeOptions
 from tailer.decode.project import Convert, FileFields, converter, find_field
+from tailer.decode.tracking import row_id_column, tells_row_ids
 from tailer.delta.arrow_views import plain_type
 from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.schema import StructField, arrow_schema, arrow_type
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, CorruptRow, UnsupportedTable
 
-__all__ = ["Part", "Projection", "check_names", "output_schema"]
+__all__ = ["Part", "Projection", "Shape", "Shapes", "check_names", "output_schema"]
 
 #: A column of the output: a column of the file with its conversion, or a constant (pa.Scalar).
 Part: TypeAlias = tuple[str, Convert] | Any
@@ -109,3 +112,76 @@ class Projection:
                 f"the partition value {text!r} can't be read in the later type of the column "
                 f"{field.name!r}"
             ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the rows of a file become rows of the output.
+
+    ``schema`` is the output's, ``parts`` are its data columns, and ``names`` the columns that are
+    read. ``row_ids``: the ids of the rows are wanted and known; ``row_id_column`` stores them.
+    """
+
+    schema: pa.Schema
+    parts: list[Part]
+    names: list[str]
+    row_ids: bool
+    row_id_column: str | None
+
+    @classmethod
+    def of(cls, parquet: pq.ParquetFile, file: ChangeFile, options: DecodeOptions) -> Shape:
+        """Return the shape of a file. Raises :class:`TableError` if it does not fit the log."""
+        projection = Projection(parquet, file, options)
+        names, in_file = projection.names(), parquet.schema_arrow.names
+        if file.change_type is None:
+            names.append(CHANGE_TYPE)
+        known = options.row_ids and tells_row_ids(file)
+        stored = row_id_column(file, in_file) if known else None
+        if stored is not None:
+            names.append(stored)
+        counts = Counter(in_file)
+        for name in names:
+            if counts[name] > 1:
+                raise CorruptLog(f"the data file has two columns {name!r}")
+        schema = output_schema(options.target or file.state, options.columns)
+        return cls(schema, projection.parts, names, known, stored)
+
+
+class Shapes:
+    """Finds the shapes of files under the same options. The last one is kept, because most files
+    of a table have the same form."""
+
+    def __init__(self, options: DecodeOptions) -> None:
+        self._options = options
+        self._last: tuple[ChangeFile, pa.Schema, object, Shape] | None = None
+
+    def of(self, parquet: pq.ParquetFile, file: ChangeFile) -> Shape:
+        """Return the shape of a file, as :meth:`Shape.of` does. Threads may share this."""
+        schema, calendar = parquet.schema_arrow, calendar_of(parquet.metadata.metadata)
+        if self._last is not None:
+            like, its_schema, its_calendar, shape = self._last
+            if (
+                self._alike(like, file)
+                and its_calendar == calendar
+                and its_schema.equals(schema, check_metadata=True)
+            ):
+                return shape
+        shape = Shape.of(parquet, file, self._options)
+        self._last = file, schema, calendar, shape
+        return shape
+
+    def _alike(self, one: ChangeFile, other: ChangeFile) -> bool:
+        """Return whether two files whose columns are equal have the same shape."""
+        target = self._options.target
+        return (
+            one.state is other.state
+            and (one.change_type is None) == (other.change_type is None)
+            and (one.base_row_id is None) == (other.base_row_id is None)
+            and one.partition_values == other.partition_values
+            # Names in files from before a removal of column mapping depend on the version.
+            and (
+                target is None
+                or one.version == other.version
+                or (not self._options.removals and target.mapping == one.state.mapping)
+            )
+        )

@@ -6,7 +6,6 @@ given. Row groups stream one after the other; row groups without a wanted row ar
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -29,8 +28,8 @@ from tailer.decode.byte_range import ByteRange
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.options import DecodeOptions
 from tailer.decode.order import is_ordered
-from tailer.decode.output import Projection, output_schema
-from tailer.decode.tracking import read_bytes, row_id_column, row_ids, tells_row_ids
+from tailer.decode.output import Shapes
+from tailer.decode.tracking import read_bytes, row_ids
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.arrow_views import without_views
 from tailer.errors import CorruptLog, CorruptRow, TableError
@@ -59,6 +58,8 @@ EARLY_KINDS = {"update_pre": "update_preimage", "update_post": "update_postimage
 
 _SAMPLE_ROWS = 256
 _BUFFER_BYTES = 256 * 1024
+#: A file up to this size is read without buffers of its columns, and decoded by one thread.
+_SMALL_BYTES = 1024 * 1024
 
 #: The kinds of change that one pass over a cdc file gives; None: all of them.
 _Kinds: TypeAlias = tuple[ChangeType, ...] | None
@@ -74,14 +75,17 @@ def decode_file(
     options: DecodeOptions,
     skip: Skip,
     part: ByteRange | None = None,
+    shapes: Shapes | None = None,
 ) -> Iterator[Rows]:
     """Yield the changed rows of one file, or of a ``part`` of it, except those that ``skip`` skips.
 
+    ``shapes`` are what the files before it were found to look like, under the same options.
     Raises :class:`TableError`, naming version and file, if the file contradicts the log.
     """
     try:
         with _open(source, file, options) as parquet:
-            decoder = _Decoder(parquet, source.size(), file, selection, options)
+            how = selection, options, shapes or Shapes(options)
+            decoder = _Decoder(parquet, source.size(), file, *how)
             yield from decoder.batches(skip, part)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
@@ -109,7 +113,7 @@ def _open(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions) -> pq
             source,
             coerce_int96_timestamp_unit="us",
             pre_buffer=False,
-            buffer_size=_BUFFER_BYTES,
+            buffer_size=_BUFFER_BYTES if source.size() > _SMALL_BYTES else 0,
             page_checksum_verification=options.page_checksums,
             # Four values, repeated millions of times.
             read_dictionary=[CHANGE_TYPE] if cdc else None,
@@ -173,6 +177,7 @@ class _Decoder:
         file: ChangeFile,
         selection: RowSelection,
         options: DecodeOptions,
+        shapes: Shapes,
     ) -> None:
         self.parquet = parquet
         self.size = size
@@ -184,24 +189,12 @@ class _Decoder:
                 f"the deletion vector names row {selection.end() - 1} of a file that has "
                 f"{parquet.metadata.num_rows}"
             )
-        self.schema = output_schema(options.target or file.state, options.columns)
-        projection = Projection(parquet, file, options)
-        self.parts, self.names = projection.parts, projection.names()
-        if file.change_type is None:
-            self.names.append(CHANGE_TYPE)
-        self.row_ids = options.row_ids and tells_row_ids(file)
-        self.row_id_column = None
-        if self.row_ids:
-            self.row_id_column = row_id_column(file, parquet.schema_arrow.names)
-            if self.row_id_column is not None:
-                self.names.append(self.row_id_column)
-        counts = Counter(parquet.schema_arrow.names)
-        for name in self.names:
-            if counts[name] > 1:
-                raise CorruptLog(f"the data file has two columns {name!r}")
+        shape = shapes.of(parquet, file)
+        self.schema, self.parts, self.names = shape.schema, shape.parts, shape.names
+        self.row_ids, self.row_id_column = shape.row_ids, shape.row_id_column
 
     def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
-        if self.options.on_read is not None:
+        if self.options.on_read is not None and self.size > _SMALL_BYTES:
             self.options.on_read(int(self.parquet.metadata.serialized_size))
         total = int(self.parquet.metadata.num_rows)
         if part is not None:
@@ -263,10 +256,13 @@ class _Decoder:
             return
         last: int | None = None
         for batch in self.parquet.iter_batches(
-            batch_size=max(1, size), row_groups=[group], columns=self.names
+            batch_size=max(1, size),
+            row_groups=[group],
+            columns=self.names,
+            use_threads=self.size > _SMALL_BYTES,
         ):
-            if self.options.on_read is not None and last is None:
-                self.options.on_read(min(self.size, read_bytes(self.parquet, group, self.names)))
+            if last is None:
+                self._count_read(group)
             last = first + batch.num_rows
             usable = _usable(batch)
             for kinds in passes:
@@ -278,6 +274,14 @@ class _Decoder:
                 return  # the rest of the row group need not be decoded
         if first != end:
             raise CorruptLog(f"a row group of the data file lacks {end - first} of its rows")
+
+    def _count_read(self, group: int) -> None:
+        if self.options.on_read is None:
+            return
+        if self.size <= _SMALL_BYTES and self.parquet.metadata.num_row_groups == 1:
+            self.options.on_read(self.size)
+        else:
+            self.options.on_read(min(self.size, read_bytes(self.parquet, group, self.names)))
 
     def _row_bytes(self, group: int) -> int:
         """Estimate how many bytes a row takes when decoded.

@@ -15,7 +15,7 @@ from functools import partial
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows, joined
-from tailer.decode.output import output_schema
+from tailer.decode.output import Shapes, output_schema
 from tailer.decode.row_cache import kept_rows
 from tailer.decode.rows import Skip, decode_file
 from tailer.errors import FileGone, OffsetError, TableError
@@ -44,6 +44,7 @@ class RunReader:
         self.reading = reading
         self.joins = joins
         self._here = isinstance(reading.log.store, ReadsHere)
+        self._shapes = Shapes(reading.decode)
 
     async def batches(
         self, versions: Sequence[Version], first: Offset
@@ -156,7 +157,14 @@ class RunReader:
             with _file_named(file):
                 entry = fetch_here(store, file, decode.on_read)
         with entry.source:
-            decoded = decode_file(entry.source, file, entry.selection, self.reading.decode, skip)
+            decoded = decode_file(
+                entry.source,
+                file,
+                entry.selection,
+                self.reading.decode,
+                skip,
+                shapes=self._shapes,
+            )
             if file.change_type is None and file.kinds is None:
                 decoded = whole_pairs(decoded)
             yield from decoded

@@ -32,7 +32,7 @@ from tailer.delta.timestamps import commit_timestamp, enablement
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
 from tailer.log.checkpoints import CheckpointReader, ListedFiles, chunks
 from tailer.log.json_files import MEMORY_BYTES_MAX, JsonFiles
-from tailer.store import LOG_DIR, ChangeSourced, FileStatus, ReadsHere, Store
+from tailer.store import LOG_DIR, ChangeSourced, FileStatus, Store
 
 __all__ = ["TableLog", "versions_of"]
 
@@ -410,15 +410,11 @@ class TableLog:
             while len(found) < count:
                 version = after.version + 1
                 whole = self._json.whole_here(commit_name(version))
-                if whole is None or not self._is_same_here(after):
+                if whole is None or not self._json.is_same_here(after.name, after.tag):
                     break
                 after = self._commit(version, *whole, after.after, after.timestamp_ms)
                 found.append(after)
         return found
-
-    def _is_same_here(self, commit: Commit) -> bool:
-        assert isinstance(self.store, ReadsHere)
-        return self.store.stat_here(f"{LOG_DIR}/{commit.name}").tag == commit.tag
 
     def _commit(
         self,

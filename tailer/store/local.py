@@ -42,13 +42,13 @@ def _is_absent(e: OSError) -> bool:
     return e.errno in _ABSENT
 
 
-def _check_regular(path: Path) -> None:
+def _check_regular(path: str) -> None:
     """Raise FileNotFoundError unless ``path`` is a regular file.
 
     A folder, device or pipe is not a table's file, and opening one may block for ever.
     """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  # a path object takes longer
+        raise FileNotFoundError(errno.ENOENT, "no such file", path)
 
 
 #: Two changes of a folder that are further apart than this differ in time on any file system.
@@ -61,6 +61,7 @@ class LocalStore:
     def __init__(self, table: str) -> None:
         path = decode_location(table) if split_scheme(table)[0] == "file" else table
         self._root = Path(path).expanduser().absolute()
+        self._folder = str(self._root)
 
     @property
     def root(self) -> str:
@@ -80,6 +81,12 @@ class LocalStore:
                 hint="only files on the same disk are read",
             )
         return self._root / location
+
+    def _name(self, location: str) -> str:
+        """Return what :meth:`path` does, as text, which takes a tenth of the time."""
+        if "://" in location:
+            return str(self.path(location))
+        return os.path.join(self._folder, location)  # noqa: PTH118
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`."""
@@ -118,9 +125,9 @@ class LocalStore:
 
     def stat_here(self, location: str) -> FileStatus:
         """See :class:`tailer.store.ReadsHere`."""
-        path = self.path(location)
+        path = self._name(location)
         try:
-            return _status(path.name, path.stat())
+            return _status(os.path.basename(path), os.stat(path))  # noqa: PTH116, PTH119
         except OSError as e:
             if _is_absent(e):
                 raise FileNotFoundError(location) from None
@@ -154,16 +161,16 @@ class LocalStore:
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
         """See :class:`tailer.store.ReadsHere`."""
-        path = self.path(location)
+        path = self._name(location)
         try:
             _check_regular(path)
-            with path.open("rb") as f:
+            with open(path, "rb") as f:  # noqa: PTH123  # see above
                 status = os.fstat(f.fileno())
                 f.seek(offset)
                 # A damaged log may ask for any length; memory is only taken for bytes that exist.
                 there = max(0, status.st_size - offset)
                 data = f.read() if length is None else f.read(min(length, there))
-                return data, _status(path.name, status)
+                return data, _status(os.path.basename(path), status)  # noqa: PTH119
         except OSError as e:
             if _is_absent(e):
                 raise FileNotFoundError(location) from None
@@ -175,10 +182,10 @@ class LocalStore:
 
     def open_here(self, location: str) -> pa.NativeFile:
         """See :class:`tailer.store.ReadsHere`."""
-        path = self.path(location)
+        path = self._name(location)
         try:
             _check_regular(path)
-            return pa.OSFile(str(path), "rb")
+            return pa.OSFile(path, "rb")
         except OSError as e:
             if _is_absent(e):
                 raise FileNotFoundError(location) from None
