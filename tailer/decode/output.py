@@ -119,12 +119,14 @@ class Shape:
     """How the rows of a file become rows of the output.
 
     ``schema`` is the output's, ``parts`` are its data columns, and ``names`` the columns that are
-    read. ``row_ids``: the ids of the rows are wanted and known; ``row_id_column`` stores them.
+    read. ``plain``: none of these is nested or a view. ``row_ids``: the ids of the rows are wanted
+    and known; ``row_id_column`` stores them.
     """
 
     schema: pa.Schema
     parts: list[Part]
     names: list[str]
+    plain: bool
     row_ids: bool
     row_id_column: str | None
 
@@ -144,7 +146,9 @@ class Shape:
             if counts[name] > 1:
                 raise CorruptLog(f"the data file has two columns {name!r}")
         schema = output_schema(options.target or file.state, options.columns)
-        return cls(schema, projection.parts, names, known, stored)
+        types = [parquet.schema_arrow.field(name).type for name in names]
+        plain = not any(pa.types.is_nested(t) or plain_type(t) != t for t in types)
+        return cls(schema, projection.parts, names, plain, known, stored)
 
 
 class Shapes:

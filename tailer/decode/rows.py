@@ -191,6 +191,7 @@ class _Decoder:
             )
         shape = shapes.of(parquet, file)
         self.schema, self.parts, self.names = shape.schema, shape.parts, shape.names
+        self.plain = shape.plain
         self.row_ids, self.row_id_column = shape.row_ids, shape.row_id_column
 
     def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
@@ -264,7 +265,7 @@ class _Decoder:
             if last is None:
                 self._count_read(group)
             last = first + batch.num_rows
-            usable = _usable(batch)
+            usable = batch if self.plain else _usable(batch)
             for kinds in passes:
                 found = self._select(usable, first, last, kinds)
                 if found is not None:

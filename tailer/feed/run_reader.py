@@ -43,7 +43,8 @@ class RunReader:
     def __init__(self, reading: Reading, *, joins: bool) -> None:
         self.reading = reading
         self.joins = joins
-        self._here = isinstance(reading.log.store, ReadsHere)
+        store = reading.log.store
+        self._here = store if isinstance(store, ReadsHere) else None
         self._shapes = Shapes(reading.decode)
 
     async def batches(
@@ -123,7 +124,7 @@ class RunReader:
             yield group
 
     async def _opened(self, entry: Entry, fetching: FetchAhead) -> Entry:
-        if not isinstance(entry, ChangeFile) or entry.kept is not None or self._here:
+        if not isinstance(entry, ChangeFile) or entry.kept is not None or self._here is not None:
             return entry
         with _file_named(entry):
             return await fetching.take(entry)
@@ -152,10 +153,9 @@ class RunReader:
             yield from kept_rows(file, skip)
             return
         if isinstance(entry, ChangeFile):
-            store, decode = self.reading.log.store, self.reading.decode
-            assert isinstance(store, ReadsHere)
+            assert self._here is not None
             with _file_named(file):
-                entry = fetch_here(store, file, decode.on_read)
+                entry = fetch_here(self._here, file, self.reading.decode.on_read)
         with entry.source:
             decoded = decode_file(
                 entry.source,

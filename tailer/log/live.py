@@ -37,6 +37,8 @@ _LOADED_AT_ONCE = 20_000
 #: Commits of more files than this are processed in a thread.
 _FILES_INLINE_MAX = 200
 _CACHE_KIB = 4096
+#: The commits whose results are remembered: more than a feed reads ahead.
+_REMEMBERED = 1024
 
 
 class LiveFiles:
@@ -50,7 +52,7 @@ class LiveFiles:
         self._told = told
         self._keys: _Keys | None = None
         self._at: tuple[int, str, str] | None = None  # version, its commit's tag, table id
-        self._moot: Moot = frozenset()
+        self._found: dict[tuple[int, str, str], Moot] = {}  # the last ones, of the same keys
 
     async def moot(
         self, log: TableLog, commit: Commit, source: ChangeSource, spill_folder: str | None = None
@@ -58,19 +60,20 @@ class LiveFiles:
         """Return the file actions of a commit that change nothing, each as its digest.
 
         Commits come in order. A commit out of order costs a read of the whole snapshot before it,
-        unless it is the last one repeated. If the changes of a commit in ``source`` do not come
-        from its files, nothing is read, and the files are only kept up to date. If the version
-        before can't be built any more, no action counts as moot.
+        unless it is one of the last ones, which a feed repeats after a failure. If the changes of a
+        commit in ``source`` do not come from its files, nothing is read, and the files are only
+        kept up to date. If the version before can't be built any more, no action counts as moot.
         """
         if self._told is not None:
             return self._told.get(commit.version, frozenset())
-        if isinstance(log.store, ChangeSourced):
-            return frozenset()  # the server's answers already are the changes
         reached = commit.version, commit.tag, commit.after.table_id
-        if self._at == reached:
-            return self._moot
+        found = self._found.get(reached)
+        if found is not None:
+            return found
         if self._keys is None or not self._leads_to(commit):
             self.forget()
+            if isinstance(log.store, ChangeSourced):
+                return frozenset()  # the server's answers already are the changes
             wanted = counts_files(commit, source)
             if not wanted or not await self._load(log, commit.version - 1, spill_folder):
                 return frozenset()
@@ -79,11 +82,14 @@ class LiveFiles:
         header = commit.header
         if len(header.added) + len(header.removed) > _FILES_INLINE_MAX * KEY_BYTES:
             run = anyio.to_thread.run_sync
-            self._moot = await run(keys.follow, header.added, header.removed)
+            moot = await run(keys.follow, header.added, header.removed)
         else:
-            self._moot = keys.follow(header.added, header.removed)
+            moot = keys.follow(header.added, header.removed)
         self._at = reached
-        return self._moot
+        if len(self._found) >= _REMEMBERED:
+            self._found.pop(next(iter(self._found)))
+        self._found[reached] = moot
+        return moot
 
     def _leads_to(self, commit: Commit) -> bool:
         """Return whether these are the files of the version before, in the same table."""
@@ -98,8 +104,8 @@ class LiveFiles:
         return None if self._at is None else self._at[0]
 
     def known(self, version: int) -> Moot:
-        """Return the result of :meth:`moot` for a version, if that was the last one."""
-        return self._moot if self._at is not None and self._at[0] == version else frozenset()
+        """Return the result of :meth:`moot` for a version, if it is one of the last ones."""
+        return next((m for at, m in self._found.items() if at[0] == version), frozenset())
 
     async def _load(self, log: TableLog, version: int, spill_folder: str | None) -> bool:
         """Load the files of a version; return False if it can't be built any more."""
@@ -125,7 +131,7 @@ class LiveFiles:
         """Drop all files: the next commit that needs them reads them again."""
         if self._keys is not None:
             self._keys.close()
-        self._keys, self._at, self._moot = None, None, frozenset()
+        self._keys, self._at, self._found = None, None, {}
 
 
 class _Keys:
