@@ -120,8 +120,7 @@ class VersionReader:
         at: Offset | None = None
         held: ChangeBatch | None = None
         wanted = (file for file in files if self.selector.wants(file))
-        store, columns = self.reading.log.store, self.decode.columns
-        fetching = FetchAhead(store, self.decode.on_read, whole_rows=columns is None)
+        fetching = FetchAhead(self.reading.log.store, self.decode.on_read)
         lost, place = self.reading.lost, self.reading.place(first)
         skip = place.skip
 

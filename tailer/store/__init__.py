@@ -36,6 +36,9 @@ __all__ = [
 
 LOG_DIR = "_delta_log"
 
+#: A data file up to this size is fetched from a server by the one request that opens it.
+WHOLE_BYTES = 2 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
@@ -117,13 +120,13 @@ def traits_of(store: Store) -> StoreTraits:
 
 @typing.runtime_checkable
 class ReadsAhead(typing.Protocol):
-    """A store with slow reads, which fetches the next file while the current one is processed."""
+    """A store with slow reads, from which the next files are opened before their turn.
+
+    A file whose ``size`` is given and at most ``WHOLE_BYTES`` is fetched whole when it is opened.
+    """
 
     def ahead(self) -> Budget:
         """Return the budget of bytes that may be fetched ahead for this table."""
-
-    async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:
-        """Open a file as :meth:`Store.open` does, with its first ``first`` bytes fetched."""
 
 
 @typing.runtime_checkable

@@ -22,9 +22,10 @@ import anyio
 import pyarrow as pa
 
 from tailer.errors import ConfigError, TableError, TransientError, first_error
-from tailer.store import FileStatus, StoreTraits
+from tailer.store import WHOLE_BYTES, FileStatus, StoreTraits
 from tailer.store.budget import Budget
-from tailer.store.ranged import Ahead, RangedReader
+from tailer.store.pieces import PIECE_BYTES_MAX
+from tailer.store.ranged import RangedFile, RangedReader
 from tailer.store.s3.client import Call, S3Client
 from tailer.store.s3.errors import Answer, Unfit, refusal
 from tailer.store.s3.listing import Page, parse_page
@@ -34,10 +35,9 @@ from tailer.store.traffic import Traffic
 __all__ = ["S3Store", "SharedClients", "status_of"]
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-#: Bytes of a data file's end to fetch when it is opened: the footer of all but very wide tables.
+#: Bytes of a large data file's end to fetch when it is opened: the footer of all but very wide
+#: tables.
 _TAIL_BYTES = 64 * 1024
-#: A larger range is fetched in parts of this size, several at a time.
-_PART_BYTES = 4 * 1024 * 1024
 #: Largest object that is accepted from a server that ignores the range.
 _WHOLE_BYTES_MAX = 32 * 1024 * 1024
 #: How often a folder without news is checked for gaps and another table, in seconds.
@@ -214,53 +214,28 @@ class S3Store:
         status = self._status(answer, location, "get", bucket, key)
         return _cut(answer, start, end), status
 
-    async def open(self, location: str, size: int | None) -> pa.NativeFile:  # noqa: ARG002 - the answer has it
-        """See :class:`tailer.store.Store`. The bytes are fetched as they are read."""
-        return await self._open(location, None)
-
-    async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:
-        """See :class:`tailer.store.ReadsAhead`: both ends of the file are requested at once."""
-        kept_max = self._options.read_ahead_bytes_max
-        upto = min(first, size - _TAIL_BYTES, _PART_BYTES, kept_max // 2)
-        if upto <= 0:
-            return await self._open(location, None)
-        begin = asyncio.create_task(self._get(location, 0, upto, None))
-        try:
-            return await self._open(location, begin)
-        finally:
-            if not begin.done():
-                begin.cancel()
-            await asyncio.wait([begin])
-            if not begin.cancelled():
-                begin.exception()  # retrieved only: the read of the file's end reports any error
-
-    async def _open(
-        self, location: str, begin: asyncio.Task[tuple[bytes | None, FileStatus]] | None
-    ) -> pa.NativeFile:
-        tail, status = await self._get(location, -_TAIL_BYTES, None, None)
+    async def open(self, location: str, size: int | None) -> pa.NativeFile:
+        """See :class:`tailer.store.Store`. A small file is fetched whole, by one request."""
+        end = size if size is not None and size <= WHOLE_BYTES else _TAIL_BYTES
+        tail, status = await self._get(location, -max(1, end), None, None)
         if tail is None:
             status = await self.stat(location)
             if status.size:
                 raise TransientError(f"{self.root}, {location}: no end of {status.size} bytes")
             tail = b""
+        if len(tail) == status.size:
+            return pa.BufferReader(tail)
         etag = status.tag.rpartition(" ")[0]
-        ahead = Ahead(self._ahead)
-        if begin is not None:
-            data, state = await begin
-            if data and state.tag == status.tag and len(data) <= status.size - len(tail):
-                ahead.first = data
 
         async def fetch(start: int, end: int) -> bytes:
             return await self._parts(location, start, end, etag)
 
         kept_max = self._options.read_ahead_bytes_max
-        loop = asyncio.get_running_loop()
-        reader = RangedReader(fetch, loop, status.size, tail, kept_max, ahead)
-        return pa.PythonFile(reader, mode="r")
+        return RangedFile(RangedReader(fetch, status.size, tail, kept_max, self._ahead), mode="r")
 
     async def _parts(self, location: str, start: int, end: int, etag: str) -> bytes:
         """Fetch a range of an open file, in parts side by side."""
-        bounds = [*range(start, end, _PART_BYTES), end]
+        bounds = [*range(start, end, PIECE_BYTES_MAX), end]
 
         async def part(first: int, last: int) -> bytes:
             data, _ = await self._get(location, first, last, etag)
