@@ -72,12 +72,14 @@ def _cut(run: Range, size: int) -> list[Range]:
 
 
 def _side_by_side(columns: Sequence[Range], bytes_max: int) -> list[Range]:
-    """Return the pieces of columns that do not all fit: each has its share of the memory."""
-    least = min(_PIECE_BYTES_MIN, bytes_max // len(columns))
-    total = sum(end - start for start, end in columns)
+    """Return the pieces of columns that do not all fit: one of each column does."""
+    least = min(_PIECE_BYTES_MIN, bytes_max // (2 * len(columns)))
+    lanes = _joined(columns, least)
+    total = sum(end - start for start, end in lanes)
+    rest = bytes_max - least * len(lanes)
     found: list[tuple[float, Range]] = []
-    for start, end in _joined(columns, least):
-        share = max(least, (end - start) * bytes_max // total) // _STEP_BYTES * _STEP_BYTES
+    for start, end in lanes:
+        share = (least + (end - start) * rest // total) // _STEP_BYTES * _STEP_BYTES
         parts = _cut((start, end), max(_STEP_BYTES, min(PIECE_BYTES_MAX, share)))
         found += [((part[0] - start) / (end - start), part) for part in parts]
     return [piece for _, piece in sorted(found)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -117,6 +118,29 @@ async def test_what_is_on_its_way_for_a_row_group_that_was_left_is_dropped() -> 
     assert budget.taken == 0
     await in_thread(check, reader, 0, MIB)
     reader.close()
+
+
+async def test_columns_of_any_sizes_are_fetched_once() -> None:
+    """The row group takes three times the memory, and a sample of it is read first."""
+    server = Server()
+    sizes = [2, 1, 3, 10, 1, 4, 3]
+    ends = [sum(sizes[:i]) * MIB for i in range(8)]
+    columns = list(pairwise(ends))
+    reader = server.reader(16 * MIB, Budget(64 * MIB))
+
+    def read() -> None:
+        reader.will_read([columns])
+        for start, _ in columns:
+            check(reader, start, start + 256 * KIB)
+        for step in range(100):
+            for start, end in columns:
+                edges = (start + (end - start) * at // 100 for at in (step, step + 1))
+                check(reader, *edges)
+        reader.close()
+
+    await in_thread(read)
+    assert min(server.asked)[0] == 0
+    assert all(end == start for (_, end), (start, _) in pairwise(sorted(server.asked)))
 
 
 @pytest.mark.parametrize("seed", range(8))
