@@ -10,7 +10,7 @@ import typing
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ __all__ = [
     "ChangeSourced",
     "Elsewhere",
     "FileStatus",
+    "Found",
     "ReadsAhead",
     "Store",
     "StoreTraits",
@@ -52,6 +53,10 @@ class FileStatus:
     size: int
     mtime_ms: int
     tag: str
+
+
+#: Bytes of a file, and its status.
+Found: TypeAlias = tuple[bytes, FileStatus]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,26 @@ import asyncio
 import contextlib
 import datetime as dt
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
 import pyarrow as pa
 
 from tailer.errors import ConfigError, TableError, TransientError, first_error
-from tailer.store import WHOLE_BYTES, FileStatus, StoreTraits
+from tailer.store import WHOLE_BYTES, FileStatus, Found, StoreTraits
 from tailer.store.budget import Budget
 from tailer.store.pieces import PIECE_BYTES_MAX
 from tailer.store.ranged import RangedFile, RangedReader
@@ -33,6 +41,8 @@ from tailer.store.s3.options import S3Options, parse_s3_address
 from tailer.store.traffic import Traffic
 
 __all__ = ["S3Store", "SharedClients", "status_of"]
+
+T = TypeVar("T")
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 #: Bytes of a large data file's end to fetch when it is opened: the footer of all but very wide
@@ -190,6 +200,17 @@ class S3Store:
             return b"", await self.stat(location)
         return data, status
 
+    async def read_many(self, reads: Sequence[tuple[str, int]]) -> Sequence[Found | None]:
+        """See :func:`tailer.store.brought.bring`: ``table_concurrency`` at once."""
+
+        async def found(location: str, length: int) -> Found | None:
+            try:
+                return await self.read(location, 0, length)
+            except FileNotFoundError:
+                return None
+
+        return await _side_by_side(found(*read) for read in reads)
+
     async def _get(
         self, location: str, start: int, end: int | None, etag: str | None
     ) -> tuple[bytes | None, FileStatus]:
@@ -245,12 +266,7 @@ class S3Store:
 
         if len(bounds) == 2:
             return await part(start, end)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                parts = [tasks.create_task(part(*ends)) for ends in pairwise(bounds)]
-        except BaseExceptionGroup as group:
-            raise first_error(group) from None
-        return b"".join(p.result() for p in parts)
+        return b"".join(await _side_by_side(part(*ends) for ends in pairwise(bounds)))
 
     @asynccontextmanager
     async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002 - S3 sends no notices
@@ -282,6 +298,16 @@ class S3Store:
         client, self._client = self._client, None
         if client is not None:
             await SharedClients.give_back(client)
+
+
+async def _side_by_side(requests: Iterable[Coroutine[None, None, T]]) -> list[T]:
+    """Return the results in their order. The first error ends all."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(request) for request in requests]
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from None
+    return [task.result() for task in tasks]
 
 
 class _Sleep:
