@@ -1,6 +1,6 @@
 """`tailer read` of tables on S3 whose every answer is 20 ms late, beside deltalake's load_cdf.
 
-    python -m tests.benchmarks.bench_remote [--rounds 5] [--quick]
+    python -m tests.benchmarks.bench_remote [--tables large small] [--rounds 5] [--quick]
 
 * `large`: one version with one file of 210 MB; one GET of the same bytes stands beside it;
 * `small`: 300 versions with one file of 100 rows each.
@@ -36,6 +36,7 @@ from tests.s3.objects import Objects
 
 T = TypeVar("T")
 
+TABLES = ("large", "small")
 DELAY_S = 0.02
 LARGE_ROWS, LARGE_ROWS_QUICK = 4_070_000, 50_000
 VERSIONS, VERSIONS_QUICK = 300, 10
@@ -208,13 +209,14 @@ def tables(*, quick: bool) -> Iterator[tuple[list[Work], Bucket, Late, Path]]:
 def main() -> None:
     """Run all."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     os.environ.update(ACCOUNT)
     met = []
     with tables(quick=arguments.quick) as (works, bucket, late, folder):
-        for work in works:
+        for work in (work for work in works if work.name in arguments.tables):
             rounds = 0 if arguments.quick else arguments.rounds
             results = bench(work, bucket, late, folder / "output.arrow", rounds)
             show(work, results)
