@@ -14,7 +14,7 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/_rowbytes.c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest test-highest lint format docs golden bench torture wheel clean
+.PHONY: help demo test test-lowest test-highest lint format docs golden bench bench-quick torture wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,9 @@ golden: $(DEV) ## write tests/golden anew with Spark (needs Java 17)
 
 bench: $(DEV) ## measure against peers and bounds (ARGS="start read" for some of them)
 	$(RUN) tests.benchmarks $(ARGS)
+
+bench-quick: $(DEV) ## run the benchmarks that can on tiny data, without bounds
+	$(RUN) tests.benchmarks --quick $(ARGS)
 
 torture: $(DEV) ## the long runs: TAILER_TORTURE_ROUNDS (1000) kills, histories and the like
 	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m "slow or random" $(ARGS)

@@ -24,6 +24,7 @@ from tailer.changes import (
     ChangeType,
     Rows,
 )
+from tailer.decode.ahead import announce
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.options import DecodeOptions
@@ -85,7 +86,7 @@ def decode_file(
     try:
         with _open(source, file, options) as parquet:
             how = selection, options, shapes or Shapes(options)
-            decoder = _Decoder(parquet, source.size(), file, *how)
+            decoder = _Decoder(parquet, source, file, *how)
             yield from decoder.batches(skip, part)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
@@ -173,14 +174,15 @@ class _Decoder:
     def __init__(
         self,
         parquet: pq.ParquetFile,
-        size: int,
+        source: pa.NativeFile,
         file: ChangeFile,
         selection: RowSelection,
         options: DecodeOptions,
         shapes: Shapes,
     ) -> None:
         self.parquet = parquet
-        self.size = size
+        self.source = source
+        self.size = int(source.size())
         self.file = file
         self.selection = selection
         self.options = options
@@ -224,24 +226,33 @@ class _Decoder:
             return (file.kinds,)
         if part is None and self.selection.count(0, total) <= skip.remaining:
             return (None,)  # none of it is read
+        announce(self.source, [CHANGE_TYPE], range(self.parquet.metadata.num_row_groups))
         return (None,) if is_ordered(self.parquet) else (LEAVING_KINDS, COMING_KINDS)
 
     def _pass(
         self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """Yield the rows of each kind, batch by batch."""
-        first, total = 0, int(self.parquet.metadata.num_rows)
+        groups = self._groups(skip, part, passes)
+        announce(self.source, self.names, list(groups))
+        for group, first in groups.items():
+            yield from self._row_group(group, first, passes)
+
+    def _groups(
+        self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
+    ) -> dict[int, int]:
+        """Return the row groups to read, with their first rows; those before them are skipped."""
+        first, total, found = 0, int(self.parquet.metadata.num_rows), dict[int, int]()
         for group in range(self.parquet.metadata.num_row_groups):
-            rows = self.parquet.metadata.row_group(group).num_rows
-            if part is not None and not part.holds(first, rows, max(1, total), self.size):
-                first += rows
-                continue
-            wanted = self.selection.count(first, first + rows)
-            if passes == (None,) and wanted <= skip.remaining:
-                skip.remaining -= wanted
-            else:
-                yield from self._row_group(group, first, passes)
+            rows = int(self.parquet.metadata.row_group(group).num_rows)
+            if part is None or part.holds(first, rows, max(1, total), self.size):
+                wanted = self.selection.count(first, first + rows)
+                if passes != (None,) or wanted > (0 if found else skip.remaining):
+                    found[group] = first
+                elif not found:
+                    skip.remaining -= wanted
             first += rows
+        return found
 
     def _row_group(
         self, group: int, first: int, passes: tuple[_Kinds, ...]

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailer.changes import ChangeFile
+from tailer.decode.ahead import announce
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.vectors import RowSelection
 from tailer.delta.features import row_tracking_enabled
@@ -102,6 +103,7 @@ def _tracked(
         present = [
             n for n in (of_ids, of_versions) if n is not None and n in parquet.schema_arrow.names
         ]
+        announce(source, present, range(parquet.metadata.num_row_groups))
         for first, columns, count in _column_batches(parquet, present):
             positions = pa.arange(first, first + count)
             versions = pa.repeat(pa.scalar(file.default_row_commit_version, pa.int64()), count)

@@ -1,17 +1,20 @@
-"""A Parquet footer reduced to the columns that are wanted.
+"""Parquet footers: reduced to the columns that are wanted, and the places of these columns.
 
 Checkpoints have columns that are not read here (statistics, tags) and whose types pyarrow may
 refuse: groups without a field, annotations that it does not know. It then refuses the whole file,
 before any column is chosen. The footer is therefore read here as a struct in Thrift's compact
 protocol, and written again without those columns; the data pages stay in place.
+
+pyarrow knows where a column lies, but crashes when asked for it in a damaged footer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
-__all__ = ["pruned_footer"]
+__all__ = ["column_ranges", "pruned_footer"]
 
 #: A struct's fields: [id, wire type, value]; a list's value is (wire type of its items, items).
 _Fields: TypeAlias = list[list[Any]]
@@ -22,10 +25,12 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT =
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12
 )  # fmt: skip
 
-# Field numbers of parquet.thrift: FileMetaData, SchemaElement, RowGroup.
+# Field numbers of parquet.thrift: FileMetaData, SchemaElement, RowGroup, ColumnChunk, its metadata.
 _SCHEMA, _ROW_GROUPS, _KEY_VALUES, _COLUMN_ORDERS = 2, 4, 5, 7
 _TYPE, _NAME, _NUM_CHILDREN = 1, 4, 5
 _COLUMNS = 1
+_CHUNK_METADATA = 3
+_PATH, _COMPRESSED_SIZE, _DATA_AT, _DICTIONARY_AT = 3, 7, 9, 11
 
 
 def pruned_footer(footer: bytes, columns: Sequence[str]) -> bytes:
@@ -49,6 +54,39 @@ def pruned_footer(footer: bytes, columns: Sequence[str]) -> bytes:
     out = bytearray(_MAGIC)
     _write(out, _STRUCT, [f for f in fields if f[0] not in (_KEY_VALUES, _COLUMN_ORDERS)])
     return bytes(out) + (len(out) - len(_MAGIC)).to_bytes(4, "little") + _MAGIC
+
+
+def column_ranges(footer: bytes, columns: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """Return the bytes [start, end) of these columns' chunks, for each row group.
+
+    ``footer`` and ``columns`` are as in :func:`pruned_footer`; the chunks of a row group are in the
+    order of the file. Raises ValueError if the footer is invalid, or chunks overlap.
+    """
+    wanted = tuple(f"{column}." for column in columns)
+    groups = []
+    try:
+        for group in _value(_read_struct(footer, 0, 0)[0], _ROW_GROUPS)[1]:
+            chunks = [_value(chunk, _CHUNK_METADATA) for chunk in _value(group, _COLUMNS)[1]]
+            groups.append(sorted(_extent(c) for c in chunks if _path(c).startswith(wanted)))
+    except (AttributeError, IndexError, OverflowError, TypeError) as e:
+        raise ValueError(f"the footer can't be read ({e})") from None
+    for group in groups:
+        if any(left > right for left, right in pairwise([0, *chain(*group)])):
+            raise ValueError("the footer has chunks that overlap")
+    return groups
+
+
+def _path(chunk: _Fields) -> str:
+    names = _value(chunk, _PATH)[1]
+    return "".join(f"{name.decode(errors='replace')}." for name in names)
+
+
+def _extent(chunk: _Fields) -> tuple[int, int]:
+    start = _signed(_value(chunk, _DATA_AT))
+    dictionary = _signed(_value(chunk, _DICTIONARY_AT, 0))
+    if 0 < dictionary < start:
+        start = dictionary
+    return start, start + _signed(_value(chunk, _COMPRESSED_SIZE))
 
 
 def _value(fields: _Fields, number: int, default: Any = None) -> Any:

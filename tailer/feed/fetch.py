@@ -25,7 +25,7 @@ from tailer.decode.vectors import (
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location
 from tailer.errors import FileGone, TableError
-from tailer.store import Elsewhere, ReadsAhead, ReadsHere, Store
+from tailer.store import WHOLE_BYTES, Elsewhere, ReadsAhead, ReadsHere, Store
 
 __all__ = ["FetchAhead", "Fetched", "fetch", "fetch_here"]
 
@@ -33,9 +33,7 @@ T = TypeVar("T")
 
 #: The most files of one version that are fetched at the same time.
 _FILES_MAX = 8
-#: Bytes at each file's beginning, which the store would fetch first anyway.
-_FIRST_BYTES = 1024 * 1024
-#: Bytes at each file's end, where its footer is.
+#: Bytes at a large file's end, where its footer is.
 _END_BYTES = 64 * 1024
 
 
@@ -64,14 +62,12 @@ class FetchAhead:
     turn (:meth:`take`), which returns its part of the budget. A file that was not started is
     fetched when it is taken. An error is raised when its file is taken.
 
-    The budget is the store's; without a budget, no file is started. ``whole_rows``: of large files,
-    the beginning is fetched too.
+    The budget is the store's; without a budget, no file is started.
     """
 
-    def __init__(self, store: Store, on_read: OnRead | None, *, whole_rows: bool) -> None:
+    def __init__(self, store: Store, on_read: OnRead | None) -> None:
         self._store = store
         self._on_read = on_read
-        self._whole_rows = whole_rows
         self._budget = store.ahead() if isinstance(store, ReadsAhead) else None
         self._started: dict[int, _Started] = {}  # by the file's id
 
@@ -112,13 +108,12 @@ class FetchAhead:
         return started and len(self._started) <= _FILES_MAX
 
     def _start(self, file: ChangeFile) -> None:
-        first = min(file.size or 0, _FIRST_BYTES)
-        if not self._whole_rows and first == _FIRST_BYTES:
-            first = 0  # the position of the wanted columns in the file is not known yet
+        whole = file.size is not None and file.size <= WHOLE_BYTES
         vectors = [dv for dv in (file.only, file.without) if dv is not None]
-        size = _END_BYTES + first + sum(dv.size_in_bytes for dv in vectors)
+        size = (file.size or 0) if whole else _END_BYTES
+        size += sum(dv.size_in_bytes for dv in vectors)
         if self._budget is not None and self._budget.take(size):
-            task = asyncio.create_task(fetch(self._store, file, self._on_read, first))
+            task = asyncio.create_task(fetch(self._store, file, self._on_read))
             self._started[id(file)] = _Started(file, size, task)
 
     async def take(self, file: ChangeFile) -> Fetched:
@@ -147,15 +142,12 @@ class FetchAhead:
                     (await started.task).source.close()
 
 
-async def fetch(
-    store: Store, file: ChangeFile, on_read: OnRead | None = None, first_bytes: int = 0
-) -> Fetched:
+async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
     """Open a work order's data file and read its deletion vectors.
 
     ``on_read`` is called with the size of the deletion vectors in bytes; decoding reports the data
-    file's. A store that reads ahead fetches ``first_bytes`` bytes of the data file with it. Raises
-    :class:`FileGone` for a missing file, :class:`CorruptLog` for a deletion vector that fails its
-    checks; both name version and file.
+    file's. Raises :class:`FileGone` for a missing file, :class:`CorruptLog` for a deletion vector
+    that fails its checks; both name version and file.
     """
     if isinstance(store, Elsewhere):
         vectors = [dv_location(dv) for dv in (file.only, file.without) if dv is not None]
@@ -171,11 +163,7 @@ async def fetch(
             await _row_bitmap(store, file, file.without, on_read),
         )
     try:
-        if first_bytes and file.size and isinstance(store, ReadsAhead):
-            source = await store.open_ahead(file.location, file.size, first_bytes)
-        else:
-            source = await store.open(file.location, file.size)
-        return Fetched(file, source, selection)
+        return Fetched(file, await store.open(file.location, file.size), selection)
     except FileNotFoundError:
         kind = "cdc" if file.change_type is None else "data"
         raise _gone(store, file, file.path, kind) from None

@@ -57,9 +57,7 @@ class RunReader:
         reading = self.reading
         place = reading.place(first)
         assembly = _Assembly(reading, place, first, joins=self.joins)
-        fetching = FetchAhead(
-            reading.log.store, reading.decode.on_read, whole_rows=reading.decode.columns is None
-        )
+        fetching = FetchAhead(reading.log.store, reading.decode.on_read)
 
         def may_start(file: ChangeFile) -> bool:
             return not place.skip.remaining and file.kept is None

@@ -10,7 +10,7 @@ import typing
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ __all__ = [
     "ChangeSourced",
     "Elsewhere",
     "FileStatus",
+    "Found",
     "ReadsAhead",
     "ReadsHere",
     "Store",
@@ -36,6 +37,9 @@ __all__ = [
 ]
 
 LOG_DIR = "_delta_log"
+
+#: A data file up to this size is fetched from a server by the one request that opens it.
+WHOLE_BYTES = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,10 @@ class FileStatus:
     size: int
     mtime_ms: int
     tag: str
+
+
+#: Bytes of a file, and its status.
+Found: TypeAlias = tuple[bytes, FileStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +126,13 @@ def traits_of(store: Store) -> StoreTraits:
 
 @typing.runtime_checkable
 class ReadsAhead(typing.Protocol):
-    """A store with slow reads, which fetches the next file while the current one is processed."""
+    """A store with slow reads, from which the next files are opened before their turn.
+
+    A file whose ``size`` is given and at most ``WHOLE_BYTES`` is fetched whole when it is opened.
+    """
 
     def ahead(self) -> Budget:
         """Return the budget of bytes that may be fetched ahead for this table."""
-
-    async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:
-        """Open a file as :meth:`Store.open` does, with its first ``first`` bytes fetched."""
 
 
 @typing.runtime_checkable

@@ -7,7 +7,6 @@ another one is requested once; if that is rejected too, it is an error.
 
 from __future__ import annotations
 
-import asyncio
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from tailer.sharing.http import (
     retry_after_s,
 )
 from tailer.sharing.profile import check_url, leads_here
-from tailer.store.ranged import RangedReader
+from tailer.store.budget import Budget
+from tailer.store.ranged import RangedFile, RangedReader
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -37,7 +37,7 @@ __all__ = ["HttpsFiles", "Link", "Links"]
 WHOLE_BYTES_MAX = 4 * 1024 * 1024
 #: Of a larger file, opening it reads this much of the end, where Parquet keeps the footer.
 _TAIL_BYTES = 1024 * 1024
-#: Most bytes kept in memory for one open file.
+#: Most bytes in memory of one open file; and once more, of one table, of what is fetched ahead.
 _READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
 #: Most bytes of a read without a length.
 _AT_ONCE_BYTES_MAX = 1024 * 1024 * 1024
@@ -111,6 +111,7 @@ class HttpsFiles:
         self._root = root
         self._allow_http = allow_http
         self._whereabouts = whereabouts
+        self._ahead = Budget(_READ_AHEAD_BYTES_MAX)
 
     async def read(self, location: str, offset: int, length: int | None) -> tuple[bytes, int, str]:
         """Return (bytes, size of the whole file, its tag); a short read only at the file's end."""
@@ -136,9 +137,8 @@ class HttpsFiles:
             return found.data
 
         tail = first.data if start else b""
-        loop = asyncio.get_running_loop()
-        reader = RangedReader(fetch, loop, first.total, tail, _READ_AHEAD_BYTES_MAX)
-        return pa.PythonFile(reader, mode="r")
+        reader = RangedReader(fetch, first.total, tail, _READ_AHEAD_BYTES_MAX, self._ahead)
+        return RangedFile(reader, mode="r")
 
     async def _range(
         self, location: str, offset: int, length: int | None, size: int | None, etag: str | None

@@ -1,10 +1,9 @@
 """A file on a server, readable by pyarrow from worker threads.
 
-Opening the file fetches its end, where Parquet keeps the footer. After that, each read fetches more
-than was requested, so that one request covers neighbouring column chunks. A read that continues
-where an earlier fetch ended fetches twice as much, and the bytes behind it are fetched while it is
-decoded. The bytes kept are bounded; when windows are dropped before they were read, as with very
-many columns, they become smaller.
+Opening the file fetches its end, where Parquet keeps the footer. A decoder then says which ranges
+it will read (:meth:`RangedFile.will_read`). They are fetched in pieces of a few MiB, in the order
+in which they are needed, several at once and ahead of the reads. What is kept and what is on its
+way are each bounded by half of ``bytes_max``.
 
 Every range carries the ETag that the file had when it was opened. A file that changed meanwhile is
 an error, never a mix.
@@ -15,78 +14,65 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tailer.store.budget import Budget
+import pyarrow as pa
 
-__all__ = ["Ahead", "Fetch", "RangedReader"]
+from tailer.store.budget import Budget
+from tailer.store.pieces import PIECE_BYTES_MAX, Piece, Range, pieces
+
+__all__ = ["Fetch", "RangedFile", "RangedReader"]
 
 #: Fetches the bytes of [start, end); runs on the event loop.
 Fetch = Callable[[int, int], Coroutine[Any, Any, bytes]]
 
-_WINDOW_MIN_BYTES = 256 * 1024
-_WINDOW_FIRST_BYTES = 1024 * 1024
-_WINDOW_MAX_BYTES = 8 * 1024 * 1024
+#: Most pieces of one file that are on their way at once.
+_COMING_MAX = 8
+#: Bytes that are fetched for a read that nobody has announced; twice as many if it goes on there.
+_WINDOW_BYTES = 1024 * 1024
 
 
 @dataclass(slots=True)
-class _Window:
-    """Bytes of the file from ``start`` on; ``read`` is the end of the part that was read."""
+class _Kept:
+    """A piece that was fetched. ``read`` is the end of the part that was read."""
 
-    start: int
+    piece: Piece
     data: bytes
     read: int
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.data)
-
-
-@dataclass(slots=True)
-class Ahead:
-    """What is fetched before it is requested.
-
-    ``first`` are bytes of the file's beginning that are already fetched. ``budget`` limits the
-    bytes fetched ahead; None: none.
-    """
-
-    budget: Budget | None = None
-    first: bytes = b""
 
 
 class RangedReader(io.RawIOBase):
     """A file of ``size`` bytes for one thread at a time, any but the event loop's.
 
     ``tail`` are its last bytes, which are kept; ``bytes_max`` bounds the other bytes, kept or being
-    fetched.
+    fetched. ``budget`` limits the bytes fetched ahead; None: nothing is.
     """
 
     def __init__(
         self,
         fetch: Fetch,
-        loop: asyncio.AbstractEventLoop,
         size: int,
         tail: bytes,
         bytes_max: int,
-        ahead: Ahead | None = None,
+        budget: Budget | None = None,
     ) -> None:
         super().__init__()
         self._fetch = fetch
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._size = size
-        self._tail = _Window(size - len(tail), tail, size)
-        self._windows: list[_Window] = []  # the most recently used at the end
-        ahead = ahead or Ahead()
-        if ahead.first:
-            self._windows.append(_Window(0, ahead.first, 0))
-        self._budget = ahead.budget
-        self._coming: dict[int, tuple[int, Future[bytes]]] = {}  # by start: the end, and the bytes
-        self._bytes_max = bytes_max
-        self._window_max = min(_WINDOW_MAX_BYTES, bytes_max)
+        tail_piece = Piece(size - len(tail), size)
+        self._tail = _Kept(tail_piece, tail, size)
+        self._kept: list[_Kept] = []  # the most recently used at the end
+        self._budget = budget
+        self._planned: deque[Piece] = deque()
+        self._coming: dict[Piece, Future[bytes]] = {}  # in the order in which they are needed
+        self._bytes_max = bytes_max // 2
+        self._group = 0
         self._at = 0
 
     def readable(self) -> bool:
@@ -119,89 +105,127 @@ class RangedReader(io.RawIOBase):
         """Return the bytes from here to the end."""
         return self.read(-1)
 
+    def will_read(self, groups: Sequence[Sequence[Range]]) -> None:
+        """Fetch the ranges of these row groups from now on, ahead of the reads."""
+        self._stop_ahead()
+        end = self._tail.piece.start
+        clipped = [[(min(start, end), min(upto, end)) for start, upto in group] for group in groups]
+        self._planned = deque(pieces(clipped, self._bytes_max))
+        for kept in self._kept:
+            kept.piece = replace(kept.piece, group=0)
+        self._group = 0
+        self._fetch_ahead()
+
     def close(self) -> None:
         """Drop all kept bytes and cancel the fetches."""
-        self._windows.clear()
-        for start in list(self._coming):
-            self._forget(start).cancel()
+        self._kept.clear()
+        self._stop_ahead()
         super().close()
 
     def _range(self, start: int, end: int) -> bytes:
         parts, at = [], start
         while at < end:
-            window = self._known(at) or self._get(at, end)
-            upto = min(end, window.end)
-            window.read = max(window.read, upto)
-            parts.append(window.data[at - window.start : upto - window.start])
+            kept = self._found(at) or self._get(at, end)
+            upto = min(end, kept.piece.end)
+            kept.read = max(kept.read, upto)
+            first = kept.piece.start
+            parts.append(kept.data[at - first : upto - first])
             at = upto
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _known(self, at: int) -> _Window | None:
-        if at >= self._tail.start:
+    def _found(self, at: int) -> _Kept | None:
+        if at >= self._tail.piece.start:
             return self._tail
-        for window in reversed(self._windows):
-            if window.start <= at < window.end:
-                if window is not self._windows[-1]:
-                    self._windows.remove(window)
-                    self._windows.append(window)
-                return window
+        for kept in reversed(self._kept):
+            if kept.piece.start <= at < kept.piece.end:
+                if kept is not self._kept[-1]:
+                    self._kept.remove(kept)
+                    self._kept.append(kept)
+                return kept
         return None
 
-    def _get(self, at: int, end: int) -> _Window:
-        """Fetch the wanted bytes from ``at`` on, and some of those behind them."""
-        before = next((w for w in self._windows if w.end == at), None)
-        coming = next((s for s, (upto, _) in self._coming.items() if s <= at < upto), None)
-        if coming is not None:
-            window = _Window(coming, self._forget(coming).result(), coming)
+    def _get(self, at: int, end: int) -> _Kept:
+        """Wait for the piece that has the byte ``at``, while those behind it are fetched."""
+        if threading.get_ident() == self._loop_thread:
+            raise RuntimeError("a remote file is read in worker threads, not in the event loop")
+        piece = _holding(self._coming, at)
+        if piece is None:
+            piece = _holding(self._planned, at)
+            if piece is None:
+                piece = self._window(at, end)
+            else:
+                self._planned.remove(piece)
+            future = self._start(piece)
         else:
-            ahead = _WINDOW_FIRST_BYTES if before is None else 2 * len(before.data)
-            upto = min(max(end, at + min(ahead, self._window_max)), self._following(at))
-            self._make_room(upto - at)
-            window = _Window(at, self._blocking(self._fetch(at, upto)), at)
-        self._windows.append(window)
-        if before is not None:
-            self._start_ahead(window)
-        return window
+            future = self._taken(piece)
+        self._pass_to(piece.group)
+        self._make_room(piece.size)
+        self._fetch_ahead()
+        kept = _Kept(piece, future.result(), piece.start)
+        self._kept.append(kept)
+        return kept
 
-    def _following(self, at: int) -> int:
-        """Return the first offset behind ``at`` that is already kept or being fetched."""
-        starts = (*self._coming, *(w.start for w in (*self._windows, self._tail)))
-        return min((start for start in starts if start > at), default=self._size)
+    def _window(self, at: int, end: int) -> Piece:
+        """Return what to fetch for a read that was not announced, or that is repeated."""
+        before = next((k.piece.size for k in self._kept if k.piece.end == at), 0)
+        upto = max(end, at + min(max(2 * before, _WINDOW_BYTES), PIECE_BYTES_MAX, self._bytes_max))
+        known = (*self._coming, *self._planned, *(k.piece for k in self._kept), self._tail.piece)
+        return Piece(at, min([upto, *(p.start for p in known if p.start > at)]), self._group)
 
-    def _start_ahead(self, window: _Window) -> None:
-        """Fetch the bytes behind a window that followed another: the reader is sequential."""
-        start = window.end
-        size = min(2 * len(window.data), self._window_max, self._following(start - 1) - start)
-        room = self._bytes_max - self._kept()
-        if self._budget is None or size <= 0 or size > room or not self._budget.take(size):
-            return
-        work = self._fetch(start, start + size)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        self._coming[start] = start + size, future
+    def _start(self, piece: Piece) -> Future[bytes]:
+        return asyncio.run_coroutine_threadsafe(self._fetch(piece.start, piece.end), self._loop)
 
-    def _forget(self, start: int) -> Future[bytes]:
-        """Take a fetch off the list of those in progress, and free its budget."""
-        upto, future = self._coming.pop(start)
+    def _fetch_ahead(self) -> None:
+        """Start the next pieces, as far as there is room for them."""
+        while self._planned and self._budget is not None and len(self._coming) < _COMING_MAX:
+            piece = self._planned[0]
+            if not any(k.piece.start <= piece.start < k.piece.end for k in self._kept):
+                coming = sum(p.size for p in self._coming)
+                if coming + piece.size > self._bytes_max or not self._budget.take(piece.size):
+                    return
+                self._coming[piece] = self._start(piece)
+            self._planned.popleft()
+
+    def _taken(self, piece: Piece) -> Future[bytes]:
+        """Take a piece off those on their way, and free its budget."""
         if self._budget is not None:
-            self._budget.give(upto - start)
-        return future
+            self._budget.give(piece.size)
+        return self._coming.pop(piece)
 
-    def _kept(self) -> int:
-        """Return the number of bytes kept or being fetched."""
-        coming = sum(upto - start for start, (upto, _) in self._coming.items())
-        return coming + sum(len(window.data) for window in self._windows)
+    def _stop_ahead(self) -> None:
+        self._planned.clear()
+        for piece in list(self._coming):
+            self._taken(piece).cancel()
+
+    def _pass_to(self, group: int) -> None:
+        """Drop what is on its way for the row groups before this one."""
+        self._group = group
+        for piece in [p for p in self._coming if p.group < group]:
+            self._taken(piece).cancel()
+        while self._planned and self._planned[0].group < group:
+            self._planned.popleft()
 
     def _make_room(self, size: int) -> None:
-        kept = self._kept()
-        while self._windows and kept + size > self._bytes_max:
-            dropped = self._windows.pop(0)
-            kept -= len(dropped.data)
-            if dropped.read < dropped.end:
-                self._window_max = max(_WINDOW_MIN_BYTES, self._window_max // 2)
+        """Drop kept pieces: of former row groups first, then those that were read to their end."""
+        kept = sum(k.piece.size for k in self._kept)
+        while self._kept and kept + size > self._bytes_max:
+            dropped = min(
+                self._kept, key=lambda k: (k.piece.group >= self._group, k.read < k.piece.end)
+            )
+            self._kept.remove(dropped)
+            kept -= dropped.piece.size
 
-    def _blocking(self, work: Coroutine[Any, Any, bytes]) -> bytes:
-        """Run ``work`` on the event loop while this thread waits."""
-        if threading.get_ident() == self._loop_thread:
-            work.close()
-            raise RuntimeError("a remote file is read in worker threads, not in the event loop")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+def _holding(found: Iterable[Piece], at: int) -> Piece | None:
+    return next((piece for piece in found if piece.start <= at < piece.end), None)
+
+
+class RangedFile(pa.PythonFile):  # type: ignore[misc]  # it has no types
+    """A :class:`RangedReader` as a file of pyarrow's, which can be told what will be read."""
+
+    def __init__(self, reader: RangedReader, mode: str) -> None:  # noqa: ARG002 - pyarrow takes it
+        self._reader = reader
+
+    def will_read(self, groups: Sequence[Sequence[Range]]) -> None:
+        """See :meth:`RangedReader.will_read`."""
+        self._reader.will_read(groups)

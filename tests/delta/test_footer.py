@@ -13,7 +13,7 @@ import pytest
 from tailer.delta import footer
 from tailer.delta.actions import Protocol
 from tailer.delta.checkpoint import WITH_STATISTICS, add_batches, adds_of, checkpoint_actions
-from tailer.delta.footer import pruned_footer
+from tailer.delta.footer import column_ranges, pruned_footer
 from tailer.errors import CorruptLog
 from tests.support.feeds import refusal
 
@@ -164,3 +164,51 @@ def test_a_damaged_footer_is_a_value_error_or_cut_down() -> None:
 def test_what_is_no_footer_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError, match="footer"):
         pruned_footer(data, ["add"])
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.6"])
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_the_places_of_columns_are_those_that_pyarrow_finds(
+    version: str, *, use_dictionary: bool
+) -> None:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"a": [1, 2, 3], "s": [{"x": "u", "y": [1]}] * 3, "sx": [None, "v", "v"]})
+    pq.write_table(table, sink, row_group_size=2, version=version, use_dictionary=use_dictionary)
+    data = bytes(sink.getvalue())
+    metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
+
+    def found(group: int, prefix: str) -> list[tuple[int, int]]:
+        chunks = (metadata.row_group(group).column(i) for i in range(metadata.num_columns))
+        return [
+            (start, start + chunk.total_compressed_size)
+            for chunk in chunks
+            if f"{chunk.path_in_schema}.".startswith(prefix)
+            for start in [chunk.dictionary_page_offset or chunk.data_page_offset]
+        ]
+
+    groups = range(metadata.num_row_groups)
+    for columns, prefixes in (
+        (["a"], "a."),
+        (["s"], "s."),
+        (["sx"], "sx."),
+        (["a", "s", "sx"], ""),
+    ):
+        assert column_ranges(footer_of(data), columns) == [found(g, prefixes) for g in groups]
+
+
+@pytest.mark.parametrize("start", [-5, 20])
+def test_a_footer_with_chunks_that_overlap_or_lie_nowhere_is_refused(start: int) -> None:
+    data = checkpoint()
+    fields, _ = footer._read_struct(footer_of(data), 0, 0)
+    group = footer._value(fields, footer._ROW_GROUPS)[1][0]
+    for chunk in footer._value(group, footer._COLUMNS)[1]:
+        for field in footer._value(chunk, footer._CHUNK_METADATA):
+            if field[0] in (footer._DATA_AT, footer._DICTIONARY_AT):
+                field[2] = (start << 1) ^ (start >> 63)
+    with pytest.raises(ValueError, match="overlap"):
+        column_ranges(footer_of(with_footer(data, fields)), ["add"])
+
+
+def test_what_is_no_footer_has_no_columns() -> None:
+    with pytest.raises(ValueError, match="footer"):
+        column_ranges(footer_of(checkpoint())[:-200], ["add"])

@@ -256,8 +256,7 @@ def read_in_small_ranges(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Have files of more than two such ranges read as large ones are."""
     monkeypatch.setattr("tailer.store.https.WHOLE_BYTES_MAX", 2 * size)
     monkeypatch.setattr("tailer.store.https._TAIL_BYTES", size)
-    for name in ("_WINDOW_MIN_BYTES", "_WINDOW_FIRST_BYTES", "_WINDOW_MAX_BYTES"):
-        monkeypatch.setattr(f"tailer.store.ranged.{name}", size)
+    monkeypatch.setattr("tailer.store.ranged._WINDOW_BYTES", size)
 
 
 @pytest.mark.parametrize(

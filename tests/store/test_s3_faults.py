@@ -77,6 +77,12 @@ def uploaded(table: TableBuilder, s3_server: S3Server) -> Bucket:
     return bucket
 
 
+@pytest.fixture(autouse=True)
+def large_files_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest file is read in more than one range."""
+    monkeypatch.setattr("tailer.store.s3.store.WHOLE_BYTES", 64 * 1024)
+
+
 @pytest.fixture
 def front(uploaded: Bucket) -> Iterator[Front]:
     with run_front(uploaded) as front:

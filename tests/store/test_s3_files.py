@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tarfile
 from contextlib import aclosing
@@ -15,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.cli.main import main
+from tailer.decode.ahead import announce
 from tailer.errors import TransientError
-from tailer.store.ranged import RangedReader
 from tailer.store.s3.store import S3Store
 from tests.s3.fixture import Bucket, S3Server
 from tests.s3.objects import Objects
@@ -36,6 +35,8 @@ async def read_parquet(store: S3Store, columns: list[str] | None = None) -> pa.T
 
     def read(source: pa.NativeFile) -> pa.Table:
         with source, pq.ParquetFile(source, pre_buffer=False, buffer_size=256 * 1024) as parquet:
+            names = columns or parquet.schema_arrow.names
+            announce(source, names, range(parquet.metadata.num_row_groups))
             batches = list(parquet.iter_batches(8192, columns=columns))
             return pa.Table.from_batches(batches)
 
@@ -93,26 +94,6 @@ async def test_what_is_kept_of_a_file_is_bounded(bucket: Bucket) -> None:
     options = {**bucket.options, "read_ahead_bytes_max": 4 * MIB}
     async with aclosing(S3Store(bucket.address("orders"), options)) as store:
         assert (await read_parquet(store)).equals(table)
-
-
-async def test_windows_are_dropped_before_there_are_too_many() -> None:
-    data = bytes(range(256)) * (64 * 1024)
-
-    async def fetch(start: int, end: int) -> bytes:
-        return data[start:end]
-
-    reader = RangedReader(fetch, asyncio.get_running_loop(), len(data), data[-10:], 4 * MIB)
-
-    def read_all(step: int) -> None:
-        for at in range(0, len(data), step):
-            reader.seek(at)
-            assert reader.read(1000) == data[at : at + 1000]
-            assert sum(len(window.data) for window in reader._windows) <= 4 * MIB
-
-    await anyio.to_thread.run_sync(read_all, 3 * MIB)
-    await anyio.to_thread.run_sync(read_all, 100_000)
-    assert reader.seek(0, 2) == len(data)
-    assert reader.read(5) == b""
 
 
 async def test_a_file_that_is_replaced_while_it_is_open_is_an_error(bucket: Bucket) -> None:

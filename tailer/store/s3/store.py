@@ -11,20 +11,29 @@ import asyncio
 import contextlib
 import datetime as dt
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
 import pyarrow as pa
 
 from tailer.errors import ConfigError, TableError, TransientError, first_error
-from tailer.store import FileStatus, StoreTraits
+from tailer.store import WHOLE_BYTES, FileStatus, Found, StoreTraits
 from tailer.store.budget import Budget
-from tailer.store.ranged import Ahead, RangedReader
+from tailer.store.pieces import PIECE_BYTES_MAX
+from tailer.store.ranged import RangedFile, RangedReader
 from tailer.store.s3.client import Call, S3Client
 from tailer.store.s3.errors import Answer, Unfit, refusal
 from tailer.store.s3.listing import Page, parse_page
@@ -33,11 +42,12 @@ from tailer.store.traffic import Traffic
 
 __all__ = ["S3Store", "SharedClients", "status_of"]
 
+T = TypeVar("T")
+
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-#: Bytes of a data file's end to fetch when it is opened: the footer of all but very wide tables.
+#: Bytes of a large data file's end to fetch when it is opened: the footer of all but very wide
+#: tables.
 _TAIL_BYTES = 64 * 1024
-#: A larger range is fetched in parts of this size, several at a time.
-_PART_BYTES = 4 * 1024 * 1024
 #: Largest object that is accepted from a server that ignores the range.
 _WHOLE_BYTES_MAX = 32 * 1024 * 1024
 #: How often a folder without news is checked for gaps and another table, in seconds.
@@ -190,6 +200,17 @@ class S3Store:
             return b"", await self.stat(location)
         return data, status
 
+    async def read_many(self, reads: Sequence[tuple[str, int]]) -> Sequence[Found | None]:
+        """See :func:`tailer.store.brought.bring`: ``table_concurrency`` at once."""
+
+        async def found(location: str, length: int) -> Found | None:
+            try:
+                return await self.read(location, 0, length)
+            except FileNotFoundError:
+                return None
+
+        return await _side_by_side(found(*read) for read in reads)
+
     async def _get(
         self, location: str, start: int, end: int | None, etag: str | None
     ) -> tuple[bytes | None, FileStatus]:
@@ -214,53 +235,28 @@ class S3Store:
         status = self._status(answer, location, "get", bucket, key)
         return _cut(answer, start, end), status
 
-    async def open(self, location: str, size: int | None) -> pa.NativeFile:  # noqa: ARG002 - the answer has it
-        """See :class:`tailer.store.Store`. The bytes are fetched as they are read."""
-        return await self._open(location, None)
-
-    async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:
-        """See :class:`tailer.store.ReadsAhead`: both ends of the file are requested at once."""
-        kept_max = self._options.read_ahead_bytes_max
-        upto = min(first, size - _TAIL_BYTES, _PART_BYTES, kept_max // 2)
-        if upto <= 0:
-            return await self._open(location, None)
-        begin = asyncio.create_task(self._get(location, 0, upto, None))
-        try:
-            return await self._open(location, begin)
-        finally:
-            if not begin.done():
-                begin.cancel()
-            await asyncio.wait([begin])
-            if not begin.cancelled():
-                begin.exception()  # retrieved only: the read of the file's end reports any error
-
-    async def _open(
-        self, location: str, begin: asyncio.Task[tuple[bytes | None, FileStatus]] | None
-    ) -> pa.NativeFile:
-        tail, status = await self._get(location, -_TAIL_BYTES, None, None)
+    async def open(self, location: str, size: int | None) -> pa.NativeFile:
+        """See :class:`tailer.store.Store`. A small file is fetched whole, by one request."""
+        end = size if size is not None and size <= WHOLE_BYTES else _TAIL_BYTES
+        tail, status = await self._get(location, -max(1, end), None, None)
         if tail is None:
             status = await self.stat(location)
             if status.size:
                 raise TransientError(f"{self.root}, {location}: no end of {status.size} bytes")
             tail = b""
+        if len(tail) == status.size:
+            return pa.BufferReader(tail)
         etag = status.tag.rpartition(" ")[0]
-        ahead = Ahead(self._ahead)
-        if begin is not None:
-            data, state = await begin
-            if data and state.tag == status.tag and len(data) <= status.size - len(tail):
-                ahead.first = data
 
         async def fetch(start: int, end: int) -> bytes:
             return await self._parts(location, start, end, etag)
 
         kept_max = self._options.read_ahead_bytes_max
-        loop = asyncio.get_running_loop()
-        reader = RangedReader(fetch, loop, status.size, tail, kept_max, ahead)
-        return pa.PythonFile(reader, mode="r")
+        return RangedFile(RangedReader(fetch, status.size, tail, kept_max, self._ahead), mode="r")
 
     async def _parts(self, location: str, start: int, end: int, etag: str) -> bytes:
         """Fetch a range of an open file, in parts side by side."""
-        bounds = [*range(start, end, _PART_BYTES), end]
+        bounds = [*range(start, end, PIECE_BYTES_MAX), end]
 
         async def part(first: int, last: int) -> bytes:
             data, _ = await self._get(location, first, last, etag)
@@ -270,12 +266,7 @@ class S3Store:
 
         if len(bounds) == 2:
             return await part(start, end)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                parts = [tasks.create_task(part(*ends)) for ends in pairwise(bounds)]
-        except BaseExceptionGroup as group:
-            raise first_error(group) from None
-        return b"".join(p.result() for p in parts)
+        return b"".join(await _side_by_side(part(*ends) for ends in pairwise(bounds)))
 
     @asynccontextmanager
     async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002 - S3 sends no notices
@@ -307,6 +298,16 @@ class S3Store:
         client, self._client = self._client, None
         if client is not None:
             await SharedClients.give_back(client)
+
+
+async def _side_by_side(requests: Iterable[Coroutine[None, None, T]]) -> list[T]:
+    """Return the results in their order. The first error ends all."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(request) for request in requests]
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from None
+    return [task.result() for task in tasks]
 
 
 class _Sleep:

@@ -11,6 +11,7 @@ import anyio.to_thread
 import pytest
 
 from tailer.store import FileStatus, Store
+from tailer.store.brought import NotBrought, bring
 
 __all__ = ["Put", "StoreConformance"]
 
@@ -119,6 +120,25 @@ class StoreConformance:
         data, status = await store.read("data/digits", offset, length)
         assert data == expected
         assert status.size == 10, "the status is of the whole file, whatever part is read"
+
+    async def test_many_files_are_brought_at_once(self, store: Store, put: Put) -> None:
+        names = [f"data/{i}" for i in range(30)]
+        for i, name in enumerate(names):
+            await put(name, b"x" * i)
+        brought = await bring(store, [(name, 20) for name in (*names, "data/none")])
+        for name in names:
+            assert brought.stat_here(name) == await store.stat(name)
+            assert brought.read_here(name, 3, 5) == await store.read(name, 3, 5)
+            assert brought.read_here(name, 0, 20) == await store.read(name, 0, 20)
+        with brought.open_here("data/20") as file:
+            assert file.read() == b"x" * 20
+        with pytest.raises(FileNotFoundError):
+            brought.open_here("data/none")
+        for absent in ("data/21", "data/other"):
+            with pytest.raises(NotBrought):
+                brought.open_here(absent)
+        with pytest.raises(NotBrought):
+            brought.read_here("data/21", 0, 21)
 
     async def test_an_empty_file_is_a_file(self, store: Store, put: Put) -> None:
         await put("data/empty", b"")

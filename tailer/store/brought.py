@@ -1,0 +1,78 @@
+"""Small files read from a store at once, for code that reads them in the calling thread.
+
+A server answers many small requests side by side in the time of one. What is made of the files
+(commits, decoded rows) then takes one step in a worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from tailer.store import FileStatus, Found, Store
+
+__all__ = ["Brought", "NotBrought", "bring"]
+
+
+class NotBrought(LookupError):
+    """The bytes of a file are not here, or not all of them; read it from the store."""
+
+
+class Brought:
+    """Files of a store, by location; None: there is no such file.
+
+    Its methods are those of :class:`tailer.store.Store`, without waiting. They raise
+    FileNotFoundError for a file that does not exist, and :class:`NotBrought`.
+    """
+
+    def __init__(self, root: str, files: Mapping[str, Found | None]) -> None:
+        self.root = root
+        self._files = files
+
+    def stat_here(self, location: str) -> FileStatus:
+        """Return a file's status, as it was when the file was read."""
+        return self._found(location)[1]
+
+    def read_here(self, location: str, offset: int = 0, length: int | None = None) -> Found:
+        """Return a file's bytes, or a range of them, and its status."""
+        data, status = self._found(location)
+        end = status.size if length is None else min(status.size, offset + length)
+        if end > len(data):
+            raise NotBrought(location)
+        return data[offset:end], status
+
+    def open_here(self, location: str) -> pa.NativeFile:
+        """Open a file that was brought whole."""
+        return pa.BufferReader(self.read_here(location)[0])
+
+    def _found(self, location: str) -> Found:
+        try:
+            found = self._files[location]
+        except KeyError:
+            raise NotBrought(location) from None
+        if found is None:
+            raise FileNotFoundError(location)
+        return found
+
+
+async def bring(store: Store, reads: Sequence[tuple[str, int]]) -> Brought:
+    """Read the beginnings of files: each location with the most bytes to read of it.
+
+    A store may have a method ``read_many``, which takes ``reads`` and returns what
+    :meth:`Store.read` does for each, or None. The caller bounds the sum of the bytes. Raises the
+    errors of :meth:`Store.read`, except for files that do not exist.
+    """
+    at_once = getattr(store, "read_many", None)
+    if at_once is not None:
+        found = await at_once(reads)
+    else:
+        found = [await _read(store, *read) for read in reads]
+    return Brought(store.root, dict(zip((location for location, _ in reads), found, strict=True)))
+
+
+async def _read(store: Store, location: str, length: int) -> Found | None:
+    try:
+        return await store.read(location, 0, length)
+    except FileNotFoundError:
+        return None
