@@ -23,12 +23,15 @@ from tailer.delta.snapshot import TableState
 from tailer.log.commits_ahead import CommitsAhead, NotThen
 from tailer.log.same_table import SameTable
 from tailer.log.table import TableLog, versions_of
-from tailer.store import LOG_DIR, ReadsHere, Watch, rest_mark, traits_of
+from tailer.store import LOG_DIR, ReadsAhead, ReadsHere, Watch, rest_mark, traits_of
+from tailer.store.brought import bring
 
 __all__ = ["RUN_COMMITS_MAX", "FollowOptions", "follow", "follow_runs"]
 
 #: The most commits of a backlog that are read at once.
 RUN_COMMITS_MAX = 256
+#: A larger commit of a backlog on a server is read by itself.
+_BROUGHT_BYTES_MAX = 256 * 1024
 
 #: Feeds with long pauses poll together with those of the same quarter of a second.
 _TICK_S = 0.25
@@ -141,20 +144,48 @@ class _Follower:
                     self.newest = commit.version
                     self._tell(commit.version)
                 at = _Next(commit.version + 1, commit.after, commit.timestamp_ms, commit)
-                if not self._ahead:
+                if not self._ahead and commit.version >= self.newest:
                     self._ahead.start(commit)
                 yield commits
 
     async def _more(self, commit: Commit) -> list[Commit]:
         """Return the commits after this one that are there already, if they are read quickly."""
-        there = self.newest if self._last is None else self._last
-        count = min(RUN_COMMITS_MAX - 1, there - commit.version)
-        if count < 1 or not isinstance(self.log.store, ReadsHere):
+        if self._ahead:
             return []
-        found = await anyio.to_thread.run_sync(self.log.commits_here, commit, count)
+        store, budget, taken = self.log.store, None, 0
+        there = self.newest if self._last is None else min(self.newest, self._last)
+        count = min(RUN_COMMITS_MAX - 1, there - commit.version)
+        if isinstance(store, ReadsAhead):
+            budget = store.ahead()
+            while count > 0 and not budget.take(count * _BROUGHT_BYTES_MAX):
+                count //= 2
+            taken = max(0, count) * _BROUGHT_BYTES_MAX
+        try:
+            here = await self._here(commit, count)
+            if here is None:
+                return []
+            found = await anyio.to_thread.run_sync(self.log.commits_here, commit, count, here)
+        finally:
+            if budget is not None:
+                budget.give(taken)
         if not self.options.same_table:
             return found
         return list(takewhile(lambda one: one.after.table_id == commit.after.table_id, found))
+
+    async def _here(self, commit: Commit, count: int) -> ReadsHere | None:
+        """Return where the commits after this one are read; None if they have to be waited for."""
+        store = self.log.store
+        if count < 1:
+            return None
+        if isinstance(store, ReadsHere):
+            return store
+        if not isinstance(store, ReadsAhead):
+            return None
+        versions = range(commit.version + 1, commit.version + 1 + count)
+        names = [f"{LOG_DIR}/{commit_name(version)}" for version in versions]
+        brought = await bring(store, [(name, _BROUGHT_BYTES_MAX) for name in names])
+        # It is unchanged after all of them were read: they are of the same table.
+        return brought if await self._same.unchanged(commit) else None
 
     async def _poll(self, at: _Next, watch: Watch) -> tuple[Commit, bool]:
         """Return the next commit once it exists, and whether the one before it is unchanged."""

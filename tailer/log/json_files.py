@@ -39,7 +39,6 @@ class JsonFiles:
         self.store = store
         self.torn_commit_max_s = torn_commit_max_s
         self._atomic = traits_of(store).atomic
-        self._here = store if isinstance(store, ReadsHere) else None
 
     async def lines(self, name: str) -> tuple[Lines, FileStatus]:
         """Return the lines of a JSON file of the log; they can be read repeatedly.
@@ -71,12 +70,9 @@ class JsonFiles:
 
         return again, status
 
-    def whole_here(self, name: str) -> tuple[Lines, FileStatus] | None:
+    def whole_here(self, here: ReadsHere, name: str) -> tuple[Lines, FileStatus] | None:
         """Return what :meth:`whole_lines` does, in the calling thread; None if the file is large,
-        or has to be waited for, or the store can't. Raises FileNotFoundError."""
-        here = self._here
-        if here is None:
-            return None
+        or has to be waited for. Raises FileNotFoundError."""
         path = f"{LOG_DIR}/{name}"
         data, status = here.read_here(path, 0, MEMORY_BYTES_MAX)
         whole = status.size <= len(data) and (
@@ -84,10 +80,6 @@ class JsonFiles:
         )
         lines = partial(_split_bytes, data, name)
         return (lines, status) if whole and _ends_whole(lines) else None
-
-    def is_same_here(self, name: str, tag: str) -> bool:
-        """Return, in the calling thread, whether a file still has this tag."""
-        return self._here is not None and self._here.stat_here(f"{LOG_DIR}/{name}").tag == tag
 
     async def whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
         """Return the lines of a commit once its last one is whole and its size no longer changes.

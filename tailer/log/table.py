@@ -32,7 +32,8 @@ from tailer.delta.timestamps import commit_timestamp, enablement
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
 from tailer.log.checkpoints import CheckpointReader, ListedFiles, chunks
 from tailer.log.json_files import MEMORY_BYTES_MAX, JsonFiles
-from tailer.store import LOG_DIR, ChangeSourced, FileStatus, Store
+from tailer.store import LOG_DIR, ChangeSourced, FileStatus, ReadsHere, Store
+from tailer.store.brought import Brought, NotBrought
 
 __all__ = ["TableLog", "versions_of"]
 
@@ -399,18 +400,18 @@ class TableLog:
         how = (version, lines, status, before, floor_ms)
         return await anyio.to_thread.run_sync(self._commit, *how)
 
-    def commits_here(self, after: Commit, count: int) -> list[Commit]:
+    def commits_here(self, after: Commit, count: int, here: ReadsHere) -> list[Commit]:
         """Read the commits after one, in the calling thread: as many as are there and can be read
         at once, at most ``count``; perhaps none. :meth:`commit` finds out about the next one.
 
         A commit counts only if the one before it is still the same file afterwards.
         """
         found: list[Commit] = []
-        with suppress(TableError, TransientError, FileNotFoundError):
+        with suppress(TableError, TransientError, FileNotFoundError, NotBrought):
             while len(found) < count:
                 version = after.version + 1
-                whole = self._json.whole_here(commit_name(version))
-                if whole is None or not self._json.is_same_here(after.name, after.tag):
+                whole = self._json.whole_here(here, commit_name(version))
+                if whole is None or not _is_same(after, here):
                     break
                 after = self._commit(version, *whole, after.after, after.timestamp_ms)
                 found.append(after)
@@ -477,6 +478,13 @@ class TableLog:
             if header.protocol is None and header.metadata is None:
                 return at.state
             raise
+
+
+def _is_same(commit: Commit, here: ReadsHere) -> bool:
+    """Return whether a commit's file has not changed; files that were brought do not change."""
+    if isinstance(here, Brought):
+        return True
+    return here.stat_here(f"{LOG_DIR}/{commit.name}").tag == commit.tag
 
 
 def versions_of(files: Iterable[LogFile]) -> list[int]:
