@@ -1,0 +1,115 @@
+"""A run of files and versions is encoded to the bytes that its files give one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sinks.formats.load import load_encoder
+from sinks.formats.records import Records
+from sinks.jsonl import batch_lines
+from tailer.changes import CHANGE_TYPES, ChangeBatch, Origin, joined
+from tailer.delta.schema import VARIANT
+from tailer.errors import CorruptRow
+from tailer.testing.batches import change_batch
+from tests.sinks.formats import FORMATS, ROWS, SCHEMA, MemoryRegistry
+
+#: Columns of each kind of encoder; the variant has no fast one.
+NARROW = pa.schema([SCHEMA.field(name) for name in ("id", "string", "timestamp", "map", "variant")])
+
+
+@st.composite
+def files(draw: st.DrawFn, kinds: tuple[str, ...], *, row_ids: bool) -> list[ChangeBatch]:
+    """The batches of several files, in one version or more."""
+    found: list[ChangeBatch] = []
+    version, index, stamp = draw(st.integers(0, 9)), 0, 1_767_225_600_000
+    for number in range(draw(st.integers(1, 5))):
+        starts_version = draw(st.booleans())
+        if found and starts_version:
+            found[-1] = ended(found[-1])
+            version, index = version + draw(st.integers(1, 99)), 0
+            stamp += draw(st.sampled_from([0, 1, 86_400_000]))
+        rows = [
+            {**draw(st.sampled_from(ROWS)), "_change_type": draw(st.sampled_from(kinds))}
+            for _ in range(draw(st.integers(1, 3)))
+        ]
+        place: dict[str, Any] = {"version": version, "index": index, "timestamp_ms": stamp}
+        found.append(from_file(rows, f"part-{number}.parquet", draw, row_ids=row_ids, **place))
+        index += len(rows)
+    found[-1] = ended(found[-1])
+    return found
+
+
+def from_file(
+    rows: list[dict[str, Any]], path: str, draw: st.DrawFn, *, row_ids: bool, **place: Any
+) -> ChangeBatch:
+    batch = change_batch(NARROW, rows, path=path, **place)
+    assert batch.file is not None
+    origins: list[Origin] = ["files", "row_ids"]
+    origin = draw(st.sampled_from(origins))
+    ids = pa.array(range(7, 7 + len(rows)), pa.int64()) if row_ids else None
+    return replace(batch, file=replace(batch.file, origin=origin), row_ids=ids)
+
+
+def ended(batch: ChangeBatch) -> ChangeBatch:
+    return replace(batch, next_offset=batch.offset.next_version(batch.timestamp_ms))
+
+
+def record_list(records: Records) -> list[tuple[Any, ...]]:
+    """Each record with its key, value, headers and time."""
+    count = records.num_records
+    keys = [None] * count if records.keys is None else records.keys.to_pylist()
+    times = records.timestamp_ms
+    stamps = [times] * count if isinstance(times, int) else times.to_pylist()
+    columns = [
+        (name, [value] * count if isinstance(value, bytes) else value.cast("binary").to_pylist())
+        for name, value in records.headers
+    ]
+    headers = [
+        tuple((name, values[i]) for name, values in columns if values[i] is not None)
+        for i in range(count)
+    ]
+    return list(zip(keys, records.values.to_pylist(), headers, stamps, strict=True))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=15)
+@given(data=st.data())
+def test_the_records_of_a_run_are_those_of_its_files(name: str, data: st.DataObject) -> None:
+    kind, options = FORMATS[name]
+    if kind != "arrow":
+        options = {**options, "key": ["id", "string"], "tombstones": True}
+    common = {"name": "feed", "topic": "orders", "table": "orders"}
+    encoder = load_encoder(kind, {**common, **options}, MemoryRegistry())
+    batches = data.draw(files(("insert", "delete"), row_ids=data.draw(st.booleans())))
+    expected = [each for batch in batches for each in record_list(encoder.encode(batch))]
+    assert record_list(encoder.encode(joined(batches))) == expected
+
+
+@settings(max_examples=30)
+@given(files(CHANGE_TYPES, row_ids=True))
+def test_the_lines_of_a_run_are_those_of_its_files(batches: list[ChangeBatch]) -> None:
+    every = {"ids": True, "origin": True, "row_ids": True}
+    expected = b"".join(bytes(batch_lines(batch, **every)) for batch in batches)
+    assert bytes(batch_lines(joined(batches), **every)) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "arrow"])
+def test_an_invalid_variant_names_its_file(name: str) -> None:
+    schema = pa.schema([("id", pa.int64()), ("v", VARIANT)])
+    broken = {"value": b"\xff", "metadata": b"\x01\x00\x00"}
+    batches = [
+        change_batch(schema, [{"id": 1, "v": v}], version=i, path=f"{i}.parquet", last=True)
+        for i, v in enumerate([None, None, broken, None])
+    ]
+    kind, options = FORMATS[name]
+    common = {"name": "feed", "topic": "orders", "table": "orders"}
+    encoder = load_encoder(kind, {**common, **options}, MemoryRegistry())
+    with pytest.raises(CorruptRow) as caught:
+        encoder.encode(joined(batches))
+    assert (caught.value.version, caught.value.path) == (2, "2.parquet")
