@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from sinks.formats.load import load_encoder
 from sinks.formats.records import Records
 from sinks.jsonl import batch_lines
+from sinks.kafka.encode_ahead import slices
+from sinks.kafka.versions import ended_apart, is_last_batch
 from tailer.changes import CHANGE_TYPES, ChangeBatch, Origin, joined
 from tailer.delta.schema import VARIANT
 from tailer.errors import CorruptRow
-from tailer.testing.batches import change_batch
+from tailer.testing.batches import change_batch, change_run
 from tests.sinks.formats import FORMATS, ROWS, SCHEMA, MemoryRegistry
 
 #: Columns of each kind of encoder; the variant has no fast one.
@@ -113,3 +115,39 @@ def test_an_invalid_variant_names_its_file(name: str) -> None:
     with pytest.raises(CorruptRow) as caught:
         encoder.encode(joined(batches))
     assert (caught.value.version, caught.value.path) == (2, "2.parquet")
+
+
+def cut(run: ChangeBatch, rows_max: int, bytes_max: int) -> list[list[tuple[int, int]]]:
+    """The slices of a run: each part's version and number of rows."""
+    return [
+        [(each.version, each.num_rows) for each in piece.by_file()]
+        for piece in slices(run, rows_max, bytes_max)
+    ]
+
+
+def test_a_run_is_cut_between_versions_then_between_files_and_within_a_file_last() -> None:
+    one = {"id": 1, "v": "x" * 100}
+    schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
+    run = change_run(schema, [[[one] * 2], [[one], [one] * 2], [[one]], [[one], [one] * 7]])
+    assert cut(run, 14, 1 << 20) == [[(1, 2), (2, 1), (2, 2), (3, 1), (4, 1), (4, 7)]]
+    assert cut(run, 6, 1 << 20) == [
+        [(1, 2), (2, 1), (2, 2), (3, 1)], [(4, 1)], [(4, 6)], [(4, 1)]
+    ]  # fmt: skip
+    assert cut(run, 4, 1 << 20)[:2] == [[(1, 2)], [(2, 1), (2, 2), (3, 1)]]
+    large = next(slices(run, 100, run.rows.nbytes // 2 + 100))
+    assert large.num_rows == 6
+    for piece in slices(run, 3, 1 << 20):
+        assert piece.num_rows <= 3
+
+
+def test_a_version_that_a_run_does_not_end_is_written_apart() -> None:
+    schema = pa.schema([("id", pa.int64())])
+    one = {"id": 1}
+    run = change_run(schema, [[[one] * 2], [[one], [one] * 2]])
+    assert ended_apart(run) == [run]
+    ended, begun = ended_apart(run.slice(1, 4))
+    assert (ended.num_rows, begun.num_rows) == (1, 2)
+    assert is_last_batch(ended, None)
+    assert not is_last_batch(begun, None)
+    assert begun.offset == ended.next_offset
+    assert len(ended_apart(run.slice(0, 2))) == len(ended_apart(run.slice(2, 4))) == 1
