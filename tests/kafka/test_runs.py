@@ -23,13 +23,13 @@ def run_of(*versions: list[list[int]], name: str = "x") -> ChangeBatch:
     return change_run(SCHEMA, rows)
 
 
-def progress_of(kafka: Broker, topic: str) -> list[tuple[Any, ...]]:
+def progress_of(kafka: Broker, topic: str) -> list[tuple[int, int, int] | None]:
     """Version and index of each progress record, and how many events of that version there are."""
     found = [
         Progress.from_bytes(event.value or b"")
         for event in read_topic(kafka.bootstrap, f"{topic}-progress")
     ]
-    return [p.offset and (p.offset.version, p.offset.index, p.events) for p in found]
+    return [None if p.offset is None else (*p.offset.position, p.events) for p in found]
 
 
 @pytest.mark.parametrize("way", ["by batches", "by records", "librdkafka"])
