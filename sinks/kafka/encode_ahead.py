@@ -36,27 +36,25 @@ def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[Change
     if count <= step or batch.indices is not None or batch.before is not None:
         yield batch
     elif batch.run:
-        for fits in _grouped(batch, rows_max, bytes_max):
-            yield from slices(fits, rows_max, bytes_max)
+        for group in _grouped(batch, step):
+            yield from slices(group, rows_max, bytes_max)
     else:
         for at in range(0, count, step):
             yield batch.slice(at, min(at + step, count))
 
 
-def _grouped(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[ChangeBatch]:
-    """Yield the versions of a run, or the files if it is of one version: as many as fit together,
-    or a single one."""
+def _grouped(batch: ChangeBatch, rows_max: int) -> Iterator[ChangeBatch]:
+    """Yield the versions of a run, or the files if it is of one version: as many together as have
+    ``rows_max`` rows, or a single one."""
     by_version = {part.offset.version: part.first for part in reversed(batch.run)}
     firsts = sorted(by_version.values())
     if len(firsts) == 1:
         firsts = [part.first for part in batch.run]
-    at = size = 0
+    at = 0
     for first, end in pairwise([*firsts, batch.num_rows]):
-        own = batch.rows.slice(first, end - first).nbytes
-        if first > at and (end - at > rows_max or size + own > bytes_max):
+        if first > at and end - at > rows_max:
             yield batch.slice(at, first)
-            at, size = first, 0
-        size += own
+            at = first
     yield batch.slice(at, batch.num_rows)
 
 

@@ -141,10 +141,20 @@ def test_a_run_is_cut_between_versions_then_between_files_and_within_a_file_last
         [(1, 2), (2, 1), (2, 2), (3, 1)], [(4, 1)], [(4, 6)], [(4, 1)]
     ]  # fmt: skip
     assert cut(run, 4, 1 << 20)[:2] == [[(1, 2)], [(2, 1), (2, 2), (3, 1)]]
-    large = next(slices(run, 100, run.rows.nbytes // 2 + 100))
-    assert large.num_rows == 6
+    bytes_max = run.rows.nbytes // 2
+    for piece in slices(run, 100, bytes_max):
+        assert piece.rows.nbytes <= bytes_max
     for piece in slices(run, 3, 1 << 20):
         assert piece.num_rows <= 3
+
+
+def test_a_file_of_many_bytes_among_small_ones_is_cut_as_if_it_were_alone() -> None:
+    schema = pa.schema([("v", pa.string())])
+    small, large = [{"v": "x"}] * 3, [{"v": "y" * 1000}] * 3
+    run = change_run(schema, [[small], [small, large, small], [small]])
+    pieces = cut(run, 100, 1500)
+    assert pieces.count([(2, 1)]) == 3
+    assert [rows for piece in pieces for _, rows in piece] == [3, 3, 1, 1, 1, 3, 3]
 
 
 def test_a_version_that_a_run_does_not_end_is_written_apart() -> None:
