@@ -119,7 +119,7 @@ class JsonlSink:
     def traits(self) -> SinkTraits:
         """See :class:`tailer.sink.Sink`."""
         of_format = (self._encoder.paired, self._encoder.key_columns)
-        return SinkTraits(*of_format, self.with_row_ids, self._exclusive())
+        return SinkTraits(*of_format, self.with_row_ids, self._exclusive(), runs=True)
 
     def _exclusive(self) -> str | None:
         """Return an id of the file that is the same for all its names."""

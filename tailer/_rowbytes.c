@@ -300,26 +300,38 @@ end:
     return answer;
 }
 
-/* records(parts, rows, places, first, most, room, before) -> (buffer, number)
+/* A record's timestamp as its difference from the batch's, which is that of its first record. */
+static inline int64_t delta_of(const int64_t *times, Py_ssize_t row, Py_ssize_t base)
+{
+    return times ? (int64_t)((uint64_t)times[row] - (uint64_t)times[base]) : 0;
+}
+
+/* records(parts, rows, times, places, first, most, room, before) -> (buffer, number)
  *
  * As many records as fit in room bytes, at least one and at most `most`, from the record `first` of
- * the rows, or of those at places (int64). The buffer has `before` bytes of zeros in front. */
+ * the rows, or of those at places (int64). times (int64) are the rows' timestamps, or None: all are
+ * the same. The buffer has `before` bytes of zeros in front. */
 static PyObject *records(PyObject *self, PyObject *arguments)
 {
-    PyObject *list, *selected, *body = NULL, *answer = NULL;
-    Py_ssize_t rows, first, most, room, before, total = 0, number = 0, chosen;
-    Py_buffer view = {0};
+    PyObject *list, *stamps, *selected, *body = NULL, *answer = NULL;
+    Py_ssize_t rows, first, most, room, before, total = 0, number = 0, chosen, base = 0;
+    Py_buffer view = {0}, times_view = {0};
     Parts all = {0};
-    if (!PyArg_ParseTuple(arguments, "OnOnnnn", &list, &rows, &selected, &first, &most, &room, &before))
+    if (!PyArg_ParseTuple(arguments, "OnOOnnnn", &list, &rows, &stamps, &selected, &first, &most, &room,
+                          &before))
         return NULL;
-    if (view_of(selected, &view)) return NULL;
-    const int64_t *places = view.buf;
-    if (!aligned(places, sizeof(int64_t))) {
-        PyErr_SetString(PyExc_ValueError, "the places are not aligned");
+    if (view_of(stamps, &times_view) || view_of(selected, &view)) goto end;
+    const int64_t *places = view.buf, *times = times_view.buf;
+    if (!aligned(places, sizeof(int64_t)) || !aligned(times, sizeof(int64_t))) {
+        PyErr_SetString(PyExc_ValueError, "the places or times are not aligned");
         goto end;
     }
     chosen = places ? view.len / (Py_ssize_t)sizeof(int64_t) : rows;
     if (read_parts(list, rows, &all)) goto end;
+    if (times && times_view.len / (Py_ssize_t)sizeof(int64_t) < rows) {
+        PyErr_SetString(PyExc_ValueError, "fewer times than rows");
+        goto end;
+    }
     if (first < 0 || first > chosen || before < 0 || before > INT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "no such record");
         goto end;
@@ -339,7 +351,8 @@ static PyObject *records(PyObject *self, PyObject *arguments)
             bad = 1;
             break;
         }
-        int64_t size = 2 + varint_size(number) + row_size(&all, row);
+        if (!number) base = row;
+        int64_t size = 1 + varint_size(delta_of(times, row, base)) + varint_size(number) + row_size(&all, row);
         if (size > PY_SSIZE_T_MAX - VARINT_MAX - before - total) {
             large = 1;
             break;
@@ -362,17 +375,19 @@ static PyObject *records(PyObject *self, PyObject *arguments)
         memset(out, 0, (size_t)before);
         out += before;
         for (Py_ssize_t i = 0; i < number; i++) {
+            Py_ssize_t row = places ? (Py_ssize_t)places[first + i] : first + i;
             out = put_varint(out, sizes[i]);
             *out++ = 0; /* no attributes */
-            *out++ = 0; /* the batch's own timestamp */
+            out = put_varint(out, delta_of(times, row, base));
             out = put_varint(out, i);
-            out = put_row(out, &all, places ? (Py_ssize_t)places[first + i] : first + i);
+            out = put_row(out, &all, row);
         }
         Py_END_ALLOW_THREADS
         answer = Py_BuildValue("Nn", body, number);
     }
     PyMem_Free(sizes);
 end:
+    if (times_view.obj) PyBuffer_Release(&times_view);
     if (view.obj) PyBuffer_Release(&view);
     if (all.parts) release(&all);
     return answer;
@@ -457,14 +472,14 @@ static PyMethodDef functions[] = {
     {"join", join, METH_VARARGS, "join(parts, rows) -> (offsets, data)"},
     {"murmur2", murmur2, METH_VARARGS, "murmur2([part], rows) -> hashes"},
     {"records", records, METH_VARARGS,
-     "records(parts, rows, places, first, most, room, before) -> (buffer, number)"},
+     "records(parts, rows, times, places, first, most, room, before) -> (buffer, number)"},
     {NULL, NULL, 0, NULL},
 };
 
 static int filled(PyObject *module)
 {
     /* Raised with each change of what the functions take or give; see rowbytes.py. */
-    return PyModule_AddIntConstant(module, "INTERFACE", 1) ? -1 : 0;
+    return PyModule_AddIntConstant(module, "INTERFACE", 2) ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, filled}, {0, NULL}};

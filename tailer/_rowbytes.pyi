@@ -9,6 +9,7 @@ def murmur2(parts: Sequence[object], rows: int, /) -> bytes: ...
 def records(
     parts: Sequence[object],
     rows: int,
+    times: Any,
     places: Any,
     first: int,
     most: int,

@@ -297,9 +297,11 @@ class ChangeBatch:
             return self.offset
         if row == self.num_rows:
             return self.next_offset
-        index = self.row_indices()[row].as_py()
         part = self._part_of(row)
-        offset = self.offset if part is None else part.offset
+        if part is None:
+            offset, index = self.offset, self.row_indices()[row].as_py()
+        else:
+            offset, index = part.offset, part.offset.index + row - part.first
         if not index:
             return offset if part is None else replace(offset, index=0)
         counted_by = self.counted_by or self.next_offset.counted_by

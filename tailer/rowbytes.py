@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 #: The version of ``_rowbytes.c`` that this file needs.
-_INTERFACE = 1
+_INTERFACE = 2
 
 #: The kinds of parts, as ``_rowbytes.c`` numbers them.
 RAW, TEXT, QUOTED, SIZED, OPTIONAL = 1, 2, 3, 4, 5

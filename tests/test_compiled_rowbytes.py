@@ -74,10 +74,14 @@ def test_what_is_no_part_is_refused(native: Any) -> None:
     for places in ([2], [-1], [0, 1, 7]):
         buffer = pa.array(places, pa.int64()).buffers()[1].slice(0, 8 * len(places))
         with pytest.raises(IndexError, match="beyond the rows"):
-            native.records([part], 2, buffer, 0, 10, 1000, 61)
+            native.records([part], 2, None, buffer, 0, 10, 1000, 61)
     for first, before in ((3, 61), (-1, 61), (0, -1)):
         with pytest.raises(ValueError, match="no such record"):
-            native.records([part], 2, None, first, 10, 1000, before)
+            native.records([part], 2, None, None, first, 10, 1000, before)
+    with pytest.raises(ValueError, match="fewer times than rows"):
+        native.records([part], 2, pa.py_buffer(bytes(8)), None, 0, 10, 1000, 61)
+    with pytest.raises(ValueError, match="not aligned"):
+        native.records([part], 2, memoryview(bytes(17))[1:], None, 0, 10, 1000, 61)
 
 
 def test_more_than_two_gigabytes_are_refused(native: Any) -> None:
@@ -91,12 +95,12 @@ def test_more_rows_than_can_be_numbered_are_refused(native: Any, rows: int) -> N
     with pytest.raises(OverflowError, match="too many rows"):
         native.join([b""], rows)
     with pytest.raises(OverflowError, match="too many rows"):
-        native.records([b""], rows, None, 0, 1, 10, 61)
+        native.records([b""], rows, None, None, 0, 1, 10, 61)
     for always in (-1, 2**31, 2**63 - 1):
         with pytest.raises(ValueError, match="no such number of headers"):
             native.join([always], 1)
     with pytest.raises(ValueError, match="no such record"):
-        native.records([b"a"], 1, None, 0, 1, 10, 2**63 - 1)
+        native.records([b"a"], 1, None, None, 0, 1, 10, 2**63 - 1)
 
 
 @pytest.mark.slow

@@ -8,10 +8,12 @@ no keys, because each holds rows with many keys.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 
 import pyarrow as pa
 
-from sinks.formats.parts import no_records
+from sinks.formats.parts import as_binary, commit_ms, no_records
 from sinks.formats.records import Records
 from tailer.changes import ChangeBatch
 
@@ -32,7 +34,8 @@ class ArrowEncoder:
         self.record_bytes_max = record_bytes_max
 
     def encode(self, batch: ChangeBatch) -> Records:
-        """Encode a batch, see :class:`sinks.formats.records.Encoder`.
+        """Encode a batch, see :class:`sinks.formats.records.Encoder`. No record has rows of two
+        files.
 
         Headers: ``_commit_version``, and of each record's rows ``_first_index``, ``_rows`` and, of
         the first, ``_event_id``.
@@ -42,21 +45,23 @@ class ArrowEncoder:
         rows, ids = batch.rows, batch.event_ids()
         if self.ids:
             rows = rows.append_column(_EVENT_ID, ids)
-        values, firsts = [], []
-        for first, value in self._streams(rows, 0, rows.num_rows):
-            values.append(value)
-            firsts.append(first)
-        starts = pa.array(firsts, pa.int64())
-        ends = pa.concat_arrays([starts.slice(1), pa.array([rows.num_rows], pa.int64())])
-        counts = pa.array([e - s for s, e in zip(firsts, ends.to_pylist(), strict=True)])
+        bounds = [*(part.first for part in batch.parts()), rows.num_rows]
+        streams = [each for span in pairwise(bounds) for each in self._streams(rows, *span)]
+        firsts, texts = zip(*streams, strict=True)
+        counts = [end - first for first, end in pairwise((*firsts, rows.num_rows))]
         headers = (
-            ("_event_id", ids.take(starts)),
-            ("_commit_version", str(batch.version).encode()),
-            ("_first_index", batch.row_indices().take(starts).cast(pa.string())),
-            ("_rows", counts.cast(pa.string())),
+            ("_event_id", ids),
+            ("_commit_version", batch.by_part(lambda part: str(part.offset.version).encode())),
+            ("_first_index", batch.row_indices().cast(pa.string())),
+        )
+        of_rows = Records(None, as_binary(ids), headers, commit_ms(batch))
+        of_firsts = of_rows.take(pa.array(firsts, pa.int64()))
+        more = (
+            ("_rows", pa.array(counts).cast(pa.string())),
             ("content-type", b"application/vnd.apache.arrow.stream"),
         )
-        return Records(None, pa.array(values, pa.binary()), headers, batch.timestamp_ms)
+        values = pa.array(texts, pa.binary())
+        return replace(of_firsts, values=values, headers=(*of_firsts.headers, *more))
 
     def _streams(self, rows: pa.RecordBatch, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """Yield first row and bytes of each record, for the rows first..last-1."""
@@ -72,6 +77,8 @@ class ArrowEncoder:
 
 
 def _stream(rows: pa.RecordBatch) -> bytes:
+    # A copy: Arrow also writes bytes that lie behind the rows in memory, up to a multiple of 64.
+    rows = rows.take(pa.arange(0, rows.num_rows))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)

@@ -29,7 +29,8 @@ from sinks.formats.avro_values import (
 )
 from sinks.formats.debezium import CONNECTOR, VERSION, Images, transaction_id
 from sinks.formats.parts import (
-    corrupt_values_named,
+    commit_ms,
+    corrupt_file_named,
     data_columns,
     event_headers,
     key_array,
@@ -40,6 +41,7 @@ from sinks.formats.parts import (
 )
 from sinks.formats.records import Records, Registry
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
+from tailer.changes import Part as FilePart
 from tailer.errors import ConfigError
 
 __all__ = ["AvroEncoder", "SubjectNames"]
@@ -101,8 +103,7 @@ class AvroEncoder:
         """See :class:`sinks.formats.records.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
-        with corrupt_values_named(batch):
-            return self._encode(batch)
+        return corrupt_file_named(self._encode, batch)
 
     def _encode(self, batch: ChangeBatch) -> Records:
         images = Images(batch)
@@ -118,7 +119,7 @@ class AvroEncoder:
         if self.paired:
             own = (batch, self.key_columns, keys, images.gone)
             headers += key_change_headers(*own, lambda columns: self._keys(batch, columns))
-        records = Records(keys, values, headers, batch.timestamp_ms)
+        records = Records(keys, values, headers, commit_ms(batch))
         if not self.tombstones:
             return records
         deleted = images.gone if self.paired else _deleted(batch)
@@ -167,8 +168,7 @@ class AvroEncoder:
         parts = [
             *record_parts(rows.flatten()),
             *string_parts(batch.rows.column(CHANGE_TYPE)),
-            long_bytes(batch.version),
-            long_bytes(batch.timestamp_ms * 1000),
+            batch.by_part(_version_and_time),
         ]
         return schema, parts
 
@@ -203,35 +203,52 @@ class AvroEncoder:
             *self._source(batch, images),
             *_transaction(batch),
             *string_parts(images.op),
-            long_bytes(batch.timestamp_ms) + _finer(batch),
+            batch.by_part(lambda part: _time(part) + _finer(part)),
         ]
         return schema, parts
 
     def _source(self, batch: ChangeBatch, images: Images) -> list[Part]:
         row_ids = batch.row_ids
         return [
-            string_bytes(VERSION) + string_bytes(CONNECTOR) + string_bytes(self.name),
-            long_bytes(batch.timestamp_ms),
-            string_bytes("true" if batch.offset.snapshot else "false") + string_bytes(""),
-            _finer(batch),
-            string_bytes(table_name(batch, self.table)) + string_bytes(batch.state.table_id),
-            long_bytes(batch.version),
-            string_bytes(batch.file.origin if batch.file else ""),
+            batch.by_part(lambda part: self._source_of(batch, part)),
             *long_parts(batch.row_indices()),
             *([b"\x00"] if row_ids is None else nullable_parts(row_ids)),
             *string_parts(batch.event_ids()),
             pc.if_else(images.alone, pa.scalar(b"\x01"), pa.scalar(b"\x00")),
         ]
 
+    def _source_of(self, batch: ChangeBatch, part: FilePart) -> bytes:
+        """Encode what all rows of a part have in common."""
+        return b"".join(
+            (
+                *map(string_bytes, (VERSION, CONNECTOR, self.name)),
+                _time(part),
+                *map(string_bytes, ("true" if batch.offset.snapshot else "false", "")),
+                _finer(part),
+                *map(string_bytes, (table_name(batch, self.table), batch.state.table_id)),
+                long_bytes(part.offset.version),
+                string_bytes(part.file.origin),
+            )
+        )
 
-def _finer(batch: ChangeBatch) -> bytes:
-    micros = batch.timestamp_ms * 1000
+
+def _time(part: FilePart) -> bytes:
+    return long_bytes(part.file.timestamp_ms)
+
+
+def _finer(part: FilePart) -> bytes:
+    micros = part.file.timestamp_ms * 1000
     return b"".join(b"\x02" + long_bytes(value) for value in (micros, micros * 1000))
+
+
+def _version_and_time(part: FilePart) -> bytes:
+    return long_bytes(part.offset.version) + long_bytes(part.file.timestamp_ms * 1000)
 
 
 def _transaction(batch: ChangeBatch) -> list[Part]:
     order = long_parts(pc.add(batch.row_indices(), pa.scalar(1, pa.int64())))
-    return [string_bytes(transaction_id(batch)), *order, *order]
+    name = batch.by_part(lambda part: string_bytes(transaction_id(batch, part)))
+    return [name, *order, *order]
 
 
 def _deleted(batch: ChangeBatch) -> pa.BooleanArray:

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from sinks.formats.json import JsonText, json_objects, json_values
 from sinks.formats.parts import (
     as_binary,
-    corrupt_values_named,
+    commit_ms,
+    corrupt_file_named,
     data_columns,
     json_keys,
     key_array,
@@ -57,19 +58,22 @@ class CloudEventsEncoder:
         """See :class:`sinks.formats.records.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
+        return corrupt_file_named(self._encode, batch)
+
+    def _encode(self, batch: ChangeBatch) -> Records:
         rows = data_columns(batch)
         keys = json_keys(key_array(batch, self.key_columns, rows)) if self.key_columns else None
-        with corrupt_values_named(batch):
-            data = json_values(rows)
+        data = json_values(rows)
+        times = commit_ms(batch)
         attributes = self._attributes(batch)
         if self.binary:
             headers = tuple(_header(name, value) for name, value in attributes.items())
             headers = (*headers, ("content-type", _JSON.encode()))
-            records = Records(keys, as_binary(data), headers, batch.timestamp_ms)
+            records = Records(keys, as_binary(data), headers, times)
         else:
             values = as_binary(_structured(attributes, data))
             headers = (("content-type", _STRUCTURED), ("_event_id", batch.event_ids()))
-            records = Records(keys, values, headers, batch.timestamp_ms)
+            records = Records(keys, values, headers, times)
         if self.tombstones:
             deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")
             records = with_tombstones(records, deleted)
@@ -85,12 +89,11 @@ class CloudEventsEncoder:
             "source": f"urn:delta:{batch.state.table_id}",
             "type": "delta.snapshot.row" if batch.offset.snapshot else kind,
             "subject": table_name(batch, self.table),
-            "time": _time(batch.timestamp_ms),
-            "deltaversion": str(batch.version),
+            "time": _times(batch),
+            "deltaversion": batch.by_part(lambda part: str(part.offset.version)),
             "deltaindex": batch.row_indices().cast(pa.string()),
+            "deltaorigin": batch.by_part(lambda part: part.file.origin),
         }
-        if batch.file is not None:
-            attributes["deltaorigin"] = batch.file.origin
         row_ids = batch.row_ids
         if row_ids is not None:
             attributes["deltarowid"] = row_ids.cast(pa.string())
@@ -110,7 +113,8 @@ def _structured(attributes: dict[str, str | pa.Array], data: pa.StringArray) -> 
     return json_objects(names, [*columns, JsonText(json.dumps(_JSON)), JsonText(data)])
 
 
-def _time(timestamp_ms: int) -> str:
-    """Format a time in RFC 3339, with milliseconds."""
-    instant = pa.array([timestamp_ms], pa.int64()).cast(pa.timestamp("ms"))
-    return f"{instant.cast(pa.string())[0].as_py().replace(' ', 'T')}Z"
+def _times(batch: ChangeBatch) -> str | pa.StringArray:
+    """Return the commit's time in RFC 3339, with milliseconds."""
+    numbers = pa.array([part.file.timestamp_ms for part in batch.parts()], pa.int64())
+    texts = iter(numbers.cast(pa.timestamp("ms")).cast(pa.string()).to_pylist())
+    return batch.by_part(lambda _: f"{next(texts).replace(' ', 'T')}Z")

@@ -21,7 +21,8 @@ from sinks.formats.connect import connect_fields, connect_values
 from sinks.formats.json import JsonMember, JsonObject, JsonText, json_objects, json_values
 from sinks.formats.parts import (
     as_binary,
-    corrupt_values_named,
+    commit_ms,
+    corrupt_file_named,
     data_columns,
     event_headers,
     key_array,
@@ -32,7 +33,7 @@ from sinks.formats.parts import (
     with_tombstones,
 )
 from sinks.formats.records import Records
-from tailer.changes import CHANGE_TYPE, ChangeBatch
+from tailer.changes import CHANGE_TYPE, ChangeBatch, Part
 
 __all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images", "transaction_id"]
 
@@ -44,10 +45,10 @@ CONNECTOR = "delta"
 _NULL = pa.scalar("null")
 
 
-def transaction_id(batch: ChangeBatch) -> str:
-    """Return the id of the version, or snapshot, of a batch: as in a topic of commit ends."""
+def transaction_id(batch: ChangeBatch, part: Part) -> str:
+    """Return the id of the version, or snapshot, of a part: as in a topic of commit ends."""
     snapshot = ":snapshot" if batch.offset.snapshot else ""
-    return f"{batch.state.table_id}:{batch.version}{snapshot}"
+    return f"{batch.state.table_id}:{part.offset.version}{snapshot}"
 
 
 class Images:
@@ -101,19 +102,21 @@ class DebeziumEncoder:
         """See :class:`sinks.formats.records.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
+        return corrupt_file_named(self._encode, batch)
+
+    def _encode(self, batch: ChangeBatch) -> Records:
         images = Images(batch)
         table = table_name(batch, self.table)
-        with corrupt_values_named(batch):
-            payload = self._payload(batch, images, table)
-            keys = self._keys(batch, images.rows, table) if self.key_columns else None
-            headers = event_headers(batch) + key_change_headers(
-                batch,
-                self.key_columns,
-                keys,
-                images.gone,
-                lambda columns: self._encoded_keys(batch, columns, table),
-            )
-        records = Records(keys, payload, headers, batch.timestamp_ms)
+        payload = self._payload(batch, images, table)
+        keys = self._keys(batch, images.rows, table) if self.key_columns else None
+        headers = event_headers(batch) + key_change_headers(
+            batch,
+            self.key_columns,
+            keys,
+            images.gone,
+            lambda columns: self._encoded_keys(batch, columns, table),
+        )
+        records = Records(keys, payload, headers, commit_ms(batch))
         return with_tombstones(records, images.gone) if self.tombstones else records
 
     def _payload(self, batch: ChangeBatch, images: Images, table: str) -> pa.BinaryArray:
@@ -121,19 +124,18 @@ class DebeziumEncoder:
         # Debezium counts from one.
         order = pc.add(batch.row_indices(), pa.scalar(1, pa.int64())).cast(pa.string())
         transaction: dict[str, JsonMember] = {
-            "id": JsonText(json.dumps(transaction_id(batch))),
+            "id": JsonText(batch.by_part(lambda part: json.dumps(transaction_id(batch, part)))),
             "total_order": JsonText(order),
             "data_collection_order": JsonText(order),
         }
+        times = _times(batch)
         members: dict[str, JsonMember] = {
             "before": JsonText(before),
             "after": JsonText(after),
-            "source": JsonObject(self._source(batch, images, table)),
+            "source": JsonObject(self._source(batch, images, table, times)),
             "transaction": JsonObject(transaction),
             "op": images.op,
-            "ts_ms": JsonText(str(batch.timestamp_ms)),
-            "ts_us": JsonText(str(batch.timestamp_ms * 1000)),
-            "ts_ns": JsonText(str(batch.timestamp_ms * 1_000_000)),
+            **times,
         }
         if self.schema:
             schema = _envelope_schema(self.name, table, images.rows.type)
@@ -159,32 +161,29 @@ class DebeziumEncoder:
             return text
         return pc.if_else(rows.is_valid(), text, pa.scalar(None, pa.string()))
 
-    def _source(self, batch: ChangeBatch, images: Images, table: str) -> dict[str, JsonMember]:
-        constants = {
-            "version": VERSION,
-            "connector": CONNECTOR,
-            "name": self.name,
-            "ts_ms": batch.timestamp_ms,
-            "snapshot": "true" if batch.offset.snapshot else "false",
-            "db": "",
-            "ts_us": batch.timestamp_ms * 1000,
-            "ts_ns": batch.timestamp_ms * 1_000_000,
-            "table": table,
-            "table_id": batch.state.table_id,
-            "commit_version": batch.version,
-            "origin": batch.file.origin if batch.file else None,
-        }
+    def _source(
+        self, batch: ChangeBatch, images: Images, table: str, times: dict[str, JsonText]
+    ) -> dict[str, JsonMember]:
         row_ids = batch.row_ids
-        members: dict[str, JsonMember] = {
-            name: JsonText(json.dumps(value)) for name, value in constants.items()
+        alone = pc.any(images.alone).as_py()
+        return {
+            "version": _text(VERSION),
+            "connector": _text(CONNECTOR),
+            "name": _text(self.name),
+            "ts_ms": times["ts_ms"],
+            "snapshot": _text("true" if batch.offset.snapshot else "false"),
+            "db": _text(""),
+            "ts_us": times["ts_us"],
+            "ts_ns": times["ts_ns"],
+            "table": _text(table),
+            "table_id": _text(batch.state.table_id),
+            "commit_version": JsonText(batch.by_part(lambda part: str(part.offset.version))),
+            "origin": JsonText(batch.by_part(lambda part: json.dumps(part.file.origin))),
+            "index": batch.row_indices(),
+            "row_id": JsonText("null") if row_ids is None else row_ids,
+            "event_id": batch.event_ids(),
+            "unpaired": images.alone if alone else JsonText("false"),
         }
-        members["index"] = batch.row_indices()
-        members["row_id"] = JsonText("null") if row_ids is None else row_ids
-        members["event_id"] = batch.event_ids()
-        members["unpaired"] = images.alone
-        if not pc.any(images.alone).as_py():
-            members["unpaired"] = JsonText("false")
-        return members
 
     def _keys(self, batch: ChangeBatch, rows: pa.StructArray, table: str) -> pa.BinaryArray:
         return self._encoded_keys(batch, key_array(batch, self.key_columns, rows), table)
@@ -201,6 +200,19 @@ class DebeziumEncoder:
         }
         members = [JsonText(_compact(schema)), connect_values(keys)]
         return as_binary(json_objects(["schema", "payload"], members))
+
+
+def _times(batch: ChangeBatch) -> dict[str, JsonText]:
+    """Return the commit's time in all three units."""
+
+    def text(factor: int) -> JsonText:
+        return JsonText(batch.by_part(lambda part: str(part.file.timestamp_ms * factor)))
+
+    return {"ts_ms": text(1), "ts_us": text(1000), "ts_ns": text(1_000_000)}
+
+
+def _text(value: str) -> JsonText:
+    return JsonText(json.dumps(value))
 
 
 def _prefix(name: str, table: str) -> str:

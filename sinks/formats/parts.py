@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,8 @@ from tailer.errors import CorruptRow
 
 __all__ = [
     "as_binary",
-    "corrupt_values_named",
+    "commit_ms",
+    "corrupt_file_named",
     "data_columns",
     "event_headers",
     "json_keys",
@@ -29,6 +30,8 @@ __all__ = [
     "with_tombstones",
 ]
 
+T = TypeVar("T")
+
 #: The headers that identify an event.
 _IDS = ("_event_id", "ce_id")
 #: Debezium's own names.
@@ -40,13 +43,23 @@ def as_binary(text: pa.StringArray) -> pa.BinaryArray:
     return text.cast(pa.binary())
 
 
-@contextmanager
-def corrupt_values_named(batch: ChangeBatch) -> Iterator[None]:
-    """Add version and file to a :class:`CorruptRow` of the block (an invalid variant)."""
+def corrupt_file_named(encode: Callable[[ChangeBatch], T], batch: ChangeBatch) -> T:
+    """Encode a batch; a :class:`CorruptRow` (an invalid variant) names its version and file."""
     try:
-        yield
+        return encode(batch)
     except CorruptRow as e:
+        if batch.run:  # which of the files it is shows when each is encoded alone
+            for part in batch.by_file():
+                corrupt_file_named(encode, part)
         raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
+
+
+def commit_ms(batch: ChangeBatch) -> int | pa.Int64Array:
+    """Return the time of the rows' commits, in milliseconds since 1970: one for all rows, or, if
+    they differ, one for each."""
+    if not batch.run:
+        return batch.timestamp_ms
+    return batch.by_part(lambda part: part.file.timestamp_ms)
 
 
 def data_columns(batch: ChangeBatch) -> pa.StructArray:
@@ -89,10 +102,9 @@ def event_headers(batch: ChangeBatch) -> tuple[Header, ...]:
     headers: list[Header] = [
         ("_event_id", batch.event_ids()),
         ("_change_type", batch.rows.column(CHANGE_TYPE)),
-        ("_commit_version", str(batch.version).encode()),
+        ("_commit_version", batch.by_part(lambda part: str(part.offset.version).encode())),
+        ("_origin", batch.by_part(lambda part: part.file.origin.encode())),
     ]
-    if batch.file is not None:
-        headers.append(("_origin", batch.file.origin.encode()))
     row_ids = batch.row_ids
     if row_ids is not None:
         headers.append(("_row_id", row_ids.cast(pa.string())))
@@ -156,19 +168,17 @@ def with_tombstones(records: Records, deleted: pa.BooleanArray) -> Records:
         return records
     order = repeated(deleted)
     again = pc.equal(order, _shifted(order))
-    keys = None if records.keys is None else records.keys.take(order)
-    values = pc.if_else(again, pa.scalar(None, pa.binary()), records.values.take(order))
-    headers: list[Header] = []
-    for name, value in records.headers:
-        if isinstance(value, bytes):
-            headers.append((name, value))
-            continue
-        taken = value.take(order)
-        if name in _IDS:
-            marked = pc.binary_join_element_wise(taken, pa.scalar("-t"), pa.scalar(""))
-            taken = pc.if_else(again, marked, taken)
-        headers.append((name, taken))
-    return replace(records, keys=keys, values=values, headers=tuple(headers))
+    taken = records.take(order)
+    values = pc.if_else(again, pa.scalar(None, pa.binary()), taken.values)
+    headers = [
+        (name, _marked(value, again) if name in _IDS else value) for name, value in taken.headers
+    ]
+    return replace(taken, values=values, headers=tuple(headers))
+
+
+def _marked(ids: pa.StringArray, tombstones: pa.BooleanArray) -> pa.StringArray:
+    marked = pc.binary_join_element_wise(ids, pa.scalar("-t"), pa.scalar(""))
+    return pc.if_else(tombstones, marked, ids)
 
 
 def _shifted(order: pa.Int64Array) -> pa.Int64Array:

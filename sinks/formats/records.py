@@ -26,8 +26,9 @@ class Records:
     """The records to send for one batch, in order. All arrays have the same length.
 
     ``keys`` (binary, or None: no record has a key) and ``values`` (binary; null is a tombstone)
-    are in their wire form, and so is every header. ``timestamp_ms`` is the commit's time, the same
-    for all. ``partitions`` (int32), if given, overrides the sink's partitioner.
+    are in their wire form, and so is every header. ``timestamp_ms`` is the commit's time: one for
+    all records, or one for each (int64). ``partitions`` (int32), if given, overrides the sink's
+    partitioner.
 
     There may be more records than rows in the batch (tombstones; an update that changes the key)
     or fewer (``arrow``: one for the batch); none for an empty batch.
@@ -36,7 +37,7 @@ class Records:
     keys: pa.BinaryArray | None
     values: pa.BinaryArray
     headers: tuple[Header, ...]
-    timestamp_ms: int
+    timestamp_ms: int | pa.Int64Array
     partitions: pa.Int32Array | None = None
 
     @property
@@ -46,6 +47,7 @@ class Records:
 
     def take(self, places: pa.Array) -> Records:
         """Return the records at these places (integers), in their order."""
+        times = self.timestamp_ms
         return Records(
             None if self.keys is None else self.keys.take(places),
             self.values.take(places),
@@ -53,7 +55,7 @@ class Records:
                 (name, value if isinstance(value, bytes) else value.take(places))
                 for name, value in self.headers
             ),
-            self.timestamp_ms,
+            times if isinstance(times, int) else times.take(places),
             None if self.partitions is None else self.partitions.take(places),
         )
 

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from sinks.formats.json import JsonText, json_objects, json_values
 from sinks.formats.parts import (
     as_binary,
-    corrupt_values_named,
+    commit_ms,
+    corrupt_file_named,
     data_columns,
     event_headers,
     json_keys,
@@ -37,21 +38,35 @@ def row_objects(
     Then, each if requested, ``_event_id``, ``_origin`` and ``_row_id`` (null if unknown). Raises
     :class:`TableError`, naming version and file, for a value that can't be written.
     """
+    return corrupt_file_named(
+        lambda part: _row_objects(part, ids=ids, origin=origin, row_ids=row_ids, end=end), batch
+    )
+
+
+def _row_objects(
+    batch: ChangeBatch, *, ids: bool, origin: bool, row_ids: bool, end: str
+) -> pa.StringArray:
     names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
-    if batch.num_rows:  # the same for all rows of a batch
+    if batch.num_rows:
         for number in (-2, -1):
-            columns[number] = JsonText(json_values(columns[number].slice(0, 1))[0].as_py())
+            columns[number] = JsonText(_of_parts(batch, columns[number]))
     if ids:
         names.append("_event_id")
         columns.append(batch.event_ids())
-    if origin and batch.file is not None:
+    if origin and batch.num_rows:
         names.append("_origin")
-        columns.append(JsonText(json.dumps(batch.file.origin)))
+        columns.append(JsonText(batch.by_part(lambda part: json.dumps(part.file.origin))))
     if row_ids:
         names.append("_row_id")
         columns.append(JsonText("null") if batch.row_ids is None else batch.row_ids)
-    with corrupt_values_named(batch):
-        return json_objects(names, columns, end)
+    return json_objects(names, columns, end)
+
+
+def _of_parts(batch: ChangeBatch, column: pa.Array) -> pa.StringArray | str:
+    """Return a column as JSON text whose value is the same in all rows of a file."""
+    firsts = pa.array([part.first for part in batch.parts()], pa.int64())
+    texts = iter(json_values(column.take(firsts)).to_pylist())
+    return batch.by_part(lambda _: next(texts))
 
 
 class RowsEncoder:
@@ -75,7 +90,7 @@ class RowsEncoder:
             keys = json_keys(key_array(batch, self.key_columns, data_columns(batch)))
         told, known = self.ids, self.ids and batch.row_ids is not None
         values = as_binary(row_objects(batch, ids=told, origin=told, row_ids=known))
-        records = Records(keys, values, event_headers(batch), batch.timestamp_ms)
+        records = Records(keys, values, event_headers(batch), commit_ms(batch))
         if self.tombstones:
             deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")
             records = with_tombstones(records, deleted)

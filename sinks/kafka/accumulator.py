@@ -73,10 +73,15 @@ def usable(producer: Any) -> bool:
 
 
 def append_batch(
-    producer: Any, topic: str, partition: int, buffer: bytearray, count: int, timestamp_ms: int
+    producer: Any,
+    topic: str,
+    partition: int,
+    buffer: bytearray,
+    count: int,
+    timestamps_ms: tuple[int, int],
 ) -> Any:
     """Pass on the records of one batch: their bytes (format 2) after room for its header. From then
-    on the buffer belongs to the producer.
+    on the buffer belongs to the producer. ``timestamps_ms`` are the first and the latest.
 
     Remove when the producer publicly takes encoded record batches.
 
@@ -96,7 +101,7 @@ def append_batch(
     inner = builder._builder
     inner._buffer = buffer
     inner._num_records, inner._last_offset = count, count - 1
-    inner._first_timestamp = inner._max_timestamp = timestamp_ms
+    inner._first_timestamp, inner._max_timestamp = timestamps_ms
     builder._next_offset = count
     batch = ProducerBatch(place, builder)
     with accumulator._tp_lock(place):

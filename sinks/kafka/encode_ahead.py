@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 from tailer.changes import ChangeBatch
@@ -23,7 +24,8 @@ _PIECES_AHEAD = 6
 
 def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[ChangeBatch]:
     """Yield a batch as consecutive batches of at most ``rows_max`` rows and about ``bytes_max``
-    bytes.
+    bytes. One that has rows of several versions or files ends where the last of them ends, if they
+    fit: each version and file that does not is cut as if it were alone.
 
     A batch with paired updates stays whole: the halves of a pair may lie far apart in their
     version, and there is no offset between them.
@@ -33,9 +35,27 @@ def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[Change
     step = min(rows_max, fitting)
     if count <= step or batch.indices is not None or batch.before is not None:
         yield batch
-        return
-    for at in range(0, count, step):
-        yield batch.slice(at, min(at + step, count))
+    elif batch.run:
+        for group in _grouped(batch, step):
+            yield from slices(group, rows_max, bytes_max)
+    else:
+        for at in range(0, count, step):
+            yield batch.slice(at, min(at + step, count))
+
+
+def _grouped(batch: ChangeBatch, rows_max: int) -> Iterator[ChangeBatch]:
+    """Yield the versions of a run, or the files if it is of one version: as many together as have
+    ``rows_max`` rows, or a single one."""
+    by_version = {part.offset.version: part.first for part in reversed(batch.run)}
+    firsts = sorted(by_version.values())
+    if len(firsts) == 1:
+        firsts = [part.first for part in batch.run]
+    at = 0
+    for first, end in pairwise([*firsts, batch.num_rows]):
+        if first > at and end - at > rows_max:
+            yield batch.slice(at, first)
+            at = first
+    yield batch.slice(at, batch.num_rows)
 
 
 class Pieces(Generic[T]):

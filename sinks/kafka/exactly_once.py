@@ -26,7 +26,7 @@ from sinks.kafka.session import Session
 from sinks.kafka.settlement import Settlement
 from sinks.kafka.topic_writer import TopicWriter, single_record
 from sinks.kafka.transactions import Transactions
-from sinks.kafka.versions import Begun, is_last_batch
+from sinks.kafka.versions import Begun, ended_apart, is_last_batch
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 
@@ -222,12 +222,11 @@ class ExactlyOnce(Session):
 
     def _write_rows(self, batch: ChangeBatch) -> None:
         writer = self._writer(batch)
-        last = is_last_batch(batch, self._at)
         # Rows of a snapshot that is taken while the stream continues do not move its offset.
         following = batch.next_offset.position
         stays = batch.offset.snapshot and self._at is not None and following == self._at.position
         for part, pieces in self._begun(writer, batch):
-            ends = last and part.next_offset.position == following
+            ends = is_last_batch(part, self._at)
             then = batch.next_offset if stays else part.next_offset
             self._transact(writer, part, pieces, then, ends=ends)
         self._passed = None
@@ -250,8 +249,9 @@ class ExactlyOnce(Session):
             self._at = notice.next_offset
 
     def _parts(self, batch: ChangeBatch) -> list[ChangeBatch]:
-        options = self.options
-        return list(slices(batch, options.transaction_rows, options.transaction_bytes))
+        rows_max, bytes_max = self.options.transaction_rows, self.options.transaction_bytes
+        apart = ended_apart(batch)
+        return [part for each in apart for part in slices(each, rows_max, bytes_max)]
 
     def _transact(
         self,
@@ -262,7 +262,10 @@ class ExactlyOnce(Session):
         *,
         ends: bool,
     ) -> None:
-        """Write one transaction: the records of a batch, its markers and its progress."""
+        """Write one transaction: the records of a batch, its markers and its progress.
+
+        A batch of several versions ends the last of them, and comes without a topic for markers.
+        """
         assert self.driver is not None
         self.driver.begin()
         begun = self.progress.begun

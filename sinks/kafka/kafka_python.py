@@ -99,7 +99,7 @@ class KafkaPythonDriver:
                     partition,
                     body.buffer,
                     body.num_records,
-                    body.timestamp_ms,
+                    (body.timestamp_ms, body.timestamp_ms_max),
                 )
                 self._remember(future, size, topic)
 
@@ -109,6 +109,7 @@ class KafkaPythonDriver:
             (name, value if isinstance(value, bytes) else value.cast("binary"))
             for name, value in records.headers
         ]
+        times = records.timestamp_ms
         for i in range(records.num_records):
             headers = [
                 (name, value if isinstance(value, bytes) else value[i].as_py())
@@ -123,7 +124,7 @@ class KafkaPythonDriver:
                 key,
                 [(name, text) for name, text in headers if text is not None],
                 partition,
-                records.timestamp_ms,
+                times if isinstance(times, int) else times[i].as_py(),
             )
             self._remember(future, size, topic)
 

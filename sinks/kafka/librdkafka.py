@@ -116,15 +116,14 @@ class LibrdkafkaDriver:
         values = records.values.to_pylist()
         keys = [None] * count if records.keys is None else records.keys.to_pylist()
         headers = _headers(records)
-        produce, timestamp = producer.produce, records.timestamp_ms
+        produce, times = producer.produce, records.timestamp_ms
+        stamps = [times] * count if isinstance(times, int) else times.to_pylist()
         with self._failures(f"writing to the topic {topic}"):
             for i in range(count):
-                key, value, head = keys[i], values[i], headers[i]
+                key, value, head, time_ms = keys[i], values[i], headers[i], stamps[i]
                 while True:
                     try:
-                        produce(
-                            topic, value, key, partition, None, timestamp=timestamp, headers=head
-                        )
+                        produce(topic, value, key, partition, None, timestamp=time_ms, headers=head)
                         break
                     except BufferError:  # as many bytes are being sent as allowed
                         self._wait_for_room(topic, len(key or b"") + len(value or b""))

@@ -44,20 +44,22 @@ RECORDS_MAX = 65_536
 _Part: TypeAlias = "bytes | pa.BinaryArray"
 
 _EMPTY = pa.scalar(b"")
-#: Two zeros: no attributes, and every record has the batch's own timestamp.
-_ATTRIBUTES_AND_TIMESTAMP = pa.scalar(b"\0\0")
+_NO_ATTRIBUTES = pa.scalar(b"\0")
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
     """The records of one batch as bytes, and what the batch's header says about them.
 
-    ``buffer`` has room for that header in front: :data:`BATCH_OVERHEAD` bytes.
+    ``buffer`` has room for that header in front: :data:`BATCH_OVERHEAD` bytes. ``timestamp_ms`` is
+    the first record's, which those of the others are counted from, and ``timestamp_ms_max`` the
+    latest.
     """
 
     buffer: bytearray
     num_records: int
     timestamp_ms: int
+    timestamp_ms_max: int
 
 
 def record_sizes(records: Records) -> pa.Int64Array:
@@ -92,15 +94,29 @@ def record_batches(
         yield from _by_arrow(records if places is None else records.take(places), bytes_max)
         return
     parts, rows = _native_parts(records), records.num_records
-    chosen = None if places is None else places.buffers()[1].slice(places.offset * 8)
+    times = sent = records.timestamp_ms
+    if not isinstance(times, int) and places is not None:
+        sent = times.take(places)
+    stamps, chosen = _numbers(times), _numbers(places)
     at, count = 0, rows if places is None else len(places)
     while at < count:
         most, room = min(count - at, RECORDS_MAX), bytes_max - BATCH_OVERHEAD
         buffer, number = rowbytes.native.records(
-            parts, rows, chosen, at, most, room, BATCH_OVERHEAD
+            parts, rows, stamps, chosen, at, most, room, BATCH_OVERHEAD
         )
-        yield Body(buffer, number, records.timestamp_ms)
+        yield Body(buffer, number, *_first_and_latest(sent, at, number))
         at += number
+
+
+def _numbers(array: pa.Int64Array | int | None) -> pa.Buffer | None:
+    """Return an array's numbers as they lie in memory."""
+    return array.buffers()[1].slice(array.offset * 8) if isinstance(array, pa.Array) else None
+
+
+def _first_and_latest(times: pa.Int64Array | int, at: int, count: int) -> tuple[int, int]:
+    if isinstance(times, int):
+        return times, times
+    return times[at].as_py(), pc.max(times.slice(at, count)).as_py()
 
 
 def _native_parts(records: Records) -> list[object]:
@@ -130,9 +146,9 @@ def _sized_bytes(data: bytes) -> bytes:
 
 
 def _by_arrow(records: Records, bytes_max: int) -> Iterator[Body]:
-    parts = _key_value_headers(records)
+    parts, times = _key_value_headers(records), records.timestamp_ms
     lengths = _total(parts, records.num_records)
-    sizes = pc.add(lengths, pa.scalar(5 + 2 + 5, pa.int64()))
+    sizes = pc.add(lengths, pa.scalar(5 + 1 + _timestamp_room(times) + 5, pa.int64()))
     ends = memoryview(pc.cumulative_sum(sizes).buffers()[1]).cast("q")
     room, count, at = bytes_max - BATCH_OVERHEAD, records.num_records, 0
     while at < count:
@@ -140,20 +156,36 @@ def _by_arrow(records: Records, bytes_max: int) -> Iterator[Body]:
         end = bisect_right(ends, before + room, at, min(count, at + RECORDS_MAX))
         number = max(end, at + 1) - at
         buffer = bytearray(BATCH_OVERHEAD)
-        buffer += memoryview(_body(parts, lengths, at, number))
-        yield Body(buffer, number, records.timestamp_ms)
+        first, latest = _first_and_latest(times, at, number)
+        deltas = b"\0"
+        if not isinstance(times, int):
+            deltas = _varints(pc.subtract(times.slice(at, number), first))
+        buffer += memoryview(_body(parts, lengths, deltas, at, number))
+        yield Body(buffer, number, first, latest)
         at += number
 
 
-def _body(parts: list[_Part], lengths: pa.Int64Array, at: int, count: int) -> pa.Buffer:
+def _body(
+    parts: list[_Part], lengths: pa.Int64Array, times: _Part, at: int, count: int
+) -> pa.Buffer:
     """Return records ``at`` to ``at + count``, each after its length: all parts in one copy."""
-    deltas, widths = (each.slice(0, count) for each in _small_varints())
-    whole = pc.add(lengths.slice(at, count), pc.add(widths, pa.scalar(2, pa.int64())))
+    places, widths = (each.slice(0, count) for each in _small_varints())
+    widths = pc.add(widths, _total([b"\0", times], count))
+    whole = pc.add(lengths.slice(at, count), widths)
     own = [pa.scalar(p) if isinstance(p, bytes) else p.slice(at, count) for p in parts]
+    stamps = pa.scalar(times) if isinstance(times, bytes) else times
     joined = pc.binary_join_element_wise(
-        _varints(whole), _ATTRIBUTES_AND_TIMESTAMP, deltas, *own, _EMPTY
+        _varints(whole), _NO_ATTRIBUTES, stamps, places, *own, _EMPTY
     )
     return joined.buffers()[2]
+
+
+def _timestamp_room(times: pa.Int64Array | int) -> int:
+    """Return the most bytes of a record's timestamp delta."""
+    if isinstance(times, int):
+        return 1
+    ends = pc.min_max(times)
+    return len(varint(ends["max"].as_py() - ends["min"].as_py()))
 
 
 def _total(parts: list[_Part], count: int) -> pa.Int64Array:

@@ -31,7 +31,9 @@ class KafkaSink:
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         encoder = load_encoder(options.format, options.encoder)
-        self.traits = SinkTraits(encoder.paired, encoder.key_columns)
+        # The topic of commit ends gets two records for each version, with its number of events.
+        runs = not options.transaction_topic
+        self.traits = SinkTraits(encoder.paired, encoder.key_columns, runs=runs)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._claimed = 0
         self._settlement: Settlement | None = None

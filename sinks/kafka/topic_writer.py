@@ -88,6 +88,8 @@ class TopicWriter:
         too_large = pc.greater(record_sizes(records), self.topic.max_message_bytes)
         if not pc.any(too_large).as_py():
             return [(batch, records, None)]
+        if batch.run:  # what is said of a large record names its version and file
+            return [encoded for part in batch.by_file() for encoded in self._encode(part)]
         if records.num_records < batch.num_rows and batch.num_rows > 1:
             # One record for many rows: fewer rows make a smaller one.
             middle = batch.num_rows // 2
@@ -173,5 +175,7 @@ def _cut(records: Records, at: int, count: int) -> Records:
         (name, value if isinstance(value, bytes) else value.slice(at, count))
         for name, value in records.headers
     )
-    values = records.values.slice(at, count)
-    return replace(records, values=values, headers=headers)
+    values, times = records.values.slice(at, count), records.timestamp_ms
+    if not isinstance(times, int):
+        times = times.slice(at, count)
+    return replace(records, values=values, headers=headers, timestamp_ms=times)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tailer.changes import ChangeBatch, Offset
 
-__all__ = ["Begun", "is_last_batch"]
+__all__ = ["Begun", "ended_apart", "is_last_batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,23 @@ class Begun:
 
 
 def is_last_batch(batch: ChangeBatch, at: Offset | None) -> bool:
-    """Return whether a batch is its version's last; ``at`` is the feed's offset before it.
+    """Return whether a batch with rows ends its version, or the last of its versions; ``at`` is the
+    feed's offset before it.
 
     A snapshot that is taken while the stream continues does not move the offset; a notice marks
     the end of its last batch.
     """
-    then = batch.next_offset
+    then, last = batch.next_offset, batch.parts()[-1].offset
     if batch.offset.snapshot and at is not None and then.position == at.position:
         return False
-    return (then.version, then.snapshot) != (batch.version, batch.offset.snapshot)
+    return (then.version, then.snapshot) != (last.version, batch.offset.snapshot)
+
+
+def ended_apart(batch: ChangeBatch) -> list[ChangeBatch]:
+    """Return a batch as the versions that it ends, and the last one if it does not end it, so that
+    the records of that one can be counted."""
+    last = batch.parts()[-1].offset
+    if batch.version == last.version or is_last_batch(batch, None):
+        return [batch]
+    first = batch.rows_before(replace(last, index=0))
+    return [batch.slice(0, first), batch.slice(first, batch.num_rows)]

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import Sink, load_sink
+from tailer.sink import Sink, SinkTraits, load_sink
 
 __all__ = ["SUFFIXES", "jsonl_options", "open_output", "output_kind"]
 
@@ -47,6 +47,8 @@ def jsonl_options(path: str, *, ids: bool) -> dict[str, Any]:
 class _ColumnarOutput:
     """One schema for all rows; ids, if requested, are columns at the end."""
 
+    traits = SinkTraits(runs=True)
+
     def __init__(self, path: Path, kind: str, schema: pa.Schema, *, ids: bool) -> None:
         self.ids = ids
         self.schema = pa.schema([*schema, *_ID_FIELDS]) if ids else schema
@@ -64,8 +66,10 @@ class _ColumnarOutput:
 
     def _write(self, batch: ChangeBatch) -> None:
         rows = batch.rows
-        if self.ids and batch.file is not None:
-            origin = pa.repeat(pa.scalar(batch.file.origin), rows.num_rows)
+        if self.ids:
+            origin = batch.by_part(lambda part: part.file.origin)
+            if isinstance(origin, str):
+                origin = pa.repeat(pa.scalar(origin), rows.num_rows)
             row_ids = batch.row_ids
             if row_ids is None:
                 row_ids = pa.nulls(rows.num_rows, pa.int64())

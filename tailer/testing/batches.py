@@ -8,12 +8,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer.changes import METADATA_FIELDS, ChangeBatch, ChangeFile, Notice, NoticeKind, Offset
+from tailer.changes import (
+    METADATA_FIELDS,
+    ChangeBatch,
+    ChangeFile,
+    Notice,
+    NoticeKind,
+    Offset,
+    joined,
+)
 from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.snapshot import TableState
 from tailer.testing.table import delta_schema
 
-__all__ = ["change_batch", "empty_batch", "notice", "table_state"]
+__all__ = ["change_batch", "change_run", "empty_batch", "notice", "table_state"]
 
 
 def table_state(
@@ -62,6 +70,35 @@ def change_batch(
         offset=offset,
         next_offset=offset.next_version(timestamp_ms) if last else after,
     )
+
+
+def change_run(
+    schema: pa.Schema,
+    versions: Sequence[Sequence[Sequence[Mapping[str, Any]]]],
+    *,
+    version: int = 1,
+    timestamp_ms: int = 1_767_225_600_000,
+) -> ChangeBatch:
+    """Return consecutive versions as one batch (:attr:`ChangeBatch.run`): each version is a list of
+    files, and each file a list of rows as for :func:`change_batch`. Commits are a minute apart;
+    :meth:`ChangeBatch.by_file` gives the same rows in a batch for each file."""
+    found = []
+    for number, files in enumerate(versions):
+        index = 0
+        for place, rows in enumerate(files):
+            found.append(
+                change_batch(
+                    schema,
+                    rows,
+                    version=version + number,
+                    index=index,
+                    last=place == len(files) - 1,
+                    path=f"part-{number}-{place}.parquet",
+                    timestamp_ms=timestamp_ms + number * 60_000,
+                )
+            )
+            index += len(rows)
+    return joined(found)
 
 
 def empty_batch(

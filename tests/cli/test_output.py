@@ -7,6 +7,7 @@ import re
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tailer.changes import joined
 from tailer.cli.main import main
-from tailer.cli.output import output_kind
+from tailer.cli.output import open_output, output_kind
 from tailer.errors import ConfigError
+from tailer.sink import sink_traits
+from tailer.testing.batches import change_run
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -48,6 +52,23 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
         with pa.ipc.open_file(str(file)) as reader:
             return reader.read_all().to_pylist()  # type: ignore[no-any-return]  # pyarrow has no types
     return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])
+async def test_the_rows_of_a_run_have_the_origins_of_their_files(tmp_path: Path, kind: str) -> None:
+    output = tmp_path / f"out.{kind}"
+    first, second = change_run(SCHEMA, [[[{"id": 1}]], [[{"id": 2}]]]).by_file()
+    assert second.file is not None
+    second = replace(second, file=replace(second.file, origin="row_ids"))
+    run = joined([first, second])
+    async with open_output(str(output), run.rows.schema, ids=True) as opened:
+        assert sink_traits(opened).runs
+        await opened.write(run)
+    found = rows_of(output)
+    assert [row["_origin"] for row in found] == ["cdf", "row_ids"]
+    assert [row["_event_id"] for row in found] == run.event_ids().to_pylist()
+    assert [row["_commit_version"] for row in found] == [1, 2]
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_murmur2
-from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from sinks.formats.records import Header, Records
 from sinks.kafka.partitioner import murmur2, partitions_of_keys
@@ -25,6 +25,7 @@ RECORD = st.tuples(
     st.none() | SOME_BYTES,  # a header that some records lack
     SOME_BYTES,  # and one that all have
 )
+TIMES = st.integers(-(2**40), 2**42)
 
 
 def by_columns(rows: list[tuple[bytes | None, bytes | None, bytes | None, bytes]]) -> Records:
@@ -43,13 +44,27 @@ def by_kafka_python(records: Records) -> bytes:
     columns = [(n, v if isinstance(v, bytes) else v.to_pylist()) for n, v in records.headers]
     # Headers that all records have stand first where they are constant: the order of the wire.
     columns.sort(key=lambda header: not isinstance(header[1], bytes))
+    times = records.timestamp_ms
     for i in range(records.num_records):
         headers = [(n, v if isinstance(v, bytes) else v[i]) for n, v in columns]
         key = None if records.keys is None else records.keys[i].as_py()
         value = records.values[i].as_py()
         present = [(n, v) for n, v in headers if v is not None]
-        builder.append(i, records.timestamp_ms, key, value, present)
+        time_ms = times if isinstance(times, int) else times[i].as_py()
+        builder.append(i, time_ms, key, value, present)
     return bytes(builder._buffer[BATCH_OVERHEAD:])
+
+
+def by_kafka_pythons_reader(body: Body) -> list[int]:
+    """The times of the records, as the client's own parser reads them."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
+    builder._buffer, builder._num_records = body.buffer, body.num_records
+    builder._first_timestamp, builder._max_timestamp = body.timestamp_ms, body.timestamp_ms_max
+    batch = DefaultRecordBatch(bytes(builder.build()))
+    assert batch.validate_crc()
+    found = [record.timestamp for record in batch]
+    assert batch.max_timestamp == max(found)
+    return found
 
 
 @given(st.lists(RECORD, min_size=1, max_size=30))
@@ -60,6 +75,25 @@ def test_a_batch_is_what_kafka_python_writes(
     (body,) = record_batches(records, 1 << 30)
     assert body.buffer[BATCH_OVERHEAD:] == by_kafka_python(records)
     assert (body.num_records, body.timestamp_ms) == (len(rows), records.timestamp_ms)
+
+
+@given(st.lists(st.tuples(RECORD, TIMES), min_size=1, max_size=60), st.integers(400, 9_000))
+def test_each_record_has_its_time(
+    given: list[tuple[tuple[bytes | None, bytes | None, bytes | None, bytes], int]], bytes_max: int
+) -> None:
+    times = [time for _, time in given]
+    records = replace(
+        by_columns([row for row, _ in given]),
+        timestamp_ms=pa.array([0, *times], pa.int64()).slice(1),
+    )
+    (whole,) = record_batches(records, 1 << 30)
+    assert whole.buffer[BATCH_OVERHEAD:] == by_kafka_python(records)
+    bodies = list(record_batches(records, bytes_max))
+    assert all(len(body.buffer) <= bytes_max or body.num_records == 1 for body in bodies)
+    assert [time for body in bodies for time in by_kafka_pythons_reader(body)] == times
+    places = pa.array(range(0, len(times), 2), pa.int64())
+    some = record_batches(records, bytes_max, places)
+    assert [time for body in some for time in by_kafka_pythons_reader(body)] == times[::2]
 
 
 @given(st.lists(RECORD, min_size=1, max_size=40), st.data())

@@ -62,5 +62,9 @@ def test_traits_of_another_class_are_refused() -> None:
 
 def test_a_double_has_the_traits_of_its_sink() -> None:
     sink = JsonlSink(None, row_ids=True)
-    assert sink_traits(FaultySink(sink, Script({}))) == sink.traits == SinkTraits(row_ids=True)
+    assert (
+        sink_traits(FaultySink(sink, Script({})))
+        == sink.traits
+        == SinkTraits(row_ids=True, runs=True)
+    )
     assert FeedOptions().for_sink(FaultySink(sink, Script({}))).decode.row_ids

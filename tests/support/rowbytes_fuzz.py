@@ -91,6 +91,8 @@ def attempt(native: Any, dice: random.Random) -> None:
             case _:
                 native.records(
                     parts, given if given < 2**20 or given > 2**60 else rows,
+                    buffer(dice, dice.randbytes(dice.randrange(900))) if dice.random() < 0.5
+                    else None,
                     buffer(dice, places) if dice.random() < 0.7 else None,
                     number(dice), min(number(dice), 2**20), number(dice),
                     dice.choice([0, 61, -1, 2**63 - 1, 2**63 - 100]),
