@@ -125,7 +125,8 @@ class _Run:
         how = (feed.sink, feed.park, feed.offsets, feed.progress, feed.orders, feed.saver)
         self._publisher = Publisher(*how)
         reader = self.spark.readStream.format(BatchSource.name())
-        wanted = feed.options.for_sink(feed.sink)
+        # A row of the source is a batch of one file.
+        wanted = replace(feed.options.for_sink(feed.sink), runs=False)
         for name, value in self._source_options(offset, wanted).items():
             reader = reader.option(name, value)
         writer = (
