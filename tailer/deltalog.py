@@ -32,15 +32,10 @@ from tailer.delta.schema import StructField
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import ConfigError, CorruptRow, DataLoss, TableError
-from tailer.log.history import (
-    HistoryEntry,
-    Sums,
-    checksum_errors,
-    history,
-    snapshot_sums,
-    version_at_or_before,
-)
+from tailer.log.checksums import Sums, checksum_errors, snapshot_sums
+from tailer.log.history import HistoryEntry, history
 from tailer.log.table import TableLog
+from tailer.log.times import version_at_or_before
 from tailer.store import open_store
 
 __all__ = ["DeltaLog"]

@@ -24,8 +24,8 @@ from tailer.delta.parsing import action_of
 from tailer.delta.snapshot import file_key
 from tailer.errors import TailerError
 from tailer.log.changes import CommitPlan, plan_commit
-from tailer.log.history import version_at_or_after, version_at_or_before
 from tailer.log.live import LiveFiles
+from tailer.log.times import version_at_or_after, version_at_or_before
 from tailer.share_server.lines import LineWriter, choose_format
 from tailer.share_server.query import (
     Answer,

@@ -39,7 +39,7 @@ def open_table(table: Path) -> str:
     """What following from the newest version on has to know."""
     import anyio
 
-    from tailer.log.history import start_offset
+    from tailer.log.starts import start_offset
     from tailer.log.table import TableLog
     from tailer.store import open_store
 
