@@ -24,6 +24,9 @@ _MODULES = {"run": "services", "check": "services", "share": "services", "spark"
 #: A signal ends these cleanly, and they handle it themselves.
 _WITH_OWN_END = ("run", "share", "spark")
 
+#: These make no temporary folders, so they do not look for those that killed processes left.
+_WITHOUT_FOLDERS = ("history", "offsets", "shares", "snapshot")
+
 
 def _command(name: str) -> Command:
     module = importlib.import_module(f"tailer.cli.{_MODULES.get(name, name)}")
@@ -34,6 +37,10 @@ def _command(name: str) -> Command:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command that the arguments name, until a signal ends it."""
     command = _command(arguments.command)
+    if arguments.command not in _WITHOUT_FOLDERS:
+        from tailer.files.spill import sweep
+
+        sweep()
     if arguments.command in _WITH_OWN_END:
         return anyio.run(command, arguments)
     return anyio.run(_until_stopped, command, arguments)

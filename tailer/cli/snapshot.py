@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from tailer.cli.table import on_table
-from tailer.delta.checkpoint import WITH_STATISTICS
+from tailer.delta.add_fields import WITH_STATISTICS
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import Snapshot
 from tailer.log.checksums import checksum_errors
