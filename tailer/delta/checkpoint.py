@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 __all__ = [
-    "AS_LOGGED",
-    "FILES",
-    "KEYS",
-    "WITH_STATISTICS",
     "add_batches",
     "add_objects",
     "adds_of",
@@ -32,23 +28,6 @@ __all__ = [
 ]
 
 _STEERING = ("protocol", "metaData", "txn", "domainMetadata", "sidecar", "checkpointMetadata")
-#: The fields of an add, except its statistics, tags and parsed partition values, which take most of
-#: the bytes.
-FILES = (
-    "path",
-    "partitionValues",
-    "size",
-    "dataChange",
-    "deletionVector",
-    "baseRowId",
-    "defaultRowCommitVersion",
-)
-#: The fields that identify a logical file, and those that every add has.
-KEYS = ("path", "size", "dataChange", "deletionVector")
-#: The fields of :data:`FILES`, with statistics.
-WITH_STATISTICS = (*FILES, "stats", "stats_parsed.numRecords")
-#: All fields that a commit would have.
-AS_LOGGED = (*WITH_STATISTICS, "modificationTime", "tags", "clusteringProvider")
 _BATCH_ROWS = 8_192
 _FOOTER_BYTES_MAX = 8 * 1024 * 1024
 

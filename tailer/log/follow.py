@@ -19,8 +19,9 @@ from tailer.delta.commit import Commit
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import TableState
 from tailer.log.commits_ahead import CommitsAhead, NotThen
+from tailer.log.listing import versions_of
 from tailer.log.same_table import SameTable
-from tailer.log.table import TableLog, versions_of
+from tailer.log.table import TableLog
 from tailer.store import LOG_DIR, Watch, rest_mark, traits_of
 
 __all__ = ["FollowOptions", "follow"]

@@ -33,7 +33,7 @@ async def history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
     for version in commits_of(await log.files()):
         if state is None and version:
             state = (await log.snapshot()).state
-        commit = await log.commit(version, state, floor)
+        commit = await log.commit(version, state, floor, digests=False)
         state, floor = commit.after, commit.timestamp_ms
         info = commit.header.commit_info.fields if commit.header.commit_info else {}
         header = commit.header

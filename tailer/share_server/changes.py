@@ -19,7 +19,8 @@ import anyio.to_thread
 
 from tailer.decode.plan import ChangeSource, Completions, source_of
 from tailer.delta.actions import AddFile, RemoveFile
-from tailer.delta.commit import Commit, file_digest
+from tailer.delta.commit import Commit
+from tailer.delta.digests import file_digest
 from tailer.delta.parsing import action_of
 from tailer.delta.snapshot import file_key
 from tailer.errors import TailerError
