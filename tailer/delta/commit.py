@@ -9,7 +9,7 @@ megabytes needs little memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice
@@ -45,7 +45,7 @@ __all__ = [
     "read_header",
 ]
 
-K = TypeVar("K", bytes, str)
+K = TypeVar("K", bound=Hashable)
 
 #: So many lines are parsed together: larger lists leave the processor's cache.
 _BATCH_LINES = 64
