@@ -114,9 +114,9 @@ def parse_entries(
     Return them, and the lines with these left blank: :func:`parse_line` must read what is left. If
     anything about the adds or the removes is unusual, they are left too, so that it decides.
     """
-    adds = [line for line in lines if line.startswith(b'{"add":{')]
+    adds = [line for line in lines if line.startswith(b'{"add":')]
     all_add = len(adds) == len(lines)
-    removes = [] if all_add else [line for line in lines if line.startswith(b'{"remove":{')]
+    removes = [] if all_add else [line for line in lines if line.startswith(b'{"remove":')]
     try:
         added = [line.add for line in _ADD_LINES.decode_lines(_joined(adds, b'"add"'))]
         removed = [
@@ -126,7 +126,7 @@ def parse_entries(
         return [], [], [*lines]
     if len(added) + len(removed) == len(lines):
         return added, removed, []
-    taken = (b'{"add":{', b'{"remove":{')
+    taken = (b'{"add":', b'{"remove":')
     return added, removed, [b"" if line.startswith(taken) else line for line in lines]
 
 
