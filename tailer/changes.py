@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tailer.delta.actions import DeletionVectorDescriptor, StringMap
-from tailer.delta.schema import is_arrow_variant
+from tailer.delta.arrow_types import is_arrow_variant
 from tailer.delta.snapshot import TableState
 from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json

@@ -25,22 +25,17 @@ import anyio.to_thread
 from anyio.from_thread import start_blocking_portal
 
 from tailer.delta.actions import Action, AddFile, DomainMetadata, Metadata, Protocol
-from tailer.delta.checkpoint import WITH_STATISTICS
+from tailer.delta.add_fields import WITH_STATISTICS
 from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.properties import tombstone_retention_ms
 from tailer.delta.schema import StructField
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import ConfigError, CorruptRow, DataLoss, TableError
-from tailer.log.history import (
-    HistoryEntry,
-    Sums,
-    checksum_errors,
-    history,
-    snapshot_sums,
-    version_at_or_before,
-)
+from tailer.log.checksums import Sums, checksum_errors, snapshot_sums
+from tailer.log.history import HistoryEntry, history
 from tailer.log.table import TableLog
+from tailer.log.times import version_at_or_before
 from tailer.store import open_store
 
 __all__ = ["DeltaLog"]

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
-from zoneinfo import ZoneInfo
 
 from tailer.errors import ConfigError, meant
 
@@ -273,6 +272,8 @@ def options_table(settings: Mapping[str, Setting]) -> Iterator[str]:
 
 def zone_name(text: str) -> str:
     """Check the name of a time zone, as a ``parse``."""
+    from zoneinfo import ZoneInfo
+
     try:
         ZoneInfo(text)
     except (OSError, KeyError) as e:  # KeyError: no zone has that name

@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
-from importlib import metadata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from tailer.errors import ConfigError, TailerError
@@ -23,6 +25,9 @@ __all__ = ["main", "parser", "run"]
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
+
+#: The metadata of an installed distribution ``tailer``.
+_FOREIGN = re.compile(r"tailer-[^-]+(-.*)?\.(dist|egg)-info", re.IGNORECASE)
 
 
 def _reader(setting: Setting) -> Callable[[str], Any]:
@@ -224,14 +229,19 @@ def parser() -> argparse.ArgumentParser:
 def _refuse_foreign_owner() -> None:
     """Refuse another distribution that owns the import name ``tailer``: installed beside ours, the
     two overwrite each other's files."""
-    try:
-        metadata.distribution("tailer")
-    except metadata.PackageNotFoundError:
-        return
-    raise ConfigError(
-        "the distributions `tailer` and `delta-tailer` are both installed here and overwrite each "
-        "other: `pip uninstall tailer delta-tailer`, then install delta-tailer alone"
-    )
+    # importlib.metadata would take nearly as long to load as pyarrow.
+    if any(map(_FOREIGN.fullmatch, _installed())):
+        raise ConfigError(
+            "the distributions `tailer` and `delta-tailer` are both installed here and overwrite "
+            "each other: `pip uninstall tailer delta-tailer`, then install delta-tailer alone"
+        )
+
+
+def _installed() -> Iterator[str]:
+    """Yield the names of all that lies in the folders that Python imports from."""
+    for folder in sys.path:
+        with suppress(OSError):  # an archive, or no folder
+            yield from (path.name for path in Path(folder).iterdir())
 
 
 def _choose_memory_pool() -> None:
@@ -256,9 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser().print_help(sys.stderr)
             return EXIT_USAGE
         from tailer.cli import commands
-        from tailer.files.spill import sweep
 
-        sweep()
         return commands.run(arguments)
     except TailerError as e:
         if arguments.debug:

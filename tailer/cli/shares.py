@@ -14,10 +14,10 @@ from tailer.sharing.http import Refused
 from tailer.sharing.model import Table
 from tailer.sharing.profile import load_profile
 
-__all__ = ["list_shares"]
+__all__ = ["shares"]
 
 
-async def list_shares(arguments: argparse.Namespace) -> int:
+async def shares(arguments: argparse.Namespace) -> int:
     """Print the tables of a profile as addresses, as they come; return the exit status."""
     if arguments.schema and not arguments.share:
         raise ConfigError("--schema names a schema of a share: give --share too")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tailer.errors import ConfigError
-from tailer.log.history import STARTS, check_start
+from tailer.log.starts import STARTS, check_start
 from tailer.settings import REQUIRED, Setting, SettingTable, zone_name
 
 __all__ = ["DAEMON", "FEED", "TABLE_OF_OPTIONS", "Section", "address", "read_document"]

@@ -17,7 +17,7 @@ from tailer.errors import ConfigError
 from tailer.feed.fanout import Branch, FanOut
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
-from tailer.log.history import start_to_keep
+from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore, open_offset_store
 from tailer.sink import Sink, make_sink, sink_traits

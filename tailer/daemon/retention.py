@@ -16,7 +16,8 @@ from tailer.delta.commit import Commit
 from tailer.delta.segment import LogFile, LogKind, commits_of
 from tailer.delta.snapshot import TableState
 from tailer.feed.progress import FeedProgress
-from tailer.log.table import TableLog, versions_of
+from tailer.log.listing import versions_of
+from tailer.log.table import TableLog
 
 __all__ = ["Outlook", "interval_seconds"]
 

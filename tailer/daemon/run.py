@@ -27,7 +27,7 @@ from tailer.daemon.assembly import (
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.supervisor import Supervisor
 from tailer.errors import ConfigError, OffsetHeld, TailerError, cannot_listen
-from tailer.log.history import start_offset
+from tailer.log.starts import start_offset
 from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
 from tailer.process.logs import set_up_logs

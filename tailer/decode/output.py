@@ -15,9 +15,10 @@ from tailer.decode.naming import in_file
 from tailer.decode.options import DecodeOptions
 from tailer.decode.project import Convert, FileFields, converter, find_field
 from tailer.decode.tracking import row_id_column, tells_row_ids
+from tailer.delta.arrow_types import arrow_schema, arrow_type
 from tailer.delta.arrow_views import plain_type
 from tailer.delta.partitions import partition_scalar, partition_text
-from tailer.delta.schema import StructField, arrow_schema, arrow_type
+from tailer.delta.schema import StructField
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, CorruptRow, UnsupportedTable
 

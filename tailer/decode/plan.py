@@ -28,7 +28,8 @@ from msgspec import structs
 
 from tailer.changes import COMING_KINDS, LEAVING_KINDS, ChangeFile, ChangeType, Origin
 from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
-from tailer.delta.commit import Commit, FileAction, file_digest
+from tailer.delta.commit import Commit, FileAction
+from tailer.delta.digests import file_digest
 from tailer.delta.features import row_tracking_enabled
 from tailer.delta.paths import location
 from tailer.delta.snapshot import TableState, file_key

@@ -15,16 +15,15 @@ import pyarrow.compute as pc
 
 from tailer.decode.calendar import Calendar
 from tailer.decode.variant import unshredded
+from tailer.delta.arrow_types import VARIANT, arrow_type
 from tailer.delta.char import char_length
 from tailer.delta.schema import (
-    VARIANT,
     ArrayType,
     DataType,
     MapType,
     PrimitiveType,
     StructField,
     StructType,
-    arrow_type,
     is_variant,
 )
 from tailer.errors import CorruptRow

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.decode.bucket import Bucket
-from tailer.delta.schema import holds_arrow_variant
+from tailer.delta.arrow_types import holds_arrow_variant
 from tailer.errors import UnsupportedTable
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyarrow import types
 
-from tailer.delta.schema import VARIANT, holds_arrow_variant, is_arrow_variant
+from tailer.delta.arrow_types import VARIANT, holds_arrow_variant, is_arrow_variant
 from tailer.delta.variant import Kind, Token
 from tailer.delta.variant_builder import (
     NULL,

@@ -13,6 +13,7 @@ from tailer.delta.statistics import Bounds, Statistics, bounds, file_statistics,
 __all__ = [
     "Action",
     "AddCDCFile",
+    "AddEntry",
     "AddFile",
     "CheckpointMetadata",
     "CommitInfo",
@@ -21,6 +22,7 @@ __all__ = [
     "FileAction",
     "Metadata",
     "Protocol",
+    "RemoveEntry",
     "RemoveFile",
     "SetTransaction",
     "Sidecar",
@@ -68,14 +70,45 @@ class DeletionVectorDescriptor(_Action, frozen=True):
         return f"{self.storage_type}{self.path_or_inline_dv}{at}"
 
 
-class _Counted(_Action, frozen=True, kw_only=True):
-    """An action with the statistics of its file.
+class AddEntry(_Action, frozen=True, gc=False):
+    """An add without its statistics, which are most of its bytes. ``size`` in bytes."""
 
-    They are parsed on demand: a commit can hold a hundred thousand of them, and few are used.
+    path: str
+    size: Long
+    data_change: bool
+    partition_values: Values = {}
+    deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: Long | None = None
+    default_row_commit_version: Long | None = None
+
+
+class RemoveEntry(_Action, frozen=True, gc=False):
+    """A remove without its statistics; ``deletion_timestamp`` in epoch ms.
+
+    All fields but ``path`` and ``data_change`` are optional: older writers leave out even the
+    partition values, which are None then.
     """
 
-    stats: Any = None
-    stats_parsed: Any = msgspec.field(name="stats_parsed", default=None)
+    path: str
+    data_change: bool = True
+    deletion_timestamp: Long | float | None = None
+    partition_values: StringMap | None = None
+    size: Long | None = None
+    deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: Long | None = None
+    default_row_commit_version: Long | None = None
+
+
+class _Counted:
+    """Statistics that are parsed on demand: a commit can have a hundred thousand, and few are used.
+
+    For an action with the fields ``stats`` and ``stats_parsed``.
+    """
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        stats: Any
+        stats_parsed: Any
 
     @property
     def num_records(self) -> int | None:
@@ -91,37 +124,22 @@ class _Counted(_Action, frozen=True, kw_only=True):
         return file_statistics(self.stats, self.stats_parsed)
 
 
-class AddFile(_Counted, frozen=True):
-    """A logical file that is added to the table. ``size`` in bytes."""
+class AddFile(AddEntry, _Counted, frozen=True, kw_only=True):
+    """A logical file that is added to the table."""
 
-    path: str
-    size: Long
-    data_change: bool
-    partition_values: Values = {}
-    deletion_vector: DeletionVectorDescriptor | None = None
-    base_row_id: Long | None = None
-    default_row_commit_version: Long | None = None
+    stats: Any = None
+    stats_parsed: Any = msgspec.field(name="stats_parsed", default=None)
 
     def __post_init__(self) -> None:
         if not self.partition_values:
             force_setattr(self, "partition_values", {})
 
 
-class RemoveFile(_Counted, frozen=True):
-    """A logical file that is removed from the table; ``deletion_timestamp`` in epoch ms.
+class RemoveFile(RemoveEntry, _Counted, frozen=True, kw_only=True):
+    """A logical file that is removed from the table."""
 
-    All fields but ``path`` and ``data_change`` are optional: older writers leave out even the
-    partition values, which are None then.
-    """
-
-    path: str
-    data_change: bool = True
-    deletion_timestamp: Long | float | None = None
-    partition_values: StringMap | None = None
-    size: Long | None = None
-    deletion_vector: DeletionVectorDescriptor | None = None
-    base_row_id: Long | None = None
-    default_row_commit_version: Long | None = None
+    stats: Any = None
+    stats_parsed: Any = msgspec.field(name="stats_parsed", default=None)
 
 
 class AddCDCFile(_Action, frozen=True):

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 __all__ = [
-    "AS_LOGGED",
-    "FILES",
-    "KEYS",
-    "WITH_STATISTICS",
     "add_batches",
     "add_objects",
     "adds_of",
@@ -32,23 +28,7 @@ __all__ = [
 ]
 
 _STEERING = ("protocol", "metaData", "txn", "domainMetadata", "sidecar", "checkpointMetadata")
-#: The fields of an add, except its statistics, tags and parsed partition values, which take most of
-#: the bytes.
-FILES = (
-    "path",
-    "partitionValues",
-    "size",
-    "dataChange",
-    "deletionVector",
-    "baseRowId",
-    "defaultRowCommitVersion",
-)
-#: The fields that identify a logical file, and those that every add has.
-KEYS = ("path", "size", "dataChange", "deletionVector")
-#: The fields of :data:`FILES`, with statistics.
-WITH_STATISTICS = (*FILES, "stats", "stats_parsed.numRecords")
-#: All fields that a commit would have.
-AS_LOGGED = (*WITH_STATISTICS, "modificationTime", "tags", "clusteringProvider")
+_KEY_FIELDS = ("id", "path", "appId", "domain", "minReaderVersion", "version")
 _BATCH_ROWS = 8_192
 _FOOTER_BYTES_MAX = 8 * 1024 * 1024
 
@@ -59,9 +39,33 @@ def checkpoint_actions(name: str, source: pa.NativeFile) -> Iterator[Action]:
     Raises :class:`CorruptLog`, naming the file.
     """
     with _named(name), _open(source, _STEERING) as parquet:
-        for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=[*_STEERING]):
-            for field, column in zip(batch.schema, batch.columns, strict=True):
-                yield from _column_actions(field.name, _present_rows(column))
+        for group in range(parquet.num_row_groups):
+            for batch in _batches(parquet, group, _columns_with_values(parquet, group)):
+                for field, column in zip(batch.schema, batch.columns, strict=True):
+                    yield from _column_actions(field.name, column)
+
+
+def _columns_with_values(parquet: pq.ParquetFile, group: int) -> list[str]:
+    """Return the steering columns that have a value in the group: most groups have files alone.
+
+    One field of each is read for that. The statistics of a damaged footer would abort the process.
+    """
+    kinds = {f.name: f.type for f in parquet.schema_arrow if f.name in _STEERING}
+    keys = {name: _key_field(kind) for name, kind in kinds.items()}
+    fields = [f"{name}.{key}" if key else name for name, key in keys.items()]
+    found = set()
+    for batch in _batches(parquet, group, fields):
+        for field, column in zip(batch.schema, batch.columns, strict=True):
+            if _key_values(column).null_count < len(column):
+                found.add(field.name)
+    return [name for name in keys if name in found]
+
+
+def _batches(parquet: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    if not columns:
+        return iter(())
+    # Threads would cost more than they save, and memory.
+    return parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False)  # type: ignore[no-any-return]
 
 
 def add_batches(
@@ -274,11 +278,16 @@ def _open(source: pa.NativeFile, columns: Sequence[str]) -> pq.ParquetFile:
             raise refusal from None
 
 
-def _column_actions(kind: str, rows: pa.Array) -> Iterator[Action]:
-    for values in rows.to_pylist(maps_as_pydicts="lossy"):
-        action = action_of(kind, values)
-        if action is not None:
-            yield action
+def _column_actions(kind: str, column: pa.Array) -> Iterator[Action]:
+    # Not filtered: few rows have a value, and pyarrow.compute takes as long to load as pyarrow.
+    if _key_values(column).null_count == len(column):
+        return
+    key = _key_field(column.type)
+    for row in without_views(column).to_pylist(maps_as_pydicts="lossy"):
+        if row is not None and (key is None or row[key] is not None):
+            action = action_of(kind, row)
+            if action is not None:
+                yield action
 
 
 def _present_rows(column: pa.Array) -> pa.Array:
@@ -287,16 +296,26 @@ def _present_rows(column: pa.Array) -> pa.Array:
 
 
 def _present(column: pa.Array) -> pa.Array:
-    """Return which rows have this action.
+    """Return which rows have this action."""
+    key = _key_field(column.type)
+    if key is None:
+        return column.is_valid()
+    import pyarrow.compute as pc
+
+    return pc.and_(column.is_valid(), pc.struct_field(column, key).is_valid())
+
+
+def _key_values(column: pa.Array) -> pa.Array:
+    key = _key_field(column.type)
+    return column.field(key) if key else column
+
+
+def _key_field(kind: pa.DataType) -> str | None:
+    """Return a field that every action of this column has; None if the column has no such field.
 
     Some writers write a struct of nulls instead of a null.
     """
-    valid = column.is_valid()
-    first = {"metaData": "id", "add": "path", "txn": "appId", "sidecar": "path"}
-    names = {column.type.field(i).name for i in range(column.type.num_fields)}
-    for key in (*first.values(), "domain", "minReaderVersion", "version"):
-        if key in names:
-            import pyarrow.compute as pc
-
-            return pc.and_(valid, pc.struct_field(column, key).is_valid())
-    return valid
+    if not pa.types.is_struct(kind):
+        return None
+    names = {kind.field(i).name for i in range(kind.num_fields)}
+    return next((name for name in _KEY_FIELDS if name in names), None)

@@ -9,13 +9,16 @@ hundreds of megabytes needs little memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from itertools import islice
+from typing import Generic, TypeVar
 
 from tailer.delta.actions import (
     Action,
     AddCDCFile,
+    AddEntry,
     AddFile,
     CheckpointMetadata,
     CommitInfo,
@@ -23,31 +26,29 @@ from tailer.delta.actions import (
     FileAction,
     Metadata,
     Protocol,
+    RemoveEntry,
     RemoveFile,
     SetTransaction,
     Sidecar,
 )
-from tailer.delta.parsing import parse_line
-from tailer.delta.paths import location
-from tailer.delta.snapshot import TableState, file_key
+from tailer.delta.parsing import parse_entries, parse_line
+from tailer.delta.paths import location, locations
+from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, TableError
 
 __all__ = [
-    "KEPT_FILES_MAX",
-    "KEY_BYTES",
     "Commit",
     "CommitHeader",
     "FileAction",
     "Lines",
-    "file_digest",
     "read_actions",
     "read_header",
 ]
 
-#: The length in bytes of a digest that stands for a logical file.
-KEY_BYTES = 16
-#: The file actions of a commit that are kept in memory from the first pass.
-KEPT_FILES_MAX = 64
+K = TypeVar("K", bound=Hashable)
+
+#: So many lines are parsed together: larger lists leave the processor's cache.
+_BATCH_LINES = 64
 
 #: The lines of one file of the log, read again at each call.
 Lines = Callable[[], Iterable[bytes]]
@@ -59,8 +60,8 @@ class CommitHeader:
 
     ``paired`` holds digests of the locations that are both removed and added, ``file_bytes`` the
     sum of the sizes of the files with the commit's changes (bytes, None counted as 0). ``added``
-    and ``removed`` are the concatenated digests of the logical files (:func:`file_digest`).
-    ``files`` are the file actions themselves, if they are few.
+    and ``removed`` are the concatenated digests of the logical files (:mod:`tailer.delta.digests`).
+    ``files`` are the file actions themselves, if they are few and there are digests.
     """
 
     protocol: Protocol | None = None
@@ -108,21 +109,29 @@ class Commit:
         if self.header.files is not None:
             yield from self.header.files
             return
-        for action in read_actions(self.name, self.lines()):
-            if isinstance(action, AddFile | RemoveFile | AddCDCFile):
-                yield action
+        yield from _file_actions(self.name, self.lines())
 
     def is_paired(self, path: str) -> bool:
         """Return whether this location is both removed and added in this commit."""
-        return _digest(location(path)) in self.header.paired
+        from tailer.delta.digests import digest  # on demand: hashlib is slow to load
+
+        return digest(location(path)) in self.header.paired
 
 
-def read_actions(name: str, lines: Iterable[bytes], *, files: bool = True) -> Iterator[Action]:
+def _file_actions(name: str, lines: Iterable[bytes]) -> Iterator[FileAction]:
+    for action in read_actions(name, lines):
+        if isinstance(action, AddFile | RemoveFile | AddCDCFile):
+            yield action
+
+
+def read_actions(
+    name: str, lines: Iterable[bytes], *, files: bool = True, first: int = 1
+) -> Iterator[Action]:
     """Yield the actions of one JSON file of the log; without ``files``, those that are not files.
 
-    An error names the file and the line.
+    An error names the file and the line; ``first`` is the number of the first one.
     """
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=first):
         try:
             action = parse_line(line, files=files)
         except TableError as e:
@@ -132,43 +141,76 @@ def read_actions(name: str, lines: Iterable[bytes], *, files: bool = True) -> It
             yield action
 
 
-def _digest(*parts: str) -> bytes:
-    return blake2b("\x00".join(parts).encode(), digest_size=KEY_BYTES).digest()
+class _Files(Generic[K]):
+    """The files that a commit adds, or those that it removes.
+
+    ``key`` makes what stands for a file in memory from its location and deletion vector, as one
+    text.
+    """
+
+    def __init__(self, verb: str, key: Callable[[str], K]) -> None:
+        self._verb = verb
+        self._key: Callable[[str], K] = key
+        self.places: set[K] = set()
+        self._vectors: dict[K, K] = {}
+
+    def take(self, files: Sequence[AddEntry | RemoveEntry]) -> None:
+        keys = [*map(self._key, locations([file.path for file in files]))]
+        if not self.places.isdisjoint(keys) or len(set(keys)) < len(keys):
+            path = next(f.path for f, k in zip(files, keys, strict=True)
+                        if k in self.places or keys.count(k) > 1)  # fmt: skip
+            raise CorruptLog(f"the commit has one file {self._verb} twice: {path}")
+        self.places.update(keys)
+        for file, key in zip(files, keys, strict=True):
+            if file.deletion_vector is not None:
+                text = f"{location(file.path)}\x00{file.deletion_vector.unique_id}"
+                self._vectors[key] = self._key(text)
+
+    def logical(self) -> AbstractSet[K]:
+        """Return what stands for the files with their deletion vectors."""
+        vectors = self._vectors
+        return {vectors.get(key, key) for key in self.places} if vectors else self.places
 
 
-def file_digest(action: AddFile | RemoveFile) -> bytes:
-    """Return the digest of an action's logical file (:func:`tailer.delta.snapshot.file_key`)."""
-    return _digest(*file_key(action))
-
-
-class _Scan:
+class _Scan(Generic[K]):
     """The first pass: fills a header and refuses what the protocol forbids in one commit."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: Callable[[str], K]) -> None:
         self.header = CommitHeader()
-        self._added: set[bytes] = set()
-        self._removed: set[bytes] = set()
-        self._added_keys: set[bytes] = set()
-        self._removed_keys: set[bytes] = set()
-        self._cdc_partitions: set[bytes] = set()
-        self._files: list[FileAction] | None = []
+        self.added: _Files[K] = _Files("added", key)
+        self.removed: _Files[K] = _Files("removed", key)
+        self._cdc_partitions: set[str] = set()
+        self.lines: list[bytes] = []  # all of them, if they are few
 
-    def take(self, action: Action) -> None:
+    def read(self, name: str, lines: Iterable[bytes]) -> CommitHeader:
+        """Read all lines of the commit ``name``."""
+        rest = iter(lines)
+        number = 1
+        while batch := list(islice(rest, _BATCH_LINES)):
+            added, removed, others = parse_entries(batch)
+            self._add(added)
+            self._remove(removed)
+            for action in read_actions(name, others, first=number):
+                self._take(action)
+            self.lines = batch if number == 1 else []
+            number += len(batch)
+        if not self.added.logical().isdisjoint(self.removed.logical()):
+            raise CorruptLog("the commit adds and removes one file with the same deletion vector")
+        self.header.cdc_partitions = len(self._cdc_partitions)
+        return self.header
+
+    def _take(self, action: Action) -> None:
         header = self.header
         match action:
             case AddFile():
-                header.adds += 1
-                self._file(action, self._added, self._added_keys, "added")
+                self._add([action])
             case RemoveFile():
-                header.removes += 1
-                self._file(action, self._removed, self._removed_keys, "removed")
+                self._remove([action])
             case AddCDCFile():
                 header.cdcs += 1
                 header.file_bytes += action.size
-                self._keep(action)
                 if len(self._cdc_partitions) < 2:
-                    values = sorted(action.partition_values.items())
-                    self._cdc_partitions.add(_digest(repr(values)))
+                    self._cdc_partitions.add(repr(sorted(action.partition_values.items())))
             case Metadata():
                 if header.metadata is not None:
                     raise CorruptLog("the commit has two metaData actions")
@@ -186,47 +228,40 @@ class _Scan:
             case Sidecar() | CheckpointMetadata():
                 raise CorruptLog("the commit has an action that only checkpoints may have")
 
-    def _keep(self, action: FileAction) -> None:
-        if self._files is not None:
-            self._files.append(action)
-            if len(self._files) > KEPT_FILES_MAX:
-                self._files = None
+    def _add(self, files: Sequence[AddEntry]) -> None:
+        self.header.adds += len(files)
+        self._count(files)
+        self.added.take(files)
 
-    def _file(
-        self, action: AddFile | RemoveFile, paths: set[bytes], keys: set[bytes], verb: str
-    ) -> None:
-        self._keep(action)
-        self.header.data_changes += action.data_change
-        self.header.file_bytes += action.size or 0
-        where = location(action.path)
-        path = _digest(where)
-        if path in paths:
-            raise CorruptLog(f"the commit has one file {verb} twice: {action.path}")
-        paths.add(path)
-        keys.add(_digest(where, action.deletion_vector.unique_id if action.deletion_vector else ""))
+    def _remove(self, files: Sequence[RemoveEntry]) -> None:
+        self.header.removes += len(files)
+        self._count(files)
+        self.removed.take(files)
 
-    def finish(self) -> CommitHeader:
-        if not self._added_keys.isdisjoint(self._removed_keys):
-            raise CorruptLog("the commit adds and removes one file with the same deletion vector")
-        self.header.paired = frozenset(self._added & self._removed)
-        self.header.added = b"".join(self._added_keys)
-        self.header.removed = b"".join(self._removed_keys)
-        self.header.cdc_partitions = len(self._cdc_partitions)
-        self.header.files = None if self._files is None else tuple(self._files)
-        return self.header
+    def _count(self, files: Sequence[AddEntry | RemoveEntry]) -> None:
+        self.header.data_changes += sum([file.data_change for file in files])
+        self.header.file_bytes += sum([file.size or 0 for file in files])
 
 
-def read_header(name: str, lines: Iterable[bytes]) -> CommitHeader:
-    """Make the first pass over a commit.
+def read_header(name: str, lines: Iterable[bytes], *, digests: bool = True) -> CommitHeader:
+    """Make the first pass over a commit. Without ``digests`` it has none, and takes half the time.
 
     Raises :class:`CorruptLog` for a line that can't be read, two metaData or protocol actions, a
     file that is added or removed twice or added and removed with the same deletion vector, and
     actions of v2 checkpoints ("Delta Log Entries", "Add File and Remove File").
     """
-    scan = _Scan()
     try:
-        for action in read_actions(name, lines):
-            scan.take(action)
-        return scan.finish()
+        if not digests:
+            return _Scan(str).read(name, lines)
+        from tailer.delta.digests import digest
+
+        scan = _Scan(digest)
+        header = scan.read(name, lines)
     except TableError as e:
         raise e.at(path=name) from None
+    header.paired = frozenset(scan.added.places & scan.removed.places)
+    header.added = b"".join(scan.added.logical())
+    header.removed = b"".join(scan.removed.logical())
+    if scan.lines:
+        header.files = tuple(_file_actions(name, scan.lines))
+    return header

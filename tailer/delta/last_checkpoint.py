@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import md5
 from typing import Any
 from urllib.parse import quote
 
@@ -54,6 +53,8 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
             raise CorruptLog("_last_checkpoint is not a JSON object")
         checksum = document.get("checksum")
         if checksum is not None:
+            from hashlib import md5  # on demand: it is slow to load
+
             canonical = canonical_json(document).encode()
             if checksum != md5(canonical, usedforsecurity=False).hexdigest():
                 raise CorruptLog("_last_checkpoint does not fit its checksum (MD5)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,19 +19,21 @@ from msgspec.structs import astuple
 from tailer.delta.actions import (
     Action,
     AddCDCFile,
+    AddEntry,
     AddFile,
     CheckpointMetadata,
     CommitInfo,
     DomainMetadata,
     Metadata,
     Protocol,
+    RemoveEntry,
     RemoveFile,
     SetTransaction,
     Sidecar,
 )
 from tailer.errors import CorruptLog
 
-__all__ = ["action_of", "document_of", "parse_line"]
+__all__ = ["action_of", "document_of", "parse_entries", "parse_line"]
 
 
 class _Skipped(Struct):
@@ -61,11 +63,25 @@ class _Line(_Steering):
     cdc: AddCDCFile | None = None  # type: ignore[assignment]
 
 
+class _AddLine(Struct, forbid_unknown_fields=True, gc=False):
+    """A line with an add and nothing else."""
+
+    add: AddEntry
+
+
+class _RemoveLine(Struct, forbid_unknown_fields=True, gc=False):
+    """A line with a remove and nothing else."""
+
+    remove: RemoveEntry
+
+
 _QUOTED = [f'"{field.encode_name}"'.encode() for field in msgspec.structs.fields(_Line)]
 #: What msgspec may raise; not all of its releases have ValueError as the base.
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 _LINES = msgspec.json.Decoder(_Line)
 _STEERING = msgspec.json.Decoder(_Steering)
+_ADD_LINES = msgspec.json.Decoder(_AddLine)
+_REMOVE_LINES = msgspec.json.Decoder(_RemoveLine)
 
 
 def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
@@ -88,6 +104,44 @@ def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
     if not name or data.count(name) > 1:
         _check_names(data)
     return action
+
+
+def parse_entries(
+    lines: Sequence[bytes],
+) -> tuple[list[AddEntry], list[RemoveEntry], list[bytes]]:
+    """Parse the adds and removes among some lines, several times as fast as :func:`parse_line`.
+
+    Return them, and the lines with these left blank: :func:`parse_line` must read what is left. If
+    anything about the adds or the removes is unusual, they are left too, so that it decides.
+    """
+    adds = [line for line in lines if line.startswith(b'{"add":')]
+    all_add = len(adds) == len(lines)
+    removes = [] if all_add else [line for line in lines if line.startswith(b'{"remove":')]
+    try:
+        added = [line.add for line in _ADD_LINES.decode_lines(_joined(adds, b'"add"'))]
+        removed = [
+            line.remove for line in _REMOVE_LINES.decode_lines(_joined(removes, b'"remove"'))
+        ]
+    except _REFUSALS:
+        return [], [], [*lines]
+    if len(added) + len(removed) == len(lines):
+        return added, removed, []
+    taken = (b'{"add":', b'{"remove":')
+    return added, removed, [b"" if line.startswith(taken) else line for line in lines]
+
+
+def _joined(lines: list[bytes], name: bytes) -> bytes:
+    """Return the lines as one text. Raises ValueError unless it is UTF-8 with one name a line.
+
+    The decoder does not look into strings that it skips, and of two fields with one name it drops
+    the first.
+    """
+    text = b"".join(lines)
+    if text.count(name) != len(lines):
+        raise ValueError("an action is named twice")
+    if not text.isascii():
+        text.decode()
+    return text
 
 
 def action_of(kind: str, values: Any) -> Action | None:

@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+from tailer.delta.arrow_types import arrow_type
 from tailer.delta.char import char_length
-from tailer.delta.schema import arrow_type
 from tailer.delta.types import DataType, PrimitiveType
 from tailer.errors import CorruptLog
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.errors import CorruptLog
 
-__all__ = ["dv_location", "location", "split_scheme", "z85_decode"]
+__all__ = ["dv_location", "location", "locations", "split_scheme", "z85_decode"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 
@@ -67,6 +68,14 @@ def location(path: str) -> str:
     if scheme in ("s3a", "s3n"):
         scheme = "s3"
     return f"{scheme}://{decoded}"
+
+
+def locations(paths: Sequence[str]) -> Sequence[str]:
+    """Return the location of each path. Nearly all are their own, and are checked together."""
+    text = "\n".join(paths)
+    if all(paths) and not any(odd in text for odd in _ODD):
+        return paths
+    return [location(path) for path in paths]
 
 
 def z85_decode(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""``schemaString`` as types, and the Arrow type of each ("Schema Serialization Format").
+"""``schemaString`` as types ("Schema Serialization Format").
 
 Every field keeps its logical name (for users) and its physical name and id (the keys in files and
 partition values under column mapping).
@@ -10,8 +10,6 @@ import json
 import re
 from functools import lru_cache
 from typing import Any
-
-import pyarrow as pa
 
 from tailer.delta.char import CHAR_TYPE_KEY, char_length, declared_type
 from tailer.delta.types import (
@@ -31,10 +29,7 @@ __all__ = [
     "PrimitiveType",
     "StructField",
     "StructType",
-    "arrow_schema",
-    "arrow_type",
-    "holds_arrow_variant",
-    "is_arrow_variant",
+    "decimal_parts",
     "is_variant",
     "parse_schema",
 ]
@@ -45,28 +40,10 @@ DEPTH_MAX = 100
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)", re.ASCII)
 _VARCHAR = re.compile(r"varchar\(\s*\d+\s*\)", re.ASCII)
 
-_ARROW = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "integer": pa.int32(),
-    "short": pa.int16(),
-    "byte": pa.int8(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-
-_MARK = {b"delta.type": b"variant"}
-
-#: The Arrow type of a variant: its two binary parts, as in the Parquet files. The mark on the first
-#: distinguishes it from a similar struct, however deep it is nested.
-VARIANT = pa.struct(
-    [pa.field("value", pa.binary(), metadata=_MARK), pa.field("metadata", pa.binary())]
-)
+_PLAIN = {
+    "string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date",
+    "timestamp", "timestamp_ntz", "variant", "void", "null",
+}  # fmt: skip
 
 
 @lru_cache(maxsize=256)
@@ -121,13 +98,18 @@ def _primitive(name: str) -> PrimitiveType:
         return PrimitiveType(name)
     if name == "decimal":
         return PrimitiveType("decimal(10,0)")
-    others = ("variant", "void", "null")
-    if name in _ARROW or name in others or _DECIMAL.fullmatch(name):
+    if name in _PLAIN or decimal_parts(name) is not None:
         return PrimitiveType("void" if name == "null" else name)
     raise UnsupportedTable(
         f"the schema has the type {name!r}, which is not known here",
         hint="install a newer delta-tailer",
     )
+
+
+def decimal_parts(name: str) -> tuple[int, int] | None:
+    """Return precision and scale of a decimal type, unchecked; None for every other type."""
+    match = _DECIMAL.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _is_void(data_type: DataType) -> bool:
@@ -150,60 +132,3 @@ def _field(document: Any, depth: int) -> StructField:
 def is_variant(data_type: DataType) -> bool:
     """Return whether this is the variant type ("Variant Data Type")."""
     return isinstance(data_type, PrimitiveType) and data_type.name == "variant"
-
-
-def is_arrow_variant(data_type: pa.DataType) -> bool:
-    """Return whether this Arrow type is that of a variant, by its mark."""
-    if not pa.types.is_struct(data_type) or data_type.num_fields != 2:
-        return False
-    metadata = data_type.field(0).metadata
-    return metadata is not None and _MARK.items() <= metadata.items()
-
-
-def holds_arrow_variant(data_type: pa.DataType) -> bool:
-    """Return whether this Arrow type is, or contains at any depth, that of a variant."""
-    return is_arrow_variant(data_type) or any(
-        holds_arrow_variant(data_type.field(i).type)
-        for i in range(getattr(data_type, "num_fields", 0))
-    )
-
-
-def arrow_type(data_type: DataType) -> pa.DataType:
-    """Return the Arrow type of decoded values of this type.
-
-    Timestamps are microseconds, in UTC for ``timestamp``. Everything is nullable: the log's
-    constraints bind writers, and rows of an older schema lack newer columns.
-    """
-    match data_type:
-        case PrimitiveType(name):
-            return _arrow_primitive(name)
-        case ArrayType(element):
-            return pa.list_(pa.field("element", arrow_type(element)))
-        case MapType(key, value):
-            return pa.map_(arrow_type(key), arrow_type(value))
-        case StructType(fields):
-            return pa.struct([pa.field(f.name, arrow_type(f.type)) for f in fields])
-
-
-def _arrow_primitive(name: str) -> pa.DataType:
-    known = _ARROW.get(name)
-    if known is not None:
-        return known
-    if char_length(PrimitiveType(name)) is not None:
-        return pa.string()
-    if name == "variant":
-        return VARIANT
-    if name == "void":
-        return pa.null()
-    match = _DECIMAL.fullmatch(name)
-    if match is None:
-        raise UnsupportedTable(f"the schema has the type {name!r}, which is not known here")
-    precision, scale = int(match[1]), int(match[2])
-    if not (1 <= precision <= 38 and 0 <= scale <= precision):
-        raise CorruptLog(f"{name} is not a decimal that the protocol allows")
-    return pa.decimal128(precision, scale)
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of a table's data columns."""
-    return pa.schema([pa.field(f.name, arrow_type(f.type)) for f in schema])

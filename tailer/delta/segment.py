@@ -176,8 +176,9 @@ def _cover(files: list[LogFile], first: int, last: int) -> tuple[list[LogFile], 
     """
     starting: defaultdict[int, list[LogFile]] = defaultdict(list)
     for f in files:
-        deltas = f.kind in (LogKind.COMMIT, LogKind.COMPACTED)
-        if deltas and first <= f.version and f.last_version <= last:
+        # An empty compaction was never written to its end.
+        delta = f.kind is LogKind.COMMIT or (f.kind is LogKind.COMPACTED and f.size > 0)
+        if delta and first <= f.version and f.last_version <= last:
             starting[f.version].append(f)
     # The fewest files that reach up to a version (exclusive), and the last of them.
     reached: dict[int, tuple[int, LogFile | None]] = {first: (0, None)}

@@ -23,8 +23,9 @@ from msgspec import structs
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.plan import plan_snapshot
 from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
-from tailer.delta.checkpoint import FILES, WITH_STATISTICS
-from tailer.delta.commit import Commit, file_digest
+from tailer.delta.add_fields import FILES, WITH_STATISTICS
+from tailer.delta.commit import Commit
+from tailer.delta.digests import file_digest
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, file_key
 from tailer.errors import FileGone, TableError, spilling

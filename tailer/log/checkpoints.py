@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import IO, TypeVar
 
 import anyio.to_thread
@@ -22,21 +21,15 @@ from tailer.delta.commit import Lines, read_actions
 from tailer.delta.paths import location
 from tailer.delta.segment import Checkpoint
 from tailer.errors import CorruptLog, spilling
+from tailer.log.chunks import chunks
 from tailer.store import LOG_DIR, Store
 
-__all__ = ["CheckpointReader", "ListedFiles", "chunks"]
+__all__ = ["CheckpointReader", "ListedFiles"]
 
 T = TypeVar("T")
 
 #: Lists up to this size are kept in memory, larger ones on the disk.
 _MEMORY_BYTES_MAX = 16 * 1024 * 1024
-_CHUNK = 4096
-
-
-async def chunks(items: Iterator[T], size: int = _CHUNK) -> AsyncGenerator[list[T], None]:
-    """Yield the items in lists, each made in a worker thread."""
-    while chunk := await anyio.to_thread.run_sync(lambda: list(islice(items, size))):
-        yield chunk
 
 
 class CheckpointReader:

@@ -21,8 +21,9 @@ from tailer.delta.commit import Commit
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import TableState
 from tailer.log.commits_ahead import CommitsAhead, NotThen
+from tailer.log.listing import versions_of
 from tailer.log.same_table import SameTable
-from tailer.log.table import TableLog, versions_of
+from tailer.log.table import TableLog
 from tailer.store import LOG_DIR, ReadsAhead, ReadsHere, Watch, rest_mark, traits_of
 from tailer.store.brought import bring
 

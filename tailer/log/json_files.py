@@ -7,7 +7,6 @@ rename it into place may be read while it is being written: it counts only once 
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 
@@ -17,7 +16,6 @@ import anyio.to_thread
 from tailer.delta.commit import Lines
 from tailer.delta.parsing import parse_line
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
-from tailer.files.spill import ReadAgain
 from tailer.store import LOG_DIR, FileStatus, ReadsHere, Store, traits_of
 
 __all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "JsonFiles"]
@@ -45,14 +43,20 @@ class JsonFiles:
 
         A large file is kept in a temporary file, not in memory. Raises FileNotFoundError.
         """
+        lines, status, _ = await self._read(name)
+        return lines, status
+
+    async def _read(self, name: str) -> tuple[Lines, FileStatus, bytes]:
+        """Return a file's lines, its status and its last byte."""
         path = f"{LOG_DIR}/{name}"
         data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
         if status.size <= len(data):
-            return partial(_split_bytes, data, name), status
+            return partial(_split_bytes, data, name), status, data[-1:]
         with spilling(None):
             spool = _Spool()
-        at = 0
+        at, last = 0, b""
         while True:
+            last = data[-1:] or last
             with spilling(None):
                 await anyio.to_thread.run_sync(spool.file.write, data)
             at += len(data)
@@ -64,11 +68,13 @@ class JsonFiles:
         with spilling(None):
             spool.file.flush()
 
+        from tailer.files.spill import ReadAgain
+
         def again() -> Iterator[bytes]:
             with io.BufferedReader(ReadAgain(spool.file)) as f:
                 yield from _split(f, name)
 
-        return again, status
+        return again, status, last
 
     def whole_here(self, here: ReadsHere, name: str) -> tuple[Lines, FileStatus] | None:
         """Return what :meth:`whole_lines` does, in the calling thread; None if the file is large,
@@ -79,7 +85,8 @@ class JsonFiles:
             self._atomic or here.stat_here(path).size == status.size
         )
         lines = partial(_split_bytes, data, name)
-        return (lines, status) if whole and _ends_whole(lines) else None
+        ends = data.endswith(b"\n") or _ends_whole(lines)
+        return (lines, status) if whole and ends else None
 
     async def whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
         """Return the lines of a commit once its last one is whole and its size no longer changes.
@@ -88,11 +95,11 @@ class JsonFiles:
         can't be seen.)
         """
         waited = 0.0
-        lines, status = await self.lines(name)
+        lines, status, last = await self._read(name)
         while True:
             if (
                 self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size
-            ) and await anyio.to_thread.run_sync(_ends_whole, lines):
+            ) and (last == b"\n" or await anyio.to_thread.run_sync(_ends_whole, lines)):
                 return lines, status
             if waited >= self.torn_commit_max_s:
                 raise CorruptLog(
@@ -105,13 +112,15 @@ class JsonFiles:
             pause = min(0.05 + waited, 1.0)
             await anyio.sleep(pause)
             waited += pause
-            lines, status = await self.lines(name)
+            lines, status, last = await self._read(name)
 
 
 class _Spool:
     """A file without a name, which is closed when its lines are no longer referenced."""
 
     def __init__(self) -> None:
+        import tempfile  # on demand: few commits are so large
+
         self.file = tempfile.TemporaryFile()  # noqa: SIM115  # closed below
 
     def __del__(self) -> None:
@@ -132,12 +141,10 @@ def _split_bytes(data: bytes, name: str) -> Iterator[bytes]:
 
 
 def _ends_whole(lines: Lines) -> bool:
-    """Return whether the last line is whole: ended by a newline, or readable JSON."""
+    """Return whether the last line, which no newline ends, is readable JSON."""
     last = b""
     for line in lines():
         last = line
-    if last.endswith(b"\n"):
-        return True
     try:
         parse_line(last)
     except TableError:

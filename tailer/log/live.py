@@ -21,8 +21,9 @@ from typing import TypeAlias
 import anyio.to_thread
 
 from tailer.decode.plan import ChangeSource, counts_files
-from tailer.delta.checkpoint import KEYS
-from tailer.delta.commit import KEY_BYTES, Commit, file_digest
+from tailer.delta.add_fields import KEYS
+from tailer.delta.commit import Commit
+from tailer.delta.digests import KEY_BYTES, file_digest
 from tailer.errors import DataLoss, no_room, spilling
 from tailer.log.table import TableLog
 from tailer.store import ChangeSourced

@@ -7,7 +7,8 @@ from tailer.delta.commit import Commit
 from tailer.delta.segment import LogKind, commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, OffsetError, TableError, TableReplaced, TransientError
-from tailer.log.table import TableLog, versions_of
+from tailer.log.listing import versions_of
+from tailer.log.table import TableLog
 from tailer.store import LOG_DIR
 
 __all__ = ["SameTable", "check_there"]

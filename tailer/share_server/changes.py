@@ -19,13 +19,14 @@ import anyio.to_thread
 
 from tailer.decode.plan import ChangeSource, Completions, source_of
 from tailer.delta.actions import AddFile, RemoveFile
-from tailer.delta.commit import Commit, file_digest
+from tailer.delta.commit import Commit
+from tailer.delta.digests import file_digest
 from tailer.delta.parsing import action_of
 from tailer.delta.snapshot import file_key
 from tailer.errors import TailerError
 from tailer.log.changes import CommitPlan, plan_commit
-from tailer.log.history import version_at_or_after, version_at_or_before
 from tailer.log.live import LiveFiles
+from tailer.log.times import version_at_or_after, version_at_or_before
 from tailer.share_server.lines import LineWriter, choose_format
 from tailer.share_server.query import (
     Answer,

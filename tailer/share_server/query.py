@@ -18,7 +18,7 @@ from tailer.delta.actions import LONG_MAX
 from tailer.delta.comparisons import Node
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, CorruptLog, TailerError
-from tailer.log.history import parse_timestamp, version_at_or_after, version_at_or_before
+from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.share_server.hints import Hints, parse_hints
 from tailer.share_server.lines import LineWriter, choose_format
 from tailer.share_server.predicates import FileFacts

@@ -11,7 +11,8 @@ from typing import Any
 
 import anyio
 
-from tailer.delta.checkpoint import AS_LOGGED, add_objects
+from tailer.delta.add_fields import AS_LOGGED
+from tailer.delta.checkpoint import add_objects
 from tailer.delta.checksum import VersionChecksum
 from tailer.delta.commit import Lines
 from tailer.delta.parsing import action_of, document_of

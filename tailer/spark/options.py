@@ -18,7 +18,7 @@ from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.decode.plan import ChangeSource
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, OffsetError
-from tailer.log.history import parse_timestamp
+from tailer.log.times import parse_timestamp
 from tailer.settings import Setting, SettingTable, zone_name
 
 __all__ = ["SOURCE", "STORE_PREFIX", "SchemaChange", "SourceOptions", "source_options"]

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from tailer.changes import COUNTING, ChangeFile, Offset, counting_id
 from tailer.decode.naming import Removal
 from tailer.decode.plan import is_passed_over, plan_snapshot
-from tailer.delta.checkpoint import WITH_STATISTICS
+from tailer.delta.add_fields import WITH_STATISTICS
+from tailer.delta.arrow_types import arrow_schema
 from tailer.delta.commit import Commit
-from tailer.delta.schema import arrow_schema
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, TableError, UnsupportedTable
 from tailer.log.changes import plan_commit

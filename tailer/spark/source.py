@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, Offset
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError
-from tailer.log.history import parse_timestamp, version_at_or_after, version_at_or_before
+from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.spark.driver import TaskPartition, plan_once, tasks_of
 from tailer.spark.failing import in_worker, one_sentence
 from tailer.spark.options import SourceOptions, source_options

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from tailer.changes import Offset
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, OffsetError, TableError, TableReplaced
-from tailer.log.history import start_offset
+from tailer.log.starts import start_offset
 from tailer.spark.driver import Driver, TaskPartition, tasks_of
 from tailer.spark.failing import one_sentence
 from tailer.spark.options import SourceOptions

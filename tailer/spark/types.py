@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.types as pt
 
+from tailer.delta.arrow_types import is_arrow_variant
 from tailer.delta.char import char_length
-from tailer.delta.schema import is_arrow_variant
 from tailer.delta.types import ArrayType, DataType, MapType, PrimitiveType, StructType
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import pyarrow as pa
-
 from tailer.errors import ConfigError
 
 if typing.TYPE_CHECKING:
+    import pyarrow as pa
+
     from tailer.store.budget import Budget
     from tailer.store.traffic import Traffic
 

@@ -15,15 +15,18 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
-import pyarrow as pa
 
 from tailer.delta.paths import location as decode_location
 from tailer.delta.paths import split_scheme
 from tailer.errors import TableError, TransientError, may_heal, out_of_reach
 from tailer.store import FileStatus
 from tailer.store.folders import FolderWatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["FolderWatch", "LocalStore"]
 
@@ -182,6 +185,8 @@ class LocalStore:
 
     def open_here(self, location: str) -> pa.NativeFile:
         """See :class:`tailer.store.ReadsHere`."""
+        import pyarrow as pa  # on demand: a log without checkpoints is read without it
+
         path = self._name(location)
         try:
             _check_regular(path)

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from tailer.delta.schema import is_arrow_variant
+from tailer.delta.arrow_types import is_arrow_variant
 from tailer.testing.checkpoint_files import checksum_document, write_checkpoint, write_hint
 
 __all__ = ["Action", "TableBuilder", "deletion_vector_bytes", "delta_schema", "z85_encode"]

@@ -20,7 +20,7 @@ from anyio.from_thread import BlockingPortal
 
 from tailer.changes import Offset, is_arrow_variant, variant_json
 from tailer.decode.stream import REF_FIELDS
-from tailer.delta.schema import holds_arrow_variant
+from tailer.delta.arrow_types import holds_arrow_variant
 from tailer.delta.snapshot import TableState
 from tailer.errors import UnsupportedTable, first_error
 from tailer.feed.options import FeedOptions

@@ -28,6 +28,8 @@ from tests.benchmarks.measure import ROOT, environment, measure
 from tests.benchmarks.tables import ENDING_VERSION, STARTING_VERSION, bench_table
 
 CPU_S_MAX = 1.0
+# Of a whole `tailer history` beyond that of importing pyarrow.
+HISTORY_CPU_S_MAX = 0.15
 
 # Clients that only some sinks, stores or the cluster's side need.
 NEEDLESS = ("aiobotocore", "botocore", "confluent_kafka", "deltalake", "kafka", "py4j", "pyspark")
@@ -122,6 +124,12 @@ def main() -> None:
         *show("read", ["read", table, *versions, "--output", "-"], rounds, base_s),
         *show("tail", ["tail", table, "--from", str(STARTING_VERSION)], rounds, base_s),
     ]
+    for name in ("history", "snapshot"):
+        costs = [measure([sys.executable, "-m", "tailer", name, table]) for _ in range(rounds + 1)]
+        cpu_s = median(cost.cpu_s for cost in costs[1:]) - base_s
+        print(f"tailer {name}: {cpu_s:.2f} CPU s in all")
+        if cpu_s > HISTORY_CPU_S_MAX and name == "history":
+            complaints.append(f"history takes {cpu_s:.2f} CPU s more than importing pyarrow")
     for complaint in complaints:
         print(f"beyond its bound: {complaint}")
     sys.exit(1 if complaints else 0)

@@ -22,7 +22,7 @@ from tailer.testing.checkpoint_files import write_checkpoint, write_hint
 from tailer.testing.table import TableBuilder
 from tests.benchmarks.tables import bench_folder
 
-__all__ = ["CHECKPOINT_VERSION", "FILES", "LAST_VERSION", "big_log"]
+__all__ = ["CHECKPOINT_VERSION", "FILES", "LAST_VERSION", "big_log", "long_history"]
 
 # Raised whenever the recipe changes: a cached table of another number is made anew.
 RECIPE = 2
@@ -47,6 +47,26 @@ def big_log(kind: str, files: int = FILES) -> Path:
         # Written last: without it the folder was left half made, and is made again.
         recipe.write_text(json.dumps([RECIPE, files]))
     return folder / "table"
+
+
+def long_history(commits: int = 50, adds: int = 2000) -> Path:
+    """A table of 100,000 adds in 50 commits; made now where the cache does not hold it."""
+    folder = bench_folder() / f"history-{commits}-{adds}"
+    if not (folder / "whole").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        table = TableBuilder(folder / "table", SCHEMA, partition_by=["day"])
+        table.create()
+        for version in range(1, commits + 1):
+            objects = _adds(range((version - 1) * adds, version * adds)).to_pylist()
+            table.commit({"commitInfo": {"operation": "WRITE"}}, *map(_logged, objects))
+        (folder / "whole").touch()
+    return folder / "table"
+
+
+def _logged(add: dict[str, object]) -> dict[str, object]:
+    values = add["partitionValues"]
+    assert isinstance(values, list)
+    return {"add": {**add, "partitionValues": dict(values), "dataChange": True}}
 
 
 def _make(folder: Path, kind: str, files: int) -> None:

@@ -10,7 +10,7 @@ from tailer.cli.main import main
 from tailer.config.feeds import Config, load_config
 from tailer.config.settings import DAEMON, FEED
 from tailer.errors import ConfigError
-from tailer.log.history import parse_timestamp
+from tailer.log.times import parse_timestamp
 from tailer.settings import REQUIRED, Kind
 
 SINK = '[feeds.orders.sink]\ntype = "jsonl"\npath = "orders.jsonl"\n'

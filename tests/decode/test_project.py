@@ -13,7 +13,8 @@ import pytest
 
 from tailer.decode.naming import translated
 from tailer.decode.project import FileFields, converter, find_field
-from tailer.delta.schema import VARIANT, DataType, StructField, StructType, arrow_type, parse_schema
+from tailer.delta.arrow_types import VARIANT, arrow_type
+from tailer.delta.schema import DataType, StructField, StructType, parse_schema
 from tailer.errors import CorruptRow
 from tests.support.feeds import refusal
 

@@ -20,7 +20,8 @@ from sinks.formats.json import json_values
 from sinks.jsonl import batch_lines
 from tailer.decode.project import converter
 from tailer.decode.variant import canonical_variants, unshredded
-from tailer.delta.schema import VARIANT, arrow_type, is_arrow_variant, parse_schema
+from tailer.delta.arrow_types import VARIANT, arrow_type, is_arrow_variant
+from tailer.delta.schema import parse_schema
 from tailer.delta.variant import variant_json
 from tailer.errors import CorruptRow
 from tailer.testing.table import TableBuilder

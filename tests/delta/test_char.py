@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 from tailer.decode.project import converter
+from tailer.delta.arrow_types import arrow_type
 from tailer.delta.char import char_length, declared_type
 from tailer.delta.partitions import partition_scalar
-from tailer.delta.schema import arrow_type, parse_schema
+from tailer.delta.schema import parse_schema
 from tailer.delta.types import ArrayType, MapType, PrimitiveType, StructField, StructType
 
 STRING = PrimitiveType("string")

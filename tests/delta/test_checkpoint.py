@@ -19,13 +19,8 @@ from tailer.delta.actions import (
     SetTransaction,
     Sidecar,
 )
-from tailer.delta.checkpoint import (
-    FILES,
-    WITH_STATISTICS,
-    add_batches,
-    adds_of,
-    checkpoint_actions,
-)
+from tailer.delta.add_fields import FILES, WITH_STATISTICS
+from tailer.delta.checkpoint import add_batches, adds_of, checkpoint_actions
 from tailer.errors import CorruptLog, TableError
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import ID, refusal

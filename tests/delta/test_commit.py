@@ -288,3 +288,27 @@ def test_a_huge_commit_is_planned_in_bounded_memory(tmp_path: Path) -> None:
     # Kept are digests of the paths, to find what the protocol forbids, and the actions of pairs.
     bound = COMMIT_BYTES // 2_000_000
     assert peak - baseline < bound, f"{peak} MiB for {files} files, {baseline} MiB for none"
+
+
+@pytest.mark.parametrize("digests", [True, False])
+def test_a_damaged_line_among_many_is_named_by_its_number(*, digests: bool) -> None:
+    lines = [json.dumps(add(f"f{i}")).encode() + b"\n" for i in range(200)]
+    for damage in (b'{"add":{"path":"x"}}\n', b"{add\n", b'{"add":{"path":"x"},"txn":{}}\n',
+                   b'{"add":{"path":"x","size":1,"dataChange":true,"stats":"\xff"}}\n',
+                   ):  # fmt: skip
+        with pytest.raises(CorruptLog, match="line 131: "):
+            read_header("n", [*lines[:130], damage, *lines[130:]], digests=digests)
+    with pytest.raises(CorruptLog, match="added twice: f7"):
+        read_header("n", [*lines, lines[7]], digests=digests)
+
+
+def test_a_header_without_digests_counts_the_same() -> None:
+    removed = [json.dumps(remove(f"g{i}")).encode() for i in range(100)]
+    added = [json.dumps(add(f"f{i}", deletionVector=vector())).encode() for i in range(100)]
+    whole = read_header("n", [*removed, *added])
+    assert len(whole.added) == len(whole.removed) == 100 * 16
+    counted = read_header("n", [*added, *removed], digests=False)
+    assert (counted.adds, counted.removes, counted.file_bytes, counted.data_changes) == (
+        whole.adds, whole.removes, whole.file_bytes, whole.data_changes
+    )  # fmt: skip
+    assert counted.added == counted.removed == b""

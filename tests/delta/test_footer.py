@@ -12,7 +12,8 @@ import pytest
 
 from tailer.delta import footer
 from tailer.delta.actions import Protocol
-from tailer.delta.checkpoint import WITH_STATISTICS, add_batches, adds_of, checkpoint_actions
+from tailer.delta.add_fields import WITH_STATISTICS
+from tailer.delta.checkpoint import add_batches, adds_of, checkpoint_actions
 from tailer.delta.footer import column_ranges, pruned_footer
 from tailer.errors import CorruptLog
 from tests.support.feeds import refusal

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tailer.delta.arrow_types import arrow_type
 from tailer.delta.partitions import partition_scalar
-from tailer.delta.schema import ArrayType, PrimitiveType, arrow_type
+from tailer.delta.schema import ArrayType, PrimitiveType
 from tailer.errors import CorruptLog
 from tests.support.feeds import refusal
 

@@ -8,14 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tailer.delta.arrow_types import VARIANT, arrow_schema, arrow_type
 from tailer.delta.schema import (
-    VARIANT,
     ArrayType,
     MapType,
     PrimitiveType,
     StructType,
-    arrow_schema,
-    arrow_type,
     is_variant,
     parse_schema,
 )

@@ -14,7 +14,7 @@ from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError
 from tailer.feed.fanout import Branch, FanOut
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.run import Feed, run_feed
-from tailer.log.history import start_offset
+from tailer.log.starts import start_offset
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.sink import Sink, load_sink

@@ -26,7 +26,7 @@ from tailer.errors import (
 from tailer.feed.pipe import pipe
 from tailer.feed.publish import Publisher
 from tailer.feed.run import run_feed
-from tailer.log.history import start_to_keep
+from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.testing.batches import change_batch
 from tailer.testing.faulty import Script

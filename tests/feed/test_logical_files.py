@@ -15,7 +15,7 @@ import pytest
 from tailer.changes import Offset
 from tailer.decode.plan import ChangeSource
 from tailer.delta.actions import AddFile
-from tailer.delta.checkpoint import FILES
+from tailer.delta.add_fields import FILES
 from tailer.delta.snapshot import Snapshot
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes

@@ -37,7 +37,7 @@ from sinks.formats.json import json_lines
 from tailer.changes import Offset
 from tailer.decode.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
-from tailer.delta.checkpoint import WITH_STATISTICS
+from tailer.delta.add_fields import WITH_STATISTICS
 from tailer.errors import TableError
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes

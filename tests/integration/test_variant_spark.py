@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sinks.jsonl import batch_lines
-from tailer.delta.schema import VARIANT
+from tailer.delta.arrow_types import VARIANT
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import batches
 from tests.support.variants import parsed

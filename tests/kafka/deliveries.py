@@ -14,7 +14,7 @@ from tailer.changes import Offset
 from tailer.feed.options import FeedOptions
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
-from tailer.log.history import start_offset
+from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.testing.table import TableBuilder

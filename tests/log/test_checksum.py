@@ -11,7 +11,7 @@ import pytest
 
 from tailer.cli.main import main
 from tailer.deltalog import DeltaLog
-from tailer.log.history import Sums
+from tailer.log.checksums import Sums
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -9,14 +9,10 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError, CorruptLog, TableError
-from tailer.log.history import (
-    history,
-    parse_timestamp,
-    start_offset,
-    version_at_or_after,
-    version_at_or_before,
-)
+from tailer.log.history import history
+from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
+from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
 

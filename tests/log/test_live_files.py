@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.delta.checkpoint import WITH_STATISTICS
+from tailer.delta.add_fields import WITH_STATISTICS
 from tailer.errors import CorruptLog, TransientError
 from tailer.feed.snapshots import sorted_files
 from tailer.log.table import TableLog

@@ -88,10 +88,10 @@ async def test_a_hint_that_does_not_fit_its_checksum_is_passed_over(table: Table
     good = {"version": 2, "checksum": "1f8f55cb45b057747700c7eb72c902b3"}
     for hint, first in ((good, 2), ({**good, "checksum": "0" * 32}, 0), ({**good, "size": 3}, 0)):
         (table.log / "_last_checkpoint").write_text(json.dumps(hint))
-        assert min(file.version for file in await log._recent_files()) == first
+        assert min(file.version for file in await log.recent_files()) == first
         assert await paths(log) == of(*adds)
     (table.log / "_last_checkpoint").write_text(json.dumps({"version": 2, "x": "y" * 2**24}))
-    assert min(file.version for file in await log._recent_files()) == 0
+    assert min(file.version for file in await log.recent_files()) == 0
 
 
 async def test_a_checksum_file_is_read_where_it_can_be_trusted(table: TableBuilder) -> None:

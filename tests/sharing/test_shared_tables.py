@@ -22,8 +22,9 @@ from tailer.errors import (
 )
 from tailer.feed.fetch import fetch
 from tailer.log.follow import follow
-from tailer.log.history import start_offset, version_at_or_after, version_at_or_before
+from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
+from tailer.log.times import version_at_or_after, version_at_or_before
 from tailer.store.local import LocalStore
 from tailer.store.shared.store import SharingStore
 from tests.sharing.reference_server import serving

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch
-from tailer.delta.schema import VARIANT
+from tailer.delta.arrow_types import VARIANT
 from tailer.testing.batches import change_batch
 
 __all__ = ["FORMATS", "ROWS", "SCHEMA", "MemoryRegistry", "all_types"]

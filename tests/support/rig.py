@@ -18,7 +18,7 @@ from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.orders import Orders
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
-from tailer.log.history import start_offset
+from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
 from tailer.offsets.local import LocalOffsetStore
 from tailer.sink import Sink, load_sink

@@ -11,7 +11,7 @@ import pytest
 
 from tailer.decode.vectors import parse_dv_file, parse_inline_dv, stored_length
 from tailer.delta.actions import DeletionVectorDescriptor
-from tailer.delta.schema import VARIANT
+from tailer.delta.arrow_types import VARIANT
 from tailer.errors import CorruptLog
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import events, refusal

@@ -1,0 +1,42 @@
+"""`tailer history`: a table's commits, newest first."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+from typing import Any
+
+from tailer.cli.table import on_table
+from tailer.errors import printable
+from tailer.log.history import history as commits
+from tailer.log.table import TableLog
+
+__all__ = ["history"]
+
+#: The number of characters of a writer's value that are shown on a line.
+_TEXT_MAX = 200
+
+
+@on_table
+async def history(arguments: argparse.Namespace, log: TableLog) -> int:
+    """Print the commits; return the exit status."""
+    entries = [entry async for entry in commits(log)]
+    for entry in entries[::-1][: arguments.limit]:
+        moment = dt.datetime.fromtimestamp(entry.timestamp_ms / 1000, dt.UTC)
+        when = moment.isoformat(timespec="milliseconds")
+        operation = _plain(entry.info.get("operation"))
+        if arguments.json:
+            # A commitInfo's own timestamp is the writer's clock, not the commit's.
+            fields = {**entry.info, "version": entry.version, "timestamp": when}
+            print(json.dumps(fields))
+        else:
+            counts = f"+{entry.adds} -{entry.removes} files, {entry.cdcs} cdc"
+            print(f"{entry.version:>8}  {when}  {operation:<20} {counts}")
+    return 0
+
+
+def _plain(value: Any) -> str:
+    """Return a value of a commitInfo, which may be anything, as text for a terminal line."""
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
+    return printable(text, _TEXT_MAX)

@@ -1,0 +1,73 @@
+"""`tailer read`: the changes of a range of versions, into a file."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from tailer.changes import Offset
+from tailer.cli.output import open_output, output_kind
+from tailer.cli.reading import check_columns, feed_options
+from tailer.cli.table import check_range, on_table
+from tailer.decode.output import output_schema
+from tailer.decode.rows import DecodeOptions
+from tailer.delta.snapshot import Snapshot
+from tailer.errors import TableError
+from tailer.feed.options import FeedOptions
+from tailer.feed.pipe import pipe
+from tailer.feed.read import read_changes
+from tailer.log.mapping_removals import mapping_removals
+from tailer.log.table import TableLog
+from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
+
+__all__ = ["read", "write_rows"]
+
+
+@on_table
+async def read(arguments: argparse.Namespace, log: TableLog) -> int:
+    """Write the changes; return the exit status."""
+    kind = output_kind(arguments.output)
+    first, last = await _range(arguments, log)
+    end = (await log.snapshot(last)).state
+    check_columns(arguments.columns, end, log.store.root)
+    # One file has one schema: the end version's, as in Spark. JSON lines each have their version's.
+    target = None if kind == "jsonl" else end
+    options = feed_options(arguments, target)
+    if target is not None:
+        removals = await mapping_removals(log, first, last, end)
+        options = replace(options, decode=replace(options.decode, removals=removals))
+    schema = output_schema(end, options.decode.columns)
+    changes = read_changes(log, Offset(first), last, options)
+    async with open_output(arguments.output, schema, ids=arguments.with_ids) as output:
+        await pipe(changes, output.write)
+    return 0
+
+
+async def _range(arguments: argparse.Namespace, log: TableLog) -> tuple[int, int]:
+    """Return the first and last version of a bounded read, both inclusive."""
+    newest = await log.latest_version()
+    first, last = arguments.starting_version, arguments.ending_version
+    if first is None:
+        first = await version_at_or_after(log, parse_timestamp(arguments.starting_timestamp))
+    if arguments.ending_timestamp is not None:
+        last = await version_at_or_before(log, parse_timestamp(arguments.ending_timestamp))
+    last = newest if last is None else last
+    for name, version in (("starting", first), ("ending", last)):
+        if version > newest:
+            raise TableError(
+                f"the {name} version is {version}, and the newest is {newest}",
+                table=log.store.root,
+                hint="ask for versions that exist",
+            )
+    check_range(first, last)
+    return first, last
+
+
+async def write_rows(arguments: argparse.Namespace, log: TableLog, snapshot: Snapshot) -> None:
+    """Write all rows of a snapshot, for `tailer snapshot --output`."""
+    decode = DecodeOptions(writer_timezone=arguments.writer_timezone)
+    start = Offset(snapshot.version, snapshot=True)
+    rows = read_changes(log, start, snapshot.version, FeedOptions(decode=decode, runs=True))
+    schema = output_schema(snapshot.state)
+    async with open_output(arguments.output, schema, ids=False) as output:
+        await pipe(rows, output.write)

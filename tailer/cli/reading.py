@@ -1,0 +1,45 @@
+"""The options that `tail`, `read` and `verify` share."""
+
+from __future__ import annotations
+
+import argparse
+
+from tailer.decode.rows import DecodeOptions
+from tailer.delta.snapshot import TableState
+from tailer.errors import ConfigError
+from tailer.feed.options import FeedOptions
+from tailer.log.follow import FollowOptions
+
+__all__ = ["check_columns", "feed_options"]
+
+
+def feed_options(
+    arguments: argparse.Namespace, target: TableState | None, *, bounded: bool = True
+) -> FeedOptions:
+    """Return the options of a read. ``target`` is the state whose schema all rows get."""
+    return FeedOptions(
+        follow=FollowOptions(same_table=not bounded),
+        change_source=arguments.change_source,
+        key=tuple(arguments.key),
+        decode=_decode_options(arguments, target),
+        runs=True,
+    )
+
+
+def _decode_options(arguments: argparse.Namespace, target: TableState | None) -> DecodeOptions:
+    return DecodeOptions(
+        batch_rows_max=arguments.batch_rows_max,
+        writer_timezone=arguments.writer_timezone,
+        target=target,
+        columns=tuple(arguments.columns) if arguments.columns else None,
+        row_ids=arguments.with_ids,
+    )
+
+
+def check_columns(columns: list[str] | None, state: TableState, table: str) -> None:
+    """Raise :class:`ConfigError` for a column that the table does not have."""
+    for name in columns or ():
+        if name not in state.schema.names:
+            raise ConfigError(
+                f"{table} has no column {name!r}; it has {', '.join(state.schema.names)}"
+            )

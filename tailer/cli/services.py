@@ -1,0 +1,58 @@
+"""The commands that run a configuration file: the daemon, Spark, the sharing server."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tailer.errors import ConfigError
+
+__all__ = ["check", "run", "share", "spark"]
+
+
+async def run(arguments: argparse.Namespace) -> int:
+    """Run the daemon until a signal ends it; return the exit status."""
+    from tailer.config.feeds import load_config
+    from tailer.daemon.run import run_daemon
+
+    return await run_daemon(load_config(Path(arguments.config)))
+
+
+async def check(arguments: argparse.Namespace) -> int:
+    """Check the configuration, its tables and its sinks; return the exit status."""
+    from tailer.config.feeds import load_config
+    from tailer.daemon.run import check_feeds
+
+    return await check_feeds(load_config(Path(arguments.config)))
+
+
+async def spark(arguments: argparse.Namespace) -> int:
+    """Run the feeds as Spark queries; return the exit status."""
+    from tailer.config.feeds import load_config
+
+    try:
+        from tailer.cli.spark import run_cluster
+        from tailer.spark.pipeline import PipelineOptions
+    except ModuleNotFoundError as e:
+        raise ConfigError(
+            f"Spark is not installed ({e}); install the extra: pip install 'delta-tailer[spark]'"
+        ) from None
+    settings = [setting.partition("=") for setting in arguments.conf]
+    for key, equals, _ in settings:
+        if not equals:
+            raise ConfigError(f"--conf {key!r} must be KEY=VALUE")
+    options = PipelineOptions(
+        available_now=arguments.available_now,
+        interval_s=arguments.interval_s,
+        trigger_bytes_max=arguments.trigger_bytes_max,
+        master=arguments.master,
+        conf={key: value for key, _, value in settings},
+    )
+    return run_cluster(load_config(Path(arguments.config)), options)
+
+
+async def share(arguments: argparse.Namespace) -> int:
+    """Run the sharing server, or manage its tokens; return the exit status."""
+    from tailer.share_server import serve
+
+    return await serve.share(arguments)

@@ -1,0 +1,68 @@
+"""`tailer tail`: follow one table, its events as JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tailer.changes import Offset
+from tailer.cli.output import jsonl_options
+from tailer.cli.reading import check_columns, feed_options
+from tailer.cli.table import check_range, on_table
+from tailer.errors import TailerError
+from tailer.feed.progress import FeedProgress
+from tailer.feed.run import Feed, run_feed
+from tailer.log.starts import start_offset
+from tailer.log.table import TableLog
+from tailer.offsets.memory import MemoryOffsetStore
+from tailer.sink import load_sink
+
+__all__ = ["tail"]
+
+
+@on_table
+async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
+    """Print events until a signal comes, or the last version is done."""
+    offset = await start_offset(log, arguments.start)
+    if arguments.last is not None:
+        check_range(offset.version, arguments.last)
+    if arguments.columns:
+        check_columns(arguments.columns, (await log.snapshot()).state, log.store.root)
+
+    async def start(_: TableLog) -> Offset:
+        return offset
+
+    feed = Feed(
+        name="tail",
+        log=log,
+        sink=load_sink("jsonl").from_options(
+            {**jsonl_options("-", ids=arguments.with_ids), "notices": arguments.with_notices},
+            Path(),
+        ),
+        offsets=MemoryOffsetStore(),
+        start=start,
+        progress=FeedProgress("tail", time.time),
+        on_retry=_tell_once(),
+        jitter=random.random,
+        options=feed_options(arguments, None, bounded=False),
+        last=arguments.last,
+    )
+    await run_feed(feed)
+    return 0
+
+
+def _tell_once() -> Callable[[TailerError], None]:
+    """Return a function that shows the user what the command waits for, once per cause."""
+    told = ""
+
+    def tell(error: TailerError) -> None:
+        nonlocal told
+        if str(error) != told:
+            told = str(error)
+            print(f"tailer: {told}; trying again", file=sys.stderr)
+
+    return tell

@@ -1,0 +1,153 @@
+"""The files of a table's log: which versions exist, and the hints beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import aclosing
+
+from tailer.delta.checksum import VersionChecksum, parse_checksum
+from tailer.delta.last_checkpoint import LastCheckpoint, parse_last_checkpoint
+from tailer.delta.segment import LogFile, LogKind, commit_name, log_file, segments
+from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
+from tailer.log.json_files import MEMORY_BYTES_MAX
+from tailer.store import LOG_DIR, Store
+
+__all__ = ["LogListing", "buildable", "versions_of"]
+
+
+class LogListing:
+    """The listing of the ``_delta_log`` of one table."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def files(self, start_after: str = "") -> list[LogFile]:
+        """Return the files of the log, by version; other files in the folder are left out."""
+        found = []
+        async with aclosing(self.store.list(LOG_DIR, start_after)) as listing:
+            async for status in listing:
+                file = log_file(status.name, status.size, status.mtime_ms)
+                if file is not None:
+                    found.append(file)
+        return sorted(found, key=lambda f: (f.version, f.name))
+
+    async def recent_files(self) -> list[LogFile]:
+        """Return the files from the last known checkpoint on; all of them if it is unknown."""
+        hint = await self.last_checkpoint()
+        if hint is not None:
+            files = await self.files(f"{hint.version:020d}")
+            if any(f.version == hint.version and f.kind is not LogKind.COMMIT for f in files):
+                return files
+        return await self.files()
+
+    async def last_checkpoint(self) -> LastCheckpoint | None:
+        """Return the content of ``_last_checkpoint``, a hint; None if it can't be trusted."""
+        try:
+            path = f"{LOG_DIR}/_last_checkpoint"
+            data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
+            return parse_last_checkpoint(data) if status.size <= len(data) else None
+        except (FileNotFoundError, CorruptLog):
+            return None
+
+    async def checksum(self, version: int) -> VersionChecksum | None:
+        """Return a version's checksum file (``.crc``), parsed; None without a trustworthy one."""
+        try:
+            path = f"{LOG_DIR}/{version:020d}.crc"
+            data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
+            return parse_checksum(data) if status.size <= len(data) else None
+        except (FileNotFoundError, CorruptLog):
+            return None
+
+    async def latest_version(self) -> int:
+        """Return the newest version. Raises :class:`TableError` if there is no table here."""
+        versions = versions_of(await self.recent_files())
+        if not versions:
+            raise TableError(
+                "no Delta table there: its _delta_log has no commit",
+                table=self.store.root,
+                hint="check the path, and that this user may read it",
+            )
+        return max(versions)
+
+    async def earliest_version(self) -> int:
+        """Return the first commit whose version before can still be built.
+
+        Its removed rows can then be read.
+        """
+        files = await self.files()
+        for version in sorted(f.version for f in files if f.kind is LogKind.COMMIT):
+            if version == 0 or buildable(files, version - 1):
+                return version
+        await self.latest_version()  # raises if there is no table at all
+        raise DataLoss(
+            "no version's changes can be read: no commit follows a version that can be built",
+            table=self.store.root,
+            hint="start with a snapshot",
+        )
+
+    async def readable_after(self, version: int) -> int:
+        """Return the first later version whose changes can be read.
+
+        Without one, return the next version that will appear.
+        """
+        files = await self.files()
+        for later in sorted(f.version for f in files if f.kind is LogKind.COMMIT):
+            if later > version and buildable(files, later - 1):
+                return later
+        return max([version, *versions_of(files)]) + 1
+
+    async def has_commit(self, version: int) -> bool:
+        """Return whether the commit exists.
+
+        It is looked up by itself, because a listing may be older.
+        """
+        return version >= 0 and await self.is_there(commit_name(version))
+
+    async def is_there(self, name: str) -> bool:
+        """Return whether the log has a file of this name."""
+        try:
+            await self.store.stat(f"{LOG_DIR}/{name}")
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def check_exists(self, files: list[LogFile], version: int) -> None:
+        """Raise an error if a version is newer than these files of the log."""
+        newest = max(versions_of(files), default=-1)
+        if version > newest:
+            if await self.has_commit(version):  # the listing is older than the commit
+                raise TransientError(
+                    f"{self.store.root}: the log's listing ends before version {version}, which is "
+                    "there"
+                )
+            await self.latest_version()  # raises if there is no table at all
+            raise TableError(
+                f"there is no version {version}: the newest is {newest}",
+                table=self.store.root,
+                hint="ask for a version that exists",
+            )
+
+    def vanished(self, e: FileNotFoundError) -> TransientError:
+        """Return the error for a file of the log that was listed and is gone.
+
+        It was cleaned up in between, or the listing is old. The next listing shows which.
+        """
+        return TransientError(f"{self.store.root}, {e.filename or e}: listed and can't be read")
+
+    def at(self, error: TableError) -> TableError:
+        """Return the error with the table's address."""
+        return error.at(table=self.store.root)
+
+
+def versions_of(files: Iterable[LogFile]) -> list[int]:
+    """Return the versions that exist: a checkpoint proves its version as well as a commit does."""
+    return [f.version for f in files if f.kind not in (LogKind.COMPACTED, LogKind.CHECKSUM)]
+
+
+def buildable(files: list[LogFile], version: int) -> bool:
+    """Return whether these files of the log suffice for the version's snapshot."""
+    try:
+        next(segments(files, version))
+    except DataLoss:
+        return False
+    return version in versions_of(files)

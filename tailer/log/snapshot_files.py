@@ -1,0 +1,155 @@
+"""The files of a snapshot, streamed: those of its newest commits, then its checkpoint's."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, aclosing
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio.to_thread
+
+from tailer.delta.commit import Lines, read_actions
+from tailer.delta.segment import LogFile, LogKind, LogSegment
+from tailer.delta.snapshot import Snapshot
+from tailer.errors import CorruptLog, TableError
+from tailer.log.chunks import chunks
+from tailer.log.listing import LogListing
+from tailer.log.ways import Damaged, read_by_any_way
+from tailer.store import ChangeSourced
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tailer.log.checkpoints import CheckpointReader, ListedFiles
+
+__all__ = ["SnapshotFiles"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class SnapshotFiles:
+    """Streams the files of snapshots.
+
+    ``lines`` gives the lines of a JSON file of the log, ``checkpoints`` the reader of checkpoints.
+    """
+
+    def __init__(
+        self,
+        log: LogListing,
+        lines: Callable[[str], Awaitable[Lines]],
+        checkpoints: Callable[[], CheckpointReader],
+    ) -> None:
+        self._log = log
+        self._lines = lines
+        self._checkpoints = checkpoints
+
+    async def live(
+        self,
+        snapshot: Snapshot,
+        fields: Sequence[str],
+        of_batch: Callable[[pa.RecordBatch], Iterator[T]],
+        of_lines: Callable[[str, Lines], Iterator[T]],
+        live: Callable[..., Iterator[U]],
+    ) -> AsyncGenerator[list[U], None]:
+        """See :meth:`tailer.log.table.TableLog.live`."""
+        segment, listed = await self._whole_way(snapshot, fields)
+        with ExitStack() as stack:
+            if listed is not None:
+                stack.callback(listed.close)
+            for file in reversed(segment.deltas):
+                try:
+                    actions = of_lines(file.name, await self._lines(file.name))
+                    async with aclosing(chunks(live(actions))) as batches:
+                        async for batch in batches:
+                            yield batch
+                except TableError as e:
+                    raise self._log.at(e).at(version=file.version, path=file.name) from None
+                except FileNotFoundError as e:
+                    raise self._log.vanished(e) from None
+            if listed is None:
+                return
+            listing = listed.items(
+                lambda batch: live(of_batch(batch), remember=False),
+                lambda name, lines: live(of_lines(name, lines), remember=False),
+            )
+            async with aclosing(listing) as batches:
+                async for batch in batches:
+                    yield batch
+
+    async def _whole_way(
+        self, snapshot: Snapshot, fields: Sequence[str]
+    ) -> tuple[LogSegment, ListedFiles | None]:
+        """Return a segment that gives all the snapshot's files, and its checkpoint's list of them.
+
+        The list has these ``fields`` of each file, and the caller closes it. The segment is the
+        snapshot's, unless one of its compactions is damaged, or its checkpoint is, or has another
+        number of files than its writers counted. Raises :class:`CorruptLog` if no way is left,
+        :class:`TransientError` if the checkpoint has been cleaned up since the snapshot was read.
+        """
+
+        async def read(segment: LogSegment) -> tuple[LogSegment, ListedFiles | None]:
+            for file in segment.deltas:
+                if file.kind is LogKind.COMPACTED:
+                    await self._check_compaction(file)
+            return segment, await self._listed(segment, fields, snapshot.state.table_id)
+
+        async def files() -> list[LogFile]:
+            # In a store that derives changes from a server's answers, commits do not add up to a
+            # snapshot.
+            return [] if isinstance(self._log.store, ChangeSourced) else await self._log.files()
+
+        try:
+            return await read_by_any_way(snapshot.segment, files, read)
+        except TableError:
+            checkpoint = snapshot.segment.checkpoint
+            if checkpoint and not await self._log.is_there(checkpoint.files[0].name):
+                raise self._log.vanished(FileNotFoundError(checkpoint.files[0].name)) from None
+            raise
+
+    async def _check_compaction(self, file: LogFile) -> None:
+        """Read a compaction to its end: if it is damaged, commits are read in its place."""
+        try:
+            lines = await self._lines(file.name)
+            await anyio.to_thread.run_sync(
+                lambda: deque(read_actions(file.name, lines()), maxlen=0)
+            )
+        except CorruptLog as e:
+            raise Damaged([file], self._log.at(e).at(version=file.version)) from None
+        except FileNotFoundError as e:
+            raise Damaged([file], self._log.vanished(e)) from None
+
+    async def _listed(
+        self, segment: LogSegment, fields: Sequence[str], table_id: str
+    ) -> ListedFiles | None:
+        """Return the list of files of the segment's checkpoint; None if it has no checkpoint."""
+        checkpoint = segment.checkpoint
+        if checkpoint is None:
+            return None
+        try:
+            counts = await self._counts(checkpoint.version, table_id)
+            return await self._checkpoints().listed_files(checkpoint, fields, counts)
+        except TableError as e:
+            e.hint = e.hint or (
+                "there is no other whole way to this version: restore the file, or start at a "
+                "newer version"
+            )
+            raise Damaged(
+                checkpoint.files, self._log.at(e).at(version=checkpoint.version)
+            ) from None
+
+    async def _counts(self, version: int, table_id: str) -> dict[str, int]:
+        """Return the expected numbers of files in the version's checkpoint.
+
+        They are keyed by the names of the log files that give them; hints that can't be trusted are
+        left out.
+        """
+        counts: dict[str, int] = {}
+        hint = await self._log.last_checkpoint()
+        if hint is not None and hint.version == version and hint.num_files is not None:
+            counts["_last_checkpoint"] = hint.num_files
+        checksum = await self._log.checksum(version)
+        if checksum is not None and checksum.metadata.id == table_id:
+            counts[f"{version:020d}.crc"] = checksum.num_files
+        return counts

@@ -1,0 +1,118 @@
+"""Versions by time: the last one at or before a time, the first one at or after it."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from tailer.delta.segment import commits_of
+from tailer.delta.snapshot import TableState
+from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_before
+from tailer.errors import ConfigError, TableError
+from tailer.log.table import TableLog
+from tailer.store import TimeTravel
+
+__all__ = ["parse_timestamp", "version_at_or_after", "version_at_or_before"]
+
+
+def parse_timestamp(text: str) -> int:
+    """Parse an ISO 8601 date or time to epoch milliseconds; without an offset it is in UTC.
+
+    Raises :class:`ConfigError` if it is not one.
+    """
+    try:
+        moment = dt.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigError(f"{text!r} is not a time; write it as 2026-01-31T12:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return int((moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1))
+
+
+class _Times:
+    """The timestamps of a log's commits.
+
+    In-commit ones are read only where the search needs them.
+    """
+
+    def __init__(self, log: TableLog, state: TableState, mtimes: list[tuple[int, int]]) -> None:
+        self.log = log
+        self.state = state
+        since = enablement(state.protocol, state.metadata)
+        first = since[0] if since else None
+        self.by_mtime = [c for c in mtimes if first is None or c[0] < first]
+        self.in_commit = [v for v, _ in mtimes if first is not None and v >= first]
+
+    @classmethod
+    async def of(cls, log: TableLog) -> _Times:
+        state = (await log.snapshot()).state
+        rising: list[tuple[int, int]] = []
+        for version, file in commits_of(await log.files()).items():
+            floor = rising[-1][1] + 1 if rising else file.mtime_ms
+            rising.append((version, max(file.mtime_ms, floor)))
+        return cls(log, state, rising)
+
+    async def time(self, version: int) -> int:
+        return (await self.log.commit(version, self.state, None)).timestamp_ms
+
+    async def first_in_commit(self, timestamp_ms: int) -> int:
+        """Return the number of commits with in-commit timestamps before a time."""
+        low, high = 0, len(self.in_commit)
+        while low < high:
+            middle = (low + high) // 2
+            if await self.time(self.in_commit[middle]) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+async def version_at_or_after(log: TableLog, timestamp_ms: int) -> int:
+    """Return the first version at or after a time (inclusive), for a start.
+
+    Raises :class:`TableError` if the newest version is before it.
+    """
+    if isinstance(log.store, TimeTravel):
+        found = await log.store.version_at_or_after(timestamp_ms)
+        return _found(log, found)
+    times = await _Times.of(log)
+    found = first_at_or_after(times.by_mtime, timestamp_ms)
+    # The two regimes do not mix: from the enablement on, only the in-commit timestamps are searched
+    # ("Recommendations for Readers").
+    if times.in_commit and (found is None or await times.time(times.in_commit[0]) <= timestamp_ms):
+        at = await times.first_in_commit(timestamp_ms)
+        found = times.in_commit[at] if at < len(times.in_commit) else None
+    return _found(log, found)
+
+
+def _found(log: TableLog, found: int | None) -> int:
+    if found is None:
+        raise TableError(
+            "no version is at or after that time",
+            table=log.store.root,
+            hint="start at an earlier time, or at latest",
+        )
+    return found
+
+
+async def version_at_or_before(log: TableLog, timestamp_ms: int) -> int:
+    """Return the last version at or before a time (inclusive), for an end or a snapshot.
+
+    Raises :class:`TableError` if the oldest version is after it.
+    """
+    if isinstance(log.store, TimeTravel):
+        after = await log.store.version_at_or_after(timestamp_ms + 1)
+        if after is None:
+            return await log.latest_version()
+        found = after - 1 if after else None
+    else:
+        times = await _Times.of(log)
+        found = last_at_or_before(times.by_mtime, timestamp_ms)
+        if times.in_commit and await times.time(times.in_commit[0]) <= timestamp_ms:
+            found = times.in_commit[await times.first_in_commit(timestamp_ms + 1) - 1]
+    if found is None:
+        raise TableError(
+            "no version that the log still has is at or before that time",
+            table=log.store.root,
+            hint="ask for a later time",
+        )
+    return found

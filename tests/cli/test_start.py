@@ -1,0 +1,58 @@
+"""What a command loads: nothing that it does not use, and never pandas."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailer.testing.table import TableBuilder
+
+PROBE = """
+import json, sys
+from tailer.cli.main import main
+status = main(sys.argv[1:])
+print("\\n" + json.dumps(sorted(sys.modules)))
+sys.exit(status)
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableBuilder:
+    table = TableBuilder(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    table.create()
+    table.commit(table.add([{"id": 1}]))
+    return table
+
+
+def loaded(folder: Path, *arguments: str) -> set[str]:
+    """The modules of a command's process, in which a module ``pandas`` can be imported."""
+    (folder / "pandas.py").write_text('__version__ = "9.9.9"\n')
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("command", ["history", "snapshot"])
+def test_a_log_without_checkpoints_is_read_without_pyarrow(
+    table: TableBuilder, tmp_path: Path, command: str
+) -> None:
+    found = loaded(tmp_path, command, str(table.folder))
+    assert found & {"pyarrow", "pandas", "hashlib", "importlib.metadata", "tailer.feed"} == set()
+
+
+def test_a_checkpoint_needs_pyarrow_without_its_functions(
+    table: TableBuilder, tmp_path: Path
+) -> None:
+    table.checkpoint(1)
+    table.commit_path(0).unlink()
+    found = loaded(tmp_path, "history", str(table.folder))
+    assert found & {"pyarrow.parquet", "pyarrow.compute", "pandas"} == {"pyarrow.parquet"}
