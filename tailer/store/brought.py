@@ -7,10 +7,12 @@ A server answers many small requests side by side in the time of one. What is ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from tailer.store import FileStatus, Found, Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Brought", "NotBrought", "bring"]
 
@@ -44,6 +46,8 @@ class Brought:
 
     def open_here(self, location: str) -> pa.NativeFile:
         """Open a file that was brought whole."""
+        import pyarrow as pa  # on demand: a log is read without it
+
         return pa.BufferReader(self.read_here(location)[0])
 
     def _found(self, location: str) -> Found:
