@@ -12,6 +12,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -154,6 +155,7 @@ def _offsets_parser(commands: Any) -> None:
     )
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser of all commands."""
     top = argparse.ArgumentParser(
