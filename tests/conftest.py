@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tailer import rowbytes
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
-from tests.support.components import Component, java_major, require, start_spark
+from tests.support.components import Component, java_major, require, start_spark, with_byte_code
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +129,8 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One real Spark with Delta for all tests: UTC, two threads, reachable from here alone."""
     require("Java 17 or newer", java_major() >= 17)
-    session = start_spark(tmp_path_factory.mktemp("spark"))
+    folder = tmp_path_factory.mktemp("spark")
+    session = start_spark(folder, str(with_byte_code(folder)))
     yield session
     session.stop()
 

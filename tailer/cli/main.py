@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,7 @@ def _offsets_parser(commands: Any) -> None:
     )
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser of all commands."""
     top = argparse.ArgumentParser(

@@ -1,15 +1,15 @@
-"""The REST API as an aiohttp application: routes, authorization, errors, audit and metrics."""
+"""The REST API as an aiohttp application: routes, authorization, errors, audit and metrics.
+
+:mod:`tailer.share_server.request` reads a request and writes its answer.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,8 @@ import anyio
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from tailer.delta.actions import LONG_MAX
 from tailer.errors import TailerError
-from tailer.process.serving import Bounds, read_body, send_chunk
+from tailer.process.serving import Bounds
 from tailer.share_server.audit import Audit
 from tailer.share_server.changes import ChangesRange, changes_answer, stream_answer
 from tailer.share_server.config import ShareConfig
@@ -29,7 +28,6 @@ from tailer.share_server.guard import RateLimits, ShareMetrics
 from tailer.share_server.openapi import openapi
 from tailer.share_server.pages import Pager, max_results
 from tailer.share_server.query import (
-    Answer,
     Links,
     QueryBody,
     find_version,
@@ -37,57 +35,17 @@ from tailer.share_server.query import (
     query_answer,
 )
 from tailer.share_server.recipients import Recipient, RecipientStore, TokensUnusable
-from tailer.share_server.refusals import Refusal, invalid, not_found, refusal_of, unsupported
+from tailer.share_server.refusals import Refusal, not_found, refusal_of, unsupported
+from tailer.share_server.request import Request, error_answer
 from tailer.share_server.signing import FileClaim, Forged, Signer
 from tailer.share_server.tables import SharedTable, Tables
-from tailer.sharing.model import (
-    CAPABILITIES_HEADER,
-    JSON_TYPE,
-    NDJSON_TYPE,
-    TABLE_VERSION_HEADER,
-    Capabilities,
-    Page,
-)
+from tailer.sharing.model import TABLE_VERSION_HEADER, Page
 
 __all__ = ["ShareServer"]
 
 _BODY_BYTES_MAX = 1024 * 1024
-#: Bytes of a range's answer that are held back, so that an early error becomes a status.
-_HOLD_BYTES_MAX = 256 * 1024
 
-Handler = Callable[["_Request"], Awaitable[web.StreamResponse]]
-
-
-@dataclass(slots=True)
-class _Request:
-    """One request, and the facts about it that are collected for the audit log."""
-
-    http: web.Request
-    endpoint: str
-    recipient: Recipient = field(default_factory=lambda: Recipient("", ""))
-    sent: int = 0
-    facts: dict[str, Any] = field(default_factory=dict)
-    taken: list[SharedTable] = field(default_factory=list)
-
-    def name(self, key: str) -> str:
-        return self.http.match_info.get(key, "")
-
-    @property
-    def names(self) -> tuple[str, str, str]:
-        return self.name("share"), self.name("schema"), self.name("table")
-
-    def count(self, key: str) -> int | None:
-        """Parse a version among the query's parameters."""
-        text = self.http.query.get(key)
-        if text is None:
-            return None
-        if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > LONG_MAX:
-            raise invalid(f"{key} must be a number from 0 on")
-        return int(text)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities.parse(self.http.headers.get(CAPABILITIES_HEADER))
+Handler = Callable[[Request], Awaitable[web.StreamResponse]]
 
 
 class ShareServer:
@@ -184,12 +142,12 @@ class ShareServer:
         except web.HTTPException as e:
             code = "RESOURCE_DOES_NOT_EXIST" if e.status == 404 else "MALFORMED_REQUEST"
             allow = {k: v for k, v in e.headers.items() if k == "Allow"}
-            return _error(Refusal(e.status, code, e.reason), allow)
+            return error_answer(Refusal(e.status, code, e.reason), allow)
 
     async def _handle(
         self, endpoint: str, handler: Handler, http: web.Request
     ) -> web.StreamResponse:
-        request = _Request(http, endpoint)
+        request = Request(http, endpoint)
         started = self.ticks()
         status = 499  # the client disconnected before it had an answer
         try:
@@ -208,7 +166,7 @@ class ShareServer:
             self._record(request, status, self.ticks() - started)
         return response
 
-    async def _answer(self, request: _Request, handler: Handler) -> web.StreamResponse:
+    async def _answer(self, request: Request, handler: Handler) -> web.StreamResponse:
         try:
             if request.endpoint == "file":
                 return await handler(request)
@@ -216,34 +174,25 @@ class ShareServer:
             with self.limits.admit(request.recipient.name):
                 return await handler(request)
         except Refusal as refusal:
-            return self._refused(request, refusal)
+            return request.refused(refusal)
         except TokensUnusable as e:
             self._logger.error("%s: %s", request.endpoint, e)  # noqa: TRY400  # no internal error
             mistake = Refusal(500, "INTERNAL_ERROR", "tokens can't be checked at the moment")
-            return self._refused(request, mistake)
+            return request.refused(mistake)
         except TailerError as e:
             told = refusal_of(e)
             if told.status >= 500:
                 self._logger.warning("%s: %s", request.endpoint, e)
-            return self._refused(request, told)
+            return request.refused(told)
         except web.HTTPException as e:  # about the body
-            return self._refused(request, Refusal(e.status, "MALFORMED_REQUEST", e.reason))
+            return request.refused(Refusal(e.status, "MALFORMED_REQUEST", e.reason))
         except ConnectionError:
             raise
         except Exception:
             # An internal error: the recipient learns no details.
             self._logger.exception("%s failed", request.endpoint)
             mistake = Refusal(500, "INTERNAL_ERROR", "the server made a mistake")
-            return self._refused(request, mistake)
-
-    def _refused(self, request: _Request, refusal: Refusal) -> web.StreamResponse:
-        if request.facts.get("streaming"):
-            # The status is sent: the stream can only be broken, so that it does not look whole.
-            raise ConnectionResetError(refusal.body.message)
-        request.facts["error"] = refusal.body.error_code
-        response = _error(refusal)
-        request.sent = response.content_length or 0
-        return response
+            return request.refused(mistake)
 
     def _authenticate(self, http: web.Request) -> Recipient:
         scheme, _, token = http.headers.get("Authorization", "").partition(" ")
@@ -256,12 +205,11 @@ class ShareServer:
             raise Refusal(401, "UNAUTHENTICATED", "the bearer token is missing, wrong or over")
         return recipient
 
-    def _record(self, request: _Request, status: int, seconds: float) -> None:
+    def _record(self, request: Request, status: int, seconds: float) -> None:
         self.metrics.requests.labels(request.endpoint, status).inc()
         self.metrics.bytes.labels(request.endpoint).inc(request.sent)
         self.metrics.seconds.labels(request.endpoint).observe(seconds)
         table = ".".join(name for name in request.names if name)
-        facts = {k: v for k, v in request.facts.items() if k != "streaming"}
         self.audit.request(
             recipient=request.recipient.name or None,
             token=request.recipient.token_id or None,
@@ -271,12 +219,12 @@ class ShareServer:
             status=status,
             bytes=request.sent,
             ms=round(seconds * 1000, 1),
-            **facts,
+            **request.facts,
         )
 
     # Lists
 
-    async def _list(self, request: _Request) -> web.StreamResponse:
+    async def _list(self, request: Request) -> web.StreamResponse:
         who, grants = request.recipient.name, self.config.grants
         parent = tuple(name.lower() for name in request.names if name)
         if parent and not grants.sees(who, *parent):
@@ -300,33 +248,28 @@ class ShareServer:
             lambda last: grants.after(who, parent, last, deep=deep),
             item,
         )
-        return self._json(request, page.to_json())
+        return request.json_answer(page.to_json())
 
-    async def _share(self, request: _Request) -> web.StreamResponse:
+    async def _share(self, request: Request) -> web.StreamResponse:
         share = self.config.grants.share(request.recipient.name, request.name("share"))
         if share is None:
             raise not_found("the share")
-        return self._json(request, {"share": share.to_json()})
-
-    def _json(self, request: _Request, document: dict[str, Any]) -> web.Response:
-        body = json.dumps(document).encode()
-        request.sent = len(body)
-        return web.Response(body=body, headers={"Content-Type": JSON_TYPE})
+        return request.json_answer({"share": share.to_json()})
 
     # Tables
 
-    def _table(self, request: _Request) -> SharedTable:
+    def _table(self, request: Request) -> SharedTable:
         config = self.config.grants.table(request.recipient.name, *request.names)
         if config is None:
             raise not_found("the table")
         return self._take(request, config)
 
-    def _take(self, request: _Request, config: TableConfig) -> SharedTable:
+    def _take(self, request: Request, config: TableConfig) -> SharedTable:
         table = self.tables.take(config)
         request.taken.append(table)
         return table
 
-    async def _links(self, request: _Request, table: SharedTable) -> Links:
+    async def _links(self, request: Request, table: SharedTable) -> Links:
         key, who = table.config.key, request.recipient.name
         now, ttl_s = int(self.clock()), self.config.url_ttl_s
         presigned = await table.presigner(dt.datetime.fromtimestamp(now, dt.UTC), ttl_s)
@@ -338,27 +281,28 @@ class ShareServer:
 
         return Links(self.signer, who, now * 1000, expires_ms, url)
 
-    async def _version(self, request: _Request) -> web.StreamResponse:
+    async def _version(self, request: Request) -> web.StreamResponse:
         table = self._table(request)
         start = request.http.query.get("startingTimestamp")
         version = await find_version(table, start if request.http.method == "GET" else None)
         return web.Response(headers={TABLE_VERSION_HEADER: str(version)})
 
-    async def _metadata(self, request: _Request) -> web.StreamResponse:
+    async def _metadata(self, request: Request) -> web.StreamResponse:
         table = self._table(request)
         links = await self._links(request, table)
         version, time = request.count("version"), request.http.query.get("timestamp")
         answer = await metadata_answer(table, version, time, request.capabilities, links)
-        return await self._stream(request, answer)
+        return await request.stream(answer, self.config.limits.stall_s)
 
-    async def _query(self, request: _Request) -> web.StreamResponse:
+    async def _query(self, request: Request) -> web.StreamResponse:
         table = self._table(request)
-        body = QueryBody.parse(await _json_body(request.http))
+        body = QueryBody.parse(await request.json_body())
         links = await self._links(request, table)
         ask = stream_answer if body.starting_version is not None else query_answer
-        return await self._stream(request, await ask(table, body, request.capabilities, links))
+        answer = await ask(table, body, request.capabilities, links)
+        return await request.stream(answer, self.config.limits.stall_s)
 
-    async def _changes(self, request: _Request) -> web.StreamResponse:
+    async def _changes(self, request: Request) -> web.StreamResponse:
         table = self._table(request)
         query = request.http.query
         wanted = ChangesRange(
@@ -370,49 +314,17 @@ class ShareServer:
         )
         links = await self._links(request, table)
         answer = await changes_answer(table, wanted, request.capabilities, links)
-        return await self._stream(request, answer)
+        return await request.stream(answer, self.config.limits.stall_s)
 
-    async def _credentials(self, request: _Request) -> web.StreamResponse:
+    async def _credentials(self, request: Request) -> web.StreamResponse:
         self._table(request)
         raise unsupported(
             "temporary credentials are not given out; files are read by the URLs of /query"
         )
 
-    async def _stream(self, request: _Request, answer: Answer) -> web.StreamResponse:
-        """Send an answer's lines as they are found, no faster than the client takes them."""
-        response = web.StreamResponse()
-        response.headers["Content-Type"] = NDJSON_TYPE
-        response.headers[TABLE_VERSION_HEADER] = str(answer.version)
-        said = Capabilities((answer.form,), frozenset(), answer.end_of_stream)
-        response.headers[CAPABILITIES_HEADER] = said.format()
-        request.facts |= {"version": answer.version, "format": answer.form}
-        stall_s = self.config.limits.stall_s
-        held = bytearray(answer.head)
-
-        async def flush() -> None:
-            if not response.prepared:
-                await response.prepare(request.http)
-                request.facts["streaming"] = True
-            await send_chunk(response, bytes(held), stall_s)
-            request.sent += len(held)
-            held.clear()
-
-        if not answer.hold:
-            await flush()
-        if answer.chunks is not None:
-            async with aclosing(answer.chunks) as chunks:
-                async for chunk in chunks:
-                    held += chunk
-                    if response.prepared or len(held) > _HOLD_BYTES_MAX:
-                        await flush()
-        if held:
-            await flush()
-        await response.write_eof()
-        return response
-
     # Files, and what needs no token
 
-    async def _file(self, request: _Request) -> web.StreamResponse:
+    async def _file(self, request: Request) -> web.StreamResponse:
         http = request.http
         try:
             claim = self.signer.open_url(
@@ -445,23 +357,3 @@ class ShareServer:
 
     async def _openapi(self, _: web.Request) -> web.Response:
         return web.json_response(openapi(self.config.public_url))
-
-
-def _error(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Response:
-    headers = dict(headers or {})
-    if refusal.retry_after_s is not None:
-        headers["Retry-After"] = str(max(1, math.ceil(refusal.retry_after_s)))
-    if refusal.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return web.json_response(refusal.body.to_json(), status=refusal.status, headers=headers)
-
-
-async def _json_body(http: web.Request) -> Any:
-    """Parse the body as JSON; an empty one is ``{}``."""
-    data = await read_body(http)
-    if not data.strip():
-        return {}
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as e:
-        raise Refusal(400, "MALFORMED_REQUEST", f"the body is not JSON ({e})") from None

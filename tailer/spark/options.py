@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tailer.changes import Offset
+from tailer.changes import Offset, counting_id
+from tailer.config.settings import FEED
 from tailer.decode.naming import Removal
 from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.decode.plan import ChangeSource
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, OffsetError
 from tailer.log.times import parse_timestamp
-from tailer.settings import Setting, SettingTable, zone_name
+from tailer.settings import Setting, SettingTable
 
 __all__ = ["SOURCE", "STORE_PREFIX", "SchemaChange", "SourceOptions", "source_options"]
 
@@ -67,6 +68,14 @@ class SourceOptions:
     decode: DecodeOptions = field(default_factory=DecodeOptions)
     torn_commit_max_s: float = 10.0
     store: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def counting_id(self, counting: int) -> str:
+        """Return an id of the options that determine how the changes of a version are counted, as
+        for a daemon's feed."""
+        passing = (self.ignore_deletes, self.skip_change_commits)
+        excluded = [] if self.exclude is None else [self.exclude]
+        named = (self.change_source, self.key, None)
+        return counting_id(*named, *passing, *excluded, counting=counting)
 
     def decoding(
         self, target: tuple[TableState, int], removals: tuple[Removal, ...]
@@ -157,8 +166,8 @@ SOURCE: dict[str, Setting] = {
     "maxBytesPerTrigger": Setting(
         "whole", None, "The same in bytes; at least one file is always taken.", unit="bytes",
     ),
-    "ignoreDeletes": Setting("flag", False, "Skip commits that only delete."),
-    "skipChangeCommits": Setting("flag", False, "Skip commits that update or delete."),
+    "ignoreDeletes": FEED["ignore_deletes"],
+    "skipChangeCommits": FEED["skip_change_commits"],
     "ignoreChanges": Setting(
         "flag", False, "Delta's option for reading tables; true is refused.",
     ),
@@ -172,14 +181,8 @@ SOURCE: dict[str, Setting] = {
     "readChangeFeed": Setting(
         "flag", True, "Accepted because this source reads nothing else; false is refused.",
     ),
-    "changeSource": Setting(
-        "text", "auto", "Read the change data feed, derive changes from data files, or choose by "
-        "version, as in the daemon.", choices=("auto", "cdf", "derived"),
-    ),
-    "key": Setting(
-        "texts", [], "Columns that pair derived deletes and inserts into updates.", form=_COLUMNS,
-        parse=_names,
-    ),
+    "changeSource": FEED["change_source"],
+    "key": replace(FEED["key"], form=_COLUMNS, parse=_names),
     "onSchemaChange": Setting(
         "text", "fail", "Stream: `fail` ends the batch before a new schema, then stops the query "
         "with an error; a restart takes up the new schema. `cast` gives rows in the schema that "
@@ -213,14 +216,8 @@ SOURCE: dict[str, Setting] = {
     ),
     "batchRowsMax": Setting("whole", 65_536, "Most rows of an Arrow batch.", unit="rows"),
     "batchBytesMax": Setting("whole", 32 * _MIB, "Most bytes of an Arrow batch.", unit="bytes"),
-    "writerTimezone": Setting(
-        "text", "UTC", "Time zone of partition timestamps that have none.",
-        form="an IANA time zone name, such as Europe/Berlin", parse=zone_name,
-    ),
-    "tornCommitMaxSeconds": Setting(
-        "whole", 10, "How long to wait for a commit file that is only half written.",
-        unit="seconds",
-    ),
+    "writerTimezone": FEED["writer_timezone"],
+    "tornCommitMaxSeconds": FEED["torn_commit_max_s"],
 }  # fmt: skip
 _TABLE = SettingTable("the tailer source", SOURCE, text=True, spelling=str.lower, renames=True)
 
@@ -278,6 +275,6 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
             batch_bytes_max=taken["batchBytesMax"],
             writer_timezone=taken["writerTimezone"],
         ),
-        torn_commit_max_s=float(taken["tornCommitMaxSeconds"]),
+        torn_commit_max_s=taken["tornCommitMaxSeconds"],
         store={name.removeprefix(STORE_PREFIX): value for name, value in store.items()},
     )

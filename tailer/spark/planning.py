@@ -1,18 +1,34 @@
 """The driver's side: from offsets to versions, files and orders. It reads the log, and no rows.
 
-The exception is a version that is too large for one batch: then its changes are counted from the
-files' footers, because the log's counts are hints.
+The exception is a version that is too large for one batch: then its files' changes are counted.
+
+A batch goes from version to version until the budget is used up. Where it may begin and end depends
+on what a version has:
+
+| changes of a version | in ``Planned`` | a batch may begin or end |
+| --- | --- | --- |
+| none | no ``files`` | before or after it |
+| the rows of files, also of a snapshot | ``files`` | also within it, between two files |
+| what a comparison of files finds | ``rewrite``, a ``RewriteOrder`` | before or after it |
+| any, for a sink of paired rows | ``rewrite``, a ``VersionOrder`` | before or after it |
+
+Spark calls twice for a batch: for its end (``advance``), and for its work (``orders``). The planner
+remembers the versions in between, so that the log is read once:
+
+| state | ``advance`` | ``orders`` |
+| --- | --- | --- |
+| idle | plan, then advanced; idle if the batch has no bound or very many versions | plan, idle |
+| advanced | the same | with its two offsets: give its versions; otherwise plan; then idle |
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from tailer.changes import COUNTING, ChangeFile, Offset, counting_id
+from tailer.changes import ChangeFile, Offset
 from tailer.decode.naming import Removal
 from tailer.decode.plan import is_passed_over, plan_snapshot
 from tailer.delta.add_fields import WITH_STATISTICS
@@ -25,15 +41,14 @@ from tailer.log.follow import FollowOptions, follow
 from tailer.log.live import LiveFiles
 from tailer.log.mapping_removals import KnownRemovals
 from tailer.log.table import TableLog
+from tailer.spark.counts import Counts
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder, fan_out, rewrite_order
 
 __all__ = ["Budget", "Planned", "Planner"]
 
-#: A batch of more versions than this, most of which have no files, is planned twice instead.
+#: A batch of more versions than this, most of which have no files, is planned twice.
 _KEPT_MAX = 10_000
-#: The number of files whose changes are counted at the same time.
-_COUNTED_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +106,9 @@ class Planner:
         self.log = log
         self.options = options
         self._live = LiveFiles()
-        self._plans = tuple(_counting_id(options, counting) for counting in (COUNTING, 1))
-        #: The version that was cut last, whether it is a snapshot, and its files' changes.
-        self._counted: tuple[tuple[int, bool], list[int]] = ((-1, False), [])
+        self._counts = Counts(log.store, options)
         self._removals: KnownRemovals | None = None
+        #: In the state ``advanced``: the batch's two offsets and its versions.
         self._advanced: tuple[Offset, Offset, list[Planned]] | None = None
 
     async def versions(
@@ -105,7 +119,7 @@ class Planner:
         The first one's offset is ``start`` itself. With ``files=False``, they have no files.
         """
         if not self.options.paired:
-            start = start.under(*self._plans)
+            start = start.under(*self._counts.ids)
         if start.snapshot:
             planned = await self._snapshot(start, files=files)
             yield planned
@@ -163,7 +177,7 @@ class Planner:
             told = {commit.version: moot} if moot else {}
             order = VersionOrder(at, at.version, header.file_bytes, count, moot=told)
             return replace(planned, rewrite=order)
-        if moot and self._is_former(at):  # the count included rows that the version lacks
+        if moot and self._counts.is_former(at):  # the count included rows that the version lacks
             planned = replace(planned, offset=replace(at, index=0))
         if is_passed_over(commit, options):
             return planned
@@ -266,8 +280,9 @@ class Planner:
     async def _part(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
         """Return the offset between two files of a version up to which it fits into the batch."""
         passed = 0
-        first = index = await self._first(planned)
-        async with aclosing(self._changes(planned)) as counted:
+        version = planned.offset, planned.files
+        first = index = await self._counts.first(*version)
+        async with aclosing(self._counts.changes(*version)) as counted:
             async for file, changes in counted:
                 passed += changes
                 if passed <= first:
@@ -275,52 +290,13 @@ class Planner:
                 left = budget.rows
                 over = left is not None and budget.taken and passed - index > left
                 if over or not budget.admits(1, file.size or 0):
-                    return replace(planned.offset, index=index, counted_by=self._plans[0]), False
+                    return replace(
+                        planned.offset, index=index, counted_by=self._counts.ids[0]
+                    ), False
                 budget.take(1, file.size or 0)
                 budget.rows = None if left is None else max(0, left - (passed - index))
                 index = passed
         return planned.next_offset, True
-
-    async def _changes(self, planned: Planned) -> AsyncGenerator[tuple[ChangeFile, int], None]:
-        """Yield a version's files with their number of changes, which is kept for the next
-        batch."""
-        from tailer.feed.counting import known_changes  # which opens files
-
-        place = planned.version, planned.offset.snapshot
-        if self._counted[0] != place:
-            self._counted = place, []
-        known = self._counted[1]
-        for at, file in enumerate(planned.files):
-            if at == len(known):
-                several = planned.files[at : at + _COUNTED_AT_ONCE]
-                work = (known_changes(self.log.store, one) for one in several)
-                for found in await asyncio.gather(*work, return_exceptions=True):
-                    if isinstance(found, BaseException):
-                        if at == len(known):
-                            raise found
-                        break
-                    known.append(found)
-            yield file, known[at]
-
-    def _is_former(self, offset: Offset) -> bool:
-        """Return whether the index was counted in the former way, or in an unknown way."""
-        return offset.index > 0 and offset.counted_by != self._plans[0]
-
-    async def _first(self, planned: Planned) -> int:
-        """Return the index of a version's first change to be read."""
-        offset = planned.offset
-        if not self._is_former(offset):
-            return offset.index
-        from tailer.feed.counting import Place
-
-        async def files() -> AsyncGenerator[ChangeFile, None]:
-            for file in planned.files:
-                yield file
-
-        place = Place(self.log.store, offset, former=True)
-        async with aclosing(files()) as given, aclosing(place.onwards(given)) as found:
-            await anext(found, None)
-        return place.index
 
     async def orders(
         self, start: Offset, end: Offset, *, ordered: bool = False, same_table: bool = True
@@ -377,8 +353,9 @@ class Planner:
             for file in planned.files:
                 yield FileOrder(file)
             return
-        passed, skip = 0, await self._first(planned)
-        async with aclosing(self._changes(planned)) as counted:
+        version = planned.offset, planned.files
+        passed, skip = 0, await self._counts.first(*version)
+        async with aclosing(self._counts.changes(*version)) as counted:
             async for file, changes in counted:
                 first, end = max(skip - passed, 0), changes
                 if until is not None:
@@ -386,15 +363,6 @@ class Planner:
                 if first < end:
                     yield FileOrder(file, first, end - first)
                 passed += changes
-
-
-def _counting_id(options: SourceOptions, counting: int) -> str:
-    """Return an id of what determines how the changes of a version are counted, as a daemon's feed
-    does."""
-    named = (options.change_source, options.key, None)
-    passing = (options.ignore_deletes, options.skip_change_commits)
-    excluded = [] if options.exclude is None else [options.exclude]
-    return counting_id(*named, *passing, *excluded, counting=counting)
 
 
 def _is_within(planned: Planned, end: Offset) -> bool:

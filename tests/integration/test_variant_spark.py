@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,21 +91,31 @@ def conf(spark: SparkSession, **settings: str) -> Iterator[None]:
             spark.conf.unset(key)
 
 
-def write(spark: SparkSession, folder: Path, schema: str, expressions: list[str]) -> Path:
-    """A table with one variant a row, shredded if there is a schema.
+def forced(spark: SparkSession, schema: str) -> AbstractContextManager[None]:
+    """Whatever is written is shredded by this schema, if there is one.
 
     With a forced schema Spark can't write tables of more columns.
     """
-    table = folder / "table"
-    rows = " UNION ALL ".join(
-        f"SELECT {i} AS id, CAST({text} AS VARIANT) AS v" for i, text in enumerate(expressions)
-    )
     shredding = {SHREDDED: str(bool(schema)).lower(), INFERRED: "false"}
-    with conf(spark, **shredding, **({SCHEMA: schema} if schema else {})):
+    return conf(spark, **shredding, **({SCHEMA: schema} if schema else {}))
+
+
+def selected(expressions: Iterable[str], first: int = 0) -> str:
+    """A query of one row for each expression, with ids from ``first`` on."""
+    return " UNION ALL ".join(
+        f"SELECT {first + i} AS id, CAST({text} AS VARIANT) AS v"
+        for i, text in enumerate(expressions)
+    )
+
+
+def write(spark: SparkSession, folder: Path, schema: str, expressions: Iterable[str]) -> Path:
+    """A table with one variant a row, shredded if there is a schema."""
+    table = folder / "table"
+    with forced(spark, schema):
         spark.sql(
             f"CREATE TABLE delta.`{table}` USING delta "
             f"TBLPROPERTIES ('delta.enableVariantShredding' = '{bool(schema)}') AS "
-            f"SELECT id, v FROM ({rows})"
+            f"SELECT id, v FROM ({selected(expressions)})"
         )
     return table
 
@@ -119,8 +129,7 @@ def spark_rows(spark: SparkSession, table: Path, folder: Path) -> dict[int, dict
     return {row["id"]: row for f in files for row in pq.ParquetFile(f).read().to_pylist()}
 
 
-def is_shredded(table: Path) -> bool:
-    files = list(table.glob("*.parquet"))
+def is_shredded(files: Collection[Path]) -> bool:
     assert files
     return all("typed_value" in str(pq.ParquetFile(f).schema) for f in files)
 
@@ -139,36 +148,61 @@ def rows_of(table: Path) -> dict[int, dict[str, Any]]:
     return {row["id"]: row for batch in batches_of(table) for row in batch.rows.to_pylist()}
 
 
-@pytest.mark.parametrize("schema", SCHEMAS)
-def test_documents_are_read_as_spark_reads_them(
-    spark: SparkSession, tmp_path: Path, schema: str
-) -> None:
-    texts = ["'" + text.replace("'", "''") + "'" for text in DOCUMENTS]
-    table = write(spark, tmp_path, schema, [*(f"parse_json({text})" for text in texts), "NULL"])
-    assert is_shredded(table) is bool(schema)
-    expected, found, text_of = spark_rows(spark, table, tmp_path), rows_of(table), lines(table)
-    assert found.keys() == expected.keys()
-    for number, row in expected.items():
-        assert found[number]["v"] == row["v"], number
-        if row["text"] is not None:
-            assert parsed(text_of[number])["v"] == parsed(row["text"])
-
-
 TYPED = ["", "boolean", "tinyint", "bigint", "decimal(9,2)", "decimal(18,12)", "decimal(38,18)",
          "float", "date", "timestamp", "timestamp_ntz", "binary", "string"]  # fmt: skip
+TEXTS = [*("parse_json('" + text.replace("'", "''") + "')" for text in DOCUMENTS), "NULL"]
+
+
+class Shredded:
+    """One table for many shreddings, each in a commit of its own: Spark is asked once for all."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.places = [(s, tuple(TEXTS)) for s in SCHEMAS] + [(s, tuple(SCALARS)) for s in TYPED]
+        self.files: list[bool] = []
+        table, seen = folder / "table", set[Path]()
+        spark.sql(
+            f"CREATE TABLE delta.`{table}` (id INT, v VARIANT) USING delta "
+            "TBLPROPERTIES ('delta.enableVariantShredding' = 'true')"
+        )
+        for number, (schema, expressions) in enumerate(self.places):
+            with forced(spark, schema):
+                rows = selected(expressions, 1000 * number)
+                spark.sql(f"INSERT INTO delta.`{table}` {rows}")
+            new = set(table.glob("*.parquet")) - seen
+            self.files.append(is_shredded(new))
+            seen |= new
+        self._spark, self._ours = spark_rows(spark, table, folder), rows_of(table)
+        self._lines = lines(table)
+        assert self._ours.keys() == self._lines.keys() == self._spark.keys()
+
+    def of(self, schema: str, expressions: Iterable[str]) -> list[tuple[Any, str, dict[str, Any]]]:
+        """For each expression under this schema: our value, our line, and Spark's row."""
+        number = self.places.index((schema, tuple(expressions)))
+        assert self.files[number] is bool(schema)
+        ids = range(1000 * number, 1000 * number + len(self.places[number][1]))
+        return [(self._ours[i]["v"], self._lines[i], self._spark[i]) for i in ids]
+
+
+@pytest.fixture(scope="module")
+def shredded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shredded:
+    return Shredded(spark, tmp_path_factory.mktemp("shredded"))
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_documents_are_read_as_spark_reads_them(shredded: Shredded, schema: str) -> None:
+    for number, (found, line, expected) in enumerate(shredded.of(schema, TEXTS)):
+        assert found == expected["v"], number
+        if expected["text"] is not None:
+            assert parsed(line)["v"] == parsed(expected["text"])
 
 
 @pytest.mark.parametrize("schema", TYPED)
-def test_each_type_is_read_as_spark_reads_it(
-    spark: SparkSession, tmp_path: Path, schema: str
-) -> None:
-    table = write(spark, tmp_path, schema, list(SCALARS))
-    assert is_shredded(table) is bool(schema)
-    expected, found, text_of = spark_rows(spark, table, tmp_path), rows_of(table), lines(table)
-    for number, (expression, text) in enumerate(SCALARS.items()):
-        assert found[number]["v"] == expected[number]["v"], expression
+def test_each_type_is_read_as_spark_reads_it(shredded: Shredded, schema: str) -> None:
+    rows = shredded.of(schema, SCALARS)
+    for (expression, text), (found, line, expected) in zip(SCALARS.items(), rows, strict=True):
+        assert found == expected["v"], expression
         # As numbers: a shredded decimal's scale is that of its column, no more its own.
-        assert parsed(text_of[number])["v"] == parsed(text), expression
+        assert parsed(line)["v"] == parsed(text), expression
 
 
 def test_spark_s_own_choice_of_columns_is_read(spark: SparkSession, tmp_path: Path) -> None:
@@ -181,7 +215,7 @@ def test_spark_s_own_choice_of_columns_is_read(spark: SparkSession, tmp_path: Pa
             """concat('{"n":', id, ',"t":["', id, '"],"o":{"d":', id / 4, '}}')) AS v """
             "FROM range(500))"
         )
-    assert is_shredded(table)
+    assert is_shredded([*table.glob("*.parquet")])
     expected, found = spark_rows(spark, table, tmp_path), rows_of(table)
     assert len(found) == 500
     assert {n: found[n]["v"] for n in found} == {n: row["v"] for n, row in expected.items()}
@@ -190,8 +224,7 @@ def test_spark_s_own_choice_of_columns_is_read(spark: SparkSession, tmp_path: Pa
 
 
 def test_shredding_a_table_anew_is_no_change(spark: SparkSession, tmp_path: Path) -> None:
-    texts = [f"parse_json('{text}')" for text in DOCUMENTS]
-    table = write(spark, tmp_path, "", [*texts, "NULL"])
+    table = write(spark, tmp_path, "", TEXTS)
     with conf(spark, **{SHREDDED: "true", INFERRED: "false", SCHEMA: SCHEMAS[1]}):
         spark.sql(
             f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES "
@@ -209,7 +242,7 @@ def test_shredding_a_table_anew_is_no_change(spark: SparkSession, tmp_path: Path
 
 
 def test_spark_reads_what_was_put_together(spark: SparkSession, tmp_path: Path) -> None:
-    table = write(spark, tmp_path, SCHEMAS[1], [f"parse_json('{text}')" for text in DOCUMENTS])
+    table = write(spark, tmp_path, SCHEMAS[1], TEXTS[:-1])
     expected = {n: row["text"] for n, row in spark_rows(spark, table, tmp_path).items()}
     copy = TableBuilder(tmp_path / "copy", pa.schema([("id", pa.int32()), ("v", VARIANT)]))
     features = {"readerFeatures": ["variantType"], "writerFeatures": ["variantType"]}

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "can_pin", "cluster_session"]
 
 ROOT = Path(__file__).resolve().parents[2]
+# After this silence a process counts as dead. Spark's one and two minutes are too few on a busy
+# machine.
+PATIENT = {"spark.network.timeout": "600s", "spark.worker.timeout": "600"}
+START_S = 400.0
 # These processes are many and live shortly, on one machine: no time for collectors and compilers.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
@@ -87,7 +91,8 @@ class Cluster:
             "SPARK_HOME": str(spark_home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{JAVA_OPTIONS} -Dspark.master.rest.enabled=false",
+            "SPARK_DAEMON_JAVA_OPTS": f"{JAVA_OPTIONS} -Dspark.master.rest.enabled=false "
+            + " ".join(f"-D{name}={value}" for name, value in PATIENT.items()),
         }
         command = [str(spark_home / "bin/spark-class"), f"org.apache.spark.deploy.{kind}"]
         with self._log(name).open("wb") as log:
@@ -106,9 +111,15 @@ class Cluster:
         log = self._log(name)
         eventually(
             lambda: len(re.findall(what, log.read_text())) >= count,
-            PATIENCE_S,
-            lambda: f"{name}: {log.read_text()[-2000:]}",
+            START_S,
+            self.said,
         )
+
+    def said(self) -> str:
+        """The ends of the logs of master, workers and executors."""
+        logs = [*self.folder.glob("*.log"), *self.folder.glob("work-*/*/*/stderr")]
+        ends = {log.relative_to(self.folder): log.read_text(errors="replace") for log in logs}
+        return "\n".join(f"--- {log}:\n{text[-2000:]}" for log, text in sorted(ends.items()))
 
     def settings(self, *, short_lived: bool = True) -> dict[str, str]:
         """What a driver's session is built with, besides what it wants for itself.
@@ -118,6 +129,7 @@ class Cluster:
         java = {f"spark.{part}.extraJavaOptions": JAVA_OPTIONS for part in ("driver", "executor")}
         return {
             **(java if short_lived else {}),
+            **PATIENT,
             "spark.master": self.url,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -133,12 +145,12 @@ class Cluster:
             "spark.ui.showConsoleProgress": "false",
         }
 
-    def environment(self) -> dict[str, str]:
-        """What a driver's process is started with."""
+    def environment(self, python: str | Path = sys.executable) -> dict[str, str]:
+        """What a driver's process is started with, if ``python`` starts that of Spark."""
         own = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
         own |= SPARK_PATIENCE
         # Of the driver, as its own Python; the executors are told to use the same.
-        return {**own, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        return {**own, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
 
     def processes(self) -> list[psutil.Process]:
         """Master and workers, with whose ends all that they have started ends."""

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -51,6 +51,20 @@ def start(spark: SparkSession, folder: str) -> list[StreamingQuery]:
     ]
 
 
+def finished(spark: SparkSession, folder: str) -> bool:
+    """Run both queries to their ends; False where they have to be started again."""
+    try:
+        for query in start(spark, folder):
+            query.awaitTermination()
+    except PySparkException as e:
+        # Spark waits ten seconds for a Python process, no more; a busy machine may need them. That
+        # may also be the process that looks for the table's schema, before any query runs.
+        if "connect back" not in str(e):
+            raise
+        return False
+    return True
+
+
 def main(settings: str, folder: str) -> None:
     """Start both queries and wait for their ends."""
     builder = SparkSession.builder.appName("tailer on a cluster")
@@ -59,18 +73,9 @@ def main(settings: str, folder: str) -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(TailerSource)
-    while True:
-        queries = start(spark, folder)
-        try:
-            for query in queries:
-                query.awaitTermination()
-            break
-        except StreamingQueryException as e:
-            # Spark waits ten seconds for a Python process, no more; a busy machine may need them.
-            if "failed to connect back" not in str(e):
-                raise
-            for query in queries:
-                query.stop()
+    while not finished(spark, folder):
+        for query in spark.streams.active:
+            query.stop()
     spark.stop()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.components import delta_jars, free_port
+from tests.support.components import delta_jars, free_port, with_byte_code
 from tests.support.source import ROOT
 from tests.support.waiting import eventually
 
@@ -46,7 +46,7 @@ def connect_server(python: Path, folder: Path) -> Iterator[str]:
         **{k: v for k, v in os.environ.items() if not k.startswith(("PY", "SPARK_"))},
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": str(_with_byte_code(python, home.parent, folder)),
+        "PYSPARK_PYTHON": str(with_byte_code(folder, python)),
         "PYTHONPATH": str(ROOT),
     }
     server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
@@ -64,15 +64,6 @@ def connect_server(python: Path, folder: Path) -> Iterator[str]:
         for left in psutil.wait_procs(family, timeout=30)[1]:
             left.kill()
         process.wait()
-
-
-def _with_byte_code(python: Path, packages: Path, folder: Path) -> Path:
-    """The script of docs/spark.md: Spark gives a worker of foreachBatch ten seconds to start, and
-    without byte code a busy machine needs more."""
-    script = folder / "python"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {python} "$@"\n')
-    script.chmod(0o755)
-    return script
 
 
 def _wait_for(process: psutil.Popen, port: int, log: Path) -> None:

@@ -131,7 +131,8 @@ def run_program(cluster: Cluster, folder: Path, reads: Mapping[str, Mapping[str,
             command, stdout=log, stderr=log, cwd=ROOT, env=cluster.environment(),
             timeout=PATIENCE_S, check=False,
         )  # fmt: skip
-    assert done.returncode == 0, (told / "driver.log").read_text(errors="replace")[-4000:]
+    said = (told / "driver.log").read_text(errors="replace")[-4000:]
+    assert done.returncode == 0, f"{said}\n{cluster.said()}"
     return told
 
 

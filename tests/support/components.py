@@ -35,6 +35,7 @@ __all__ = [
     "CACHE",
     "DELTA",
     "DELTA_VERSION",
+    "SMALL_TABLES",
     "SPARK_PATIENCE",
     "Component",
     "NotMade",
@@ -49,6 +50,7 @@ __all__ = [
     "run_maker",
     "run_maven",
     "start_spark",
+    "with_byte_code",
 ]
 
 #: What is kept between runs.
@@ -277,6 +279,29 @@ def delta_jars() -> str:
 SPARK_PATIENCE = {"SPARK_AUTH_SOCKET_TIMEOUT": "150"}
 
 
+#: Test tables are small: more partitions only cost tasks, and to compile code for a query takes
+#: longer than to run it without.
+SMALL_TABLES = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+
+def with_byte_code(folder: Path, python: Path | None = None) -> Path:
+    """The script of docs/spark.md for ``PYSPARK_PYTHON``: Spark's processes of this Python have the
+    byte code of the installed PySpark. Without it each compiles its archive again, a second of
+    processor time; where a worker has ten seconds to start, a busy machine needs more."""
+    python = python or Path(sys.executable)
+    (packages,) = python.parent.parent.glob("lib/python*/site-packages")
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {python} "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
 def start_spark(folder: Path, python: str = sys.executable) -> SparkSession:
     """A small local Spark with Delta, which keeps whatever it writes in ``folder``; its Python
     processes are begun by ``python``.
@@ -314,12 +339,6 @@ def _settings(folder: Path) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Test tables are small: more partitions only cost tasks, and to compile code for a query
-        # takes longer than to run it without.
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.databricks.delta.snapshotPartitions": "1",
+        **SMALL_TABLES,
         "spark.driver.memory": "1g",
     }
