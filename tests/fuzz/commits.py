@@ -66,7 +66,9 @@ def cdc_files(table: Table, state: State) -> list[Action]:
         ])  # fmt: skip
         images = [table.row(state) for _ in kinds]
         partition = table.partition(state)
-        where = rng.choice(["_change_data/", "", "c d/"]) + f"cdc-{table.uuid()}.parquet"
+        where = (
+            rng.choice(["_change_data/", "", "c d/", "/elsewhere/"]) + f"cdc-{table.uuid()}.parquet"
+        )
         size = table.write_rows(where, images, state, partition, kinds)
         texts = table.partition_texts(partition, state)
         path = table.spelled(where)
@@ -82,7 +84,21 @@ def _recorded(table: Table, chance: float = 0.85) -> list[Action]:
 
 
 def append(table: Table) -> None:
-    table.commit(come=new_files(table, table.state), preserved=True, more=_extras(table))
+    files = new_files(table, table.state)
+    cdc = []
+    if table.state.cdf and table.rng.random() < 0.1 and files[0].rows:
+        cdc = [_as_cdc(table, files[0])]
+        size = cdc[0]["cdc"]["size"]
+        files[0] = replace(files[0], action={**files[0].action, "size": size})
+    table.commit(come=files, cdc=cdc, preserved=True, more=_extras(table))
+
+
+def _as_cdc(table: Table, file: File) -> Action:
+    """A cdc action for a data file that is added too: all of its rows tell their kind."""
+    kinds = ["insert"] * len(file.rows)
+    size = table.write_rows(file.path, file.rows, table.state, file.partition, kinds)
+    cdc = {"path": table.spelled(file.path), "size": size, "dataChange": False}
+    return {"cdc": {**cdc, "partitionValues": file.action["partitionValues"]}}
 
 
 def _extras(table: Table) -> list[Action]:

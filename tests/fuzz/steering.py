@@ -112,6 +112,12 @@ def _changed_columns(table: Table) -> State:
         columns[columns.index(column)] = replace(
             column, type=kind, was=(*column.was, str(column.type))
         )
+    elif mapped and draw < 0.3 and (structs := [c for c in free if isinstance(c.type, Struct)]):
+        column = rng.choice(structs)
+        assert isinstance(column.type, Struct)
+        names = [f"n{table.next_number()}" for _ in column.type.fields]
+        renamed = (replace(f, name=n) for f, n in zip(column.type.fields, names, strict=True))
+        columns[columns.index(column)] = replace(column, type=Struct(tuple(renamed)))
     elif mapped and draw < 0.75:
         column = rng.choice(columns)
         # Names may be exchanged, too.

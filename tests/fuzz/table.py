@@ -81,7 +81,12 @@ class Table:
     def column(self, data_type: Type, *, mapped: bool, fresh: bool = True) -> Column:
         """A new column, with an id and a physical name where the table maps columns."""
         number = self.next_number()
-        name = f"c{number}" if self.rng.random() < 0.7 else f"C {number}é"
+        plain = self.rng.random() < 0.6
+        name = (
+            f"c{number}"
+            if plain
+            else self.rng.choice([f"C {number}é", f"a.{number}", f"`{number}`"])
+        )
         column = Column(name, data_type, name, 0)
         return self.mapped(column, fresh=fresh) if mapped else column
 
@@ -164,6 +169,9 @@ class Table:
             if column and any(n is not None for n in numbers):
                 fields.append(pa.field(column, pa.int64()))
                 values = [{**v, column: n} for v, n in zip(values, numbers, strict=True)]
+        if not kinds and state.cdf and self.rng.random() < 0.1:
+            # "Note for non-change data readers"
+            fields.append(pa.field("_change_type", pa.string()))
         if kinds:
             fields.append(pa.field("_change_type", pa.string()))
             values = [{**v, "_change_type": k} for v, k in zip(values, kinds, strict=True)]
