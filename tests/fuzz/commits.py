@@ -24,6 +24,8 @@ __all__ = [
     "rewrite",
     "rewritten",
     "some_files",
+    "store_again",
+    "twin",
 ]
 
 _KINDS = ("insert", "delete", "update_preimage", "update_postimage")
@@ -146,9 +148,12 @@ def delete_by_vector(table: Table) -> None:
     table.commit(gone=[f for f, _ in pairs], come=[g for _, g in pairs], cdc=cdc, preserved=True)
 
 
-def rewritten(table: Table, files: Sequence[File], *, keep: bool, change: bool) -> list[File]:
+def rewritten(
+    table: Table, files: Sequence[File], *, keep: bool, change: bool, state: State | None = None
+) -> list[File]:
     """New files of the rows of these, some of them changed, left out or new."""
-    rng, state, found = table.rng, table.state, []
+    rng, found = table.rng, []
+    state = table.state if state is None else state
     for file in files:
         rows: list[Row] = []
         for row in file.live():
@@ -211,15 +216,31 @@ def add_again(table: Table) -> None:
     table.commit(come=come, gone=gone, preserved=True, cdc=_recorded(table, 0.2))
 
 
+def twin(table: Table) -> None:
+    """Add a data file under another deletion vector and leave the one that is there: two files."""
+    pairs = [] if is_tracking(table) else [(f, _fewer(table, f)) for f in some_files(table, 1)]
+    table.commit(come=[g for _, g in pairs if g is not None], preserved=True)
+
+
+def store_again(table: Table) -> None:
+    """Write deletion vectors again, in another place: the rows stay the same."""
+    files = [f for f in some_files(table) if f.vector is not None]
+    stored = [(f, table.with_vector(f, f.deleted, spare=False)) for f in files]
+    pairs = [(f, g) for f, g in stored if g.key not in table.files]
+    gone, come = [f for f, _ in pairs], [g for _, g in pairs]
+    table.commit(gone=gone, come=come, still=[*gone, *come], preserved=True)
+
+
 def refer_again(table: Table) -> None:
     """Refer to files that are there as added, and to files that are not as removed."""
-    come = [replace(f, action={**f.action, "modificationTime": 1}) for f in some_files(table)]
-    paths = {f.path for f in come}
-    known = [
-        (key, f) for key, f in table.gone.items() if f.path not in paths and key not in table.files
-    ]
-    removed = [remove_action(table, f, data_change=table.rng.random() < 0.7)
-               for _, f in known[: 1]]  # fmt: skip
+    come = []
+    for f in some_files(table):
+        texts = table.partition_texts(f.partition, table.state)  # spelled otherwise, perhaps
+        come.append(
+            replace(f, action={**f.action, "modificationTime": 1, "partitionValues": texts})
+        )
+    known = [f for key, f in table.gone.items() if key not in table.files]
+    removed = [remove_action(table, f, data_change=table.rng.random() < 0.7) for f in known[:1]]
     if not known and table.rng.random() < 0.5:
         removed = [{"remove": {"path": "never-there.parquet", "dataChange": True}}]
     still = come if table.rng.random() < 0.5 else []

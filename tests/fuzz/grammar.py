@@ -32,6 +32,8 @@ STEPS: dict[str, tuple[int, Callable[[Table], None]]] = {
     "optimise": (2, commits.optimise),
     "again": (3, commits.add_again),
     "twice": (2, commits.refer_again),
+    "twin": (1, commits.twin),
+    "store_again": (1, commits.store_again),
     "mixed": (4, commits.mixed),
     "columns": (4, steering.change_columns),
     "overwrite": (2, steering.overwrite),

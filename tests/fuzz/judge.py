@@ -214,7 +214,17 @@ class _Reading:
             live = self.right.live[version].values()
             size = sum(int(add["size"]) for add in live)
             _agree(f"{where}: sums", (sums.files, sums.size_bytes), (len(live), size))
-        batches = await self._batches(log, Offset(version, snapshot=True), version)
+        start = Offset(version, snapshot=True)
+        batches = await self._batches(log, start, min(self.last, version + 1))
+        at = self.rng.randrange(len(batches))
+        if batches[at].next_offset.version <= self.last:
+            rest = await self._batches(log, batches[at].next_offset, min(self.last, version + 1))
+            _agree(
+                f"{where}: resumed at {batches[at].next_offset}",
+                _told(rest),
+                _told(batches[at + 1 :]),
+            )
+        batches = [batch for batch in batches if batch.offset.snapshot]
         read: Counter[Any] = Counter()
         with_ids = self.options.decode.row_ids and state.tracked
         for batch in batches:

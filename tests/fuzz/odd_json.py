@@ -23,6 +23,7 @@ _OPTIONAL = {
 }
 _UNKNOWN: list[Any] = [
     None, True, -1.5e-7, "\u2028", [], {}, {"path": "x", "deep": [{"a": [None]}]}, [1, "add"],
+    10**30, "\ud800",
 ]  # fmt: skip
 #: Maps of texts, and the like: whatever stands there counts.
 _OPEN = {"partitionValues", "configuration", "tags", "options", "commitInfo"}
@@ -66,7 +67,9 @@ def _spelled(found: Any, rng: random.Random, odd: frozenset[str], key: str) -> s
 
 
 def _text(text: str, rng: random.Random, odd: frozenset[str]) -> str:
-    spelled = json.dumps(text, ensure_ascii=rng.random() < 0.5 if "escapes" in odd else True)
+    spelled = json.dumps(
+        text, ensure_ascii="\ud800" in text or "escapes" not in odd or rng.random() < 0.5
+    )
     if "escapes" in odd:
         spelled = spelled.replace("/", rng.choice(["/", "\\/", "\\u002f"]))
         if text and text[0].isalpha() and text[0].isascii() and rng.random() < 0.3:

@@ -153,8 +153,10 @@ def change_columns(table: Table) -> None:
     """Add, rename, drop or widen a column; now and then with new files in the same commit."""
     state = _changed_columns(table)
     come = new_files(table, state) if table.rng.random() < 0.3 else []
-    gone = some_files(table, 1) if table.rng.random() < 0.2 and not come else []
-    table.commit(come=come, gone=gone, state=state, preserved=True)
+    gone = some_files(table, 1) if table.rng.random() < 0.2 else []
+    if gone and table.rng.random() < 0.5:
+        come += rewritten(table, gone, keep=False, change=True, state=state)
+    table.commit(come=come, gone=gone, state=state, preserved=not gone)
 
 
 def overwrite(table: Table) -> None:

@@ -185,7 +185,14 @@ class Table:
         if "paths" not in self.odd:
             return name
         return self.rng.choice(
-            [name, f"a b/{name}", f"é%25/{name}", f"x=1/y=%3A/{name}", f"/elsewhere/{name}"]
+            [
+                name,
+                f"a b/{name}",
+                f"é%25/{name}",
+                f"x=1/y=%3A/{name}",
+                f"#?+&;😀/{name}",
+                f"/elsewhere/{name}",
+            ]
         )
 
     def spelled(self, path: str) -> str:
@@ -217,18 +224,20 @@ class Table:
                 stats["maxValues"][c.physical] = max(found)
         return {"stats": json.dumps(stats)}
 
-    def with_vector(self, file: File, deleted: frozenset[int]) -> File:
+    def with_vector(self, file: File, deleted: frozenset[int], *, spare: bool = True) -> File:
         """The same data file with these rows deleted; or with the rows of a vector that was written
         beside the one before it, in the same file."""
         stats = json.loads(file.action["stats"]) if "stats" in file.action else {}
         stats = {**stats, "numRecords": len(file.rows), "tightBounds": False}
         stats.pop("nullCount", None)
         action = {**file.action, "stats": json.dumps(stats)}
-        everything, vector = self.spares.pop(file.path, (deleted, None))
+        everything, vector = (
+            self.spares.pop(file.path, (deleted, None)) if spare else (deleted, None)
+        )
         if vector is not None:
             return replace(file, deleted=everything, vector=vector, action=action)
         vector = self._vector(deleted)
-        if "offset" in vector and self.rng.random() < 0.5:
+        if spare and "offset" in vector and self.rng.random() < 0.5:
             everything = frozenset(range(len(file.rows)))
             stored = self.plain[self.vectors[-1]][0]
             data = vector_data(everything, run=False)

@@ -122,7 +122,8 @@ def _sidecar(table: Table, files: Sequence[Action]) -> Action:
     name = f"{table.uuid()}.parquet"
     data = _parquet(files, table.rng, ("remove",), ("add", "remove"))
     table.log[f"_delta_log/_sidecars/{name}"] = data, START_MS
-    return {"sidecar": {"path": name, "sizeInBytes": len(data), "modificationTime": START_MS}}
+    path = table.rng.choice([name, name, f"file:///memory/_delta_log/_sidecars/{name}"])
+    return {"sidecar": {"path": path, "sizeInBytes": len(data), "modificationTime": START_MS}}
 
 
 def _parquet(
