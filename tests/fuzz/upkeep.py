@@ -50,13 +50,15 @@ _COLUMNS: dict[str, dict[str, pa.DataType]] = {
     },
 }  # fmt: skip
 
+_KINDS = ("classic", "parts")
+_V2_KINDS = ("classic", "v2-json", "v2-parquet", "v2-classic")
+
 
 def checkpoint(table: Table) -> None:
     """A checkpoint of one version, of a kind that the table allows."""
     version = table.rng.randint(table.cleaned, table.version)
     v2 = "v2Checkpoint" in table.state.features
-    kinds = ["v2-json", "v2-parquet", "v2-classic", "classic"] if v2 else ["classic", "parts"]
-    kind = table.rng.choice(kinds)
+    kind = table.rng.choice(_V2_KINDS if v2 else _KINDS)
     _write(table, version, kind)
     table.story[-1] += f" ({kind} of version {version})"
 
@@ -71,9 +73,9 @@ def _write(table: Table, version: int, kind: str) -> None:
         shares = _shares([*top, *files], count)
         for i, share in enumerate(shares, start=1):
             name = f"{stem}.{i:010d}.{count:010d}.parquet"
-            table.log[name] = _parquet(share, rng, ("remove", "txn")), START_MS
+            table.log[name] = _parquet(share, rng), START_MS
     elif kind == "classic":
-        table.log[f"{stem}.parquet"] = _parquet([*top, *files], rng, ("remove", "txn")), START_MS
+        table.log[f"{stem}.parquet"] = _parquet([*top, *files], rng), START_MS
     else:
         top.append({"checkpointMetadata": {"version": version}})
         if rng.random() < 0.7:
@@ -86,8 +88,7 @@ def _write(table: Table, version: int, kind: str) -> None:
             table.log[f"{stem}.{table.uuid()}.json"] = text.encode(), START_MS
         else:
             middle = "" if kind == "v2-classic" else f".{table.uuid()}"
-            known = ("remove", "add", "txn", "sidecar")
-            table.log[f"{stem}{middle}.parquet"] = _parquet(top, rng, known), START_MS
+            table.log[f"{stem}{middle}.parquet"] = _parquet(top, rng), START_MS
     if rng.random() < 0.7:
         _write_hint(table, hint, sum("add" in a for a in files))
 
@@ -120,7 +121,7 @@ def _shares(actions: Sequence[Action], count: int) -> list[list[Action]]:
 
 def _sidecar(table: Table, files: Sequence[Action]) -> Action:
     name = f"{table.uuid()}.parquet"
-    data = _parquet(files, table.rng, ("remove",), ("add", "remove"))
+    data = _parquet(files, table.rng, ("add", "remove"))
     table.log[f"_delta_log/_sidecars/{name}"] = data, START_MS
     path = table.rng.choice([name, name, f"file:///memory/_delta_log/_sidecars/{name}"])
     return {"sidecar": {"path": path, "sizeInBytes": len(data), "modificationTime": START_MS}}
@@ -129,16 +130,11 @@ def _sidecar(table: Table, files: Sequence[Action]) -> Action:
 def _parquet(
     actions: Sequence[Action],
     rng: random.Random,
-    may_lack: Sequence[str],
     names: Sequence[str] = tuple(_COLUMNS),
 ) -> bytes:
-    """A checkpoint's file. A column that no action needs may be missing."""
+    """A checkpoint's file. Any column that no action needs may be missing."""
     kinds = {kind for action in actions for kind in action}
-    columns = [
-        n for n in names if n in kinds or n in ("add", "metaData", "protocol") or rng.random() < 0.5
-    ]
-    if "add" not in kinds and "add" in may_lack:
-        columns = [n for n in columns if n != "add"]
+    columns = [n for n in names if n in kinds or rng.random() < 0.5] or [names[0]]
     if "checkpointMetadata" not in kinds:
         columns = [n for n in columns if n not in ("checkpointMetadata", "sidecar")]
     rng.shuffle(columns)
@@ -270,7 +266,7 @@ def clean(table: Table) -> None:
         return
     v2 = "v2Checkpoint" in table.state.features
     version = table.rng.randint(table.cleaned + 1, table.version)
-    _write(table, version, table.rng.choice(["classic", "v2-json" if v2 else "parts"]))
+    _write(table, version, table.rng.choice(_V2_KINDS if v2 else _KINDS))
     table.cleaned = version + (version < table.version and table.rng.random() < 0.3)
     for name in list(table.log):
         number = name.removeprefix("_delta_log/")[:20]
