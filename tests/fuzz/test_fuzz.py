@@ -21,8 +21,8 @@ from tests.fuzz.judge import Tally, disagreement, inline_threads
 from tests.fuzz.reference import Reference, key
 from tests.fuzz.shrink import report, shrunk
 
-#: They take about ten seconds of processor time.
-SEEDS = range(150)
+#: They take about fifteen seconds of processor time.
+SEEDS = range(200)
 
 #: Histories that once disagreed.
 DISAGREED = [
