@@ -4,6 +4,10 @@ A history is one line of text, ``seed | features | steps | without``::
 
     17 | cdf dvs name | append:3 delete:9 checkpoint:1 | floats
 
+It has no variants, CHAR columns, widened or dropped nested fields, removal of column mapping or of
+features, two-level lists, old calendars, files of more than a few rows, or damage: those have tests
+elsewhere. Integers that a reader needs are never spelled 5.0: the text says Long.
+
 Every step can be taken from any table, so that a shorter history is a history too. ``without``
 switches oddities off that no reader should notice (:data:`ODDITIES`).
 """
