@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 TAILER_TORTURE_ROUNDS ?= 1000
+HISTORIES ?= 10000
 ARGS ?=
 
 VENV := .venv
@@ -14,7 +15,8 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/_rowbytes.c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest test-highest lint format docs golden bench bench-quick torture wheel clean
+.PHONY: help demo test test-lowest test-highest lint format docs golden bench bench-quick torture \
+	fuzz wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +57,9 @@ bench-quick: $(DEV) ## run the benchmarks that can on tiny data, without bounds
 
 torture: $(DEV) ## the long runs: TAILER_TORTURE_ROUNDS (1000) kills, histories and the like
 	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m "slow or random" $(ARGS)
+
+fuzz: $(DEV) ## read random legal logs and compare with a naive reader: HISTORIES (10000), on all cores
+	$(RUN) tests.fuzz $(HISTORIES) $(ARGS)
 
 wheel: $(DEV) ## build the wheel into dist/
 	$(RUN) build --wheel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -23,7 +24,8 @@ def versions(draw: st.DrawFn) -> list[ChangeBatch]:
     found: list[ChangeBatch] = []
     version, index = draw(st.integers(0, 5)), 0
     for number in range(draw(st.integers(1, 6))):
-        if found and draw(st.booleans()):
+        another: bool = draw(st.booleans())
+        if found and another:
             found[-1] = _ended(found[-1])
             version, index = version + draw(st.integers(1, 3)), 0
         rows = [
@@ -53,7 +55,7 @@ def facts(batches: list[ChangeBatch]) -> list[tuple[Any, ...]]:
         rows, positions = batch.rows.to_pylist(), batch.positions.to_pylist()
         paths = [part.file.path for part in batch.parts()]
         ends = [part.first for part in batch.parts()[1:]] + [batch.num_rows]
-        files = []
+        files: list[str] = []
         for path, end in zip(paths, ends, strict=True):
             files += [path] * (end - len(files))
         found += list(zip(ids, places, map(str, rows), positions, files, strict=True))
@@ -70,7 +72,7 @@ def test_a_run_is_its_files(batches: list[ChangeBatch]) -> None:
     assert [part.offset for part in apart] == [batch.offset for batch in batches]
     assert [part.timestamp_ms for part in apart] == [batch.timestamp_ms for batch in batches]
     assert apart[-1].next_offset == run.next_offset
-    for before, after in zip(apart, apart[1:], strict=False):
+    for before, after in pairwise(apart):
         assert before.next_offset == after.offset
 
 

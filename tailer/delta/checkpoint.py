@@ -29,6 +29,7 @@ __all__ = [
 
 _STEERING = ("protocol", "metaData", "txn", "domainMetadata", "sidecar", "checkpointMetadata")
 _KEY_FIELDS = ("id", "path", "appId", "domain", "minReaderVersion", "version")
+_COLUMNS = frozenset({*_STEERING, "add", "remove"})
 _BATCH_ROWS = 8_192
 _FOOTER_BYTES_MAX = 8 * 1024 * 1024
 
@@ -75,14 +76,20 @@ def add_batches(
 
     Only these ``fields`` of the action are read. A snapshot does not need the tombstones beside the
     adds. Each batch is checked as a whole, so that :func:`adds_of` can convert it. Raises
-    :class:`CorruptLog`, naming the file; also for a file without a column of adds, if they are
-    ``required``.
+    :class:`CorruptLog`, naming the file; also for a file with an unknown column in place of its
+    adds, if they are ``required``.
     """
     columns = [f"add.{field}" for field in fields]
     with _named(name), _open(source, columns) as parquet:
-        if "add" not in parquet.schema_arrow.names:
-            if required:
-                raise CorruptLog("the checkpoint has no add column, so its files are not known")
+        if "add" not in (names := parquet.schema_arrow.names):
+            # "Any missing column should be treated as null." But a footer has no checksum, so the
+            # column may be there under a damaged name.
+            strange = [name for name in names if name not in _COLUMNS] if required else []
+            if strange:
+                raise CorruptLog(
+                    f"the checkpoint has no add column but one named {strange[0]!r}, so its files "
+                    "are not known"
+                )
             return
         for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
             for column in batch.columns:

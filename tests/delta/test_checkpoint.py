@@ -114,7 +114,12 @@ def test_a_sidecars_manifest_is_read() -> None:
         }
     )
     assert set(actions(data, files=False)) == {CheckpointMetadata(2), Sidecar("s.parquet", 9)}
-    with pytest.raises(CorruptLog, match=f"{NAME}: the checkpoint has no add column"):
+    assert not actions(data, files=True)
+
+
+def test_a_column_that_may_be_that_of_the_adds_is_refused() -> None:
+    data = parquet({"adf": pa.array([ADD], pa.struct(ADD_FIELDS))})
+    with pytest.raises(CorruptLog, match=f"{NAME}: the checkpoint has no add column but .* 'adf'"):
         actions(data, files=True)
     assert not list(add_batches(NAME, pa.BufferReader(data), FILES, required=False))
 

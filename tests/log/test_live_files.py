@@ -126,10 +126,11 @@ def spoil(table: TableBuilder, how: str) -> str:
     if how == "a page of adds":
         damage_add(classic(table, listed(1, 2), listed(3, 4)), group=2)
         return CLASSIC
-    if how == "no add column":
-        rows = [{k: v for k, v in a.items() if k != "add"} for a in steering(table)]
-        names = [f for f in CLASSIC_SCHEMA if f.name != "add"]
-        pq.write_table(pa.Table.from_pylist(rows, pa.schema(names)), table.log / CLASSIC)
+    if how == "a damaged name of the column of adds":
+        path = classic(table)
+        adds = pq.read_table(path)
+        named = ["adf" if name == "add" else name for name in adds.column_names]
+        pq.write_table(adds.rename_columns(named), path)
         return CLASSIC
     if how == "half of the adds":
         classic(table, listed(1, 2))
@@ -147,7 +148,7 @@ def spoil(table: TableBuilder, how: str) -> str:
 
 WAYS = [
     "a page of adds",
-    "no add column",
+    "a damaged name of the column of adds",
     "half of the adds",
     "a damaged sidecar",
     "an empty sidecar",
@@ -170,6 +171,15 @@ async def test_a_damaged_list_without_another_way_is_refused_by_name(
     message = await refused(log_of(table))
     assert message.startswith(f"{table.folder}, version 4, {name}: "), message
     assert "no other" in message
+
+
+async def test_a_part_without_a_column_of_adds_has_none(table: TableBuilder) -> None:
+    names = [f"{4:020d}.checkpoint.{i:010d}.{2:010d}.parquet" for i in (1, 2)]
+    plain = pa.schema([f for f in CLASSIC_SCHEMA if f.name != "add"])
+    write_checkpoint(table.log / names[0], [steering(table)], plain)
+    write_checkpoint(table.log / names[1], [listed(1, 2, 3, 4)])
+    clean(table)
+    assert await paths(log_of(table)) == sorted(FILES)
 
 
 @pytest.mark.parametrize("how", ["a damaged sidecar", "a missing sidecar"])

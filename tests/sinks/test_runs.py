@@ -16,7 +16,7 @@ from sinks.jsonl import batch_lines
 from sinks.kafka.encode_ahead import slices
 from sinks.kafka.versions import ended_apart, is_last_batch
 from tailer.changes import CHANGE_TYPES, ChangeBatch, Origin, joined
-from tailer.delta.schema import VARIANT
+from tailer.delta.arrow_types import VARIANT
 from tailer.errors import CorruptRow
 from tailer.testing.batches import change_batch, change_run
 from tests.sinks.formats import FORMATS, ROWS, SCHEMA, MemoryRegistry
