@@ -5,43 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
-
-import anyio
 
 from tailer.changes import Offset
-from tailer.daemon.runner import Runner
-from tailer.feed.fanout import Branch, FanOut
-from tailer.feed.options import FeedOptions, RetryOptions
-from tailer.feed.progress import FeedProgress
-from tailer.feed.run import Feed
-from tailer.log.follow import FollowOptions
-from tailer.log.history import start_to_keep
-from tailer.log.table import TableLog
-from tailer.offsets import OffsetStore
+from tailer.errors import TailerError
 from tailer.offsets.document import document_name
-from tailer.offsets.s3 import S3OffsetStore
-from tailer.sink import Sink
-from tailer.store import Store
-from tailer.store.s3.store import S3Store
-from tailer.testing.simulation.bucket import Bucket, MemoryStore, ReadAheadStore
+from tailer.testing.simulation.bucket import Bucket
+from tailer.testing.simulation.daemons import Daemons
+from tailer.testing.simulation.disk import Disk
 from tailer.testing.simulation.judge import Judge
-from tailer.testing.simulation.loop import PROCESS, Endless, Stalled
+from tailer.testing.simulation.loop import Endless, Stalled
+from tailer.testing.simulation.orders import Operator
 from tailer.testing.simulation.patches import simulated
-from tailer.testing.simulation.plan import Plan, Recipe
-from tailer.testing.simulation.s3 import options_of
-from tailer.testing.simulation.sinks import PlainSink, Target, TransactionalSink
-from tailer.testing.simulation.world import Process, Violation, World
+from tailer.testing.simulation.plan import LAST_ACTIONS, Plan, Recipe
+from tailer.testing.simulation.sinks import Target
+from tailer.testing.simulation.world import Violation, World
 from tailer.testing.simulation.writer import OPERATIONS, SimulatedTable
 
 __all__ = ["History", "Outcome", "run_history"]
 
 #: Once the faults have stopped, all must be delivered within this many simulated seconds.
 _PATIENCE_S = 900.0
-#: How often a process may end with an error once the faults have stopped.
-_FAILURES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +42,6 @@ class Outcome:
     seconds: float
 
 
-class _StoryLogger(logging.Logger):
-    """A logger whose lines become a part of the story."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__("simulation")
-        self._world = world
-
-    def log(self, level: int, msg: object, *args: object, **_: Any) -> None:
-        if level >= logging.WARNING:
-            self._world.tell(str(msg) % args)
-
-
 class History:
     """The state of one history while it runs."""
 
@@ -79,185 +51,105 @@ class History:
             recipe.seed, plan.rates, only=recipe.faults, shuffled=plan.shuffled
         )
         self.bucket = Bucket(world)
+        self.disk = Disk(world)
         self.table = SimulatedTable(world, self.bucket)
+        self.operator = Operator(world, lambda: self.table.newest.number)
         self.judges = [Judge(world, self.table, f"sink{n}") for n in range(len(plan.sinks))]
-        self.targets = [Target(world, judge.name, judge) for judge in self.judges]
+        self.targets = [
+            Target(world, judge.name, judge, self.operator.judge_write) for judge in self.judges
+        ]
         several = len(plan.sinks) > 1
         self.names = [f"feed/{j.name}" if several else "feed" for j in self.judges]
-        self._judge_of = {
-            f"state/{document_name(name)}.offset.json": judge
-            for name, judge in zip(self.names, self.judges, strict=True)
+        self._target_of = {
+            f"{document_name(name)}.offset.json": target
+            for name, target in zip(self.names, self.targets, strict=True)
         }
-        self.bucket.on_put = self._judge_put
-        self._lives = 0
-        self._failures = 0
-        self.logger = _StoryLogger(world)
+        self.bucket.on_put = self.disk.on_rename = self._judge_state
+        self.daemons = Daemons(self)
+        #: The error that ended the feed, where the history wants one.
+        self.refused: TailerError | None = None
 
-    def _judge_put(self, location: str, data: bytes) -> None:
-        judge = self._judge_of.get(location)
-        if judge is None:
+    def _judge_state(self, location: str, data: bytes) -> None:
+        """Judge what a daemon has saved."""
+        target = self._target_of.get(location.removeprefix("state/"))
+        if target is None:
             return
         document = json.loads(data)
+        owner = (document.get("owner") or {}).get("run")
+        if owner is not None and owner != target.owner:
+            if target.owner is not None:
+                target.late_writes[target.owner] = 0
+            target.owner = owner
         if document.get("offset") is not None:
             offset = Offset.from_json(document["offset"])
-            if judge.saved.get("file") != offset:
-                self.world.tell(f"{judge.name} saved {offset.position}")
-                judge.offset_saved(offset, "file")
-
-    # Processes
-
-    def _store(self, process: Process) -> Store:
-        match self.plan.store:
-            case "memory":
-                return MemoryStore(self.bucket)
-            case "ahead":
-                return ReadAheadStore(self.bucket)
-        return S3Store("s3://simulated/table", options_of(process.name))
-
-    def _offsets(self, process: Process, name: str) -> OffsetStore:
-        options = options_of(process.name)
-        return S3OffsetStore(
-            "s3://simulated/state", name, options, standby=True, lease_s=self.plan.lease_s
-        )
-
-    def _sink(self, number: int) -> Sink:
-        kind = PlainSink if self.plan.sinks[number] == "plain" else TransactionalSink
-        return kind(self.targets[number])
-
-    def feed(self, process: Process) -> Feed:
-        """Return the feed of one process, as the daemon assembles it."""
-
-        async def start(log: TableLog) -> Offset:
-            offset = await start_to_keep(log, self.plan.start)
-            for judge in self.judges:
-                judge.began(offset)
-            return offset
-
-        log = TableLog(self._store(process))
-        sink: Sink
-        offsets: OffsetStore
-        if len(self.names) == 1:
-            sink, offsets = self._sink(0), self._offsets(process, self.names[0])
-        else:
-            sink = offsets = FanOut(
-                [
-                    Branch(self.judges[n].name, self._sink(n), self._offsets(process, name))
-                    for n, name in enumerate(self.names)
-                ],
-                lambda: start(log),
-            )
-        return Feed(
-            name="feed",
-            log=log,
-            sink=sink,
-            offsets=offsets,
-            start=start,
-            progress=FeedProgress("feed", self.world.clock),
-            jitter=self.world.rng.random,
-            options=FeedOptions(
-                follow=FollowOptions(poll_min_s=0.1, poll_max_s=2.0),
-                retry=RetryOptions(0.2, 5.0),
-            ),
-        )
-
-    def start_process(self, slot: int) -> Process:
-        """Start a daemon in a slot; it runs one feed, and ends when that has failed."""
-        self._lives += 1
-        process = Process(f"daemon{slot}.{self._lives}", f"machine{slot}")
-
-        async def main() -> None:
-            failed = anyio.Event()
-            runner = Runner(
-                self.feed(process), ["simulated"], paused=False, logger=self.logger,
-                on_failure=failed.set,
-            )  # fmt: skip
-            process.runners.append(runner)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(runner.run)
-                await failed.wait()
-                await runner.end()
-            process.alive = False
-            if self.world.calm:
-                self._failures += 1
-                if self._failures > _FAILURES_MAX:
-                    self.world.broken(f"P9: it needs a human: {runner.last_error}")
-
-        self.world.start(process, main)
-        return process
+            if target.judge.saved.get("file") != offset:
+                self.world.tell(f"{target.name} saved {offset.position}")
+                target.judge.offset_saved(offset, "file")
 
     # The world's steps
 
     async def run(self) -> None:
         """Run the steps, then let everything come to its end."""
         world = self.world
-        slots: list[Process | None] = [None] * self.plan.daemons
         async with asyncio.TaskGroup() as tasks:
-            keeper = tasks.create_task(self._keep(slots))
+            keeper = tasks.create_task(self.daemons.keep())
             for number, step in enumerate(self.plan.steps):
                 await asyncio.sleep(max(0.0, step.at - world.now))
                 world.tell(f"step {number}: {step.what}")
-                await self._step(step.what, slots, tasks)
+                await self._step(step.what, tasks)
             await asyncio.sleep(world.rng.uniform(0.0, 10.0))
             world.calm = True
             world.tell("calm: no more faults")
-            await self._all_delivered()
+            await self._comes_to_its_end(tasks)
             keeper.cancel()
-        for judge in self.judges:
-            judge.check_end()
-        for process in slots:
-            if process is not None:
-                await world.kill(process)
+        if self.refused is None:
+            for judge in self.judges:
+                judge.check_end()
 
-    async def _keep(self, slots: list[Process | None]) -> None:
-        """Start daemons that are not there, as a service manager does."""
-        rng = self.world.rng
-        while True:
-            for slot, process in enumerate(slots):
-                if process is None or not process.alive:
-                    slots[slot] = self.start_process(slot)
-            await asyncio.sleep(rng.uniform(0.2, 3.0))
-
-    async def _step(self, what: str, slots: list[Process | None], tasks: asyncio.TaskGroup) -> None:
+    async def _step(self, what: str, tasks: asyncio.TaskGroup) -> None:
         if what in OPERATIONS:
             OPERATIONS[what][1](self.table)
-            return
-        running = [process for process in slots if process is not None and process.alive]
-        if not running:
-            return
-        process = self.world.rng.choice(running)
-        actions: dict[str, Callable[[], Awaitable[None]]] = {
-            "kill": lambda: self.world.kill(process),
-            "freeze": lambda: self._freeze(process),
-            "restart": lambda: self._restart(process),
-        }
-        tasks.create_task(actions[what]())  # type: ignore[arg-type]  # they are coroutines
+        elif what in LAST_ACTIONS or what in ("vacuum", "clean_up"):
+            # Before its first save, a feed follows whatever table is there.
+            if what not in LAST_ACTIONS or all(judge.saved for judge in self.judges):
+                getattr(self.table, what)()
+        elif what == "clock":
+            self.world.clock_offset_s += self.world.rng.uniform(-3600.0, 3600.0)
+        elif running := self.daemons.running():
+            action = getattr(self.daemons, what.replace(" ", "_"))
+            tasks.create_task(action(self.world.rng.choice(running)))
 
-    async def _freeze(self, process: Process) -> None:
-        world = self.world
-        seconds = world.rng.uniform(1.0, 3 * self.plan.lease_s)
-        world.tell(f"{process} is stopped for {seconds:.1f} s")
-        world.loop.stop_process(process)
-        await asyncio.sleep(seconds)
-        world.tell(f"{process} continues")
-        world.loop.continue_process(process)
+    def may_refuse(self, error: TailerError) -> bool:
+        """Return whether a feed may end with this error: the history wants it."""
+        if error.family == "data_loss":
+            return bool(self.table.removed_versions or self.table.removed_files)
+        if self.table.successor is not None or self.table.went_back_to is not None:
+            return error.family in ("replaced", "offset", "data_loss", "table")
+        return error.family == "unsupported" and "unheardOf" in str(error)
 
-    async def _restart(self, process: Process) -> None:
-        context = self.world.context.copy()
-        context.run(PROCESS.set, process)
-        for runner in process.runners:
-            ending = self.world.loop.create_task(runner.end(), context=context)
-            await asyncio.wait([ending])
-        process.alive = False
+    def _is_done(self) -> bool:
+        """Return whether all is delivered, and all orders are carried out."""
+        ordered = self.operator.resnapshots
+        return all(
+            judge.finished() and (judge.excused or judge.notices["resnapshot"] >= ordered)
+            for judge in self.judges
+        )
 
-    async def _all_delivered(self) -> None:
-        world = self.world
+    async def _comes_to_its_end(self, tasks: asyncio.TaskGroup) -> None:
+        """Wait until all is delivered, or refused as it must be."""
+        world, successor = self.world, self.table.successor
         until = world.now + _PATIENCE_S
-        while not all(judge.finished() for judge in self.judges):
+        while self.refused is None and not self._is_done():
             if world.now > until:
                 at = {judge.name: str(judge.saved) for judge in self.judges}
                 world.broken(f"P9: not all is delivered after {_PATIENCE_S:.0f} s without faults: "
                              f"{at} of {self.table.newest.number + 1}")  # fmt: skip
-            await asyncio.sleep(0.5)
+            for process in self.daemons.running():
+                if process.runners and process.runners[0].state in ("paused", "stopped"):
+                    tasks.create_task(self.daemons.resume(process))
+            if successor is not None:
+                successor.append()  # at the latest, the next commit shows that it is another table
+            await asyncio.sleep(2.0)
 
 
 def run_history(recipe: Recipe) -> Outcome:
@@ -267,7 +159,7 @@ def run_history(recipe: Recipe) -> Outcome:
     world, loop = history.world, history.world.loop
     broken: BaseException | None = None
     try:
-        with simulated(world, history.bucket, recipe.seed):
+        with simulated(world, history.bucket, history.disk, recipe.seed):
             try:
                 loop.run_until_complete(history.run())
             except (Stalled, Endless) as e:

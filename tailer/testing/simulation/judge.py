@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tailer.changes import Notice, Offset
 from tailer.testing.simulation.model import Event, Row, shown
@@ -32,7 +33,7 @@ class Delivered:
 
 
 class Judge:
-    """Judges one sink of one feed. ``start`` is the first offset of the feed, once it is known."""
+    """Judges one sink of one feed. ``start`` is the first offset that was saved."""
 
     def __init__(self, world: World, table: SimulatedTable, name: str) -> None:
         self.world = world
@@ -45,13 +46,16 @@ class Judge:
         self.of_version: defaultdict[int, Counter[Event]] = defaultdict(Counter)
         self.of_snapshot: defaultdict[int, Counter[Row]] = defaultdict(Counter)
         self.events = 0
-        #: Versions of which events may be missing, because a notice says so.
+        #: The notices by kind.
+        self.notices: Counter[str] = Counter()
+        #: Versions, and snapshots' versions, of which rows may be missing: a notice says so.
         self.excused: set[int] = set()
-        #: The version of each snapshot that stands in for the versions up to it.
+        self.excused_snapshots: set[int] = set()
+        #: The versions of snapshots that stand in for the versions up to them.
         self.snapshots: set[int] = set()
         self._newest = -1
         self._whole = 0
-        self._leaving: set[object] = set()
+        self._coming: set[object] = set()
 
     # What the sink got
 
@@ -91,49 +95,50 @@ class Judge:
             self.world.broken(f"P3: {event} first came after version {self._newest}")
         if event.version > self._newest:
             self._newest = event.version
-            self._leaving.clear()
+            self._coming.clear()
         # Per key: what leaves comes first.
         key = event.row[0]
         if event.kind not in _LEAVING:
-            self._leaving.add(key)
-        elif key in self._leaving and event.version == self._newest:
+            self._coming.add(key)
+        elif key in self._coming and event.version == self._newest:
             self.world.broken(f"P3: {event} came after the row that replaces it")
 
     def noticed(self, notice: Notice) -> None:
-        """Take note of what a notice says is missing from now on."""
+        """Take note of what a notice says is missing from now on, and judge whether it is so."""
+        reason = notice.details.get("reason", "")
+        self.notices[
+            f"{notice.kind} {reason}" if notice.kind == "snapshot_end" else notice.kind
+        ] += 1
         if notice.kind == "skipped_version":
             self.excused.add(notice.version)
         elif notice.kind == "data_loss":
             details = notice.details
             first, last = int(details["first_version"]), int(details["last_version"])
-            self.excused.update(range(first, last + 1))
+            versions = range(first, last + 1)
+            if not any(map(self.table.is_lost, versions)):
+                self.world.broken(f"P1: a notice says that versions {first} to {last} lost "
+                                  "something, and nothing is gone")  # fmt: skip
+            self.excused.update(versions)
+            if notice.offset.snapshot:
+                self.excused_snapshots.add(notice.offset.version)
 
     # What was saved
-
-    def began(self, offset: Offset) -> None:
-        """Note the first offset of the feed."""
-        if self.start is None:
-            self.start = offset
-            if offset.snapshot:
-                self.snapshots.add(offset.version)
 
     def offset_saved(self, offset: Offset, where: str) -> None:
         """Judge an offset that was saved: all before it must be delivered."""
         if self.start is None:
-            self.began(offset)
+            self.start = offset
         before = self.saved.get(where)
         self.saved[where] = offset
-        assert self.start is not None
         if before is not None and offset.position < before.position:
             same = offset.version == before.version and offset.version in self.excused
             if not same and not offset.snapshot:
                 self.world.broken(f"P1: the offset went back from {before.position} to "
                                   f"{offset.position} in the {where}")  # fmt: skip
-        if offset.snapshot and offset.version not in self.snapshots:
-            self.snapshots.add(offset.version)  # after a loss
-            self._whole = max(self._whole, offset.version)
         if offset.snapshot:
-            self._check_snapshot(offset.version, offset.index, whole=False)
+            self.snapshots.add(offset.version)
+            self._whole = max(self._whole, offset.version)
+            self._check_snapshot(offset)
             return
         self._whole = max(self._whole, self.start.version)
         while self._whole < offset.version:
@@ -146,38 +151,37 @@ class Judge:
                                   "changes of its version were delivered")  # fmt: skip
 
     def _check_version(self, version: int) -> None:
-        if version in self.excused:
-            return
-        if version in self.snapshots and not self.of_version[version]:
-            self._check_snapshot(version, 0, whole=True)
-            return
-        missing = self.table.versions[version].events - self.of_version[version]
-        if missing:
+        if version in self.snapshots:
+            missing: Counter[Any] = self.table.versions[version].rows() - self.of_snapshot[version]
+            excused = self.excused_snapshots
+        else:
+            missing = self.table.versions[version].events - self.of_version[version]
+            excused = self.excused
+        if missing and version not in excused:
             self.world.broken(f"P1: the offset passed version {version}, and {dict(missing)} "
                               "was not delivered")  # fmt: skip
 
-    def _check_snapshot(self, version: int, index: int, *, whole: bool) -> None:
-        got = self.of_snapshot[version]
-        if whole:
-            missing = self.table.versions[version].rows() - got
-            if missing and version not in self.excused:
-                self.world.broken(f"P1: the offset passed the snapshot of version {version}, and "
-                                  f"{dict(missing)} was not delivered")  # fmt: skip
-        elif got.total() < index and version not in self.excused:
-            self.world.broken(f"P1: offset {index} of the snapshot of version {version} was saved, "
-                              f"and only {got.total()} rows were delivered")  # fmt: skip
+    def _check_snapshot(self, offset: Offset) -> None:
+        got = self.of_snapshot[offset.version].total()
+        if got < offset.index and offset.version not in self.excused_snapshots:
+            self.world.broken(f"P1: {offset.position} of a snapshot was saved, and only {got} of "
+                              "its rows were delivered")  # fmt: skip
 
     # The end
 
     def finished(self) -> bool:
-        """Return whether the saved offset is after the newest version."""
+        """Return whether the saved offset is after the last version."""
         saved = self.saved.get("sink") or self.saved.get("file")  # the sink knows best
-        return saved is not None and not saved.snapshot and saved.version > self.table.newest.number
+        if saved is None or saved.snapshot or self.table.last is None:
+            return False
+        if self.table.went_back_to is not None:
+            return saved.version == self.table.last + 1
+        return saved.version > self.table.last
 
     def check_end(self) -> None:
         """Judge the whole: the events applied to the rows at the start give the newest rows."""
         assert self.start is not None
-        if self.excused:
+        if self.excused or self.excused_snapshots or self.table.went_back_to is not None:
             return
         first, newest = self.start, self.table.newest
         width = newest.columns

@@ -123,13 +123,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle._run()
 
     def _next(self) -> asyncio.Handle:
+        """Return the next callback: of one process the oldest, as asyncio promises; between
+        processes, which have loops of their own, the seed may pick."""
         ready: deque[asyncio.Handle] = self._ready
-        if self._pick is not None and len(ready) > 1 and (number := self._pick(len(ready))):
-            ready.rotate(-number)
-            handle = ready.popleft()
-            ready.rotate(number)
-            return handle
-        return ready.popleft()
+        if self._pick is None or len(ready) < 2 or not (number := self._pick(len(ready))):
+            return ready.popleft()
+        process = ready[number]._context.get(PROCESS)  # type: ignore[attr-defined]
+        first = next(n for n, h in enumerate(ready) if h._context.get(PROCESS) is process)  # type: ignore[attr-defined]
+        ready.rotate(-first)
+        handle = ready.popleft()
+        ready.rotate(first)
+        return handle
 
     def _move_due(self) -> None:
         """Make due timers ready; if nothing is ready, jump to the next timer first."""

@@ -20,10 +20,11 @@ from anyio._backends import _asyncio as anyio_asyncio
 from anyio.lowlevel import checkpoint
 
 import tailer.feed.derive
-import tailer.log.follow
+import tailer.offsets.local
 import tailer.offsets.s3
 import tailer.store.s3.store
 from tailer.testing.simulation.bucket import Bucket
+from tailer.testing.simulation.disk import Disk
 from tailer.testing.simulation.loop import PROCESS
 from tailer.testing.simulation.s3 import SimulatedS3Client
 from tailer.testing.simulation.world import World
@@ -91,7 +92,7 @@ def _owner() -> dict[str, Any]:
 
 
 @contextmanager
-def simulated(world: World, bucket: Bucket, seed: int) -> Iterator[None]:
+def simulated(world: World, bucket: Bucket, disk: Disk, seed: int) -> Iterator[None]:
     """Replace what a simulation replaces, for one history."""
     state = random.getstate()
     numbers = count(1)
@@ -109,6 +110,7 @@ def simulated(world: World, bucket: Bucket, seed: int) -> Iterator[None]:
         (SimulatedS3Client, "world"): world,
         (SimulatedS3Client, "bucket"): bucket,
         (time, "perf_counter"): lambda: world.now,
+        **{(tailer.offsets.local, name): value for name, value in disk.modules().items()},
     }
     known = {place: vars(place[0]).get(place[1]) for place in fixed}
     collecting = gc.isenabled()

@@ -9,20 +9,24 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
+from tailer.feed.policy import Policies
 from tailer.testing.simulation.world import FAULTS
 from tailer.testing.simulation.writer import OPERATIONS
 
-__all__ = ["Plan", "Recipe", "Step"]
+__all__ = ["ACTIONS", "LAST_ACTIONS", "Plan", "Recipe", "Step"]
 
 StoreKind = Literal["memory", "ahead", "s3"]
+OffsetsKind = Literal["s3", "local"]
 SinkKind = Literal["plain", "transactional"]
 
 #: What the world does besides the writer's operations, and how often.
-_ACTIONS = {
-    "kill": 5,
-    "freeze": 2,
-    "restart": 2,
-}
+ACTIONS = {
+    "kill": 6, "freeze": 2, "restart": 2, "power cut": 2, "clock": 1,
+    "pause": 1, "resume": 2, "stop": 1, "skip": 1, "resnapshot": 2,
+    "vacuum": 1, "clean_up": 1,
+}  # fmt: skip
+#: What ends a history, because the feed must refuse to go on.
+LAST_ACTIONS = ("replace", "go_back", "demand")
 _RATES = (0.01, 0.02, 0.05, 0.15)
 
 
@@ -80,10 +84,13 @@ class Plan:
     """
 
     store: StoreKind
+    offsets: OffsetsKind
     sinks: tuple[SinkKind, ...]
     daemons: int
     start: str
     lease_s: float
+    batch_rows: int
+    policies: Policies
     shuffled: bool
     rates: dict[str, float] = field(hash=False)
     steps: tuple[Step, ...]
@@ -93,26 +100,38 @@ class Plan:
         """Return the plan of a recipe."""
         rng = random.Random(f"plan {recipe.seed}")
         chosen = rng.sample(sorted(FAULTS), rng.randint(0, 5))
-        rates = {kind: rng.choice(_RATES) for kind in chosen}
-        weights = {name: weight for name, (weight, _) in OPERATIONS.items()}
-        steps, at = [], 0.0
-        early = rng.randint(0, 3)
-        for number in range(rng.randint(3, 9)):
-            known = weights if number < early or rng.random() < 0.7 else _ACTIONS
-            at += 0.0 if number < early else rng.expovariate(0.3)
-            steps.append(Step(at, rng.choices([*known], [*known.values()])[0]))
-        kept = [s for n, s in enumerate(steps) if recipe.steps is None or n in recipe.steps]
-        several = rng.random() < 0.2
+        steps = _steps(rng)
+        number = rng.randint(2, 3) if rng.random() < 0.2 else 1
+        kinds: tuple[SinkKind, ...] = ("plain", "transactional")
+        sinks = tuple(rng.choice(kinds) for _ in range(number))
         return cls(
             store=rng.choices(["memory", "ahead", "s3"], [4, 3, 2])[0],  # type: ignore[arg-type]
-            sinks=tuple(
-                rng.choice(["plain", "transactional"])
-                for _ in range(rng.randint(2, 3) if several else 1)
-            ),
+            offsets=rng.choices(["s3", "local"], [2, 1])[0],  # type: ignore[arg-type]
+            sinks=sinks,
             daemons=rng.choices([1, 2, 3], [5, 3, 1])[0],
             start=rng.choices(["0", "snapshot", "latest"], [6, 3, 1])[0],
             lease_s=rng.choice([5.0, 15.0, 60.0]),
+            batch_rows=rng.choice([2, 131_072]),
+            policies=Policies(
+                on_data_loss=rng.choice(["fail", "skip", "snapshot"]),
+                on_schema_change=rng.choice(["continue", "pause"]),
+            ),
             shuffled=rng.random() < 0.3,
-            rates=rates,
-            steps=tuple(kept),
+            rates={kind: rng.choice(_RATES) for kind in chosen},
+            steps=tuple(
+                s for n, s in enumerate(steps) if recipe.steps is None or n in recipe.steps
+            ),
         )
+
+
+def _steps(rng: random.Random) -> list[Step]:
+    weights = {name: weight for name, (weight, _) in OPERATIONS.items()}
+    steps, at = [], 0.0
+    early = rng.randint(0, 3)
+    for number in range(rng.randint(3, 9)):
+        known = weights if number < early or rng.random() < 0.65 else ACTIONS
+        at += 0.0 if number < early else rng.expovariate(0.3)
+        steps.append(Step(at, rng.choices([*known], [*known.values()])[0]))
+    if rng.random() < 0.1:
+        steps.append(Step(at + rng.expovariate(0.3), rng.choice(LAST_ACTIONS)))
+    return steps

@@ -6,12 +6,14 @@ its target: :meth:`Target.take`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import anyio
 
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TransientError
 from tailer.testing.simulation.judge import Delivered, Judge
-from tailer.testing.simulation.world import World
+from tailer.testing.simulation.world import Process, World
 
 __all__ = ["PlainSink", "Target", "TransactionalSink", "delivered_rows"]
 
@@ -34,20 +36,44 @@ def delivered_rows(batch: ChangeBatch) -> list[Delivered]:
 
 
 class Target:
-    """What a sink writes to. It outlives the processes, and knows the newest writer's epoch."""
+    """What a sink writes to. It outlives the processes, and knows the newest writer's epoch.
 
-    def __init__(self, world: World, name: str, judge: Judge) -> None:
+    ``on_write`` is called with the process that makes events visible, and with the events.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        judge: Judge,
+        on_write: Callable[[Process | None, list[Delivered]], None],
+    ) -> None:
         self.world = world
         self.name = name
         self.judge = judge
+        self.on_write = on_write
+        #: Writes that a process began after another one had taken its feed over.
+        self.late_writes: dict[str, int] = {}
         self.epoch = 0
+        self.owner: str | None = None
         self.progress: Offset | None = None
         self.poison: set[object] = set()
 
-    def take(self, events: list[Delivered]) -> None:
+    def begins(self) -> None:
+        """Judge the beginning of a write: a process whose feed was taken over stops."""
+        process = self.world.current()
+        late = None if process is None else self.late_writes.get(process.name)
+        if process is None or late is None:
+            return
+        if late:
+            self.world.broken(f"P6: {process} writes again, though another one has taken over")
+        self.late_writes[process.name] = late + 1
+
+    def take(self, writer: Process | None, events: list[Delivered]) -> None:
         """Make events visible."""
         if self.poison and any(event.row[0] in self.poison for event in events):
             raise SinkRejected(f"{self.name} does not take this row")
+        self.on_write(writer, events)
         self.judge.delivered(events)
 
 
@@ -74,7 +100,9 @@ class PlainSink:
         if world.fault("sink slow", name):
             await _wait(world)
         world.tell(f"{name} <- {len(events)} events from {where}")
-        await world.request(f"write {name}", lambda: self.target.take(events))
+        self.target.begins()
+        writer = world.current()
+        await world.request(f"write {name}", lambda: self.target.take(writer, events))
 
     async def announce(self, notice: Notice) -> None:
         """See :class:`tailer.sink.Announces`."""
@@ -112,13 +140,13 @@ class TransactionalSink(PlainSink):
 
     async def announce(self, notice: Notice) -> None:
         """See :class:`tailer.sink.Announces`."""
-        if notice.kind == "heartbeat":
-            return
-        self.target.judge.noticed(notice)
-        await self._commit([], notice.next_offset, notice.kind)
+        if notice.kind != "heartbeat":
+            await self._commit([], notice.next_offset, notice.kind, notice)
 
-    async def _commit(self, events: list[Delivered], following: Offset, where: str) -> None:
-        world, target, epoch = self.world, self.target, self._epoch
+    async def _commit(
+        self, events: list[Delivered], following: Offset, where: str, notice: Notice | None = None
+    ) -> None:
+        world, target, epoch, writer = self.world, self.target, self._epoch, self.world.current()
         if world.fault("sink slow", target.name):
             await _wait(world)
         world.tell(f"{target.name} <- transaction of {len(events)} events from {where}")
@@ -126,12 +154,16 @@ class TransactionalSink(PlainSink):
         def committed() -> None:
             if epoch != target.epoch:
                 raise TransientError(f"{target.name}: a newer producer has taken over")
-            repeated = [event for event in events if event.id in target.judge.seen]
-            if repeated and not repeated[0].snapshot:
-                world.broken(f"P5: {repeated[0]} is committed a second time")
-            target.take(events)
+            judge = target.judge
+            for event in events:
+                again = event.id in judge.seen and not event.snapshot
+                if again and event.version not in judge.excused:
+                    world.broken(f"P5: {event} is committed a second time")
+            target.take(writer, events)
+            if notice is not None:
+                judge.noticed(notice)
             target.progress = following
-            target.judge.offset_saved(following, "sink")
+            judge.offset_saved(following, "sink")
 
         await world.request(f"commit {target.name}", committed)
 

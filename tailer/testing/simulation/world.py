@@ -52,6 +52,7 @@ class Process:
         self.name = name
         self.machine = machine
         self.alive = True
+        self.started_at = 0.0
         self.tasks: list[asyncio.Task[Any]] = []
         self.runners: list[Any] = []
 
@@ -168,10 +169,21 @@ class World:
     def start(self, process: Process, main: Callable[[], Any]) -> None:
         """Start a process."""
         self.processes.append(process)
+        process.started_at = self.now
         context = self.context.copy()
         context.run(PROCESS.set, process)
         context.run(self.tell, "starts")
         self.loop.create_task(main(), context=context)
+
+    async def power_cut(self, machine: str) -> None:
+        """Kill all processes of a machine at one moment."""
+        self.tell(f"power cut of {machine}")
+        for process in self.processes:
+            if process.machine == machine:
+                process.alive = False
+        for process in self.processes:
+            if process.machine == machine:
+                await self.kill(process)
 
     async def kill(self, process: Process) -> None:
         """End a process as kill -9 does. Its code unwinds, but has no effect any more."""

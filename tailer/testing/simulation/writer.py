@@ -58,16 +58,20 @@ class SimulatedTable:
     ``versions`` has what each version holds. ``table_id`` is the one that a feed follows.
     """
 
-    def __init__(self, world: World, bucket: Bucket, folder: str = "table") -> None:
+    def __init__(
+        self, world: World, bucket: Bucket, *, folder: str = "table", first_id: int = 0
+    ) -> None:
         self.world = world
         self.bucket = bucket
         self.folder = folder
         self.versions: list[TableVersion] = []
-        self.table_id = "11111111-1111-4111-8111-111111111111"
+        self.table_id = f"00000000-0000-4000-8000-{first_id:012d}"
         self.removed_versions = 0
         self.removed_files: set[str] = set()
-        self._actions: list[list[Action]] = []
-        self._ids = 0
+        self.touched: list[set[str]] = []
+        self.successor: SimulatedTable | None = None
+        self.went_back_to: int | None = None
+        self._ids = first_id
         self._paths = 0
         self._commit([self._protocol(), self._metadata(2)], {}, Counter(), 2)
 
@@ -77,6 +81,18 @@ class SimulatedTable:
     def newest(self) -> TableVersion:
         """The newest version."""
         return self.versions[-1]
+
+    @property
+    def last(self) -> int | None:
+        """The version that a feed ends after; None: it must refuse to go on."""
+        if self.successor is not None:
+            return None
+        return self.newest.number if self.went_back_to is None else self.went_back_to
+
+    def is_lost(self, version: int) -> bool:
+        """Return whether something that the version's changes or rows need is gone."""
+        needed = self.touched[version] | self.versions[version].files.keys()
+        return version <= self.removed_versions or bool(needed & self.removed_files)
 
     def _some(self, files: Iterable[LogicalFile], most: int) -> list[LogicalFile]:
         found = sorted(files, key=lambda f: f.path)
@@ -157,7 +173,9 @@ class SimulatedTable:
         number = len(self.versions)
         columns = columns or self.newest.columns
         actions = actions or [{"commitInfo": {}}]
-        self._actions.append(actions)
+        self.touched.append(
+            {v["path"] for action in actions for v in action.values() if "path" in v}
+        )
         self.versions.append(TableVersion(number, columns, files, events))
         data = "".join(json.dumps(action) + "\n" for action in actions).encode()
         self.bucket.put(f"{self.folder}/{_LOG}/{number:020d}.json", data)
@@ -261,6 +279,31 @@ class SimulatedTable:
         file = self._new_file(tuple((*row, 7) for row in self._new_rows(2)), columns)
         self._rewrite([], [file], [self._metadata(columns)], columns)
 
+    # What a feed must refuse
+
+    def replace(self) -> None:
+        """Put another table in this one's place, with fewer, as many or more versions."""
+        for location in list(self.bucket.files):
+            if location.startswith(f"{self.folder}/"):
+                self.bucket.remove(location)
+        self.successor = SimulatedTable(
+            self.world, self.bucket, folder=self.folder, first_id=1_000_000
+        )
+        for _ in range(self.world.rng.randint(0, len(self.versions) + 2)):
+            self.successor.append()
+
+    def go_back(self) -> None:
+        """Restore an older copy of the whole table: its newest commits are gone."""
+        self.went_back_to = self.world.rng.randrange(len(self.versions))
+        for number in range(self.went_back_to + 1, len(self.versions)):
+            self.bucket.remove(f"{self.folder}/{_LOG}/{number:020d}.json")
+            self.bucket.remove(f"{self.folder}/{_LOG}/{number:020d}.checkpoint.parquet")
+        self.bucket.remove(f"{self.folder}/{_LOG}/_last_checkpoint")
+
+    def demand(self) -> None:
+        """Commit a protocol that no reader here supports."""
+        self._commit([self._protocol("unheardOf")], dict(self.newest.files), Counter())
+
     # Upkeep, which commits nothing
 
     def checkpoint(self) -> None:
@@ -286,11 +329,10 @@ class SimulatedTable:
         """Remove all files that the newest version does not have."""
         live = self.newest.files
         for location in list(self.bucket.files):
-            path = location.removeprefix(f"{self.folder}/")
-            if path.startswith((f"{_LOG}/",)) or path in live:
-                continue
-            self.bucket.remove(location)
-            self.removed_files.add(path)
+            folder, _, path = location.partition("/")
+            if folder == self.folder and not path.startswith(f"{_LOG}/") and path not in live:
+                self.bucket.remove(location)
+                self.removed_files.add(path)
 
 
 #: The operations of a writer, and how often each is chosen.

@@ -1,0 +1,255 @@
+"""The daemons of a history: each runs the feed, ends when it has failed, and is started again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from tailer.changes import Offset
+from tailer.daemon.runner import Runner
+from tailer.decode.options import DecodeOptions
+from tailer.errors import OffsetError, TailerError
+from tailer.feed.fanout import Branch, FanOut
+from tailer.feed.options import FeedOptions, RetryOptions
+from tailer.feed.progress import FeedProgress
+from tailer.feed.run import Feed
+from tailer.log.follow import FollowOptions
+from tailer.log.history import start_to_keep
+from tailer.log.table import TableLog
+from tailer.offsets import OffsetStore
+from tailer.offsets.document import from_bytes
+from tailer.offsets.local import LocalOffsetStore
+from tailer.offsets.s3 import S3OffsetStore
+from tailer.sink import Sink
+from tailer.store import Store
+from tailer.store.s3.store import S3Store
+from tailer.testing.simulation.bucket import MemoryStore, ReadAheadStore
+from tailer.testing.simulation.disk import DiskPath
+from tailer.testing.simulation.loop import PROCESS
+from tailer.testing.simulation.s3 import options_of
+from tailer.testing.simulation.sinks import PlainSink, TransactionalSink
+from tailer.testing.simulation.world import Process, World
+
+if TYPE_CHECKING:
+    from tailer.testing.simulation.history import History
+
+__all__ = ["Daemons"]
+
+#: How often a process may end with an error once the faults have stopped.
+_FAILURES_MAX = 5
+
+
+class _StoryLogger(logging.Logger):
+    """A logger whose warnings become a part of the story."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__("simulation")
+        self._world = world
+
+    def log(self, level: int, msg: object, *args: object, **_: Any) -> None:
+        """Tell a line."""
+        if level >= logging.WARNING:
+            self._world.tell(str(msg) % args)
+
+
+class _LocalOffsets(LocalOffsetStore):
+    """The real local store; what it says is saved must survive a power cut."""
+
+    def __init__(self, path: DiskPath, name: str, acknowledged: dict[str, Offset]) -> None:
+        super().__init__(path, name, standby=True)  # type: ignore[arg-type]  # as much of a Path as it needs
+        self._acknowledged = acknowledged
+
+    async def save(self, offset: Offset) -> None:
+        """See :class:`tailer.offsets.OffsetStore`."""
+        await super().save(offset)
+        self._acknowledged[self.name] = offset
+
+
+class Daemons:
+    """The processes of a history by their slots, as a service manager keeps them.
+
+    The actions on one of them are methods that take it.
+    """
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.world = history.world
+        self.plan = history.plan
+        self.slots: list[Process | None] = [None] * history.plan.daemons
+        self.logger = _StoryLogger(history.world)
+        self._acknowledged: dict[str, Offset] = {}
+        self._lives = 0
+        self._failures = 0
+
+    def running(self) -> list[Process]:
+        """Return the processes that are alive."""
+        return [process for process in self.slots if process is not None and process.alive]
+
+    async def keep(self) -> None:
+        """Start daemons that are not there."""
+        while True:
+            for slot, process in enumerate(self.slots):
+                if process is None or not process.alive:
+                    self.slots[slot] = self._start(slot)
+            await asyncio.sleep(self.world.rng.uniform(0.2, 3.0))
+
+    # Their parts, as the daemon assembles them
+
+    def _store(self, process: Process) -> Store:
+        match self.plan.store:
+            case "memory":
+                return MemoryStore(self.history.bucket)
+            case "ahead":
+                return ReadAheadStore(self.history.bucket)
+        return S3Store("s3://simulated/table", options_of(process.name))
+
+    def _offsets(self, process: Process, name: str) -> OffsetStore:
+        if self.plan.offsets == "local":
+            return _LocalOffsets(DiskPath(self.history.disk), name, self._acknowledged)
+        return S3OffsetStore(
+            "s3://simulated/state", name, options_of(process.name), lease_s=self.plan.lease_s
+        )
+
+    def _sink(self, number: int) -> Sink:
+        kind = PlainSink if self.plan.sinks[number] == "plain" else TransactionalSink
+        return kind(self.history.targets[number])
+
+    def _feed(self, process: Process) -> Feed:
+        async def start(log: TableLog) -> Offset:
+            return await start_to_keep(log, self.plan.start)
+
+        names = self.history.names
+        log = TableLog(self._store(process))
+        sink: Sink
+        offsets: OffsetStore
+        if len(names) == 1:
+            sink, offsets = self._sink(0), self._offsets(process, names[0])
+        else:
+            branches = [
+                Branch(name.partition("/")[2], self._sink(n), self._offsets(process, name))
+                for n, name in enumerate(names)
+            ]
+            sink = offsets = FanOut(branches, lambda: start(log))
+        return Feed(
+            name="feed",
+            log=log,
+            sink=sink,
+            offsets=offsets,
+            start=start,
+            progress=FeedProgress("feed", self.world.clock),
+            jitter=self.world.rng.random,
+            options=FeedOptions(
+                decode=DecodeOptions(batch_rows_max=self.plan.batch_rows),
+                follow=FollowOptions(poll_min_s=0.1, poll_max_s=2.0),
+                retry=RetryOptions(0.2, 5.0),
+                policies=self.plan.policies,
+            ),
+        )
+
+    def _start(self, slot: int) -> Process:
+        self._lives += 1
+        machine = "machine" if self.plan.offsets == "local" else f"machine{slot}"
+        process = Process(f"daemon{slot}.{self._lives}", machine)
+
+        async def main() -> None:
+            failed = anyio.Event()
+            runner = Runner(
+                self._feed(process), ["simulated"], paused=False, logger=self.logger,
+                on_failure=failed.set,
+            )  # fmt: skip
+            process.runners.append(runner)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(runner.run)
+                await failed.wait()
+                error = runner.error
+                await runner.end()
+            process.alive = False
+            self._ended(error)
+
+        self.world.start(process, main)
+        return process
+
+    def _ended(self, error: TailerError | None) -> None:
+        """Judge a process that has ended with an error."""
+        assert error is not None
+        if error.family == "internal":
+            self.world.broken(f"P9: {error}")
+        if self.history.may_refuse(error):
+            self.history.refused = error
+        elif isinstance(error, OffsetError) and "damaged" in str(error):
+            self.world.broken(f"P9: it needs a human: {error}")
+        elif self.world.calm:
+            self._failures += 1
+            if self._failures > _FAILURES_MAX:
+                self.world.broken(f"P9: it needs a human: {error}")
+
+    # What happens to them
+
+    async def kill(self, process: Process) -> None:
+        """End a process as kill -9 does."""
+        await self.world.kill(process)
+
+    async def power_cut(self, process: Process) -> None:
+        """End all processes of a machine, and lose what its disk has not synced."""
+        await self.world.power_cut(process.machine)
+        if self.plan.offsets != "local":
+            return
+        disk = self.history.disk
+        disk.power_cut()
+        for name, offset in self._acknowledged.items():
+            path = LocalOffsetStore(DiskPath(disk), name).path  # type: ignore[arg-type]  # as above
+            document = from_bytes(path.read_bytes(), name, str(path))
+            kept = Offset.from_json(document["offset"])
+            if kept.position < offset.position:
+                self.world.broken(f"P1: offset {offset.position} was saved, and after a power cut "
+                                  f"it is {kept.position}")  # fmt: skip
+
+    async def freeze(self, process: Process) -> None:
+        """Stop a process for a while, as SIGSTOP does; often for longer than its lease."""
+        world = self.world
+        seconds = world.rng.uniform(1.0, 3 * self.plan.lease_s)
+        world.tell(f"{process} is stopped for {seconds:.1f} s")
+        world.loop.stop_process(process)
+        await asyncio.sleep(seconds)
+        world.tell(f"{process} continues")
+        world.loop.continue_process(process)
+
+    async def restart(self, process: Process) -> None:
+        """End a process as SIGTERM does."""
+        for runner in process.runners:
+            await self._inside(process, runner.end())
+        process.alive = False
+
+    async def _inside(self, process: Process, work: Any) -> None:
+        """Run something as a part of a process; it ends with it."""
+        context = self.world.context.copy()
+        context.run(PROCESS.set, process)
+        await asyncio.wait([self.world.loop.create_task(work, context=context)])
+
+    async def pause(self, process: Process) -> None:
+        """Give this order."""
+        await self._order("pause", process)
+
+    async def resume(self, process: Process) -> None:
+        """Give this order."""
+        await self._order("resume", process)
+
+    async def stop(self, process: Process) -> None:
+        """Give this order."""
+        await self._order("stop", process)
+
+    async def skip(self, process: Process) -> None:
+        """Give this order."""
+        await self._order("skip", process)
+
+    async def resnapshot(self, process: Process) -> None:
+        """Give this order."""
+        await self._order("resnapshot", process)
+
+    async def _order(self, what: str, process: Process) -> None:
+        if process.runners:
+            order = getattr(self.history.operator, what)
+            await self._inside(process, order(process))
