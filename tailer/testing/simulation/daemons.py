@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
@@ -26,20 +28,32 @@ from tailer.offsets.s3 import S3OffsetStore
 from tailer.sink import Sink
 from tailer.store import Store
 from tailer.store.s3.store import S3Store
-from tailer.testing.simulation.bucket import MemoryStore, ReadAheadStore
-from tailer.testing.simulation.disk import DiskPath
+from tailer.testing.simulation.bucket import Bucket, MemoryStore, ReadAheadStore
+from tailer.testing.simulation.disk import Disk, DiskPath
 from tailer.testing.simulation.loop import PROCESS
+from tailer.testing.simulation.orders import Operator
+from tailer.testing.simulation.plan import Plan
 from tailer.testing.simulation.s3 import options_of
-from tailer.testing.simulation.sinks import PlainSink, TransactionalSink
+from tailer.testing.simulation.sinks import PlainSink, Target, TransactionalSink
 from tailer.testing.simulation.world import Process, World
 
-if TYPE_CHECKING:
-    from tailer.testing.simulation.history import History
-
-__all__ = ["Daemons"]
+__all__ = ["Daemons", "Surroundings"]
 
 #: How often a process may end with an error once the faults have stopped.
 _FAILURES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What daemons stand on: the table's bucket, the disk of their state, and their sinks' targets,
+    each with the name of its offset."""
+
+    world: World
+    plan: Plan
+    bucket: Bucket
+    disk: Disk
+    operator: Operator
+    targets: Mapping[str, Target]
 
 
 class _StoryLogger(logging.Logger):
@@ -71,15 +85,18 @@ class _LocalOffsets(LocalOffsetStore):
 class Daemons:
     """The processes of a history by their slots, as a service manager keeps them.
 
-    The actions on one of them are methods that take it.
+    The actions on one of them are methods that take it. ``may_refuse`` decides whether a feed may
+    end with an error; ``refused`` is that error then.
     """
 
-    def __init__(self, history: History) -> None:
-        self.history = history
-        self.world = history.world
-        self.plan = history.plan
-        self.slots: list[Process | None] = [None] * history.plan.daemons
-        self.logger = _StoryLogger(history.world)
+    def __init__(self, around: Surroundings, may_refuse: Callable[[TailerError], bool]) -> None:
+        self.around = around
+        self.world = around.world
+        self.plan = around.plan
+        self.slots: list[Process | None] = [None] * around.plan.daemons
+        self.logger = _StoryLogger(around.world)
+        self.refused: TailerError | None = None
+        self._may_refuse = may_refuse
         self._acknowledged: dict[str, Offset] = {}
         self._lives = 0
         self._failures = 0
@@ -101,37 +118,36 @@ class Daemons:
     def _store(self, process: Process) -> Store:
         match self.plan.store:
             case "memory":
-                return MemoryStore(self.history.bucket)
+                return MemoryStore(self.around.bucket)
             case "ahead":
-                return ReadAheadStore(self.history.bucket)
+                return ReadAheadStore(self.around.bucket)
         return S3Store("s3://simulated/table", options_of(process.name))
 
     def _offsets(self, process: Process, name: str) -> OffsetStore:
         if self.plan.offsets == "local":
-            return _LocalOffsets(DiskPath(self.history.disk), name, self._acknowledged)
+            return _LocalOffsets(DiskPath(self.around.disk), name, self._acknowledged)
         return S3OffsetStore(
             "s3://simulated/state", name, options_of(process.name), lease_s=self.plan.lease_s
         )
 
-    def _sink(self, number: int) -> Sink:
+    def _sink(self, number: int, target: Target) -> Sink:
         kind = PlainSink if self.plan.sinks[number] == "plain" else TransactionalSink
-        return kind(self.history.targets[number])
+        return kind(target)
 
     def _feed(self, process: Process) -> Feed:
         async def start(log: TableLog) -> Offset:
             return await start_to_keep(log, self.plan.start)
 
-        names = self.history.names
         log = TableLog(self._store(process))
+        branches = [
+            Branch(target.name, self._sink(n, target), self._offsets(process, name))
+            for n, (name, target) in enumerate(self.around.targets.items())
+        ]
         sink: Sink
         offsets: OffsetStore
-        if len(names) == 1:
-            sink, offsets = self._sink(0), self._offsets(process, names[0])
+        if len(branches) == 1:
+            sink, offsets = branches[0].sink, branches[0].offsets
         else:
-            branches = [
-                Branch(name.partition("/")[2], self._sink(n), self._offsets(process, name))
-                for n, name in enumerate(names)
-            ]
             sink = offsets = FanOut(branches, lambda: start(log))
         return Feed(
             name="feed",
@@ -177,8 +193,8 @@ class Daemons:
         assert error is not None
         if error.family == "internal":
             self.world.broken(f"P9: {error}")
-        if self.history.may_refuse(error):
-            self.history.refused = error
+        if self._may_refuse(error):
+            self.refused = error
         elif isinstance(error, OffsetError) and "damaged" in str(error):
             self.world.broken(f"P9: it needs a human: {error}")
         elif self.world.calm:
@@ -197,15 +213,22 @@ class Daemons:
         await self.world.power_cut(process.machine)
         if self.plan.offsets != "local":
             return
-        disk = self.history.disk
+        disk = self.around.disk
         disk.power_cut()
         for name, offset in self._acknowledged.items():
-            path = LocalOffsetStore(DiskPath(disk), name).path  # type: ignore[arg-type]  # as above
-            document = from_bytes(path.read_bytes(), name, str(path))
-            kept = Offset.from_json(document["offset"])
-            if kept.position < offset.position:
+            kept = self._kept(disk, name)
+            if kept is None or kept.position < offset.position:
                 self.world.broken(f"P1: offset {offset.position} was saved, and after a power cut "
-                                  f"it is {kept.position}")  # fmt: skip
+                                  f"it is {kept and kept.position}")  # fmt: skip
+
+    @staticmethod
+    def _kept(disk: Disk, name: str) -> Offset | None:
+        """Return the offset on the disk, None if the file is gone or damaged."""
+        path = LocalOffsetStore(DiskPath(disk), name).path  # type: ignore[arg-type]  # as above
+        try:
+            return Offset.from_json(from_bytes(path.read_bytes(), name, str(path))["offset"])
+        except (OffsetError, FileNotFoundError):
+            return None
 
     async def freeze(self, process: Process) -> None:
         """Stop a process for a while, as SIGSTOP does; often for longer than its lease."""
@@ -251,5 +274,5 @@ class Daemons:
 
     async def _order(self, what: str, process: Process) -> None:
         if process.runners:
-            order = getattr(self.history.operator, what)
+            order = getattr(self.around.operator, what)
             await self._inside(process, order(process))

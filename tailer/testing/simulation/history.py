@@ -11,7 +11,7 @@ from tailer.changes import Offset
 from tailer.errors import TailerError
 from tailer.offsets.document import document_name
 from tailer.testing.simulation.bucket import Bucket
-from tailer.testing.simulation.daemons import Daemons
+from tailer.testing.simulation.daemons import Daemons, Surroundings
 from tailer.testing.simulation.disk import Disk
 from tailer.testing.simulation.judge import Judge
 from tailer.testing.simulation.loop import Endless, Stalled
@@ -59,15 +59,11 @@ class History:
             Target(world, judge.name, judge, self.operator.judge_write) for judge in self.judges
         ]
         several = len(plan.sinks) > 1
-        self.names = [f"feed/{j.name}" if several else "feed" for j in self.judges]
-        self._target_of = {
-            f"{document_name(name)}.offset.json": target
-            for name, target in zip(self.names, self.targets, strict=True)
-        }
+        named = {f"feed/{t.name}" if several else "feed": t for t in self.targets}
+        self._target_of = {f"{document_name(n)}.offset.json": t for n, t in named.items()}
         self.bucket.on_put = self.disk.on_rename = self._judge_state
-        self.daemons = Daemons(self)
-        #: The error that ended the feed, where the history wants one.
-        self.refused: TailerError | None = None
+        around = Surroundings(world, plan, self.bucket, self.disk, self.operator, named)
+        self.daemons = Daemons(around, self._may_refuse)
 
     def _judge_state(self, location: str, data: bytes) -> None:
         """Judge what a daemon has saved."""
@@ -102,7 +98,7 @@ class History:
             world.tell("calm: no more faults")
             await self._comes_to_its_end(tasks)
             keeper.cancel()
-        if self.refused is None:
+        if self.daemons.refused is None:
             for judge in self.judges:
                 judge.check_end()
 
@@ -119,7 +115,7 @@ class History:
             action = getattr(self.daemons, what.replace(" ", "_"))
             tasks.create_task(action(self.world.rng.choice(running)))
 
-    def may_refuse(self, error: TailerError) -> bool:
+    def _may_refuse(self, error: TailerError) -> bool:
         """Return whether a feed may end with this error: the history wants it."""
         if error.family == "data_loss":
             return bool(self.table.removed_versions or self.table.removed_files)
@@ -139,7 +135,7 @@ class History:
         """Wait until all is delivered, or refused as it must be."""
         world, successor = self.world, self.table.successor
         until = world.now + _PATIENCE_S
-        while self.refused is None and not self._is_done():
+        while self.daemons.refused is None and not self._is_done():
             if world.now > until:
                 at = {judge.name: str(judge.saved) for judge in self.judges}
                 world.broken(f"P9: not all is delivered after {_PATIENCE_S:.0f} s without faults: "

@@ -105,10 +105,9 @@ class Judge:
 
     def noticed(self, notice: Notice) -> None:
         """Take note of what a notice says is missing from now on, and judge whether it is so."""
-        reason = notice.details.get("reason", "")
-        self.notices[
-            f"{notice.kind} {reason}" if notice.kind == "snapshot_end" else notice.kind
-        ] += 1
+        self.notices[notice.kind] += 1
+        if notice.kind == "snapshot_end" and notice.details["reason"] == "resnapshot":
+            self.notices["resnapshot"] += 1
         if notice.kind == "skipped_version":
             self.excused.add(notice.version)
         elif notice.kind == "data_loss":

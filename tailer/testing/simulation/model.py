@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Event", "LogicalFile", "Row", "TableVersion", "changes"]
+__all__ = ["Event", "LogicalFile", "Row", "TableVersion", "changes", "shown"]
 
 #: The values of a row, in the order of the columns: id, revision, columns that came later.
 Row = tuple[object, ...]
