@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
 from tailer.delta.segment import LogKind, commit_name
@@ -10,7 +12,15 @@ from tailer.errors import DataLoss, OffsetError, TableError, TableReplaced, Tran
 from tailer.log.table import TableLog, versions_of
 from tailer.store import LOG_DIR
 
-__all__ = ["SameTable", "check_there"]
+__all__ = ["SameTable", "Witness", "check_there"]
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The file of a commit that has been seen."""
+
+    name: str
+    tag: str
 
 
 async def check_there(log: TableLog, version: int) -> None:
@@ -27,7 +37,7 @@ async def check_there(log: TableLog, version: int) -> None:
 
 
 class SameTable:
-    """Checks of one table. The witness is the last commit that was read."""
+    """Checks of one table. The witness is the commit before the next one."""
 
     def __init__(self, log: TableLog) -> None:
         self.log = log
@@ -51,14 +61,24 @@ class SameTable:
             )
         return state
 
-    async def unchanged(self, witness: Commit) -> bool:
-        """Return whether the commit read last is still the very same file."""
+    async def witness(self, version: int) -> Witness | None:
+        """Return the commit of a version as a witness; None if there is no such file (any more)."""
+        if version < 0:
+            return None
+        name = commit_name(version)
+        try:
+            return Witness(name, (await self.log.store.stat(f"{LOG_DIR}/{name}")).tag)
+        except FileNotFoundError:
+            return None
+
+    async def unchanged(self, witness: Commit | Witness) -> bool:
+        """Return whether a commit is still the very same file."""
         try:
             return (await self.log.store.stat(f"{LOG_DIR}/{witness.name}")).tag == witness.tag
         except FileNotFoundError:
             return False
 
-    async def check_waiting(self, version: int, witness: Commit | None) -> None:
+    async def check_waiting(self, version: int, witness: Commit | Witness | None) -> None:
         """Check, while ``version`` does not exist, that it is only not written yet.
 
         A listing alone proves no loss: some stores' listings lag behind.
