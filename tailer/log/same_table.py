@@ -12,7 +12,7 @@ from tailer.errors import DataLoss, OffsetError, TableError, TableReplaced, Tran
 from tailer.log.table import TableLog, versions_of
 from tailer.store import LOG_DIR
 
-__all__ = ["SameTable", "Witness", "check_there"]
+__all__ = ["SameTable", "Witness", "check_offset", "check_there"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,16 @@ async def check_there(log: TableLog, version: int) -> None:
         )
 
 
+def check_offset(log: TableLog, offset: Offset, state: TableState) -> None:
+    """Raise :class:`OffsetError` if the offset is of another table than this state."""
+    if offset.table_id not in (None, state.table_id):
+        raise OffsetError(
+            f"the offset is of table {offset.table_id}, and the table there is {state.table_id}",
+            table=log.store.root,
+            hint="if it was replaced on purpose, reset the offset with `tailer offsets reset`",
+        )
+
+
 class SameTable:
     """Checks of one table. The witness is the commit before the next one."""
 
@@ -53,12 +63,8 @@ class SameTable:
             if start.table_id is not None:  # the table has existed
                 await check_there(self.log, start.version)
             raise
-        if state is not None and start.table_id not in (None, state.table_id):
-            raise OffsetError(
-                f"the offset is of table {start.table_id}, and the table there is {state.table_id}",
-                table=self.log.store.root,
-                hint="if it was replaced on purpose, reset the offset with `tailer offsets reset`",
-            )
+        if state is not None:
+            check_offset(self.log, start, state)
         return state
 
     async def witness(self, version: int) -> Witness | None:

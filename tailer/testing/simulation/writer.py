@@ -294,7 +294,7 @@ class SimulatedTable:
 
     def go_back(self) -> None:
         """Restore an older copy of the whole table: its newest commits are gone."""
-        self.went_back_to = self.world.rng.randrange(len(self.versions))
+        self.went_back_to = self.world.rng.randrange(self.removed_versions, len(self.versions))
         for number in range(self.went_back_to + 1, len(self.versions)):
             self.bucket.remove(f"{self.folder}/{_LOG}/{number:020d}.json")
             self.bucket.remove(f"{self.folder}/{_LOG}/{number:020d}.checkpoint.parquet")
