@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 TAILER_TORTURE_ROUNDS ?= 1000
+HOURS ?= 1
 ARGS ?=
 
 VENV := .venv
@@ -14,7 +15,7 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/_rowbytes.c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest test-highest lint format docs golden bench torture wheel clean
+.PHONY: help demo test test-lowest test-highest lint format docs golden bench torture simulate wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +53,9 @@ bench: $(DEV) ## measure against peers and bounds (ARGS="start read" for some of
 
 torture: $(DEV) ## the long runs: TAILER_TORTURE_ROUNDS (1000) kills, histories and the like
 	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m "slow or random" $(ARGS)
+
+simulate: $(DEV) ## look for schedules that break a promise, for HOURS=1 on all cores
+	$(RUN) tailer.testing.simulation --hours $(HOURS) $(ARGS)
 
 wheel: $(DEV) ## build the wheel into dist/
 	$(RUN) build --wheel

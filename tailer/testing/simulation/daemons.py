@@ -12,7 +12,7 @@ import anyio
 
 from tailer.changes import Offset
 from tailer.daemon.runner import Runner
-from tailer.decode.options import DecodeOptions
+from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.errors import OffsetError, TailerError
 from tailer.feed.fanout import Branch, FanOut
 from tailer.feed.options import FeedOptions, RetryOptions
@@ -143,6 +143,11 @@ class Daemons:
             Branch(target.name, self._sink(n, target), self._offsets(process, name))
             for n, (name, target) in enumerate(self.around.targets.items())
         ]
+        park = None
+        if self.plan.policies.on_reject == "park":
+            first = branches[0].sink
+            assert isinstance(first, PlainSink)
+            park = PlainSink(first.target.parking())
         sink: Sink
         offsets: OffsetStore
         if len(branches) == 1:
@@ -155,9 +160,13 @@ class Daemons:
             sink=sink,
             offsets=offsets,
             start=start,
+            park=park,
             progress=FeedProgress("feed", self.world.clock),
             jitter=self.world.rng.random,
             options=FeedOptions(
+                change_source=self.plan.change_source,
+                paired=self.plan.paired,
+                diff=DiffOptions(threads=1),
                 decode=DecodeOptions(batch_rows_max=self.plan.batch_rows),
                 follow=FollowOptions(poll_min_s=0.1, poll_max_s=2.0),
                 retry=RetryOptions(0.2, 5.0),

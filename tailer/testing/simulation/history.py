@@ -54,7 +54,10 @@ class History:
         self.disk = Disk(world)
         self.table = SimulatedTable(world, self.bucket)
         self.operator = Operator(world, lambda: self.table.newest.number)
-        self.judges = [Judge(world, self.table, f"sink{n}") for n in range(len(plan.sinks))]
+        self.judges = [
+            Judge(world, self.table, f"sink{n}", derived=plan.change_source == "derived")
+            for n in range(len(plan.sinks))
+        ]
         self.targets = [
             Target(world, judge.name, judge, self.operator.judge_write) for judge in self.judges
         ]
@@ -95,6 +98,8 @@ class History:
                 await self._step(step.what, tasks)
             await asyncio.sleep(world.rng.uniform(0.0, 10.0))
             world.calm = True
+            for target in self.targets:
+                target.poison.clear()
             world.tell("calm: no more faults")
             await self._comes_to_its_end(tasks)
             keeper.cancel()
@@ -109,6 +114,9 @@ class History:
             # Before its first save, a feed follows whatever table is there.
             if what not in LAST_ACTIONS or all(judge.saved for judge in self.judges):
                 getattr(self.table, what)()
+        elif what == "poison":
+            for target in self.targets:
+                target.poison.add(self.table.next_id)
         elif what == "clock":
             self.world.clock_offset_s += self.world.rng.uniform(-3600.0, 3600.0)
         elif running := self.daemons.running():

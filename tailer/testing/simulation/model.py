@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Event", "LogicalFile", "Row", "TableVersion", "changes", "shown"]
+__all__ = ["Event", "LogicalFile", "Row", "TableVersion", "changes", "difference", "shown"]
 
 #: The values of a row, in the order of the columns: id, revision, columns that came later.
 Row = tuple[object, ...]
@@ -34,12 +34,15 @@ class LogicalFile:
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A version: its columns and files, and the changes that its commit must give."""
+    """A version: its columns and files, and the changes that its commit must give.
+
+    ``derived`` are the changes where they are found by comparing the rows."""
 
     number: int
     columns: int
     files: Mapping[str, LogicalFile]
     events: Counter[Event] = field(hash=False)
+    derived: Counter[Event] = field(hash=False)
 
     def rows(self) -> Counter[Row]:
         """Return the table's rows."""
@@ -52,6 +55,16 @@ class TableVersion:
 def shown(row: Row, columns: int) -> Row:
     """Return a row as a schema with this many columns shows it."""
     return row[:columns] + (None,) * (columns - len(row))
+
+
+def difference(before: TableVersion, columns: int, rows: Counter[Row]) -> Counter[Event]:
+    """Return the changes from a version to these rows, by comparing them."""
+    old = before.rows() if before.columns == columns else None
+    if old is None:  # the rows that stay have grown
+        old = Counter(shown(row, columns) for row in before.rows().elements())
+    found = Counter({("delete", row): count for row, count in (old - rows).items()})
+    found.update({("insert", row): count for row, count in (rows - old).items()})
+    return found
 
 
 def changes(

@@ -20,6 +20,7 @@ from anyio._backends import _asyncio as anyio_asyncio
 from anyio.lowlevel import checkpoint
 
 import tailer.feed.derive
+import tailer.feed.pairing
 import tailer.offsets.local
 import tailer.offsets.s3
 import tailer.store.s3.store
@@ -68,7 +69,9 @@ def _in_thread(world: World) -> Callable[..., Any]:
 class _Portal:
     """A portal out of a worker thread that is none: it runs what it is given to its end.
 
-    The store answers such calls at once (:meth:`World.request`)."""
+    Requests are answered at once meanwhile."""
+
+    world: World
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,11 +82,14 @@ class _Portal:
     def call(self, func: Callable[..., Any], *args: Any) -> Any:
         """Run an async function that waits for nothing."""
         coroutine = func(*args)
-        while True:
-            try:
-                coroutine.send(None)
-            except StopIteration as e:
-                return e.value
+        self.world.at_once = True
+        try:
+            coroutine.send(None)
+        except StopIteration as e:
+            return e.value
+        finally:
+            self.world.at_once = False
+        raise RuntimeError("what a worker thread waits for has to be answered at once")
 
 
 def _owner() -> dict[str, Any]:
@@ -107,6 +113,8 @@ def simulated(world: World, bucket: Bucket, disk: Disk, seed: int) -> Iterator[N
         (tailer.offsets.s3, "is_dead"): lambda owner: world.known_dead(owner.get("run", "")),
         (tailer.store.s3.store, "S3Client"): SimulatedS3Client,
         (tailer.feed.derive, "BlockingPortal"): _Portal,
+        (tailer.feed.pairing, "BlockingPortal"): _Portal,
+        (_Portal, "world"): world,
         (SimulatedS3Client, "world"): world,
         (SimulatedS3Client, "bucket"): bucket,
         (time, "perf_counter"): lambda: world.now,

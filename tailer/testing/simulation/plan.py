@@ -9,6 +9,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
+from tailer.decode.plan import ChangeSource
 from tailer.feed.policy import Policies
 from tailer.testing.simulation.world import FAULTS
 from tailer.testing.simulation.writer import OPERATIONS
@@ -23,7 +24,7 @@ SinkKind = Literal["plain", "transactional"]
 ACTIONS = {
     "kill": 6, "freeze": 2, "restart": 2, "power cut": 2, "clock": 1,
     "pause": 1, "resume": 2, "stop": 1, "skip": 1, "resnapshot": 2,
-    "vacuum": 1, "clean_up": 1,
+    "vacuum": 1, "clean_up": 1, "poison": 1,
 }  # fmt: skip
 #: What ends a history, because the feed must refuse to go on.
 LAST_ACTIONS = ("replace", "go_back", "demand")
@@ -90,6 +91,8 @@ class Plan:
     start: str
     lease_s: float
     batch_rows: int
+    change_source: ChangeSource
+    paired: bool
     policies: Policies
     shuffled: bool
     rates: dict[str, float] = field(hash=False)
@@ -112,9 +115,12 @@ class Plan:
             start=rng.choices(["0", "snapshot", "latest"], [6, 3, 1])[0],
             lease_s=rng.choice([5.0, 15.0, 60.0]),
             batch_rows=rng.choice([2, 131_072]),
+            change_source="derived" if rng.random() < 0.05 else "auto",
+            paired=rng.random() < 0.2,
             policies=Policies(
                 on_data_loss=rng.choice(["fail", "skip", "snapshot"]),
                 on_schema_change=rng.choice(["continue", "pause"]),
+                on_reject="park" if "plain" in sinks and len(sinks) == 1 else "fail",
             ),
             shuffled=rng.random() < 0.3,
             rates={kind: rng.choice(_RATES) for kind in chosen},

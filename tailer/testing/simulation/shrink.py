@@ -10,8 +10,9 @@ from tailer.testing.simulation.plan import Plan, Recipe
 
 __all__ = ["shrunk", "story"]
 
-#: The lines of a story that are shown.
+#: The lines of a story that are shown, and their characters.
 _LINES_MAX = 20
+_WIDTH = 200
 
 
 def shrunk(failed: Outcome, runs_max: int = 200) -> Outcome:
@@ -72,9 +73,9 @@ def story(outcome: Outcome) -> str:
     plan = outcome.plan
     sinks = " and ".join(plan.sinks)
     parts = f"{plan.daemons} daemons, table: {plan.store}, state: {plan.offsets}, sinks: {sinks}"
-    lines = [f"{at:9.3f} {who:10} {what}" for at, who, what in outcome.story]
+    lines = [f"{at:9.3f} {who:10} {what}"[:_WIDTH] for at, who, what in outcome.story]
     if len(lines) > _LINES_MAX:
         hidden = f"          ({len(lines) - _LINES_MAX} lines are left out)"
         lines = [*lines[:5], hidden, *lines[5 - _LINES_MAX :]]
-    test = f'    "{outcome.recipe}",  # {outcome.broken}'
+    test = f'    "{outcome.recipe}",  # {outcome.broken}'[:_WIDTH]
     return "\n".join([f"history {outcome.recipe}: {parts}", *lines, "As a test:", test])

@@ -29,10 +29,14 @@ def delivered_rows(batch: ChangeBatch) -> list[Delivered]:
     kinds, versions = (batch.rows.column(n).to_pylist() for n in _METADATA[:2])
     ids = batch.event_ids().to_pylist()
     snapshot = batch.offset.snapshot
-    return [
-        Delivered(one, version, kind, row, snapshot)
-        for one, version, kind, row in zip(ids, versions, kinds, values, strict=True)
-    ]
+    before = [None] * len(ids) if batch.before is None else batch.before.to_pylist()
+    found = []
+    for one, version, kind, row, old in zip(ids, versions, kinds, values, before, strict=True):
+        if old is not None:  # an update in one row
+            image = tuple(old[name] for name in names)
+            found.append(Delivered(f"{one} before", version, "update_preimage", image, snapshot))
+        found.append(Delivered(one, version, kind, row, snapshot))
+    return found
 
 
 class Target:
@@ -58,6 +62,10 @@ class Target:
         self.owner: str | None = None
         self.progress: Offset | None = None
         self.poison: set[object] = set()
+
+    def parking(self) -> Target:
+        """Return where rows go that this target refuses; for the judge, they are delivered."""
+        return Target(self.world, f"{self.name}'s park", self.judge, self.on_write)
 
     def begins(self) -> None:
         """Judge the beginning of a write: a process whose feed was taken over stops."""

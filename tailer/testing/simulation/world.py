@@ -80,6 +80,8 @@ class World:
         self.rates = rates
         self.only = only
         self.calm = False
+        #: Requests are answered before they return: a worker thread waits for them.
+        self.at_once = False
         self.faults: list[str] = []
         self.story: list[tuple[float, str, str]] = []
         self.checksum = 0
@@ -220,6 +222,10 @@ class World:
         be lost; where it ``repeats``, it may happen twice. ``failure`` makes the error.
         """
         self.current()
+        if self.at_once:
+            if self.fault("refused", what):
+                raise failure(f"{what}: refused")
+            return effect()
         if self.chance("late"):
             return await self._slow(what, effect, failure, repeats=repeats)
         await asyncio.sleep(0)

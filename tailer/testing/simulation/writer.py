@@ -15,7 +15,15 @@ import pyarrow.parquet as pq
 
 from tailer.testing.checkpoint_files import CLASSIC_SCHEMA
 from tailer.testing.simulation.bucket import Bucket
-from tailer.testing.simulation.model import Event, LogicalFile, Row, TableVersion, changes, shown
+from tailer.testing.simulation.model import (
+    Event,
+    LogicalFile,
+    Row,
+    TableVersion,
+    changes,
+    difference,
+    shown,
+)
 from tailer.testing.simulation.world import World
 from tailer.testing.table import deletion_vector_bytes, delta_schema, z85_encode
 
@@ -81,6 +89,11 @@ class SimulatedTable:
     def newest(self) -> TableVersion:
         """The newest version."""
         return self.versions[-1]
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next row that will be inserted."""
+        return self._ids
 
     @property
     def last(self) -> int | None:
@@ -176,7 +189,11 @@ class SimulatedTable:
         self.touched.append(
             {v["path"] for action in actions for v in action.values() if "path" in v}
         )
-        self.versions.append(TableVersion(number, columns, files, events))
+        version = TableVersion(number, columns, files, events, events)
+        if self.versions and events:
+            derived = difference(self.newest, columns, version.rows())
+            version = replace(version, derived=derived)
+        self.versions.append(version)
         data = "".join(json.dumps(action) + "\n" for action in actions).encode()
         self.bucket.put(f"{self.folder}/{_LOG}/{number:020d}.json", data)
 
