@@ -6,12 +6,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 
+import tailer.daemon.supervisor
 from tailer.changes import Offset
-from tailer.daemon.runner import Runner
+from tailer.config.feeds import Config, FeedConfig
+from tailer.daemon.supervisor import Supervisor
 from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.errors import OffsetError, TailerError
 from tailer.feed.fanout import Branch, FanOut
@@ -98,7 +102,7 @@ class Daemons:
         self.refused: TailerError | None = None
         self._may_refuse = may_refuse
         self._acknowledged: dict[str, Offset] = {}
-        self._lives = 0
+        self._lives = self._edits = 0
         self._failures = 0
 
     def running(self) -> list[Process]:
@@ -174,25 +178,34 @@ class Daemons:
             ),
         )
 
+    def _config(self) -> Config:
+        """Return what a daemon reads as its configuration file."""
+        feed = FeedConfig(
+            "feed", "simulated", self.plan.start, 10.0, FeedOptions(), {},
+            discover_s=60.0 + self._edits,
+        )  # fmt: skip
+        return Config(Path("simulated.toml"), None, "state", {"feed": feed})
+
+    def patches(self) -> dict[tuple[Any, str], Any]:
+        """Return what the supervisor calls to assemble a feed."""
+        return {
+            (tailer.daemon.supervisor, "assemble"): lambda *_: self._feed(PROCESS.get()),
+            (tailer.daemon.supervisor, "check_targets"): lambda _: None,
+        }
+
     def _start(self, slot: int) -> Process:
         self._lives += 1
         machine = "machine" if self.plan.offsets == "local" else f"machine{slot}"
         process = Process(f"daemon{slot}.{self._lives}", machine)
 
         async def main() -> None:
-            failed = anyio.Event()
-            runner = Runner(
-                self._feed(process), ["simulated"], paused=False, logger=self.logger,
-                on_failure=failed.set,
-            )  # fmt: skip
-            process.runners.append(runner)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(runner.run)
-                await failed.wait()
-                error = runner.error
-                await runner.end()
+            families: Any = SimpleNamespace(forget=lambda _: None)
+            supervisor = Supervisor(self._config(), self._config, families, None, self.logger)
+            process.supervisor = supervisor
+            with anyio.CancelScope() as process.scope:
+                await supervisor.run()
+                self._ended(supervisor.runner("feed").error)
             process.alive = False
-            self._ended(error)
 
         self.world.start(process, main)
         return process
@@ -251,9 +264,15 @@ class Daemons:
 
     async def restart(self, process: Process) -> None:
         """End a process as SIGTERM does."""
-        for runner in process.runners:
-            await self._inside(process, runner.end())
-        process.alive = False
+        if process.scope is not None:
+            self.world.tell(f"{process} is asked to end")
+            process.scope.cancel()
+
+    async def reload(self, process: Process) -> None:
+        """Edit the configuration, and have a process read it, as SIGHUP does."""
+        self._edits += 1
+        if process.supervisor is not None:
+            await self._inside(process, process.supervisor.hangup())
 
     async def _inside(self, process: Process, work: Any) -> None:
         """Run something as a part of a process; it ends with it."""
@@ -282,6 +301,6 @@ class Daemons:
         await self._order("resnapshot", process)
 
     async def _order(self, what: str, process: Process) -> None:
-        if process.runners:
+        if process.runner() is not None:
             order = getattr(self.around.operator, what)
             await self._inside(process, order(process))

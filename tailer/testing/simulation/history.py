@@ -6,7 +6,9 @@ import asyncio
 import json
 import logging
 from dataclasses import dataclass
+from typing import Any
 
+import tailer.offsets.local
 from tailer.changes import Offset
 from tailer.errors import TailerError
 from tailer.offsets.document import document_name
@@ -67,6 +69,12 @@ class History:
         self.bucket.on_put = self.disk.on_rename = self._judge_state
         around = Surroundings(world, plan, self.bucket, self.disk, self.operator, named)
         self.daemons = Daemons(around, self._may_refuse)
+
+    def patches(self) -> dict[tuple[Any, str], Any]:
+        """Return what is replaced in modules for this history."""
+        modules = self.disk.modules().items()
+        local = {(tailer.offsets.local, name): value for name, value in modules}
+        return {**local, **self.daemons.patches()}
 
     def _judge_state(self, location: str, data: bytes) -> None:
         """Judge what a daemon has saved."""
@@ -149,7 +157,7 @@ class History:
                 world.broken(f"P9: not all is delivered after {_PATIENCE_S:.0f} s without faults: "
                              f"{at} of {self.table.newest.number + 1}")  # fmt: skip
             for process in self.daemons.running():
-                if process.runners and process.runners[0].state in ("paused", "stopped"):
+                if getattr(process.runner(), "state", "") in ("paused", "stopped"):
                     tasks.create_task(self.daemons.resume(process))
             if successor is not None:
                 successor.append()  # at the latest, the next commit shows that it is another table
@@ -163,7 +171,7 @@ def run_history(recipe: Recipe) -> Outcome:
     world, loop = history.world, history.world.loop
     broken: BaseException | None = None
     try:
-        with simulated(world, history.bucket, history.disk, recipe.seed):
+        with simulated(world, history.bucket, history.patches(), recipe.seed):
             try:
                 loop.run_until_complete(history.run())
             except (Stalled, Endless) as e:

@@ -32,7 +32,7 @@ class Operator:
         self, process: Process, what: str, order: Callable[[], Awaitable[None]]
     ) -> bool:
         """Give an order; return whether the feed's owner has acknowledged it."""
-        runner: Runner = process.runners[0]
+        runner: Runner = process.runner()
         owns = runner.status(0.0).lease == "held"
         try:
             await order()
@@ -45,31 +45,31 @@ class Operator:
 
     async def pause(self, process: Process) -> None:
         """Pause the feed."""
-        if await self._give(process, "pause", process.runners[0].pause):
+        if await self._give(process, "pause", process.runner().pause):
             self.paused_at = self.world.now
 
     async def resume(self, process: Process) -> None:
         """Resume the feed, and accept the schema that it waits for."""
         self.paused_at = None
-        runner = process.runners[0]
+        runner = process.runner()
         error = runner.error
         if await self._give(process, "resume", runner.resume) and isinstance(error, FeedPaused):
             self.accepted[error.version] = self.world.now
 
     async def stop(self, process: Process) -> None:
         """Stop the feed in this process."""
-        process.runners[0].stop()
+        process.runner().stop()
 
     async def skip(self, process: Process) -> None:
         """Skip a version that comes soon."""
         version = self.newest() + self.world.rng.randint(0, 2)
-        order = process.runners[0].skip_version
+        order = process.runner().skip_version
         if await self._give(process, f"skip {version}", lambda: order(version)):
             self.skipped[version] = self.world.now
 
     async def resnapshot(self, process: Process) -> None:
         """Have the table read again."""
-        if await self._give(process, "resnapshot", process.runners[0].resnapshot):
+        if await self._give(process, "resnapshot", process.runner().resnapshot):
             self.resnapshots += 1
 
     # What the orders promise

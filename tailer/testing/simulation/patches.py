@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
@@ -21,11 +21,9 @@ from anyio.lowlevel import checkpoint
 
 import tailer.feed.derive
 import tailer.feed.pairing
-import tailer.offsets.local
 import tailer.offsets.s3
 import tailer.store.s3.store
 from tailer.testing.simulation.bucket import Bucket
-from tailer.testing.simulation.disk import Disk
 from tailer.testing.simulation.loop import PROCESS
 from tailer.testing.simulation.s3 import SimulatedS3Client
 from tailer.testing.simulation.world import World
@@ -98,8 +96,10 @@ def _owner() -> dict[str, Any]:
 
 
 @contextmanager
-def simulated(world: World, bucket: Bucket, disk: Disk, seed: int) -> Iterator[None]:
-    """Replace what a simulation replaces, for one history."""
+def simulated(
+    world: World, bucket: Bucket, more: Mapping[tuple[Any, str], Any], seed: int
+) -> Iterator[None]:
+    """Replace what a simulation replaces, and ``more`` by module and name, for one history."""
     state = random.getstate()
     numbers = count(1)
     fixed: dict[tuple[Any, str], Any] = {
@@ -118,7 +118,7 @@ def simulated(world: World, bucket: Bucket, disk: Disk, seed: int) -> Iterator[N
         (SimulatedS3Client, "world"): world,
         (SimulatedS3Client, "bucket"): bucket,
         (time, "perf_counter"): lambda: world.now,
-        **{(tailer.offsets.local, name): value for name, value in disk.modules().items()},
+        **more,
     }
     known = {place: vars(place[0]).get(place[1]) for place in fixed}
     collecting = gc.isenabled()

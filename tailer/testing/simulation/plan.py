@@ -22,7 +22,7 @@ SinkKind = Literal["plain", "transactional"]
 
 #: What the world does besides the writer's operations, and how often.
 ACTIONS = {
-    "kill": 6, "freeze": 2, "restart": 2, "power cut": 2, "clock": 1,
+    "kill": 6, "freeze": 2, "restart": 2, "reload": 2, "power cut": 2, "clock": 1,
     "pause": 1, "resume": 2, "stop": 1, "skip": 1, "resnapshot": 2,
     "vacuum": 1, "clean_up": 1, "poison": 1,
 }  # fmt: skip

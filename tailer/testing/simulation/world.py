@@ -54,10 +54,18 @@ class Process:
         self.alive = True
         self.started_at = 0.0
         self.tasks: list[asyncio.Task[Any]] = []
-        self.runners: list[Any] = []
+        self.supervisor: Any = None
+        self.scope: Any = None
 
     def __repr__(self) -> str:
         return self.name
+
+    def runner(self) -> Any:
+        """Return the runner of its feed; None while it has none."""
+        try:
+            return None if self.supervisor is None else self.supervisor.runner("feed")
+        except KeyError:  # a reload is on
+            return None
 
 
 class World:
