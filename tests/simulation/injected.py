@@ -122,9 +122,9 @@ def _renewed_lease(put: Any) -> None:
             try:
                 await self._write()
             except TableError:
-                self._lost = None
-                self._held = await self._claim(await self._get())
-                self.epoch += 1
+                claimed = await self._claim(await self._get())
+                if claimed is not None:
+                    self._lost, self._held, self.epoch = None, claimed, claimed.epoch
             except TransientError:
                 continue
 

@@ -210,6 +210,7 @@ def _bury(world: World) -> None:
                 task.cancel()
             await asyncio.sleep(0)
 
+    loop.allow(1_000_000)
     loop.set_exception_handler(lambda *_: None)
     loop.run_until_complete(end())
     loop.run_until_complete(loop.shutdown_asyncgens())

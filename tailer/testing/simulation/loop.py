@@ -86,6 +86,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._on_task(task, process)
         return task
 
+    def allow(self, callbacks: int) -> None:
+        """Let this many more callbacks run."""
+        self._left = callbacks
+
     # Stopped processes
 
     def stop_process(self, process: object) -> None:

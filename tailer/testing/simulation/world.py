@@ -82,7 +82,7 @@ class World:
         *,
         only: Container[int] | None = None,
         shuffled: bool = False,
-        callbacks_max: int = 1_000_000,
+        callbacks_max: int = 200_000,
     ) -> None:
         self.rng = random.Random(f"world {seed}")
         self.rates = rates
