@@ -264,9 +264,13 @@ class Daemons:
 
     async def restart(self, process: Process) -> None:
         """End a process as SIGTERM does."""
-        if process.scope is not None:
-            self.world.tell(f"{process} is asked to end")
-            process.scope.cancel()
+
+        async def end() -> None:
+            if process.scope is not None:
+                self.world.tell("is asked to end")
+                process.scope.cancel()
+
+        await self._inside(process, end())
 
     async def reload(self, process: Process) -> None:
         """Edit the configuration, and have a process read it, as SIGHUP does."""

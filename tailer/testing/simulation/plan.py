@@ -22,7 +22,7 @@ SinkKind = Literal["plain", "transactional"]
 
 #: What the world does besides the writer's operations, and how often.
 ACTIONS = {
-    "kill": 6, "freeze": 2, "restart": 2, "reload": 2, "power cut": 2, "clock": 1,
+    "kill": 6, "freeze": 5, "restart": 2, "reload": 2, "power cut": 2, "clock": 1,
     "pause": 1, "resume": 2, "stop": 1, "skip": 1, "resnapshot": 2,
     "vacuum": 1, "clean_up": 1, "poison": 1,
 }  # fmt: skip
@@ -111,7 +111,7 @@ class Plan:
             store=rng.choices(["memory", "ahead", "s3"], [4, 3, 2])[0],  # type: ignore[arg-type]
             offsets=rng.choices(["s3", "local"], [2, 1])[0],  # type: ignore[arg-type]
             sinks=sinks,
-            daemons=rng.choices([1, 2, 3], [5, 3, 1])[0],
+            daemons=rng.choices([1, 2, 3], [4, 4, 1])[0],
             start=rng.choices(["0", "snapshot", "latest"], [6, 3, 1])[0],
             lease_s=rng.choice([5.0, 15.0, 60.0]),
             batch_rows=rng.choice([2, 131_072]),
