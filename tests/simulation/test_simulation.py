@@ -26,11 +26,11 @@ FOUND = (
 #: A seed that finds each injected fault.
 FOUND_BY = {
     "an offset is saved before its batch is written": 3,
-    "an fsync is left out": 11,
+    "an fsync is left out": 29,
     "the fence of an offset store is ignored": 25,
     "the index at a batch's end is one too many": 2,
-    "a retry starts where reading was, not at the saved offset": 16,
-    "a lease is renewed after it was lost": 0,
+    "a retry starts where reading was, not at the saved offset": 32,
+    "a lease is renewed after it was lost": 130,
     "the offset of a notice is saved a second time": 3,
     "what was read ahead is kept across a failure": 32,
     "an order is forgotten at a restart": 3,
