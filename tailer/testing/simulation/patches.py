@@ -67,7 +67,7 @@ def _in_thread(world: World) -> Callable[..., Any]:
 class _Portal:
     """A portal out of a worker thread that is none: it runs what it is given to its end.
 
-    Requests are answered at once meanwhile."""
+    Requests are answered at once meanwhile, without faults."""
 
     world: World
 
@@ -80,13 +80,14 @@ class _Portal:
     def call(self, func: Callable[..., Any], *args: Any) -> Any:
         """Run an async function that waits for nothing."""
         coroutine = func(*args)
-        self.world.at_once = True
+        calm = self.world.calm
+        self.world.at_once = self.world.calm = True
         try:
             coroutine.send(None)
         except StopIteration as e:
             return e.value
         finally:
-            self.world.at_once = False
+            self.world.at_once, self.world.calm = False, calm
         raise RuntimeError("what a worker thread waits for has to be answered at once")
 
 

@@ -231,8 +231,6 @@ class World:
         """
         self.current()
         if self.at_once:
-            if self.fault("refused", what):
-                raise failure(f"{what}: refused")
             return effect()
         if self.chance("late"):
             return await self._slow(what, effect, failure, repeats=repeats)
