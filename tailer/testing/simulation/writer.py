@@ -80,7 +80,7 @@ class SimulatedTable:
         self.successor: SimulatedTable | None = None
         self.went_back_to: int | None = None
         self._ids = first_id
-        self._paths = 0
+        self._paths = first_id  # no writer uses the names of another table
         self._commit([self._protocol(), self._metadata(2)], {}, Counter(), 2)
 
     # What it holds
