@@ -189,10 +189,9 @@ async def test_a_save_that_waits_while_it_is_released_is_refused(tmp_path: Path)
         with pytest.raises(TransientError, match="released before it was saved"):
             await store.save(Offset(9))
 
-    async with anyio.create_task_group() as tasks:
-        async with store._writing:
-            tasks.start_soon(store.release)
-            await anyio.wait_all_tasks_blocked()
-            tasks.start_soon(save_late)
-            await anyio.wait_all_tasks_blocked()
+    async with anyio.create_task_group() as tasks, store._writing:
+        tasks.start_soon(store.release)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(save_late)
+        await anyio.wait_all_tasks_blocked()
     assert await LocalOffsetStore(tmp_path, "f").load() == Offset(1)
