@@ -5,6 +5,7 @@
 PYTHON ?= python3
 TAILER_TORTURE_ROUNDS ?= 1000
 HISTORIES ?= 10000
+HOURS ?= 1
 ARGS ?=
 
 VENV := .venv
@@ -16,7 +17,7 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/_rowbytes.c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-lowest test-highest lint format docs golden bench bench-quick torture \
-	fuzz wheel clean
+	fuzz simulate wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +61,9 @@ torture: $(DEV) ## the long runs: TAILER_TORTURE_ROUNDS (1000) kills, histories 
 
 fuzz: $(DEV) ## read random legal logs and compare with a naive reader: HISTORIES (10000), on all cores
 	$(RUN) tests.fuzz $(HISTORIES) $(ARGS)
+
+simulate: $(DEV) ## look for schedules that break a promise, for HOURS=1 on all cores
+	$(RUN) tailer.testing.simulation --hours $(HOURS) $(ARGS)
 
 wheel: $(DEV) ## build the wheel into dist/
 	$(RUN) build --wheel

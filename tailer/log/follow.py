@@ -22,7 +22,7 @@ from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import TableState
 from tailer.log.commits_ahead import CommitsAhead, NotThen
 from tailer.log.listing import versions_of
-from tailer.log.same_table import SameTable
+from tailer.log.same_table import SameTable, Witness
 from tailer.log.table import TableLog
 from tailer.store import LOG_DIR, ReadsAhead, ReadsHere, Watch, rest_mark, traits_of
 from tailer.store.brought import bring
@@ -106,7 +106,7 @@ class _Next:
     version: int
     state: TableState | None
     floor_ms: int | None
-    witness: Commit | None = None
+    witness: Commit | Witness | None
 
 
 class _Follower:
@@ -129,8 +129,10 @@ class _Follower:
         self._ahead = CommitsAhead(log, last, self._same.unchanged)
 
     async def runs(self, start: Offset) -> AsyncGenerator[list[Commit], None]:
+        # Seen before the state is read: a table that replaces this one later is noticed.
+        witness = await self._same.witness(start.version - 1)
         state = await self._same.state_at(start)
-        at = _Next(start.version, state, start.timestamp_floor_ms)
+        at = _Next(start.version, state, start.timestamp_floor_ms, witness)
         async with self.log.store.watch(LOG_DIR) as watch, aclosing(self._ahead):
             while self._last is None or at.version <= self._last:
                 commit, unchanged = await self._poll(at, watch)
@@ -220,7 +222,9 @@ class _Follower:
         if self._ahead:
             return await self._ahead.take(self.options.poll_min_s)
         commit = await self.log.commit(at.version, at.state, at.floor_ms)
-        return commit, at.witness is None or await self._same.unchanged(at.witness)
+        if at.witness is None:
+            return commit, at.state is None
+        return commit, await self._same.unchanged(at.witness)
 
     async def _learn_newest(self, version: int, *, backlog: bool) -> None:
         """Find the newest version, listing the log if there may be a later one than this."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
 from tailer.delta.segment import LogKind, commit_name
@@ -11,7 +13,15 @@ from tailer.log.listing import versions_of
 from tailer.log.table import TableLog
 from tailer.store import LOG_DIR
 
-__all__ = ["SameTable", "check_there"]
+__all__ = ["SameTable", "Witness", "check_offset", "check_there"]
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The file of a commit that has been seen."""
+
+    name: str
+    tag: str
 
 
 async def check_there(log: TableLog, version: int) -> None:
@@ -27,8 +37,18 @@ async def check_there(log: TableLog, version: int) -> None:
         )
 
 
+def check_offset(log: TableLog, offset: Offset, state: TableState) -> None:
+    """Raise :class:`OffsetError` if the offset is of another table than this state."""
+    if offset.table_id not in (None, state.table_id):
+        raise OffsetError(
+            f"the offset is of table {offset.table_id}, and the table there is {state.table_id}",
+            table=log.store.root,
+            hint="if it was replaced on purpose, reset the offset with `tailer offsets reset`",
+        )
+
+
 class SameTable:
-    """Checks of one table. The witness is the last commit that was read."""
+    """Checks of one table. The witness is the commit before the next one."""
 
     def __init__(self, log: TableLog) -> None:
         self.log = log
@@ -44,22 +64,28 @@ class SameTable:
             if start.table_id is not None:  # the table has existed
                 await check_there(self.log, start.version)
             raise
-        if state is not None and start.table_id not in (None, state.table_id):
-            raise OffsetError(
-                f"the offset is of table {start.table_id}, and the table there is {state.table_id}",
-                table=self.log.store.root,
-                hint="if it was replaced on purpose, reset the offset with `tailer offsets reset`",
-            )
+        if state is not None:
+            check_offset(self.log, start, state)
         return state
 
-    async def unchanged(self, witness: Commit) -> bool:
-        """Return whether the commit read last is still the very same file."""
+    async def witness(self, version: int) -> Witness | None:
+        """Return the commit of a version as a witness; None if there is no such file (any more)."""
+        if version < 0:
+            return None
+        name = commit_name(version)
+        try:
+            return Witness(name, (await self.log.store.stat(f"{LOG_DIR}/{name}")).tag)
+        except FileNotFoundError:
+            return None
+
+    async def unchanged(self, witness: Commit | Witness) -> bool:
+        """Return whether a commit is still the very same file."""
         try:
             return (await self.log.store.stat(f"{LOG_DIR}/{witness.name}")).tag == witness.tag
         except FileNotFoundError:
             return False
 
-    async def check_waiting(self, version: int, witness: Commit | None) -> None:
+    async def check_waiting(self, version: int, witness: Commit | Witness | None) -> None:
         """Check, while ``version`` does not exist, that it is only not written yet.
 
         A listing alone proves no loss: some stores' listings lag behind.

@@ -176,8 +176,14 @@ class LocalOffsetStore(OffsetStore):
         await self._save(None, orders)
 
     async def _save(self, offset: dict[str, Any] | None, orders: dict[str, Any] | None) -> None:
-        """Write the document with another offset or other orders; None: unchanged."""
+        """Write the document with another offset or other orders; None: unchanged.
+
+        What waits here while the offset is released must not overwrite the next owner's.
+        """
+        lock = self._lock
         async with self._writing:
+            if self._lock != lock:
+                raise TransientError(f"{self.path}: the offset was released before it was saved")
             offset = self._offset if offset is None else offset
             orders = self._orders if orders is None else orders
             try:
@@ -221,6 +227,7 @@ class LocalOffsetStore(OffsetStore):
 
     async def release(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        async with self._writing:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None

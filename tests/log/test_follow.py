@@ -214,6 +214,26 @@ async def test_a_table_that_was_replaced_while_waiting_is_noticed(table: TableBu
                 await anext(commits)
 
 
+async def test_a_table_that_was_replaced_before_the_first_commit_is_noticed(
+    table: TableBuilder,
+) -> None:
+    """The follower has the old table's state, and no commit that it has read itself."""
+    script = Script({})
+    log = TableLog(FaultyStore(LocalStore(str(table.folder)), script))
+
+    async def replace_later() -> None:
+        await eventually_async(lambda: len(script.calls) > 8, why="it polls")
+        replace_table(table, versions=6)
+
+    async with (
+        aclosing(follow(log, Offset(3), options=QUICK)) as commits,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(replace_later)
+        with anyio.fail_after(150), pytest.raises(TableReplaced, match="another one"):
+            await anext(commits)
+
+
 async def test_a_replaced_table_whose_snapshot_can_t_be_built_is_noticed(
     table: TableBuilder,
 ) -> None:

@@ -177,3 +177,21 @@ async def test_a_file_that_can_t_be_read_is_refused_by_name(tmp_path: Path) -> N
     await offsets.release()
     with pytest.raises(OffsetError, match="can't be read"):
         await offsets.load_orders()
+
+
+async def test_a_save_that_waits_while_it_is_released_is_refused(tmp_path: Path) -> None:
+    """By then, the next owner may have saved."""
+    store = LocalOffsetStore(tmp_path, "f")
+    await store.acquire()
+    await store.save(Offset(1))
+
+    async def save_late() -> None:
+        with pytest.raises(TransientError, match="released before it was saved"):
+            await store.save(Offset(9))
+
+    async with anyio.create_task_group() as tasks, store._writing:
+        tasks.start_soon(store.release)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(save_late)
+        await anyio.wait_all_tasks_blocked()
+    assert await LocalOffsetStore(tmp_path, "f").load() == Offset(1)

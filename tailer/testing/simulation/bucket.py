@@ -1,0 +1,197 @@
+"""Where a simulated table lies: files in memory, and stores that read them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import pyarrow as pa
+
+from tailer.errors import TransientError
+from tailer.store import FileStatus, StoreTraits
+from tailer.store.budget import Budget
+from tailer.testing.simulation.world import World
+
+__all__ = ["Bucket", "BucketFile", "MemoryStore", "ReadAheadStore"]
+
+#: How long a listing may lack a new file, in seconds.
+_STALE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFile:
+    """One file: its bytes, when it was written (epoch ms, and simulated seconds), and its tag."""
+
+    data: bytes
+    mtime_ms: int
+    written_s: float
+    tag: str
+
+
+class Bucket:
+    """Files by their location.
+
+    ``changed`` is replaced at each change. ``on_put`` is called with the location and the bytes of
+    every file that is written.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.on_put: Callable[[str, bytes], None] = lambda _, __: None
+        self.files: dict[str, BucketFile] = {}
+        self.changed = anyio.Event()
+        self._tags = 0
+
+    def put(self, location: str, data: bytes, mtime_ms: int | None = None) -> BucketFile:
+        """Write a file as a whole."""
+        self._tags += 1
+        now_ms = int(self.world.clock() * 1000) if mtime_ms is None else mtime_ms
+        file = BucketFile(data, now_ms, self.world.now, f'"{self._tags}"')
+        self.files[location] = file
+        self._notify()
+        self.on_put(location, data)
+        return file
+
+    def remove(self, location: str) -> None:
+        """Remove a file, if it is there."""
+        if self.files.pop(location, None) is not None:
+            self._notify()
+
+    def replace(self, files: Mapping[str, BucketFile]) -> None:
+        """Have exactly these files."""
+        self.files = dict(files)
+        self._notify()
+
+    def listed(self, folder: str, *, stale: bool) -> list[tuple[str, BucketFile]]:
+        """Return the files in a folder by name; a stale listing lacks the newest ones."""
+        prefix, newest = f"{folder}/", self.world.now - (_STALE_S if stale else 0.0)
+        return [
+            (location[len(prefix) :], file)
+            for location, file in sorted(self.files.items())
+            if location.startswith(prefix)
+            and "/" not in location[len(prefix) :]
+            and (not stale or file.written_s < newest)
+        ]
+
+    def _notify(self) -> None:
+        changed, self.changed = self.changed, anyio.Event()
+        changed.set()
+
+
+class _Watch:
+    """A watch that is woken by changes of the whole bucket, as inotify wakes one."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._changed = bucket.changed
+
+    async def wait(self, seconds: float) -> None:
+        """See :class:`tailer.store.Watch`."""
+        with anyio.move_on_after(seconds):
+            await self._changed.wait()
+        self._changed = self._bucket.changed
+
+
+class MemoryStore:
+    """A table in memory, by the contract :class:`tailer.store.Store`: like a local disk.
+
+    Its files appear whole unless their writer tears them. Listings are never stale.
+    """
+
+    traits = StoreTraits()
+
+    def __init__(self, bucket: Bucket, folder: str = "table") -> None:
+        self._bucket = bucket
+        self._world = bucket.world
+        self._folder = folder
+
+    @property
+    def root(self) -> str:
+        """The table's address."""
+        return f"simulated:{self._folder}"
+
+    def _file(self, location: str) -> BucketFile:
+        file = self._bucket.files.get(f"{self._folder}/{location}")
+        if file is None:
+            raise FileNotFoundError(location)
+        return file
+
+    def _status(self, name: str, file: BucketFile) -> FileStatus:
+        return FileStatus(name.rpartition("/")[2], len(file.data), file.mtime_ms, file.tag)
+
+    async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
+        """See :class:`tailer.store.Store`."""
+        place = f"{self._folder}/{folder}"
+        stale = self.traits.atomic and self._world.fault("stale list", folder)
+
+        def found() -> list[FileStatus]:
+            files = self._bucket.listed(place, stale=stale)
+            return [self._status(name, file) for name, file in files if name > start_after]
+
+        for status in await self._world.request(f"list {folder}", found):
+            yield status
+
+    async def stat(self, location: str) -> FileStatus:
+        """See :class:`tailer.store.Store`."""
+        return await self._world.request(
+            f"stat {location}", lambda: self._status(location, self._file(location))
+        )
+
+    async def read(
+        self, location: str, offset: int = 0, length: int | None = None
+    ) -> tuple[bytes, FileStatus]:
+        """See :class:`tailer.store.Store`."""
+
+        def found() -> tuple[bytes, FileStatus]:
+            file = self._file(location)
+            end = None if length is None else offset + length
+            return file.data[offset:end], self._status(location, file)
+
+        data, status = await self._world.request(f"read {location}", found)
+        if data and self._world.fault("short", location):
+            raise TransientError(f"{location}: the answer was cut")
+        return data, status
+
+    async def open(self, location: str, size: int | None) -> pa.NativeFile:  # noqa: ARG002  # known
+        """See :class:`tailer.store.Store`."""
+        file = await self._world.request(f"open {location}", lambda: self._file(location))
+        return pa.BufferReader(file.data)
+
+    @asynccontextmanager
+    async def watch(self, folder: str) -> AsyncIterator[_Watch]:  # noqa: ARG002  # it has one
+        """See :class:`tailer.store.Store`."""
+        yield _Watch(self._bucket)
+
+    async def aclose(self) -> None:
+        """Do nothing: nothing is held open."""
+
+
+class _Sleep:
+    async def wait(self, seconds: float) -> None:
+        """See :class:`tailer.store.Watch`."""
+        await anyio.sleep(seconds)
+
+
+class ReadAheadStore(MemoryStore):
+    """The same like an object store: atomic files, no notices, stale listings, reads ahead."""
+
+    traits = StoreTraits(atomic=True, check_s=10.0)
+
+    def __init__(self, bucket: Bucket, folder: str = "table") -> None:
+        super().__init__(bucket, folder)
+        self._ahead = Budget(128 * 1024 * 1024)
+
+    def ahead(self) -> Budget:
+        """See :class:`tailer.store.ReadsAhead`."""
+        return self._ahead
+
+    async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:  # noqa: ARG002
+        """See :class:`tailer.store.ReadsAhead`."""
+        return await self.open(location, size)
+
+    @asynccontextmanager
+    async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # type: ignore[override]  # noqa: ARG002
+        """See :class:`tailer.store.Store`."""
+        yield _Sleep()

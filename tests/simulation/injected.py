@@ -1,0 +1,196 @@
+"""Ten faults that the code must not have, each as a switch: the simulator has to find them.
+
+A switch replaces a piece of the real code by one with a known mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+import tailer.feed.run
+from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.errors import TableError, TransientError
+from tailer.feed.publish import Publisher, Saver
+from tailer.offsets.held import HeldOffsets
+from tailer.offsets.s3 import S3OffsetStore, _now, _Seen
+from tailer.testing.simulation.disk import Disk
+
+__all__ = ["INJECTED", "injected"]
+
+Switch = Callable[[Callable[[object, str, Any], None]], None]
+INJECTED: dict[str, Switch] = {}
+
+
+def _fault(name: str) -> Callable[[Switch], Switch]:
+    def known(switch: Switch) -> Switch:
+        INJECTED[name] = switch
+        return switch
+
+    return known
+
+
+@contextmanager
+def injected(name: str) -> Iterator[None]:
+    """Have that fault in the code."""
+    before: list[tuple[Any, str, Any]] = []
+
+    def put(target: Any, attribute: str, value: Any) -> None:
+        before.append((target, attribute, getattr(target, attribute)))
+        setattr(target, attribute, value)
+
+    INJECTED[name](put)
+    try:
+        yield
+    finally:
+        for target, attribute, value in before:
+            setattr(target, attribute, value)
+
+
+@_fault("an offset is saved before its batch is written")
+def _saved_first(put: Any) -> None:
+    real = Publisher.publish
+
+    async def publish(self: Publisher, item: ChangeBatch | Notice) -> None:
+        await self.saver.save(self.offsets, item.next_offset)
+        await real(self, item)
+
+    put(Publisher, "publish", publish)
+
+
+@_fault("an fsync is left out")
+def _no_fsync(put: Any) -> None:
+    put(Disk, "_fsync", lambda *_: None)
+
+
+@_fault("the fence of an offset store is ignored")
+def _no_fence(put: Any) -> None:
+    async def write(self: S3OffsetStore, **changes: Any) -> None:
+        async with self._writing:
+            held = self._owned()
+            while True:
+                assert held.document is not None
+                document = {**held.document, **changes, "sequence": held.document["sequence"] + 1}
+                started = _now()
+                etag = await self._put(document, held.etag)
+                if etag is not None:
+                    self._held, self._renewed_at = _Seen(document, etag, 0.0, started), started
+                    return
+                seen = await self._get()
+                held = replace(held, etag=seen.etag)  # whoever has written meanwhile
+
+    put(S3OffsetStore, "_write", write)
+
+
+@_fault("the index at a batch's end is one too many")
+def _off_by_one(put: Any) -> None:
+    real = Saver.save
+
+    async def save(self: Saver, offsets: Any, offset: Offset) -> None:
+        await real(
+            self, offsets, replace(offset, index=offset.index + 1) if offset.index else offset
+        )
+
+    put(Saver, "save", save)
+
+
+@_fault("a retry starts where reading was, not at the saved offset")
+def _wrong_retry(put: Any) -> None:
+    read: dict[Saver, Offset] = {}
+    real_seen, real_begin = Publisher.seen, Saver.begin
+
+    def seen(self: Publisher, item: ChangeBatch | Notice) -> None:
+        read[self.saver] = item.next_offset
+        real_seen(self, item)
+
+    async def begin(self: Saver, offsets: Any, kept: Offset | None, start: Any) -> Offset:
+        return read.get(self) or await real_begin(self, offsets, kept, start)
+
+    put(Publisher, "seen", seen)
+    put(Saver, "begin", begin)
+
+
+@_fault("a lease is renewed after it was lost")
+def _renewed_lease(put: Any) -> None:
+    async def renew_always(self: S3OffsetStore) -> None:
+        while True:
+            await anyio.sleep(self._lease_s / 3)
+            try:
+                await self._write()
+            except TableError:
+                claimed = await self._claim(await self._get())
+                if claimed is not None:
+                    self._lost, self._held, self.epoch = None, claimed, claimed.epoch
+            except TransientError:
+                continue
+
+    put(S3OffsetStore, "_renew_always", renew_always)
+
+
+@_fault("the offset of a notice is saved a second time")
+def _notice_twice(put: Any) -> None:
+    told: dict[Saver, Offset] = {}
+    real = Publisher.publish
+
+    async def publish(self: Publisher, item: ChangeBatch | Notice) -> None:
+        await real(self, item)
+        if isinstance(item, Notice):
+            told[self.saver] = item.next_offset
+        elif self.saver in told:
+            await self.saver.save(self.offsets, told.pop(self.saver))
+
+    put(Publisher, "publish", publish)
+
+
+@_fault("what was read ahead is kept across a failure")
+def _kept_ahead(put: Any) -> None:
+    ahead: dict[int, ChangeBatch | Notice] = {}
+    real = tailer.feed.run.read_items  # type: ignore[attr-defined]  # replaced where it is called
+
+    async def read_items(
+        log: Any, start: Offset, *more: Any
+    ) -> AsyncGenerator[ChangeBatch | Notice, None]:
+        kept = ahead.pop(id(log), None)
+        if kept is not None and kept.offset.position > start.position:
+            yield kept
+        async with aclosing(real(log, start, *more)) as items:
+            async for item in items:
+                ahead[id(log)] = item
+                yield item
+
+    put(tailer.feed.run, "read_items", read_items)
+
+
+@_fault("an order is forgotten at a restart")
+def _forgotten_orders(put: Any) -> None:
+    async def load_orders(_: HeldOffsets) -> dict[str, Any]:
+        return {}
+
+    put(HeldOffsets, "load_orders", load_orders)
+
+
+@_fault("a cancelled write counts as done")
+def _cancelled_write(put: Any) -> None:
+    real = Publisher.publish
+
+    class Impatient:
+        def __init__(self, sink: Any) -> None:
+            self._sink = sink
+
+        async def write(self, batch: ChangeBatch) -> None:
+            with anyio.move_on_after(0.2):
+                await self._sink.write(batch)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._sink, name)
+
+    async def publish(self: Publisher, item: ChangeBatch | Notice) -> None:
+        if not isinstance(self.sink, Impatient):
+            self.sink = Impatient(self.sink)
+        await real(self, item)
+
+    put(Publisher, "publish", publish)
