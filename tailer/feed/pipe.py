@@ -37,21 +37,20 @@ async def pipe(
                 await send.send(batch)
 
     async def write() -> None:
-        async with receive:
-            while True:
-                item: T | None = None
-                with anyio.move_on_after(patience):
-                    try:
-                        item = await receive.receive()
-                    except anyio.EndOfStream:
-                        return
-                if item is None and idle:
-                    item = idle[1]()
-                if item is not None:
-                    with anyio.CancelScope(shield=True):
-                        await publish(item)
+        while True:
+            item: T | None = None
+            with anyio.move_on_after(patience):
+                try:
+                    item = await receive.receive()
+                except anyio.EndOfStream:
+                    return
+            if item is None and idle:
+                item = idle[1]()
+            if item is not None:
+                with anyio.CancelScope(shield=True):
+                    await publish(item)
 
-    # This task owns both ends, or a failing publisher would show up as a broken stream.
+    # This task closes the receiving end, or a failing publisher would show up as a broken stream.
     try:
         async with send, receive, anyio.create_task_group() as tasks:
             tasks.start_soon(read)

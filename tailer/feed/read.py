@@ -16,7 +16,7 @@ from tailer.feed.reading import Reading
 from tailer.feed.snapshots import Resnapshots, initial_snapshot
 from tailer.log.follow import follow_runs
 from tailer.log.live import LiveFiles
-from tailer.log.same_table import check_there
+from tailer.log.same_table import check_same, check_there
 from tailer.log.table import TableLog
 
 __all__ = ["read_changes", "read_items"]
@@ -66,6 +66,7 @@ async def read_items(
             await check_there(log, at.version)  # or all its files are missing, for now
             if options.policies.on_data_loss == "fail":
                 raise
+            await check_same(log, at)  # or they are missing because the table is another one
             at = at.under(reading.counted_by, reading.former)
             notice = await after_loss(log, at, loss, options.policies.on_data_loss, reading.lost)
             observer.lost(notice)

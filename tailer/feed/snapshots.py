@@ -33,6 +33,7 @@ from tailer.feed.chunks import Version
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.reading import Reading
 from tailer.feed.run_reader import RunReader
+from tailer.log.same_table import check_offset
 from tailer.store import LOG_DIR
 
 __all__ = ["Resnapshot", "Resnapshots", "initial_snapshot", "sorted_files"]
@@ -98,6 +99,7 @@ async def initial_snapshot(
     Only the latter leads to the next version: after a crash between the two, it comes again.
     """
     snapshot = await reading.log.snapshot(start.version)
+    check_offset(reading.log, start, snapshot.state)
     timestamp = await _timestamp(reading, snapshot, start.timestamp_floor_ms)
     first = replace(start, table_id=snapshot.state.table_id)
     first = first.under(reading.counted_by, reading.former)
@@ -145,6 +147,7 @@ class Resnapshot:
         """Take one turn: read as many files as fit before the stream's next version is there."""
         version = stream.version - 1
         snapshot = await self.reading.log.snapshot(version)
+        check_offset(self.reading.log, stream, snapshot.state)
         timestamp = await _timestamp(self.reading, snapshot, stream.timestamp_floor_ms)
         if self._files is None:
             self._first = version

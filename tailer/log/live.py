@@ -24,7 +24,7 @@ from tailer.decode.plan import ChangeSource, counts_files
 from tailer.delta.add_fields import KEYS
 from tailer.delta.commit import Commit
 from tailer.delta.digests import KEY_BYTES, file_digest
-from tailer.errors import DataLoss, no_room, spilling
+from tailer.errors import DataLoss, TransientError, no_room, spilling
 from tailer.log.table import TableLog
 from tailer.store import ChangeSourced
 
@@ -76,7 +76,7 @@ class LiveFiles:
             if isinstance(log.store, ChangeSourced):
                 return frozenset()  # the server's answers already are the changes
             wanted = counts_files(commit, source)
-            if not wanted or not await self._load(log, commit.version - 1, spill_folder):
+            if not wanted or not await self._load(log, commit, spill_folder):
                 return frozenset()
         keys, self._at = self._keys, None
         assert keys is not None
@@ -108,15 +108,21 @@ class LiveFiles:
         """Return the result of :meth:`moot` for a version, if it is one of the last ones."""
         return next((m for at, m in self._found.items() if at[0] == version), frozenset())
 
-    async def _load(self, log: TableLog, version: int, spill_folder: str | None) -> bool:
-        """Load the files of a version; return False if it can't be built any more."""
-        keys = _Keys(spill_folder)
+    async def _load(self, log: TableLog, commit: Commit, spill_folder: str | None) -> bool:
+        """Load the files of the version before a commit; return False if it can't be built any
+        more. Raises :class:`TransientError` if another table is there meanwhile."""
+        keys, version = _Keys(spill_folder), commit.version - 1
         if version >= 0:
             try:
                 snapshot = await log.snapshot(version)
             except DataLoss:
                 keys.close()
                 return False
+            if commit.before is not None and snapshot.state.table_id != commit.before.table_id:
+                keys.close()
+                raise TransientError(
+                    f"{log.store.root}, version {version}: another table is there than before"
+                )
             found: list[bytes] = []
             async with aclosing(log.live_files(snapshot, KEYS)) as files:
                 async for add in files:

@@ -13,7 +13,7 @@ from tailer.log.listing import versions_of
 from tailer.log.table import TableLog
 from tailer.store import LOG_DIR
 
-__all__ = ["SameTable", "Witness", "check_offset", "check_there"]
+__all__ = ["SameTable", "Witness", "check_offset", "check_same", "check_there"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,16 @@ def check_offset(log: TableLog, offset: Offset, state: TableState) -> None:
             table=log.store.root,
             hint="if it was replaced on purpose, reset the offset with `tailer offsets reset`",
         )
+
+
+async def check_same(log: TableLog, offset: Offset) -> None:
+    """Raise :class:`OffsetError` if the newest version is of another table than the offset. If
+    that version can't be read, nothing is known."""
+    try:
+        state = (await log.snapshot()).state
+    except TableError:
+        return
+    check_offset(log, offset, state)
 
 
 class SameTable:

@@ -23,7 +23,7 @@ from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
 from tailer.log.follow import FollowOptions
-from tailer.log.history import start_to_keep
+from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import from_bytes

@@ -124,8 +124,7 @@ class Judge:
             details = notice.details
             first, last = int(details["first_version"]), int(details["last_version"])
             versions = range(first, last + 1)
-            replaced = self.table.successor is not None  # files are missing, and nothing is lost
-            if not replaced and not any(map(self.table.is_lost, versions)):
+            if not any(map(self.table.is_lost, versions)):
                 self.world.broken(f"P1: a notice says that versions {first} to {last} lost "
                                   "something, and nothing is gone")  # fmt: skip
             self.excused.update(versions)

@@ -12,6 +12,7 @@ import anyio
 
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TransientError
+from tailer.sink import SinkTraits
 from tailer.testing.simulation.judge import Delivered, Judge
 from tailer.testing.simulation.world import Process, World
 
@@ -87,6 +88,8 @@ class Target:
 
 class PlainSink:
     """A sink without progress: what was written twice is there twice."""
+
+    traits = SinkTraits(runs=True)
 
     def __init__(self, target: Target) -> None:
         self.target = target
