@@ -14,6 +14,7 @@ from tests.support.source import ROOT
 NAMES = (
     "start",
     "log",
+    "runs",
     "derive",
     "encode",
     "daemon",
@@ -26,7 +27,7 @@ NAMES = (
     "read",
 )
 #: Those that take `--quick`.
-QUICK = ("remote",)
+QUICK = ("runs", "remote")
 
 
 def main() -> None:
