@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TableLog"]
 
+#: The files of a log that are read in one step.
+_TAKEN_AT_ONCE = 512
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -84,7 +87,16 @@ class TableLog(LogListing):
 
     async def _read_snapshot(self, segment: LogSegment) -> Snapshot:
         reconciliation = Reconciliation()
-        for file in reversed(segment.deltas):
+        deltas, taken = segment.deltas[::-1], 0
+        for number, file in enumerate(deltas):
+            if number < taken:
+                continue
+            if number and isinstance(self.store, ReadsHere):
+                some = deltas[number : number + _TAKEN_AT_ONCE]
+                run = anyio.to_thread.run_sync
+                taken = number + await run(self._take_here, self.store, some, reconciliation)
+                if number < taken:
+                    continue
             try:
                 steering = await self._steering(file, newest=file.version == segment.version)
                 await anyio.to_thread.run_sync(reconciliation.take, steering)
@@ -107,6 +119,21 @@ class TableLog(LogListing):
         return Snapshot(
             segment.version, state, segment, reconciliation.transactions, reconciliation.domains
         )
+
+    def _take_here(
+        self, here: ReadsHere, files: Sequence[LogFile], reconciliation: Reconciliation
+    ) -> int:
+        """Reconcile small files in the calling thread; return how many, from the first on. The
+        next one is for :meth:`_steering`, which knows its damage."""
+        for number, file in enumerate(files):
+            try:
+                whole = self._json.whole_here(here, file.name)
+                if whole is None:
+                    return number
+                reconciliation.take(read_actions(file.name, whole[0](), files=False))
+            except (TableError, TransientError, FileNotFoundError):
+                return number
+        return len(files)
 
     async def _steering(self, file: LogFile, *, newest: bool) -> Iterator[Action]:
         """Return the actions of a commit or a compaction, except those of data files."""
