@@ -5,10 +5,10 @@
 Two tasks, joined by a pipe that holds one batch:
 
     reader                                             publisher
-    follow        commits, as the log grows            publish    write a batch to the sink,
-      commit      one commit: its notice, its files               then save its next offset
-        version   its files: fetch, decode, batches    fanout     several sinks as one
-    snapshots     the rows of a whole version          progress   what the feed reports of itself
+    follow      commits, as the log grows              publish    write a batch to the sink,
+      commit    a run of them: notices, files                       then save its next offset
+      run_reader  its files: fetch, decode, batches    fanout     several sinks as one
+    snapshots   the rows of a whole version            progress   what the feed reports of itself
 
 At most two batches are alive: one being written and one ready. Decoding runs in worker threads;
 everything else here only awaits. After a failure nothing in memory is used again: the feed starts
@@ -18,7 +18,9 @@ from its saved offset.
 | --- | --- |
 | run | a feed's life: start, retry, end |
 | read | the order of snapshot, skipped versions, commits and re-snapshots |
-| commit, version | the batches of one commit, of one version's files |
+| commit | where a run of commits ends, and the files of each |
+| run_reader, chunks | the batches of a run's files; what one step in a worker thread does |
+| reading, threads | what all runs of a feed have in common; iterating in worker threads |
 | derive, pairing | changes of a rewrite; an update's two images as one row |
 | snapshots | rows of a whole version, and reading them again while changes continue |
 | fetch | which files are opened ahead of their turn |
