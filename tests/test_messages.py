@@ -89,7 +89,8 @@ def test_the_folders_of_killed_processes_are_swept_at_the_start(tmp_path: Path) 
     table = TableBuilder(tmp_path / "t", pa.schema([("id", pa.int64())]))
     table.create()
     subprocess.run(
-        [sys.executable, "-m", "tailer", "history", table.folder], env=environment, check=True,
-        capture_output=True,
+        [sys.executable, "-m", "tailer", "read", table.folder, "--starting-version", "0",
+         "--output", str(tmp_path / "out.jsonl")],
+        env=environment, check=True, capture_output=True,
     )  # fmt: skip
     assert list(temporary.iterdir()) == []

@@ -197,7 +197,7 @@ class _Decoder:
         self.row_ids, self.row_id_column = shape.row_ids, shape.row_id_column
 
     def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
-        if self.options.on_read is not None and self.size > _SMALL_BYTES:
+        if self.options.on_read is not None and not self._is_read_whole():
             self.options.on_read(int(self.parquet.metadata.serialized_size))
         total = int(self.parquet.metadata.num_rows)
         if part is not None:
@@ -287,10 +287,13 @@ class _Decoder:
         if first != end:
             raise CorruptLog(f"a row group of the data file lacks {end - first} of its rows")
 
+    def _is_read_whole(self) -> bool:
+        return self.size <= _SMALL_BYTES and self.parquet.metadata.num_row_groups == 1
+
     def _count_read(self, group: int) -> None:
         if self.options.on_read is None:
             return
-        if self.size <= _SMALL_BYTES and self.parquet.metadata.num_row_groups == 1:
+        if self._is_read_whole():
             self.options.on_read(self.size)
         else:
             self.options.on_read(min(self.size, read_bytes(self.parquet, group, self.names)))

@@ -73,6 +73,8 @@ class Publisher:
         self.orders = orders
         self.saver = saver
         self.delivery = delivery or {}
+        #: Whether a batch of several files was refused: some of its versions may not be.
+        self.refused_run = False
         self._park_open = False
         self._parked_in_a_row = 0
 
@@ -95,10 +97,11 @@ class Publisher:
             if self.orders.carried_out(item):
                 await self.offsets.save_orders(self.orders.kept())
             return
-        if self.park is None:
-            await self.sink.write(item)
-        else:
-            await self._write_or_park(item)
+        try:
+            await (self.sink.write(item) if self.park is None else self._write_or_park(item))
+        except (SinkRejected, TableError):
+            self.refused_run = bool(item.run)
+            raise
         if item.num_rows and self.delivery != self.orders.delivery:
             # Only once records are written: a key that the table does not have is not a delivery.
             await self.keep_delivery()

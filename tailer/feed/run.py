@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
 
 from tailer.backoff import Backoff
 from tailer.changes import Offset
-from tailer.errors import TailerError, TransientError, healing
+from tailer.errors import SinkRejected, TableError, TailerError, TransientError, healing
 from tailer.feed.commit import Item
 from tailer.feed.fanout import FanOut
 from tailer.feed.options import FeedOptions
@@ -38,8 +38,9 @@ class Feed:
 
     ``last`` ends the feed after that version; None follows forever. ``jitter`` gives numbers in [0,
     1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park. ``lost``,
-    ``live`` and ``saver`` are what a retry needs from the attempts before it. ``on_retry`` is
-    called with each temporary error.
+    ``live``, ``saver`` and ``apart`` are what a retry needs from the attempts before it: with
+    ``apart``, a run was refused, and its versions are written one by one, so that those before the
+    one at fault are delivered. ``on_retry`` is called with each temporary error.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Feed:
     lost: LostFiles = field(default_factory=LostFiles)
     live: LiveFiles = field(default_factory=LiveFiles)
     saver: Saver = field(default_factory=Saver)
+    apart: bool = False
     on_retry: Callable[[TailerError], None] = lambda _: None
 
     async def pause_before_retry(self, error: TransientError, backoff: Backoff) -> None:
@@ -72,6 +74,7 @@ async def run_feed(feed: Feed) -> None:
     feed, with its offset unchanged. On cancellation, the current batch is still written and saved.
     """
     await feed.offsets.acquire()
+    feed.apart = False
     try:
         backoff = feed.options.retry.backoff(feed.jitter)
         while True:
@@ -95,7 +98,8 @@ async def run_feed(feed: Feed) -> None:
 
 
 async def _run_once(feed: Feed) -> bool:
-    """Run one attempt. Return False if sinks have waited for its end.
+    """Run one attempt. Return False if another one follows: sinks have waited for its end, or
+    the versions of a run are now written one by one.
 
     An error of the operating system that may pass is raised as a TransientError, even if a library
     met it and the file's name is unknown.
@@ -112,6 +116,7 @@ async def _attempt(feed: Feed) -> bool:
         offset = await feed.saver.begin(feed.offsets, kept, lambda: feed.start(feed.log))
         feed.progress.started(offset)
         options = feed.options.for_sink(feed.sink)
+        options = replace(options, runs=options.runs and not feed.apart)
         how = (feed.sink, feed.park, feed.offsets, feed.progress, feed.orders, feed.saver)
         publisher = Publisher(*how, delivery)
         if feed.orders.delivery and delivery != feed.orders.delivery:
@@ -125,7 +130,13 @@ async def _attempt(feed: Feed) -> bool:
             options.publish.heartbeat_s or math.inf,
             publisher.heartbeat,
         )
-        await pipe(items, publisher.publish, publisher.seen, idle)
+        try:
+            await pipe(items, publisher.publish, publisher.seen, idle)
+        except (SinkRejected, TableError):
+            if not publisher.refused_run:
+                raise
+            feed.apart = True
+            return False
         return several is None or not several.waiting
     finally:
         with anyio.CancelScope(shield=True):

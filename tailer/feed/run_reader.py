@@ -241,7 +241,7 @@ class _Assembly:
             )
         self._at = at.next_version(version.timestamp_ms)
         last = self._made[-1] if self._made else None
-        if last is None or not (self._joins or last.next_offset.version == version.number):
+        if last is None or not (self._joins or last.version == version.number):
             last = self._empty(version, at)
             self._made.append(last)
         self._made[-1] = replace(last, next_offset=self._at)

@@ -11,7 +11,7 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, OffsetError, TableError, TableReplaced, TransientError
 from tailer.log.listing import versions_of
 from tailer.log.table import TableLog
-from tailer.store import LOG_DIR
+from tailer.store import LOG_DIR, ChangeSourced
 
 __all__ = ["SameTable", "Witness", "check_offset", "check_same", "check_there"]
 
@@ -79,8 +79,12 @@ class SameTable:
         return state
 
     async def witness(self, version: int) -> Witness | None:
-        """Return the commit of a version as a witness; None if there is no such file (any more)."""
-        if version < 0:
+        """Return the commit of a version as a witness; None if there is no such file (any more).
+
+        A sharing server is not asked for a version before the first one that is read: it may not
+        share that one's changes, and its answers name the table.
+        """
+        if version < 0 or isinstance(self.log.store, ChangeSourced):
             return None
         name = commit_name(version)
         try:

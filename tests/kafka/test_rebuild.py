@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
+from tailer.decode.options import DecodeOptions
 from tailer.errors import TransientError
+from tailer.feed.options import FeedOptions
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.table import TableLog
@@ -53,6 +55,7 @@ def feed_of(writer: TableWriter, sink: Any, name: str) -> Feed:
         start=start,
         progress=FeedProgress(name, time.time),
         jitter=lambda: 0.0,
+        options=FeedOptions(decode=DecodeOptions(batch_rows_max=6)),  # or all is one run
         last=writer.present.version,
     )
 

@@ -21,7 +21,7 @@ from tailer.decode.project import find_field
 from tailer.decode.tracking import tracked_rows
 from tailer.delta.actions import AddFile, CommitInfo, RemoveFile
 from tailer.delta.commit import Commit
-from tailer.delta.parsing import parse_line
+from tailer.delta.parsing import parse_entries, parse_line
 from tailer.errors import TailerError
 from tests.property.histories import Auditor, Tally
 from tests.tables.writer import TableWriter
@@ -146,7 +146,13 @@ def data_change_is_ignored(patch: Patch) -> None:
             return structs.replace(action, data_change=True)
         return action
 
+    def entries(lines: list[bytes]) -> Any:
+        added, removed, others = parse_entries(lines)
+        both = ([structs.replace(e, data_change=True) for e in side] for side in (added, removed))
+        return (*both, others)
+
     patch.setattr("tailer.delta.commit.parse_line", changing)
+    patch.setattr("tailer.delta.commit.parse_entries", entries)
 
 
 def a_removed_file_s_vector_is_not_applied(patch: Patch) -> None:
