@@ -29,11 +29,10 @@ from tailer.feed.publish import Publisher
 from tailer.feed.run import run_feed
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
-from tailer.sink import SinkTraits
 from tailer.testing.batches import change_batch
 from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
-from tests.support.feeds import position_of, table_log
+from tests.support.feeds import position_of
 from tests.support.rig import SCHEMA, Rig
 from tests.support.waiting import eventually_async
 
@@ -471,37 +470,3 @@ async def test_no_more_rows_a_second_than_allowed(
         rows = [item.num_rows async for item in paced if isinstance(item, ChangeBatch)]
     assert rows == [1] * 10
     assert slept == [0.0] + [0.25] * 9
-
-
-async def test_versions_before_a_refused_one_are_delivered(rig: Rig, tmp_path: Path) -> None:
-    """A sink that takes runs gets versions one by one once it has refused a run."""
-    rows: list[int] = []
-    refused: list[list[int]] = []
-
-    class Choosy:
-        traits = SinkTraits(runs=True)
-
-        async def open(self, feed: str) -> Offset | None:  # noqa: ARG002
-            return None
-
-        async def write(self, batch: ChangeBatch) -> None:
-            versions = batch.rows.column("_commit_version").to_pylist()
-            if 3 in versions:
-                refused.append(versions)
-                raise SinkRejected("version 3 is not to its taste")
-            rows.extend(versions)
-
-        async def aclose(self) -> None:
-            pass
-
-    table = TableBuilder(tmp_path / "small", SCHEMA)
-    table.create()
-    for i in range(5):
-        table.insert([{"id": i}])
-    feed = rig.feed()
-    feed.sink, feed.log, feed.last = Choosy(), table_log(table), table.version
-    with pytest.raises(SinkRejected, match="version 3"):
-        await run_feed(feed)
-    assert (await rig.offset()).version == 3
-    assert rows == [1, 2]
-    assert refused[0] != refused[-1] == [3], "a run first, then one by one"
