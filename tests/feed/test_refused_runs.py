@@ -16,7 +16,7 @@ from tests.support.rig import SCHEMA, Rig
 pytestmark = pytest.mark.anyio
 
 
-async def test_versions_before_a_refused_one_are_delivered(rig: Rig, tmp_path: Path) -> None:
+async def test_versions_before_a_refused_one_are_delivered(tmp_path: Path) -> None:
     """A sink that takes runs gets versions one by one once it has refused a run."""
     rows: list[int] = []
     refused: list[list[int]] = []
