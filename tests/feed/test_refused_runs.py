@@ -42,7 +42,7 @@ async def test_versions_before_a_refused_one_are_delivered(tmp_path: Path) -> No
     for i in range(5):
         table.insert([{"id": i}])
     rig = Rig(tmp_path, table)
-    feed = rig.feed()
+    feed = rig.feed(batch_rows_max=100)
     feed.sink = Choosy()
     with pytest.raises(SinkRejected, match="version 3"):
         await run_feed(feed)
