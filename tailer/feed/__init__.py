@@ -20,7 +20,7 @@ from its saved offset.
 | read | the order of snapshot, skipped versions, commits and re-snapshots |
 | commit | where a run of commits ends, and the files of each |
 | run_reader, chunks | the batches of a run's files; what one step in a worker thread does |
-| reading, threads | what all runs of a feed have in common; iterating in worker threads |
+| reading | what all runs of a feed have in common |
 | derive, pairing | changes of a rewrite; an update's two images as one row |
 | snapshots | rows of a whole version, and reading them again while changes continue |
 | fetch | which files are opened ahead of their turn |

@@ -20,7 +20,7 @@ __all__ = ["Chunk", "Entry", "Lost", "Version", "chunks", "whole_pairs"]
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version to read: the files whose rows are its changes, in order, and its state.
+    """A version to read: the selected files whose rows are its changes, in order, and its state.
 
     Among the entries of a run it marks the version's end.
     """

@@ -37,8 +37,7 @@ async def pair_updates(
     """
     if not commit.header.cdcs and not isinstance(planned, list):
         return planned, None  # only whole files, whatever their number
-    selector = reading.selector
-    files = [file for file in planned if selector.wants(file)]
+    files = list(planned)
     if not may_have_images(files):
         return files, None
     try:
@@ -55,7 +54,7 @@ async def pair_updates(
             def lost(file: ChangeFile) -> int | None:
                 return (logged_rows(file) or 0) if file in reading.lost else None
 
-            how = (open_file, reading.decode, selector.rows, lost)
+            how = (open_file, reading.decode, reading.selector.rows, lost)
             rows = VersionRows(files, commit.after, *how)
             options = reading.options
             work = partial(find_pairs, rows, commit.before, options.diff, options.key)

@@ -17,10 +17,10 @@ from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.selection import Selector
-from tailer.feed.threads import in_thread
 from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
 from tailer.store import ChangeSourced
+from tailer.threads import stepwise
 
 __all__ = ["Reading"]
 
@@ -85,7 +85,7 @@ class Reading:
         """Return the index to start at, in the present way of counting."""
         place = self.place(first)
         async with (
-            aclosing(in_thread(iter(files))) as planned,
+            aclosing(stepwise(iter(files))) as planned,
             aclosing(place.onwards(planned)) as found,
         ):
             await anext(found, None)

@@ -23,8 +23,8 @@ from tailer.feed.chunks import Chunk, Entry, Lost, Version, chunks, whole_pairs
 from tailer.feed.counting import Place, logged_rows
 from tailer.feed.fetch import FetchAhead, Fetched, fetch_here
 from tailer.feed.reading import Reading
-from tailer.feed.threads import in_blocks, in_thread
 from tailer.store import ReadsHere
+from tailer.threads import one_by_one, stepwise
 
 __all__ = ["RunReader"]
 
@@ -86,19 +86,14 @@ class RunReader:
         self, versions: Sequence[Version], place: Place
     ) -> AsyncGenerator[Entry, None]:
         """Yield the files to read, and each version after its files."""
-        reading = self.reading
+        lost = self.reading.lost
         for version in versions:
-            files = version.files
-            if not isinstance(files, list):
-                files = filter(reading.selector.wants, files)
             async with (
-                aclosing(in_blocks(files)) as all_files,
-                aclosing(place.onwards(all_files)) as following,
+                aclosing(one_by_one(version.files)) as files,
+                aclosing(place.onwards(files)) as following,
             ):
                 async for file in following:
-                    if isinstance(files, list) and not reading.selector.wants(file):
-                        continue
-                    yield Lost(file) if file in reading.lost else file
+                    yield Lost(file) if file in lost else file
             yield version
 
     async def _groups(
@@ -132,7 +127,7 @@ class RunReader:
         rows = partial(self._rows, skip=skip)
         try:
             steps = chunks(group, rows, bounds.batch_rows_max, bounds.batch_bytes_max)
-            async with aclosing(in_thread(steps)) as found:
+            async with aclosing(stepwise(steps)) as found:
                 async for chunk in found:
                     yield chunk
         finally:

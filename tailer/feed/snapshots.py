@@ -109,7 +109,8 @@ async def initial_snapshot(
     # Statistics are used only for delivered files that are gone: nothing else counts them.
     live = reading.log.live_files(snapshot, WITH_STATISTICS if first.index else FILES)
     adds = await sorted_files(live, reading.options.diff.spill_folder)
-    files = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
+    planned = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
+    files = filter(reading.selector.wants, planned)
     at = first
     reading.check(snapshot.state, start.version)
     version = Version(start.version, timestamp, snapshot.state, files)
@@ -118,12 +119,22 @@ async def initial_snapshot(
         async for batch in batches:
             at = batch.next_offset
             if notices and not at.snapshot:
-                counted = batch.offset.index + batch.num_rows
-                last = replace(batch.offset, index=counted, counted_by=reading.counted_by)
+                last = replace(_behind(batch), counted_by=reading.counted_by)
                 yield replace(batch, next_offset=last)
                 yield Notice("snapshot_end", start.version, timestamp, last, at, details)
             else:
                 yield batch
+
+
+def _behind(batch: ChangeBatch) -> Offset:
+    """Return the offset behind the last row, still in its snapshot.
+
+    A lost file between two files of a batch is counted, so the last part alone says it.
+    """
+    if not batch.num_rows:
+        return batch.offset
+    last = batch.parts()[-1]
+    return replace(last.offset, index=last.offset.index + batch.num_rows - last.first)
 
 
 class Resnapshot:
@@ -204,8 +215,9 @@ class Resnapshot:
         return None
 
     def _wants(self, file: ChangeFile) -> bool:
-        where = self.request.where
-        return where is None or where.wants(file, self.reading.decode.writer_timezone)
+        where, zone = self.request.where, self.reading.decode.writer_timezone
+        asked = where is None or where.wants(file, zone)
+        return asked and self.reading.selector.wants(file)
 
     async def _batches(self, version: Version, stream: Offset) -> AsyncGenerator[ChangeBatch, None]:
         first = Offset(version.number, snapshot=True, table_id=version.state.table_id)

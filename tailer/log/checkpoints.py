@@ -21,8 +21,8 @@ from tailer.delta.commit import Lines, read_actions
 from tailer.delta.paths import location
 from tailer.delta.segment import Checkpoint
 from tailer.errors import CorruptLog, spilling
-from tailer.log.chunks import chunks
 from tailer.store import LOG_DIR, Store
+from tailer.threads import listed
 
 __all__ = ["CheckpointReader", "ListedFiles"]
 
@@ -165,10 +165,10 @@ class ListedFiles:
         The lists are made in worker threads.
         """
         for name, lines in self._lines:
-            async for chunk in chunks(of_lines(name, lines)):
+            async for chunk in listed(of_lines(name, lines)):
                 yield chunk
         made = (item for batch in self._batches() for item in of_batch(batch))
-        async for chunk in chunks(made):
+        async for chunk in listed(made):
             yield chunk
 
     def _batches(self) -> Iterator[pa.RecordBatch]:

@@ -25,7 +25,8 @@ from tailer.log.listing import versions_of
 from tailer.log.same_table import SameTable, Witness
 from tailer.log.table import TableLog
 from tailer.store import LOG_DIR, ReadsAhead, ReadsHere, Watch, rest_mark, traits_of
-from tailer.store.brought import bring
+from tailer.store.brought import Brought, bring
+from tailer.store.budget import Budget
 
 __all__ = ["RUN_COMMITS_MAX", "FollowOptions", "follow", "follow_runs"]
 
@@ -155,40 +156,37 @@ class _Follower:
         """Return the commits after this one that are there already, if they are read quickly."""
         if self._ahead:
             return []
-        store, budget, taken = self.log.store, None, 0
+        store = self.log.store
         there = self.newest if self._last is None else min(self.newest, self._last)
         count = min(RUN_COMMITS_MAX - 1, there - commit.version)
-        if isinstance(store, ReadsAhead):
-            budget = store.ahead()
-            while count > 0 and not budget.take(count * _BROUGHT_BYTES_MAX):
-                count //= 2
-            taken = max(0, count) * _BROUGHT_BYTES_MAX
-        try:
-            here = await self._here(commit, count)
-            if here is None:
-                return []
-            found = await anyio.to_thread.run_sync(self.log.commits_here, commit, count, here)
-        finally:
-            if budget is not None:
-                budget.give(taken)
+        here: ReadsHere | None = None
+        if count > 0 and isinstance(store, ReadsHere):
+            here = store
+        elif count > 0 and isinstance(store, ReadsAhead):
+            here = await self._brought(commit, count, store.ahead())
+        if here is None:
+            return []
+        found = await anyio.to_thread.run_sync(self.log.commits_here, commit, count, here)
         if not self.options.same_table:
             return found
         return list(takewhile(lambda one: one.after.table_id == commit.after.table_id, found))
 
-    async def _here(self, commit: Commit, count: int) -> ReadsHere | None:
-        """Return where the commits after this one are read; None if they have to be waited for."""
-        store = self.log.store
-        if count < 1:
+    async def _brought(self, commit: Commit, count: int, budget: Budget) -> Brought | None:
+        """Return the commits after this one, at most ``count``, as many as the budget has room for;
+        None if it has none, or if the table was replaced meanwhile."""
+        while count > 0 and not budget.take(count * _BROUGHT_BYTES_MAX):
+            count //= 2
+        if not count:
             return None
-        if isinstance(store, ReadsHere):
-            return store
-        if not isinstance(store, ReadsAhead):
-            return None
-        versions = range(commit.version + 1, commit.version + 1 + count)
-        names = [f"{LOG_DIR}/{commit_name(version)}" for version in versions]
-        brought = await bring(store, [(name, _BROUGHT_BYTES_MAX) for name in names])
-        # It is unchanged after all of them were read: they are of the same table.
-        return brought if await self._same.unchanged(commit) else None
+        try:
+            versions = range(commit.version + 1, commit.version + 1 + count)
+            names = [f"{LOG_DIR}/{commit_name(version)}" for version in versions]
+            reads = [(name, _BROUGHT_BYTES_MAX) for name in names]
+            brought = await bring(self.log.store, reads)
+            # It is unchanged after all of them were read: they are of the same table.
+            return brought if await self._same.unchanged(commit) else None
+        finally:
+            budget.give(count * _BROUGHT_BYTES_MAX)
 
     async def _poll(self, at: _Next, watch: Watch) -> tuple[Commit, bool]:
         """Return the next commit once it exists, and whether the one before it is unchanged."""

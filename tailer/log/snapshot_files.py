@@ -13,10 +13,10 @@ from tailer.delta.commit import Lines, read_actions
 from tailer.delta.segment import LogFile, LogKind, LogSegment
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import CorruptLog, TableError
-from tailer.log.chunks import chunks
 from tailer.log.listing import LogListing
 from tailer.log.ways import Damaged, read_by_any_way
 from tailer.store import ChangeSourced
+from tailer.threads import listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,23 +54,23 @@ class SnapshotFiles:
         live: Callable[..., Iterator[U]],
     ) -> AsyncGenerator[list[U], None]:
         """See :meth:`tailer.log.table.TableLog.live`."""
-        segment, listed = await self._whole_way(snapshot, fields)
+        segment, found = await self._whole_way(snapshot, fields)
         with ExitStack() as stack:
-            if listed is not None:
-                stack.callback(listed.close)
+            if found is not None:
+                stack.callback(found.close)
             for file in reversed(segment.deltas):
                 try:
                     actions = of_lines(file.name, await self._lines(file.name))
-                    async with aclosing(chunks(live(actions))) as batches:
+                    async with aclosing(listed(live(actions))) as batches:
                         async for batch in batches:
                             yield batch
                 except TableError as e:
                     raise self._log.at(e).at(version=file.version, path=file.name) from None
                 except FileNotFoundError as e:
                     raise self._log.vanished(e) from None
-            if listed is None:
+            if found is None:
                 return
-            listing = listed.items(
+            listing = found.items(
                 lambda batch: live(of_batch(batch), remember=False),
                 lambda name, lines: live(of_lines(name, lines), remember=False),
             )

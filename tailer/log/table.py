@@ -20,13 +20,13 @@ from tailer.delta.segment import LogFile, LogKind, LogSegment, commit_name, segm
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
 from tailer.delta.timestamps import commit_timestamp, enablement
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
-from tailer.log.chunks import in_thread
 from tailer.log.json_files import JsonFiles
 from tailer.log.listing import LogListing, buildable, versions_of
 from tailer.log.snapshot_files import SnapshotFiles
 from tailer.log.ways import Damaged, read_by_any_way
 from tailer.store import LOG_DIR, FileStatus, ReadsHere, Store
 from tailer.store.brought import Brought, NotBrought
+from tailer.threads import in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,25 +87,7 @@ class TableLog(LogListing):
 
     async def _read_snapshot(self, segment: LogSegment) -> Snapshot:
         reconciliation = Reconciliation()
-        deltas, taken = segment.deltas[::-1], 0
-        for number, file in enumerate(deltas):
-            if number < taken:
-                continue
-            if number and isinstance(self.store, ReadsHere):
-                some = deltas[number : number + _TAKEN_AT_ONCE]
-                run = anyio.to_thread.run_sync
-                taken = number + await run(self._take_here, self.store, some, reconciliation)
-                if number < taken:
-                    continue
-            try:
-                steering = await self._steering(file, newest=file.version == segment.version)
-                await anyio.to_thread.run_sync(reconciliation.take, steering)
-            except CorruptLog as e:
-                raise Damaged([file], e) from None
-            except FileNotFoundError as e:
-                if file.kind is LogKind.COMMIT:
-                    raise
-                raise Damaged([file], self.vanished(e)) from None
+        await self._take_deltas(reconciliation, segment)
         checkpoint = segment.checkpoint.files if segment.checkpoint else ()
         try:
             for file in checkpoint:
@@ -119,6 +101,28 @@ class TableLog(LogListing):
         return Snapshot(
             segment.version, state, segment, reconciliation.transactions, reconciliation.domains
         )
+
+    async def _take_deltas(self, reconciliation: Reconciliation, segment: LogSegment) -> None:
+        deltas = segment.deltas[::-1]
+        at = 0
+        while at < len(deltas):
+            if at and isinstance(self.store, ReadsHere):
+                some = deltas[at : at + _TAKEN_AT_ONCE]
+                run = anyio.to_thread.run_sync
+                if taken := await run(self._take_here, self.store, some, reconciliation):
+                    at += taken
+                    continue
+            file = deltas[at]
+            try:
+                steering = await self._steering(file, newest=file.version == segment.version)
+                await anyio.to_thread.run_sync(reconciliation.take, steering)
+            except CorruptLog as e:
+                raise Damaged([file], e) from None
+            except FileNotFoundError as e:
+                if file.kind is LogKind.COMMIT:
+                    raise
+                raise Damaged([file], self.vanished(e)) from None
+            at += 1
 
     def _take_here(
         self, here: ReadsHere, files: Sequence[LogFile], reconciliation: Reconciliation

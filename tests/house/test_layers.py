@@ -29,7 +29,7 @@ LAYERS = (
     ("changes",),
     ("delta",),
     ("offset", "settings"),
-    ("backoff", "errors", "files", "rowbytes"),
+    ("backoff", "errors", "files", "rowbytes", "threads"),
     ("_rowbytes",),  # compiled
 )
 RANKS = {name: -row for row, names in enumerate(LAYERS) for name in names}

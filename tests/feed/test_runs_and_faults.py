@@ -1,4 +1,4 @@
-"""A sink that takes runs and refuses one of them."""
+"""Runs of several versions and files, where one of them is refused or lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import SinkRejected
+from tailer.errors import FileGone, SinkRejected
+from tailer.feed.options import FeedOptions
+from tailer.feed.policy import LostFiles, Policies
+from tailer.feed.progress import Observer
+from tailer.feed.read import read_items
 from tailer.feed.run import run_feed
 from tailer.sink import SinkTraits
 from tailer.testing.table import TableBuilder
@@ -50,3 +54,24 @@ async def test_versions_before_a_refused_one_are_delivered(tmp_path: Path) -> No
     assert (await rig.offset()).version == 3
     assert rows == [1, 2]
     assert refused[0] != refused[-1] == [3], "a run first, then one by one"
+
+
+async def test_a_lost_file_within_a_snapshots_last_run_is_counted(tmp_path: Path) -> None:
+    """Else a crash before the snapshot's end would have its last rows read again."""
+    table = TableBuilder(tmp_path / "small", SCHEMA)
+    table.create()
+    table.commit(*(table.add([{"id": n}, {"id": -n}], path=f"{n}.parquet") for n in range(1, 5)))
+    (table.folder / "2.parquet").unlink()
+    options = FeedOptions(runs=True, policies=Policies(on_data_loss="skip"))
+    start = Offset(1, snapshot=True, table_id=table.table_id)
+    lost, gone = LostFiles(), FileGone("it is gone")  # found by an attempt before this one
+    gone.file = "2.parquet"
+    lost.record(1, gone)
+    found = read_items(table_log(table), start, 1, options, Observer(), lost=lost)
+    items = [item async for item in found]
+    batches = [item for item in items if isinstance(item, ChangeBatch)]
+    assert [row["id"] for batch in batches for row in batch.rows.to_pylist()] == [
+        1, -1, 3, -3, 4, -4,
+    ]  # fmt: skip
+    assert batches[-1].run, "the lost file lies within it"
+    assert batches[-1].next_offset.index == 8
