@@ -18,7 +18,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.changes import METADATA_FIELDS, ChangeBatch, check_key
+from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, check_key
 from tailer.decode.options import DiffOptions
 from tailer.decode.pairs import PAIR, Pairs, VersionRows, plan_pairs
 from tailer.decode.preimages import Numbers, Preimages
@@ -26,6 +26,10 @@ from tailer.decode.vectors import positions_within
 from tailer.delta.snapshot import TableState
 
 __all__ = ["Pairing", "find_pairs", "from_index"]
+
+#: The images of an update, and the step from each of them to the other one beside it.
+_IMAGES = pa.array(["update_preimage", "update_postimage"])
+_STEPS = pa.array([1, -1], pa.int64())
 
 
 def find_pairs(
@@ -113,9 +117,9 @@ class Pairing:
     def _neighbours(
         self, batch: ChangeBatch, places: pa.Int64Array, partners: pa.RecordBatch
     ) -> pa.StructArray | None:
-        """Pair neighbours of a strict file: beside each image without a partner, return the
-        update's other image, if that has no partner either."""
-        if batch.file is None or batch.file.path not in self._pairs.strict:
+        """Pair neighbours of a file of such updates: beside each image without a partner, return
+        the update's other image, if that has no partner either."""
+        if batch.file is None or batch.file.path not in self._pairs.adjacent:
             return None
         count = batch.num_rows
         taken = positions_within(self._pairs.paired, places[0].as_py(), places[0].as_py() + count)
@@ -125,11 +129,8 @@ class Pairing:
                 pc.is_in(places, value_set=partners.column("c")),
             )
         )
-        even = pc.equal(pc.bit_wise_and(batch.positions, pa.scalar(1, pa.int64())), 0)
-        step = pc.if_else(even, pa.scalar(1, pa.int64()), pa.scalar(-1, pa.int64()))
-        beside = pc.add(pa.arange(0, count), step)
-        there = pc.and_(pc.greater_equal(beside, 0), pc.less(beside, count))
-        beside = pc.if_else(pc.and_(alone, there), beside, pa.scalar(None, pa.int64()))
+        step = _STEPS.take(pc.index_in(batch.rows.column(CHANGE_TYPE), _IMAGES))
+        beside = pc.if_else(alone, pc.add(pa.arange(0, count), step), None)
         beside = pc.if_else(pc.fill_null(alone.take(beside), False), beside, None)
         if beside.null_count == count:
             return None

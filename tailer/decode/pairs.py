@@ -96,18 +96,18 @@ class Pairs:
 
     ``paired`` are the places of the preimages with a partner; ``early`` says that some preimages
     are after their postimage. ``by_postimage`` lists the pairs in the order of their postimages,
-    once. ``strict``, where a key identifies pairs, are the paths of cdc files that are strictly
-    preimage, postimage: two neighbours there without a partner of equal key are an update of the
-    key.
+    once. ``adjacent``, where a key identifies pairs, are the paths of cdc files in which the images
+    of each update are neighbours, whatever is between the updates: two neighbours there without a
+    partner of equal key are an update of the key.
     """
 
     paired: BitMap64
     early: bool
     by_postimage: Callable[[], Iterator[pa.RecordBatch]]
-    strict: frozenset[str] = frozenset()
+    adjacent: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.paired or self.strict)
+        return bool(self.paired or self.adjacent)
 
 
 def may_have_images(files: Sequence[ChangeFile]) -> bool:
@@ -127,12 +127,12 @@ def plan_pairs(
     engine = stack.enter_context(Engine(options))
     counts: dict[str, _Counts] = {}
     engine.find_partners(_images(reading, key, counts))
-    strict = frozenset(path for path, found in counts.items() if found.pairs)
-    return _listed(engine.partners, strict)
+    adjacent = frozenset(path for path, found in counts.items() if found.adjacent)
+    return _listed(engine.partners, adjacent)
 
 
 def _listed(
-    pairs: Callable[[Literal["l", "c"]], Iterator[pa.RecordBatch]], strict: frozenset[str]
+    pairs: Callable[[Literal["l", "c"]], Iterator[pa.RecordBatch]], adjacent: frozenset[str]
 ) -> Pairs:
     """Return the pairs, which can be listed in the order of ``l`` or of ``c``."""
     paired, early = BitMap64(), False
@@ -142,7 +142,7 @@ def _listed(
         members.frombytes(left.buffers()[1].slice(left.offset * 8, len(left) * 8))
         paired |= BitMap64(members)
         early |= bool(pc.any(pc.greater(left, batch.column("c"))).as_py())
-    return Pairs(paired, early, lambda: pairs("c"), strict)
+    return Pairs(paired, early, lambda: pairs("c"), adjacent)
 
 
 def _images(reading: VersionRows, key: tuple[str, ...], counts: dict[str, _Counts]) -> RowStream:
@@ -207,16 +207,36 @@ class _Counts:
     strict: bool = True
     rows: int = 0
     leaving: int = 0
+    images: int = 0
+    _apart: bool = False
+    _open: int | None = None  # where the postimage of the last row, a preimage, must be
 
     def add(self, rows: Rows) -> None:
         """Count the file's next rows."""
         kinds = rows.batch.column(CHANGE_TYPE)
+        self._add_images(kinds, rows.positions)
         even = pc.equal(pc.bit_wise_and(rows.positions, pa.scalar(1, pa.int64())), 0)
         expected = pc.if_else(even, pa.scalar(_PRE), pa.scalar(_POST))
         leaving = pc.or_(pc.equal(kinds, _PRE), pc.equal(kinds, "delete"))
         self.strict &= bool(pc.all(pc.equal(kinds, expected)).as_py())
         self.rows += len(kinds)
         self.leaving += pc.sum(leaving).as_py() or 0
+
+    def _add_images(self, kinds: pa.StringArray, positions: pa.Int64Array) -> None:
+        pre, post = (positions.filter(pc.equal(kinds, kind)) for kind in (_PRE, _POST))
+        wanted = pc.add(pre, pa.scalar(1, pa.int64()))
+        if self._open is not None:
+            wanted = pa.concat_arrays([pa.array([self._open]), wanted])
+        self._open = None
+        if len(kinds) and kinds[-1].as_py() == _PRE:
+            self._open, wanted = wanted[-1].as_py(), wanted.slice(0, len(wanted) - 1)
+        self._apart |= not wanted.equals(post)
+        self.images += len(pre) + len(post)
+
+    @property
+    def adjacent(self) -> bool:
+        """Return whether it has updates, the images of each of them side by side."""
+        return bool(self.images) and not self._apart and self._open is None
 
     @property
     def pairs(self) -> int:

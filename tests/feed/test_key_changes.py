@@ -69,14 +69,33 @@ def test_both_events_of_a_strict_file_name_the_other_key(tmp_path: Path) -> None
         ]
 
 
+def test_what_is_between_updates_does_not_matter(tmp_path: Path) -> None:
+    table = cdf_table(tmp_path)
+    insert, delete = image("insert", 9, "x"), image("delete", 8, "x")
+    table.commit(table.cdc([insert, *update(1, 2), delete, insert, *update(3, 3), *update(5, 6)]))
+    for rows in (1, 2, 3, 100):
+        assert sent(table, debezium(), rows) == [
+            (b'{"id":9}', False, {}),
+            (b'{"id":1}', False, {NEW: b'{"id":2}'}),
+            (b'{"id":2}', False, {OLD: b'{"id":1}'}),
+            (b'{"id":8}', False, {}),
+            (b'{"id":9}', False, {}),
+            (b'{"id":3}', False, {}),
+            (b'{"id":5}', False, {NEW: b'{"id":6}'}),
+            (b'{"id":6}', False, {OLD: b'{"id":5}'}),
+        ]
+
+
 @pytest.mark.parametrize(
     "images",
     [
-        [image("insert", 9, "x"), *update(1, 2)],
         [image(PRE, 1, "a"), image(PRE, 2, "a"), image(POST, 3, "b"), image(POST, 4, "b")],
         [*update(1, 1), *update(1, 1)],
+        [*update(1, 2), image(PRE, 3, "a")],
+        [*update(1, 2), image(PRE, 3, "a"), image("insert", 9, "x"), image(POST, 4, "b")],
+        [image(POST, 2, "b"), image(PRE, 1, "a")],
     ],
-    ids=["not strict", "in blocks", "a key twice"],
+    ids=["in blocks", "a key twice", "an image alone", "apart", "the other way round"],
 )
 def test_nobody_guesses_at_another_key(tmp_path: Path, images: list[dict[str, Any]]) -> None:
     table = cdf_table(tmp_path)
