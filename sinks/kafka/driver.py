@@ -38,7 +38,9 @@ class Driver(typing.Protocol):
         """Wait until everything sent was acknowledged by all in-sync replicas."""
 
     def commit(self) -> None:
-        """Flush and commit. When this returns, readers of committed records see it all."""
+        """Flush and commit. When this returns, the transaction's outcome is decided; readers of
+        committed records see it all once its markers are written (:mod:`sinks.kafka.settlement`).
+        """
 
     def close(self) -> None:
         """Release everything at once; records that were not flushed or committed are dropped."""

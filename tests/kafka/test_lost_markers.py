@@ -78,7 +78,7 @@ async def commits_without_marker(
 
 def ids(brokers: Brokers, topic: str) -> list[int]:
     """What readers of committed records see, up to where they get."""
-    return [row["id"] for row in events(brokers.bootstrap, topic)]
+    return [row["id"] for row in events(brokers.bootstrap, topic, stable=True)]
 
 
 async def test_what_was_committed_is_seen(brokers: Brokers, apart: tuple[str, Broker]) -> None:

@@ -104,4 +104,5 @@ async def test_the_table_rebuilt_from_the_topic_is_the_table(
     events = read_topic(kafka.bootstrap, topic)
     table = Counter((row["id"], row["label"]) for row in writer.present.rows())
     assert len({event.id for event in events}) == len(events)
-    assert rebuilt(events, output) == table
+    there = [(e.partition, e.offset, e.id, e.headers["_change_type"], e.row) for e in events]
+    assert rebuilt(events, output) == table, there

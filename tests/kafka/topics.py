@@ -8,13 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no __all__
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
 )
 
 from tests.support.waiting import PATIENCE_S, eventually
@@ -62,6 +69,7 @@ class Reader:
     def __init__(
         self, bootstrap: str, topic: str, isolation: str = "read_committed", **settings: Any
     ) -> None:
+        self.bootstrap = bootstrap
         self.topic = topic
         self.consumer = Consumer(
             {
@@ -81,15 +89,16 @@ class Reader:
         found = self.consumer.list_topics(topic, 10).topics[topic].partitions
         self.partitions = sorted(found)
         self.consumer.assign([TopicPartition(topic, p, 0) for p in self.partitions])
-        self.at_end: set[int] = set()
+        #: The partitions that are read to where readers may read at present, with that offset.
+        self.at_end: dict[int, int] = {}
 
     def poll(self, timeout: float = 0.2) -> Iterator[Event]:
-        """What has come; notes which partitions are read to their present end."""
+        """What has come; notes which partitions are read as far as they can be."""
         message: Any  # its methods say None for what a consumed record has
         for message in self.consumer.consume(10_000, timeout):
             error = message.error()
             if error is None:
-                self.at_end.discard(message.partition())
+                self.at_end.pop(message.partition(), None)
                 yield Event(
                     message.partition(),
                     message.offset(),
@@ -99,33 +108,51 @@ class Reader:
                     message.timestamp()[1],
                 )
             elif error.code() == KafkaError._PARTITION_EOF:
-                self.at_end.add(message.partition())
+                self.at_end[message.partition()] = message.offset()
             elif not error.retriable() and error.fatal():
                 raise KafkaException(error)
 
-    def to_end(self) -> Iterator[Event]:
-        """Everything up to the present end of every partition."""
+    def to_end(self, *, stable: bool = False) -> Iterator[Event]:
+        """Everything up to the end that every partition has now; with ``stable``, only up to the
+        first open transaction.
+
+        A commit returns before the marker is in every partition, and readers of committed records
+        are at an end in front of it until then.
+        """
+        ends = dict.fromkeys(self.partitions, 0) if stable else self._ends()
         give_up = time.monotonic() + PATIENCE_S
-        while len(self.at_end) < len(self.partitions):
+        while any(self.at_end.get(partition, -1) < end for partition, end in ends.items()):
             yield from self.poll()
-            assert time.monotonic() < give_up, f"no end of {self.topic} in {PATIENCE_S} s"
+            assert time.monotonic() < give_up, (
+                f"no end of {self.topic} in {PATIENCE_S} s: {self.at_end} of {ends}"
+            )
+
+    def _ends(self) -> dict[int, int]:
+        """The offset behind the last record of each partition, committed or not."""
+        asked = {TopicPartition(self.topic, p): OffsetSpec.latest() for p in self.partitions}
+        client = admin(self.bootstrap)
+        found = client.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        return {place.partition: future.result(20).offset for place, future in found.items()}
 
     def close(self) -> None:
         self.consumer.close()
 
 
-def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Event]:
-    """All records of a topic, each partition's in order."""
+def read_topic(
+    bootstrap: str, topic: str, isolation: str = "read_committed", *, stable: bool = False
+) -> list[Event]:
+    """All records of a topic, each partition's in order: see :meth:`Reader.to_end`."""
     reader = Reader(bootstrap, topic, isolation)
     try:
-        return list(reader.to_end())
+        return list(reader.to_end(stable=stable))
     finally:
         reader.close()
 
 
-def events(bootstrap: str, topic: str) -> list[dict[str, Any]]:
+def events(bootstrap: str, topic: str, *, stable: bool = False) -> list[dict[str, Any]]:
     """The values of a topic's committed records, as rows, in order of partition and offset."""
-    found = sorted(read_topic(bootstrap, topic), key=lambda e: (e.partition, e.offset))
+    found = read_topic(bootstrap, topic, stable=stable)
+    found.sort(key=lambda e: (e.partition, e.offset))
     return [event.row for event in found if event.value is not None]
 
 
