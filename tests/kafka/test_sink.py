@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tailer.testing.batches import change_batch
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import SCHEMA, batch, fresh, made, opened, refused
 from tests.kafka.topics import create_topic, events, read_topic, set_topic_config, topic_config
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 DRIVERS = pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
@@ -78,10 +80,10 @@ async def test_records_arrive_whole(
         topic,
         bootstrap_servers=kafka.bootstrap,
         auto_offset_reset="earliest",
-        consumer_timeout_ms=500,
+        consumer_timeout_ms=PATIENCE_S * 1000,
         group_id=None,
     )
-    again = list(consumer)
+    again = list(islice(consumer, len(found)))
     consumer.close()
     assert {(m.partition, m.offset, m.key, m.value) for m in again} == {
         (event.partition, event.offset, event.key, event.value) for event in found
