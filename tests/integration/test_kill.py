@@ -7,6 +7,7 @@ output is Spark's change feed: nothing lost, and what came twice is the same to 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -126,11 +127,16 @@ class Daemon:
     def check_alive(self, process: subprocess.Popen[bytes]) -> None:
         assert process.poll() is None, self.errors.read_text()[-2000:]
 
-    def wait_for_saves(self, process: subprocess.Popen[bytes], saves: int, writer: Writer) -> None:
-        """Until the offset has moved so many times, or rests because there is no more to read."""
-        last, moved = self.offset(), time.monotonic()
+    def wait_for_saves(
+        self, process: subprocess.Popen[bytes], saves: int, writer: Writer, starts: int
+    ) -> None:
+        """Until the offset has moved so many times, or rests because there is no more to read:
+        after the daemon has started, as it had ``starts`` times before."""
+        last, moved = self.offset(), math.inf
         while saves > 0 and time.monotonic() - moved < 5.0:
             self.check_alive(process)
+            if moved == math.inf and self.starts() > starts:
+                moved = time.monotonic()
             now = self.offset()
             writer.read_version = now.version  # also what was saved just before the last kill
             if now != last:
@@ -139,9 +145,13 @@ class Daemon:
 
     def wait_for_output(self) -> None:
         """Until a batch is written, and before its offset is saved: the batch comes again."""
-        size, deadline = self.output.stat().st_size, time.monotonic() + 0.5
-        while self.output.stat().st_size == size and time.monotonic() < deadline:
+        size, deadline = self.written(), time.monotonic() + 0.5
+        while self.written() == size and time.monotonic() < deadline:
             pass
+
+    def written(self) -> int:
+        """How many bytes of events there are."""
+        return self.output.stat().st_size if self.output.exists() else 0
 
     def finish(self, writer: Writer) -> None:
         """Read to the table's end, undisturbed, and end on SIGTERM."""
@@ -164,13 +174,13 @@ def torture(daemon: Daemon, writer: Writer, moments: random.Random) -> dict[str,
     """Kill the daemon ROUNDS times; what was seen."""
     seen = Counter[str]()
     for _ in range(ROUNDS):
-        before = daemon.offset()
+        before, starts = daemon.offset(), daemon.starts()
         with daemon.running() as process:
             if moments.random() < 0.15:
                 time.sleep(moments.uniform(0.0, 1.0))  # while it starts
                 daemon.check_alive(process)
             else:
-                daemon.wait_for_saves(process, moments.randint(1, 50), writer)
+                daemon.wait_for_saves(process, moments.randint(1, 50), writer, starts)
                 if moments.random() < 0.4:
                     daemon.wait_for_output()
                 else:
