@@ -129,7 +129,8 @@ class Reader:
 
     def _ends(self) -> dict[int, int]:
         """The offset behind the last record of each partition, committed or not."""
-        asked = {TopicPartition(self.topic, p): OffsetSpec.latest() for p in self.partitions}
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = {TopicPartition(self.topic, p): latest for p in self.partitions}
         client = admin(self.bootstrap)
         found = client.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED)
         return {place.partition: future.result(20).offset for place, future in found.items()}
