@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sinks import jsonl
+from sinks.duckdb import sink as duckdb_sink
 from sinks.formats.load import LISTED
 from sinks.formats.registry import REGISTRY
 from sinks.kafka.options import KafkaOptions
@@ -34,6 +35,7 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "shared tables": settings_of(SharingOptions),
     "spark": SOURCE,
     "jsonl": jsonl.SETTINGS,
+    "duckdb": duckdb_sink.SETTINGS,
     "formats": LISTED,
     "registry": REGISTRY,
     "kafka": settings_of(KafkaOptions),
