@@ -69,9 +69,12 @@ def merge_of(
     comes = pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
     order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key])
     same = _like_the_one_before(keys, order)
-    if pc.any(same).as_py():
-        order = _in_turn(batch, keys, comes)
-        same = _like_the_one_before(keys, order)
+    if not pc.any(same).as_py():  # one change of each key, as in most batches
+        present = keys if unchecked else _chosen(keys, pc.invert(comes))
+        absent = keys.slice(0, 0) if unchecked else _chosen(keys, comes)
+        return Merge(present, absent, _chosen(table, comes), unchecked)
+    order = _in_turn(batch, keys, comes)
+    same = _like_the_one_before(keys, order)
     comes = comes.take(order)
     if not unchecked:
         _check_turns(batch, keys, order, same, comes)
@@ -83,6 +86,10 @@ def merge_of(
         return Merge(keys.take(order.filter(last)), keys.slice(0, 0), found, unchecked=True)
     present = keys.take(order.filter(pc.and_not(first, comes)))
     return Merge(present, keys.take(order.filter(pc.and_(first, comes))), found)
+
+
+def _chosen(table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
+    return table if pc.all(mask).as_py() else table.filter(mask)
 
 
 def _check_columns(rows: pa.RecordBatch, key: Sequence[str]) -> None:
