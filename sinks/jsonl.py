@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio.to_thread
 import pyarrow as pa
@@ -75,11 +75,23 @@ def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
 
 
 class JsonlSink:
-    """Writes to ``path``, or to standard output if that is "-".
+    """Events as JSON lines in a file, or on standard output.
 
+    ``path`` None is standard output.
     ``format`` and its ``options`` are of :func:`sinks.formats.load.load_encoder`; ``ids``,
     ``origin`` and ``row_ids`` are for the format ``rows``.
     """
+
+    #: See :class:`tailer.sink.ListsSettings`.
+    listed_settings: ClassVar = {
+        "": SETTINGS,
+        "format": {
+            name: setting
+            for each in FORMATS
+            for name, setting in encoder_settings(each).items()
+            if name not in _NOT_HERE
+        },
+    }
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ __all__ = [
     "DeclaresSettings",
     "KeepsProgress",
     "KnowsDelivery",
+    "ListsSettings",
     "Looks",
     "Prepares",
     "Reopens",
@@ -33,6 +34,8 @@ __all__ = [
     "SinkTraits",
     "announce",
     "delivery_of",
+    "installed_sinks",
+    "listed_settings",
     "load_sink",
     "make_sink",
     "reopen",
@@ -233,8 +236,24 @@ class DeclaresSettings(typing.Protocol):
     settings: Mapping[str, Setting]
 
 
+@typing.runtime_checkable
+class ListsSettings(typing.Protocol):
+    """A factory that lists its sink's options and checks them itself, because they depend on each
+    other: tables of settings by the option that chooses them, "" for those of the sink."""
+
+    listed_settings: Mapping[str, Mapping[str, Setting]]
+
+
+def listed_settings(factory: SinkFactory) -> Mapping[str, Mapping[str, Setting]]:
+    """Return the tables of a sink's options, as of :class:`ListsSettings`; none if the factory does
+    not declare them."""
+    if isinstance(factory, ListsSettings):
+        return factory.listed_settings
+    return {"": factory.settings} if isinstance(factory, DeclaresSettings) else {}
+
+
 @cache
-def _installed() -> dict[str, EntryPoint]:
+def installed_sinks() -> Mapping[str, EntryPoint]:
     """Return the sinks by type. The look-up takes 10 ms, because it reads all that is installed,
     and a configuration may have hundreds of sinks."""
     return {point.name: point for point in entry_points(group=GROUP)}
@@ -242,9 +261,9 @@ def _installed() -> dict[str, EntryPoint]:
 
 def load_sink(kind: str) -> SinkFactory:
     """Return the sink of that type. Raises :class:`ConfigError`, listing the available types."""
-    if kind not in _installed():
-        _installed.cache_clear()  # it may have been installed since
-    known = _installed()
+    if kind not in installed_sinks():
+        installed_sinks.cache_clear()  # it may have been installed since
+    known = installed_sinks()
     if kind not in known:
         installed = ", ".join(sorted(known)) or "none"
         raise ConfigError(

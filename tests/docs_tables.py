@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sinks import jsonl
-from sinks.formats.load import SETTINGS as FORMATS
+from sinks.duckdb import sink as duckdb_sink
+from sinks.formats.load import LISTED
 from sinks.formats.registry import REGISTRY
 from sinks.kafka.options import KafkaOptions
 from sinks.kafka.security import Security
@@ -34,7 +35,8 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "shared tables": settings_of(SharingOptions),
     "spark": SOURCE,
     "jsonl": jsonl.SETTINGS,
-    "formats": {name: FORMATS[name] for name in FORMATS if name not in ("name", "topic")},
+    "duckdb": duckdb_sink.SETTINGS,
+    "formats": LISTED,
     "registry": REGISTRY,
     "kafka": settings_of(KafkaOptions),
     "kafka security": settings_of(Security),
@@ -44,7 +46,7 @@ _MARKED = re.compile(r"(<!-- options: (.*?) -->\n).*?(<!-- end of options -->)",
 
 def pages() -> list[Path]:
     """The pages of the documentation."""
-    return sorted((ROOT / "docs").glob("*.md"))
+    return sorted((ROOT / "docs").rglob("*.md"))
 
 
 def with_tables(text: str) -> str:

@@ -10,7 +10,7 @@ from sinks.formats.records import Encoder, Registry
 from tailer.errors import ConfigError, meant
 from tailer.settings import Setting, SettingTable
 
-__all__ = ["FORMATS", "SETTINGS", "encoder_settings", "load_encoder"]
+__all__ = ["FORMATS", "LISTED", "SETTINGS", "encoder_settings", "load_encoder"]
 
 _COMMON = ("key", "tombstones", "name", "topic", "table")
 #: The formats, by the name that the configuration gives them, and the options of each.
@@ -55,6 +55,8 @@ SETTINGS: dict[str, Setting] = {
     "name": Setting("text", "", "The feed's name."),
     "topic": Setting("text", "", "The topic's name."),
 }  # fmt: skip
+#: Those that a user gives.
+LISTED = {name: SETTINGS[name] for name in SETTINGS if name not in ("name", "topic")}
 
 
 def encoder_settings(format: str) -> dict[str, Setting]:  # noqa: A002  # the option's name

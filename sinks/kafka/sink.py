@@ -8,25 +8,34 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio.to_thread
 
-from sinks.formats.load import load_encoder
+from sinks.formats.load import LISTED, load_encoder
 from sinks.kafka.delivery import accepted, delivery_of
 from sinks.kafka.exactly_once import ExactlyOnce
 from sinks.kafka.options import KafkaOptions, topic_name
+from sinks.kafka.security import Security
 from sinks.kafka.session import AtLeastOnce, Session
 from sinks.kafka.settlement import Settlement
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected
+from tailer.settings import settings_of
 from tailer.sink import SinkTraits
 
 __all__ = ["KafkaSink"]
 
 
 class KafkaSink:
-    """Writes a feed's events to a topic, in the format and with the delivery of its options."""
+    """Events as records of a Kafka topic, exactly once or at least once."""
+
+    #: See :class:`tailer.sink.ListsSettings`.
+    listed_settings: ClassVar = {
+        "": settings_of(KafkaOptions),
+        "security": settings_of(Security),
+        "format": LISTED,
+    }
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options

@@ -25,7 +25,7 @@ _MODULES = {"run": "services", "check": "services", "share": "services", "spark"
 _WITH_OWN_END = ("run", "share", "spark")
 
 #: These make no temporary folders, so they do not look for those that killed processes left.
-_WITHOUT_FOLDERS = ("history", "offsets", "shares", "snapshot")
+_WITHOUT_FOLDERS = ("history", "offsets", "shares", "sinks", "snapshot")
 
 
 def _command(name: str) -> Command:

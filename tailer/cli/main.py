@@ -221,6 +221,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--limit", type=_whole, metavar="N")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
 
+    p = commands.add_parser("sinks", help="the installed sinks and their options")
+    p.add_argument("type", nargs="?", metavar="TYPE", help="only the sink of this type")
+    p.add_argument("--json", action="store_true", help="one JSON object a line")
+
     _shares_parser(commands)
     _share_parser(commands)
     _offsets_parser(commands)

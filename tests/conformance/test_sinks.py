@@ -6,11 +6,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import duckdb
 import pytest
 
-from tailer.sink import load_sink
-from tailer.testing.conformance import SinkConformance
+from tailer.sink import load_sink, make_sink
+from tailer.testing.conformance import MirrorConformance, SinkConformance
+from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
+from tests.support.duckdb_files import rows_of
 
 
 def json_lines_events(file: Path) -> Sequence[Event]:
@@ -38,3 +41,37 @@ class TestJsonlSink(SinkConformance):
     @pytest.fixture
     def read_events(self, tmp_path: Path) -> ReadEvents:
         return lambda: json_lines_events(tmp_path / "out" / "orders.jsonl")
+
+
+class TestDuckdbLog(SinkConformance):
+    @pytest.fixture
+    def make_sink(self, tmp_path: Path) -> MakeSink:
+        options = {"path": "lake.duckdb", "mode": "log"}
+        return lambda: make_sink("duckdb", options, tmp_path)
+
+    @pytest.fixture
+    def read_events(self, tmp_path: Path) -> ReadEvents:
+        def read() -> Sequence[Event]:
+            with duckdb.connect(tmp_path / "lake.duckdb") as file:
+                if not file.execute(
+                    "SELECT * FROM _delta_tailer WHERE columns NOT NULL"
+                ).fetchall():
+                    return []
+                rows = file.execute(
+                    "SELECT _event_id, _change_type, _commit_version, orders::VARCHAR FROM orders "
+                    "ORDER BY rowid"
+                ).fetchall()
+            return [Event(*row) for row in rows]
+
+        return read
+
+
+class TestDuckdbMirror(MirrorConformance):
+    @pytest.fixture
+    def make_sink(self, tmp_path: Path) -> MakeSink:
+        options = {"path": "lake.duckdb", "key": ["id"]}
+        return lambda: make_sink("duckdb", options, tmp_path)
+
+    @pytest.fixture
+    def read_rows(self, tmp_path: Path) -> ReadRows:
+        return lambda: rows_of(tmp_path / "lake.duckdb", "FROM orders")

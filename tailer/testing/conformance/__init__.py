@@ -17,8 +17,11 @@ with anyio::
 import pytest
 
 # Before they are loaded: a failing assertion then shows its values.
-pytest.register_assert_rewrite(*(f"{__name__}.{suite}" for suite in ("offsets", "sink", "store")))
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{suite}" for suite in ("mirror", "offsets", "sink", "store"))
+)
 
+from tailer.testing.conformance.mirror import MirrorConformance  # noqa: E402
 from tailer.testing.conformance.offsets import (  # noqa: E402
     OffsetStoreConformance,
     PersistentOffsetStoreConformance,
@@ -27,6 +30,7 @@ from tailer.testing.conformance.sink import SinkConformance  # noqa: E402
 from tailer.testing.conformance.store import StoreConformance  # noqa: E402
 
 __all__ = [
+    "MirrorConformance",
     "OffsetStoreConformance",
     "PersistentOffsetStoreConformance",
     "SinkConformance",

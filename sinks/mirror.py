@@ -1,0 +1,256 @@
+"""What one batch does to a copy of a table, the same for every database.
+
+A copy has one row per key. :func:`merge_of` folds a batch, which may be a run with several changes
+of one key, to the keys whose rows leave the copy and the rows that it then gets;
+:func:`steps_between` says how its columns become those of another version. Both are columnar, and
+neither knows a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.changes import CHANGE_TYPE, COMING_KINDS, COMMIT_VERSION, ChangeBatch
+from tailer.errors import SinkRejected
+
+__all__ = [
+    "PHYSICAL",
+    "Merge",
+    "Step",
+    "merge_of",
+    "physical_name",
+    "steps_between",
+    "with_physical_names",
+]
+
+#: The metadata of a field that has the column's name in the table's files, which no rename changes.
+PHYSICAL = b"delta-tailer.physical"
+
+_COMING = pa.array(COMING_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Three tables, none of which has a key twice: ``present`` are keys that the copy has, whose
+    rows leave it; ``absent`` are keys that it does not have; ``rows`` are what it gets after that.
+
+    ``unchecked``: rows are read again while the copy is there, and replace those of their keys, if
+    it has any; ``present`` are then all keys.
+    """
+
+    present: pa.Table
+    absent: pa.Table
+    rows: pa.Table
+    unchecked: bool = False
+
+
+def merge_of(
+    batch: ChangeBatch, rows: pa.RecordBatch, key: Sequence[str], *, unchecked: bool = False
+) -> Merge:
+    """Fold a batch to the last change of each key. ``rows`` are its rows as the copy has them, with
+    the columns of ``key``.
+
+    Raises :class:`SinkRejected` for a key that is null or that several rows of a version have.
+    """
+    _check_columns(rows, key)
+    table, keys = pa.table(rows), pa.table(rows).select(list(key))
+    for name in key:
+        if keys[name].null_count:
+            at = pc.index(pc.is_null(keys[name].combine_chunks()), value=True).as_py()
+            raise SinkRejected(
+                f"{_place(batch, at)}: the key column {name!r} is null; choose key columns without "
+                "nulls, or leave these rows out by `where`"
+            )
+    comes = pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key])
+    same = _like_the_one_before(keys, order)
+    if not pc.any(same).as_py():  # one change of each key, as in most batches
+        present = keys if unchecked else _chosen(keys, pc.invert(comes))
+        absent = keys.slice(0, 0) if unchecked else _chosen(keys, comes)
+        return Merge(present, absent, _chosen(table, comes), unchecked)
+    order = _in_turn(batch, keys, comes)
+    same = _like_the_one_before(keys, order)
+    comes = comes.take(order)
+    if not unchecked:
+        _check_turns(batch, keys, order, same, comes)
+    edge, differs = pa.array([True]), pc.invert(same)
+    first, last = pa.concat_arrays([edge, differs]), pa.concat_arrays([differs, edge])
+    stays = order.filter(pc.and_(last, comes))
+    found = table.take(stays.take(pc.array_sort_indices(stays)))
+    if unchecked:
+        return Merge(keys.take(order.filter(last)), keys.slice(0, 0), found, unchecked=True)
+    present = keys.take(order.filter(pc.and_not(first, comes)))
+    return Merge(present, keys.take(order.filter(pc.and_(first, comes))), found)
+
+
+def _chosen(table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
+    return table if pc.all(mask).as_py() else table.filter(mask)
+
+
+def _check_columns(rows: pa.RecordBatch, key: Sequence[str]) -> None:
+    for name in key:
+        if name not in rows.schema.names:
+            listed = ", ".join(rows.schema.names)
+            raise SinkRejected(f"the key column {name!r} is not among the columns: {listed}")
+        data_type = rows.schema.field(name).type
+        if pa.types.is_nested(data_type) or pa.types.is_floating(data_type):
+            raise SinkRejected(
+                f"the key column {name!r} is of type {data_type}, whose values are not compared "
+                "the same everywhere; choose other key columns"
+            )
+
+
+def _in_turn(batch: ChangeBatch, keys: pa.Table, comes: pa.BooleanArray) -> pa.Array:
+    """Return the rows' order by key, then by version, and what leaves before what comes: a version
+    may move a key to another row before it takes it from the first."""
+    version = batch.rows.column(COMMIT_VERSION)
+    named = {f"k{i}": column for i, column in enumerate(keys.columns)}
+    turns = pa.table({**named, "version": version, "comes": comes})
+    return pc.sort_indices(turns, sort_keys=[(name, "ascending") for name in turns.schema.names])
+
+
+def _like_the_one_before(keys: pa.Table, order: pa.Array) -> pa.BooleanArray:
+    """Return for each row but the first one, in this order, if it has the key of the one before."""
+    count = len(order) - 1
+    same = None
+    for column in keys.columns:
+        ordered = column.combine_chunks().take(order)
+        equal = pc.equal(ordered.slice(1), ordered.slice(0, count))
+        same = equal if same is None else pc.and_(same, equal)
+    assert same is not None, "a key has columns"
+    return same
+
+
+def _check_turns(
+    batch: ChangeBatch,
+    keys: pa.Table,
+    order: pa.Array,
+    same: pa.BooleanArray,
+    comes: pa.BooleanArray,
+) -> None:
+    """Raise if a key comes twice or leaves twice in a row."""
+    count = len(same)
+    twice = pc.and_(same, pc.equal(comes.slice(1), comes.slice(0, count)))
+    place = pc.index(twice, value=True).as_py()
+    if place < 0:
+        return
+    at = order[place + 1].as_py()
+    values = keys.slice(at, 1).to_pylist()[0]
+    does = "come" if comes[place].as_py() else "leave"
+    raise SinkRejected(
+        f"{_place(batch, at)}: two rows with the key {values} {does}, so the key columns do not "
+        "identify a row; choose others, or mirror by row id"
+    )
+
+
+def _place(batch: ChangeBatch, row: int) -> str:
+    return f"version {batch.rows.column(COMMIT_VERSION)[row].as_py()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of a copy's columns: ``column`` is its name before the step, and ``field`` what
+    it is after it."""
+
+    kind: Literal["add", "drop", "rename", "retype"]
+    column: str
+    field: pa.Field
+
+
+def with_physical_names(batch: ChangeBatch, schema: pa.Schema) -> pa.Schema:
+    """Return the schema with the :data:`PHYSICAL` name of each column, and no other metadata."""
+    physical = {field.name: batch.state.physical_name(field) for field in batch.state.schema}
+    fields = [
+        pa.field(f.name, f.type, metadata={PHYSICAL: physical.get(f.name, f.name)}) for f in schema
+    ]
+    return pa.schema(fields)
+
+
+def physical_name(field: pa.Field) -> str:
+    """Return the name of a column in the table's files, of :func:`with_physical_names`."""
+    return str((field.metadata or {})[PHYSICAL].decode())
+
+
+def steps_between(old: pa.Schema, new: pa.Schema, *, keep: bool) -> list[Step]:
+    """Return the steps from the columns of a copy to those of a version, both of
+    :func:`with_physical_names`. With ``keep``, columns that the version lacks stay, and a column of
+    another name is another column.
+
+    Raises :class:`SinkRejected` for a change of a type that would change values.
+    """
+    had = {_identity(field, keep=keep): field for field in old}
+    now = {_identity(field, keep=keep): field for field in new}
+    steps = []
+    if not keep:
+        steps += [Step("drop", f.name, f) for name, f in had.items() if name not in now]
+    kept = [(had[name], field) for name, field in now.items() if name in had]
+    steps += _renames([(f.name, to) for f, to in kept if f.name != to.name], old.names)
+    steps += [Step("retype", to.name, to) for f, to in kept if _retyped(f, to)]
+    return steps + [Step("add", f.name, f) for name, f in now.items() if name not in had]
+
+
+def _identity(field: pa.Field, *, keep: bool) -> str:
+    return str(field.name) if keep else physical_name(field)
+
+
+def _renames(pairs: Sequence[tuple[str, pa.Field]], taken: Sequence[str]) -> list[Step]:
+    """Return the renames. A name that another column still has is reached over a third one."""
+    steps, rest = [], []
+    for number, (name, to) in enumerate(pairs):
+        if to.name in taken:
+            between = to.with_name(f"_delta_tailer_{number}")
+            steps.append(Step("rename", name, between))
+            rest.append(Step("rename", between.name, to))
+        else:
+            steps.append(Step("rename", name, to))
+    return steps + rest
+
+
+def _retyped(old: pa.Field, new: pa.Field) -> bool:
+    if old.type == new.type:
+        return False
+    # With column mapping, a nested field of the same name may be another one.
+    mapped = any(physical_name(field) != field.name for field in (old, new))
+    if not _widens(old.type, new.type) or (mapped and pa.types.is_nested(new.type)):
+        raise SinkRejected(
+            f"the column {new.name!r} was of type {old.type} and is now of type {new.type}, which "
+            "would change its values; `tailer offsets reset` makes the copy again"
+        )
+    return True
+
+
+def _widens(old: pa.DataType, new: pa.DataType) -> bool:
+    """Return whether every value of a type is the same value of the other one."""
+    if old == new:
+        return True
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return all(
+            (at := new.get_field_index(old.field(i).name)) >= 0
+            and _widens(old.field(i).type, new.field(at).type)
+            for i in range(old.num_fields)
+        )
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        return _widens(old.value_type, new.value_type)
+    if pa.types.is_map(old) and pa.types.is_map(new):
+        return _widens(old.key_type, new.key_type) and _widens(old.item_type, new.item_type)
+    if pa.types.is_integer(old):
+        return _holds_integers(old.bit_width, new)
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        whole = new.precision - new.scale >= old.precision - old.scale
+        return bool(new.scale >= old.scale and whole)
+    if pa.types.is_float32(old):
+        return bool(pa.types.is_float64(new))
+    return bool(pa.types.is_date(old) and pa.types.is_timestamp(new) and new.tz is None)
+
+
+def _holds_integers(bits: int, new: pa.DataType) -> bool:
+    if pa.types.is_integer(new):
+        return bool(new.bit_width > bits)
+    if pa.types.is_decimal(new):
+        return bool(new.precision - new.scale >= {8: 3, 16: 5, 32: 10, 64: 19}[bits])
+    return bool(pa.types.is_float64(new) and bits <= 32)

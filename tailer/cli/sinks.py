@@ -1,0 +1,75 @@
+"""The sinks that are installed, and what each of them takes: ``tailer sinks``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from inspect import getdoc
+from typing import Any
+
+from tailer.errors import ConfigError, printable
+from tailer.settings import REQUIRED, Setting
+from tailer.sink import installed_sinks, listed_settings, load_sink
+
+__all__ = ["sinks"]
+
+
+async def sinks(arguments: argparse.Namespace) -> int:
+    """Print the installed sinks, or the one of a type, with their options; return the exit
+    status."""
+    if arguments.type is not None:
+        load_sink(arguments.type)  # an unknown one is refused
+    for kind in sorted(installed_sinks()):
+        if arguments.type in (None, kind):
+            found = _described(kind)
+            print(json.dumps(found) if arguments.json else _text(found))
+    return 0
+
+
+def _described(kind: str) -> dict[str, Any]:
+    distribution = installed_sinks()[kind].dist
+    found = {
+        "type": kind,
+        "package": f"{distribution.name} {distribution.version}" if distribution else "",
+    }
+    try:
+        factory = load_sink(kind)
+    except ConfigError as e:  # another sink can still be used
+        return {**found, "error": str(e)}
+    tables = listed_settings(factory)
+    return {
+        **found,
+        "about": (getdoc(factory) or "").partition("\n\n")[0].replace("\n", " "),
+        "options": [_option(*one, of) for of in tables for one in tables[of].items()],
+    }
+
+
+def _option(name: str, setting: Setting, of: str) -> Mapping[str, Any]:
+    return {
+        "name": name,
+        "of": of,
+        "allowed": setting.allowed(),
+        "required": setting.default is REQUIRED,
+        "default": setting.shown_default(),
+        "help": setting.help,
+    }
+
+
+def _text(found: Mapping[str, Any]) -> str:
+    return "\n".join(map(printable, _lines(found)))
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{found['type']} ({found['package']}): {found.get('about') or found.get('error')}"
+    of = ""
+    for option in found.get("options", ()):
+        if option["of"] != of:
+            of = option["of"]
+            yield f"  {of}:"
+        default = option["default"].replace("`", "")
+        more = f"; default {default}" if default and not option["required"] else ""
+        required = "; required" if option["required"] else ""
+        indent = "    " if of else "  "
+        yield f"{indent}{option['name']}: {option['help']} ({option['allowed']}{more}{required})"
+    yield ""
