@@ -1,6 +1,6 @@
-"""Builds `tailer._rowbytes` (tailer/_rowbytes.c) into the wheel, where there is a C compiler.
+"""Builds the compiled modules (tailer/_*.c) into the wheel, where there is a C compiler.
 
-Without one, or with TAILER_PURE=1, the wheel is pure Python: the same bytes, made by Arrow's
+Without one, or with TAILER_PURE=1, the wheel is pure Python: the same results, made by Arrow's
 functions at more cost.
 """
 
@@ -16,7 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 __all__ = ["CompiledRowbytes"]
 
-SOURCE = "tailer/_rowbytes.c"
+SOURCES = ("tailer/_footers.c", "tailer/_rowbytes.c")
 #: The stable ABI of the oldest Python that the project supports, and its name in a wheel's tag.
 ABI, TAG = "0x030b0000", "cp311-abi3"
 
@@ -29,38 +29,41 @@ class CompiledRowbytes(BuildHookInterface[Any]):
         if self.target_name != "wheel" or os.environ.get("TAILER_PURE") == "1":
             return
         built = compiled(Path(self.root))
-        if built is None:
-            self.app.display_warning(f"{SOURCE} could not be compiled: the wheel is pure Python")
+        if not built:
+            self.app.display_warning("the wheel is pure Python: its C files can't be compiled")
             return
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"{TAG}-{platform}"
-        build_data["artifacts"].append(f"/{built}")
+        build_data["artifacts"] += [f"/{path}" for path in built]
 
 
-def compiled(root: Path) -> str | None:
-    """Return the extension's path below the root, or None where it can't be compiled."""
+def compiled(root: Path) -> list[str]:
+    """Return the paths of the extensions below the root; none where they can't be compiled."""
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
-    module = Extension(
-        "tailer._rowbytes",
-        [SOURCE],
-        define_macros=[("Py_LIMITED_API", ABI)],
-        extra_compile_args=["-O3"],
-        py_limited_api=True,
-    )
+    modules = [
+        Extension(
+            source.removesuffix(".c").replace("/", "."),
+            [source],
+            define_macros=[("Py_LIMITED_API", ABI)],
+            extra_compile_args=["-O3"],
+            py_limited_api=True,
+        )
+        for source in SOURCES
+    ]
     before = Path.cwd()
     os.chdir(root)
     try:
-        command = build_ext(Distribution({"name": "delta-tailer", "ext_modules": [module]}))
+        command = build_ext(Distribution({"name": "delta-tailer", "ext_modules": modules}))
         command.inplace = True
         command.build_temp = str(root / "build" / "native")
         command.ensure_finalized()
         command.run()
-        return str(command.get_ext_filename("tailer._rowbytes"))
+        return [str(command.get_ext_filename(module.name)) for module in modules]
     except Exception as e:  # noqa: BLE001  # of whatever kind: nobody needs it
-        print(f"{SOURCE}: {e}", file=sys.stderr)
-        return None
+        print(f"{', '.join(SOURCES)}: {e}", file=sys.stderr)
+        return []
     finally:
         os.chdir(before)

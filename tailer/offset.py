@@ -53,14 +53,7 @@ class Offset:
 
     def next_version(self, timestamp_ms: int) -> Offset:
         """Return the start of the version after this one, whose commit had that timestamp."""
-        return replace(
-            self,
-            version=self.version + 1,
-            index=0,
-            snapshot=False,
-            timestamp_floor_ms=timestamp_ms,
-            counted_by=None,
-        )
+        return Offset(self.version + 1, 0, False, self.table_id, timestamp_ms)
 
     def under(self, *ways: str) -> Offset:
         """Return the offset to resume from if changes are counted in one of these ways; within a

@@ -52,7 +52,7 @@ CORE = (
     "tests/feed/test_feed.py",
     "tests/daemon/test_metrics.py",
 )
-BUILT_FROM = ("pyproject.toml", "hatch_build.py", "tailer/_rowbytes.c")
+BUILT_FROM = ("pyproject.toml", "hatch_build.py", "tailer/_footers.c", "tailer/_rowbytes.c")
 
 
 def environment(which: str) -> Component:

@@ -22,7 +22,7 @@ from tailer.delta.schema import StructField
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, CorruptRow, UnsupportedTable
 
-__all__ = ["Part", "Projection", "Shape", "Shapes", "check_names", "output_schema"]
+__all__ = ["Part", "Projection", "Shape", "Shapes", "check_names", "converted", "output_schema"]
 
 #: A column of the output: a column of the file with its conversion, or a constant (pa.Scalar).
 Part: TypeAlias = tuple[str, Convert] | Any
@@ -152,6 +152,14 @@ class Shape:
         return cls(schema, projection.parts, names, plain, known, stored)
 
 
+def converted(parts: list[Part], batch: pa.RecordBatch, count: int) -> list[pa.Array]:
+    """Return the data columns of the output for ``count`` rows with these columns of a file."""
+    return [
+        part[1](batch.column(part[0])) if isinstance(part, tuple) else pa.repeat(part, count)
+        for part in parts
+    ]
+
+
 class Shapes:
     """Finds the shapes of files under the same options. The last one is kept, because most files
     of a table have the same form."""
@@ -166,7 +174,7 @@ class Shapes:
         if self._last is not None:
             like, its_schema, its_calendar, shape = self._last
             if (
-                self._alike(like, file)
+                self.alike(like, file)
                 and its_calendar == calendar
                 and its_schema.equals(schema, check_metadata=True)
             ):
@@ -175,7 +183,7 @@ class Shapes:
         self._last = file, schema, calendar, shape
         return shape
 
-    def _alike(self, one: ChangeFile, other: ChangeFile) -> bool:
+    def alike(self, one: ChangeFile, other: ChangeFile) -> bool:
         """Return whether two files whose columns are equal have the same shape."""
         target = self._options.target
         return (

@@ -29,7 +29,7 @@ from tailer.decode.byte_range import ByteRange
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.options import DecodeOptions
 from tailer.decode.order import is_ordered
-from tailer.decode.output import Shapes
+from tailer.decode.output import Shapes, converted
 from tailer.decode.tracking import read_bytes, row_ids
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.arrow_views import without_views
@@ -37,6 +37,7 @@ from tailer.errors import CorruptLog, CorruptRow, TableError
 
 __all__ = [
     "EARLY_KINDS",
+    "SAMPLE_ROWS",
     "DecodeOptions",
     "OpenFile",
     "Rows",
@@ -57,7 +58,8 @@ class Skip:
 #: Change types as early writers spelled them.
 EARLY_KINDS = {"update_pre": "update_preimage", "update_post": "update_postimage"}
 
-_SAMPLE_ROWS = 256
+#: So many rows are decoded to measure how large they are.
+SAMPLE_ROWS = 256
 _BUFFER_BYTES = 256 * 1024
 #: A file up to this size is read without buffers of its columns, and decoded by one thread.
 _SMALL_BYTES = 1024 * 1024
@@ -276,9 +278,9 @@ class _Decoder:
             if last is None:
                 self._count_read(group)
             last = first + batch.num_rows
-            usable = batch if self.plain else _usable(batch)
+            columns = batch if self.plain else _usable(batch)
             for kinds in passes:
-                found = self._select(usable, first, last, kinds)
+                found = self._select(columns, first, last, kinds)
                 if found is not None:
                     yield kinds, found
             first = last
@@ -306,10 +308,10 @@ class _Decoder:
         """
         meta = self.parquet.metadata.row_group(group)
         encoded = int(meta.total_byte_size) // max(1, int(meta.num_rows))
-        if meta.num_rows <= _SAMPLE_ROWS or not self.names:
+        if meta.num_rows <= SAMPLE_ROWS or not self.names:
             return max(1, encoded)
         batches = self.parquet.iter_batches(
-            batch_size=_SAMPLE_ROWS, row_groups=[group], columns=self.names
+            batch_size=SAMPLE_ROWS, row_groups=[group], columns=self.names
         )
         sample = next(batches, None)
         if sample is None:
@@ -365,10 +367,7 @@ class _Decoder:
         return pa.array(kinds, pa.string()).take(coded.indices)
 
     def _output(self, batch: pa.RecordBatch, kinds: pa.Array, count: int) -> pa.RecordBatch:
-        columns = [
-            part[1](batch.column(part[0])) if isinstance(part, tuple) else pa.repeat(part, count)
-            for part in self.parts
-        ]
+        columns = converted(self.parts, batch, count)
         time = pa.scalar(self.file.timestamp_ms * 1000, METADATA_FIELDS[2].type)
         columns += [
             kinds,

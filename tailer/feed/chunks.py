@@ -5,7 +5,7 @@ A chunk has the rows of one large batch, or of many small files and versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -15,7 +15,7 @@ from tailer.changes import CHANGE_TYPE, ChangeFile, Rows
 from tailer.delta.snapshot import TableState
 from tailer.feed.fetch import Fetched
 
-__all__ = ["Chunk", "Entry", "Lost", "Version", "chunks", "whole_pairs"]
+__all__ = ["Chunk", "Entry", "Item", "Lost", "Read", "Together", "Version", "chunks", "whole_pairs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,30 @@ class Lost:
     file: ChangeFile
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """The rows of several files, decoded in one step. ``entries`` are the files with their numbers
+    of rows, and the ends of versions between them."""
+
+    entries: list[tuple[ChangeFile, int] | Version]
+    rows: Rows
+
+
 #: What a run is read from: files, fetched or not, the ends of versions, and the error that
 #: comes in place of the rest.
 Entry: TypeAlias = ChangeFile | Fetched | Lost | Version | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """So many files were read to their ends, of this size in bytes."""
+
+    files: int
+    size: int
+
+
+#: What a run is made of, when it is decoded.
+Item: TypeAlias = tuple[ChangeFile, Rows] | Together | Lost | Version
 
 
 @dataclass(slots=True)
@@ -51,41 +72,33 @@ class Chunk:
     ends; ``error`` comes after all that.
     """
 
-    items: list[tuple[ChangeFile, Rows] | Lost | Version] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
     files: int = 0
     read_bytes: int = 0
     error: Exception | None = None
 
 
-def chunks(
-    entries: Iterable[Entry],
-    decode: Callable[[ChangeFile | Fetched], tuple[ChangeFile, Iterator[Rows]]],
-    rows_max: int,
-    bytes_max: int,
-) -> Iterator[Chunk]:
-    """Yield the rows of the entries; a chunk of more than one batch is within the bounds.
+def chunks(items: Iterable[Item | Read], rows_max: int, bytes_max: int) -> Iterator[Chunk]:
+    """Yield items in chunks; a chunk with more than one item's rows is within the bounds.
 
     The end of a version is in the chunk with its last rows. Never raises: an error is the last
     chunk's.
     """
     chunk, rows, size = Chunk(), 0, 0
     try:
-        for entry in entries:
-            if isinstance(entry, Exception):
-                raise entry
-            if isinstance(entry, Lost | Version):
-                chunk.items.append(entry)
+        for item in items:
+            if isinstance(item, Read):
+                chunk.files += item.files
+                chunk.read_bytes += item.size
                 continue
-            file, decoded = decode(entry)
-            for found in decoded:
+            if isinstance(item, tuple | Together):
+                found = item.rows if isinstance(item, Together) else item[1]
                 count, added = found.batch.num_rows, int(found.batch.nbytes)
                 if rows and (rows + count > rows_max or size + added > bytes_max):
                     yield chunk
                     chunk, rows, size = Chunk(), 0, 0
-                chunk.items.append((file, found))
                 rows, size = rows + count, size + added
-            chunk.files += 1
-            chunk.read_bytes += file.size or 0
+            chunk.items.append(item)
     except Exception as e:  # noqa: BLE001 - raised where all before it is on its way
         chunk.error = e
     if chunk.items or chunk.error:

@@ -138,7 +138,9 @@ class _Run:
 
 async def _planned(reading: Reading, commit: Commit, at: Offset, *, notices: bool) -> _Planned:
     """Plan a commit. An error is part of the plan: what lies before it is read first."""
-    first = replace(at, table_id=commit.after.table_id).under(reading.counted_by, reading.former)
+    if at.table_id != commit.after.table_id:
+        at = replace(at, table_id=commit.after.table_id)
+    first = at.under(reading.counted_by, reading.former)
     if commit.version in reading.orders.skips:
         return _Planned(first, skip_notice(first, commit.timestamp_ms))
     notice = None
@@ -152,7 +154,7 @@ async def _planned(reading: Reading, commit: Commit, at: Offset, *, notices: boo
             stop_for_schema(changed, policy)
         reading.observer.planned(commit)
         reading.check(commit.after, commit.version)
-        return replace(await _with_files(reading, commit, first), notice=notice)
+        return await _with_files(reading, commit, first, notice)
     except Exception as e:  # noqa: BLE001 - raised after what comes before it
         if isinstance(e, TableError):
             e.at(table=reading.log.store.root, version=commit.version)
@@ -177,7 +179,9 @@ def _new_schema(reading: Reading, commit: Commit, first: Offset) -> Notice | Non
     return schema_notice(*states, first, commit.timestamp_ms)
 
 
-async def _with_files(reading: Reading, commit: Commit, first: Offset) -> _Planned:
+async def _with_files(
+    reading: Reading, commit: Commit, first: Offset, notice: Notice | None
+) -> _Planned:
     files = await _files(reading, commit)
     if reading.is_former(first) and reading.live.known(commit.version):
         first = replace(first, index=0)  # counted rows of files that the version lacks
@@ -189,7 +193,7 @@ async def _with_files(reading: Reading, commit: Commit, first: Offset) -> _Plann
     if commit.header.files is not None:
         files = list(files)
     version = Version(commit.version, commit.timestamp_ms, commit.after, files)
-    return _Planned(first, version=version, pairing=pairing)
+    return _Planned(first, notice, version=version, pairing=pairing)
 
 
 async def _paired(

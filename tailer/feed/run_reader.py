@@ -7,21 +7,20 @@ batch if the sink takes runs.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 
-from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows, joined
-from tailer.decode.output import Shapes, output_schema
-from tailer.decode.row_cache import kept_rows
-from tailer.decode.rows import Skip, decode_file
-from tailer.errors import FileGone, OffsetError, TableError
-from tailer.feed.chunks import Chunk, Entry, Lost, Version, chunks, whole_pairs
+from tailer.changes import ChangeBatch, ChangeFile, Offset, Part, Rows, joined
+from tailer.decode.output import output_schema
+from tailer.decode.rows import Skip
+from tailer.errors import OffsetError, TableError
+from tailer.feed.chunks import Chunk, Entry, Lost, Together, Version, chunks
 from tailer.feed.counting import Place, logged_rows
-from tailer.feed.fetch import FetchAhead, Fetched, fetch_here
+from tailer.feed.decoding import Decoding, file_named
+from tailer.feed.fetch import FetchAhead, Fetched
 from tailer.feed.reading import Reading
 from tailer.store import ReadsHere
 from tailer.threads import one_by_one, stepwise
@@ -45,7 +44,7 @@ class RunReader:
         self.joins = joins
         store = reading.log.store
         self._here = store if isinstance(store, ReadsHere) else None
-        self._shapes = Shapes(reading.decode)
+        self._decoding = Decoding(reading, self._here, joins=joins)
 
     async def batches(
         self, versions: Sequence[Version], first: Offset
@@ -88,6 +87,11 @@ class RunReader:
         """Yield the files to read, and each version after its files."""
         lost = self.reading.lost
         for version in versions:
+            if isinstance(version.files, list) and not place.skip.remaining:
+                for file in version.files:
+                    yield Lost(file) if file in lost else file
+                yield version
+                continue
             async with (
                 aclosing(one_by_one(version.files)) as files,
                 aclosing(place.onwards(files)) as following,
@@ -119,14 +123,14 @@ class RunReader:
     async def _opened(self, entry: Entry, fetching: FetchAhead) -> Entry:
         if not isinstance(entry, ChangeFile) or entry.kept is not None or self._here is not None:
             return entry
-        with _file_named(entry):
+        with file_named(entry):
             return await fetching.take(entry)
 
     async def _decoded(self, group: list[Entry], skip: Skip) -> AsyncGenerator[Chunk, None]:
         bounds = self.reading.decode
-        rows = partial(self._rows, skip=skip)
+        items = self._decoding.items(group, skip)
         try:
-            steps = chunks(group, rows, bounds.batch_rows_max, bounds.batch_bytes_max)
+            steps = chunks(items, bounds.batch_rows_max, bounds.batch_bytes_max)
             async with aclosing(stepwise(steps)) as found:
                 async for chunk in found:
                     yield chunk
@@ -134,49 +138,6 @@ class RunReader:
             for entry in group:
                 if isinstance(entry, Fetched):
                     entry.source.close()
-
-    def _rows(self, entry: ChangeFile | Fetched, skip: Skip) -> tuple[ChangeFile, Iterator[Rows]]:
-        file = entry if isinstance(entry, ChangeFile) else entry.file
-        return file, self._masked(self._decoded_rows(entry, file, skip))
-
-    def _decoded_rows(
-        self, entry: ChangeFile | Fetched, file: ChangeFile, skip: Skip
-    ) -> Iterator[Rows]:
-        if file.kept is not None:  # finding the changes has decoded them
-            yield from kept_rows(file, skip)
-            return
-        if isinstance(entry, ChangeFile):
-            assert self._here is not None
-            with _file_named(file):
-                entry = fetch_here(self._here, file, self.reading.decode.on_read)
-        with entry.source:
-            decoded = decode_file(
-                entry.source,
-                file,
-                entry.selection,
-                self.reading.decode,
-                skip,
-                shapes=self._shapes,
-            )
-            if file.change_type is None and file.kinds is None:
-                decoded = whole_pairs(decoded)
-            yield from decoded
-
-    def _masked(self, decoded: Iterator[Rows]) -> Iterator[Rows]:
-        for rows in decoded:
-            masked = self.reading.selector.rows(rows.batch)
-            yield rows if masked is rows.batch else replace(rows, batch=masked)
-
-
-@contextmanager
-def _file_named(file: ChangeFile) -> Iterator[None]:
-    """Add the version to the errors of opening a file, and its rows if it is lost."""
-    try:
-        yield
-    except TableError as e:
-        if isinstance(e, FileGone):
-            e.rows = logged_rows(file)
-        raise e.at(version=file.version) from None
 
 
 class _Assembly:
@@ -201,6 +162,9 @@ class _Assembly:
             elif isinstance(item, Lost):
                 rows = logged_rows(item.file) or 0
                 self._at = replace(self._at, index=self._at.index + rows)
+            elif isinstance(item, Together):
+                self._made.append(self._together(item, self._at))
+                self._at = self._made[-1].next_offset
             else:
                 self._made.append(self._batch(*item, self._at))
                 self._at = self._made[-1].next_offset
@@ -222,6 +186,32 @@ class _Assembly:
             following,
             rows.row_ids,
             counted_by=counted_by,
+        )
+
+    def _together(self, item: Together, at: Offset) -> ChangeBatch:
+        selector, counted_by = self._reading.selector, self._reading.counted_by
+        parts: list[Part] = []
+        first = 0
+        for entry in item.entries:
+            if isinstance(entry, Version):
+                at = at.next_version(entry.timestamp_ms)
+                continue
+            file, rows = entry
+            if rows:
+                parts.append(Part(first, selector.file(file), at))
+                at = replace(at, index=at.index + rows, counted_by=counted_by)
+            first += rows
+        last = parts[-1].file
+        return ChangeBatch(
+            item.rows.batch,
+            item.rows.positions,
+            selector.state(last.state),
+            last if len(parts) == 1 else None,
+            last.timestamp_ms,
+            parts[0].offset,
+            at,
+            counted_by=counted_by,
+            run=tuple(parts) if len(parts) > 1 else (),
         )
 
     def _end(self, version: Version, at: Offset) -> None:

@@ -30,7 +30,7 @@ LAYERS = (
     ("delta",),
     ("offset", "settings"),
     ("backoff", "errors", "files", "rowbytes", "threads"),
-    ("_rowbytes",),  # compiled
+    ("_footers", "_rowbytes"),  # compiled
 )
 RANKS = {name: -row for row, names in enumerate(LAYERS) for name in names}
 
