@@ -25,7 +25,7 @@ help: ## show this list
 demo: $(DEMO) ## watch the changes of a real Delta table arrive
 	@$(RUN) tailer.testing.demo $(ARGS)
 
-test: $(DEV) ## run all tests, in two parts side by side (ARGS="-k feed" for some, in one)
+test: $(DEV) ## run all tests, in four parts side by side (ARGS="-k feed" for some, in one)
 	$(RUN) $(if $(ARGS),pytest $(ARGS),tests)
 
 test-lowest: $(DEV) ## the core of the tests with the lowest versions of what this needs

@@ -1,17 +1,36 @@
-"""delta-tailer: every row-level change of a Delta Lake table, in order, with an offset."""
+"""delta-tailer: every row-level change of a Delta Lake table, in order, with an offset.
+
+The public API is these modules; docs/architecture.md lists their stable names. Each is loaded on
+first use: ``import tailer`` takes no time, and ``tailer.deltalog.DeltaLog`` is there.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 __version__: str
 
 __all__ = ["__version__"]
+# No imports, not even for types: this is loaded before all others.
+__all__ += ["changes", "deltalog", "errors", "feed", "settings", "sink", "spark", "testing"]
 
 
-def __getattr__(name: str) -> str:
-    """Return the version on first use: most processes never need it, and the look-up takes 10
-    ms."""
-    if name != "__version__":
-        raise AttributeError(name)
+def __getattr__(name: str) -> Any:
+    """Load a public module, or look the version up (10 ms), on first use."""
+    from importlib import import_module
+
+    if name == "__version__":
+        return _version()
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -1,10 +1,11 @@
-"""All tests, in two parts side by side: those that start Java, and all others. `make test`.
+"""All tests, in four parts side by side. `make test`.
 
 First, what they need is fetched and built: see ``prepare.py``. Each part is a pytest with servers
-of its own. What both print comes as they run, line by line, each with its part's name; failures and
-what else a part has to say at its end come in one piece. The last lines are the parts' own last
-ones. Where a part fails, so does the whole, by its status. Options for both are in
-``PYTEST_ADDOPTS``; one part alone is ``pytest -m java``, or ``pytest -m "not java"``.
+of its own. They are more than a small machine's two cores, because tests with Kafka and of programs
+mostly wait. What they print comes as they run, line by line, each with its part's name; failures
+and what else a part has to say at its end come in one piece. The last lines are the parts' own last
+ones. Where a part fails, so does the whole, by its status. Options for all are in
+``PYTEST_ADDOPTS``; one part alone is ``pytest -m spark``, say.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from dataclasses import dataclass, field
 
 from tests.support.source import ROOT
 
-PARTS = {"tests with Java": "java", "tests without Java": "not java"}
+# Every test is in one of them.
+PARTS = {
+    "tests with Spark": "spark",
+    "tests with Kafka": "java and not spark",
+    "tests of programs": "programs and not java",
+    "tests of modules": "not programs and not java",
+}
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 # A process that a part has left behind may hold its output open.
 LAST_WORDS_S = 5.0
@@ -58,7 +65,7 @@ class Part:
 
 
 def main() -> None:
-    """Prepare, then run both parts; the status is that of the first one that failed, or 0."""
+    """Prepare, then run all parts; the status is that of the first one that failed, or 0."""
     from tests.prepare import prepare_all
 
     os.environ["TAILER_TESTS_WITHOUT"] = json.dumps(prepare_all())
@@ -66,7 +73,7 @@ def main() -> None:
 
 
 def run_parts() -> int:
-    """Run both parts; returns the status."""
+    """Run all parts; returns the status."""
     parts: list[Part] = []
     _leave_ending_to(parts)
     parts += [Part(name, _start(expression)) for name, expression in PARTS.items()]

@@ -39,7 +39,15 @@ NEEDS = {
 }
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}
-JAVA_FOLDERS = [Path(__file__).parent / "spark", Path(__file__).parent / "kafka"]
+TESTS = Path(__file__).parent
+SPARK_FOLDER = TESTS / "spark"
+JAVA_FOLDERS = [SPARK_FOLDER, TESTS / "kafka"]
+# Where most tests start programs or servers: they wait more than they compute.
+PROGRAM_NAMES = (
+    "cli conformance console daemon deploy house integration offsets process share_server sharing "
+    "store upgrade"
+)
+PROGRAM_FOLDERS = [TESTS / name for name in PROGRAM_NAMES.split()]
 # What a file with other tests of this kind has somewhere in it.
 JAVA_WORD = re.compile(rf"\b({'|'.join(sorted(JAVA))}|java)\b")
 
@@ -58,13 +66,16 @@ else:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses Spark and other Java and what is made for it, and give it time for a start."""
+    """Mark what uses Spark, other Java and programs, and what is made for it; give it time for a
+    start."""
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
-        if "spark" in used:
+        if "spark" in used or item.path.is_relative_to(SPARK_FOLDER):
             item.add_marker(pytest.mark.spark)
         if JAVA & used or any(map(item.path.is_relative_to, JAVA_FOLDERS)):
             item.add_marker(pytest.mark.java)
+        if any(map(item.path.is_relative_to, PROGRAM_FOLDERS)):
+            item.add_marker(pytest.mark.programs)
         if item.get_closest_marker("java") and not _may_start_java(item.path):
             raise pytest.UsageError(
                 f"{item.nodeid} starts Java, and its file names no such fixture"
@@ -78,14 +89,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A part of a run imports no file that has only tests of the other one: half of the time until
-    its first test."""
-    chosen = config.option.markexpr
-    if chosen == "java" and collection_path.name.startswith("test_"):
-        return None if _may_start_java(collection_path) else True
-    if chosen == "not java" and collection_path in JAVA_FOLDERS:
-        return True
-    return None
+    """A part of a run imports no file that has only tests of others: half of the time until its
+    first test. Only the expressions of the parts say so."""
+    path = collection_path
+    is_test = path.name.startswith("test_")
+    with_programs = any(map(path.is_relative_to, PROGRAM_FOLDERS))
+    match config.option.markexpr:
+        case "spark":
+            other = is_test and not _may_start_java(path)
+        case "java and not spark":
+            other = path == SPARK_FOLDER or (is_test and not _may_start_java(path))
+        case "programs and not java":
+            other = is_test and not with_programs
+        case "not programs and not java":
+            other = path in JAVA_FOLDERS or with_programs
+        case _:
+            other = False
+    return other or None
 
 
 def _may_start_java(file: Path) -> bool:

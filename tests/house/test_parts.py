@@ -1,4 +1,4 @@
-"""The two parts of a run: what both print is shown, and either can fail it."""
+"""The parts of a run: what they print is shown, and each can fail it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ PATIENCE_S = 280.0
 PROGRAM = """
 import sys
 from tests import __main__ as run
+run.PARTS = {"tests with Java": "java", "tests without Java": "not java"}
 programs = dict(zip(run.PARTS.values(), sys.argv[1:]))
 run._pytest = lambda expression: [sys.executable, "-uc", programs[expression]]
 sys.exit(run.run_parts())
