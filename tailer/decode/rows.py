@@ -308,7 +308,7 @@ class _Decoder:
         """
         meta = self.parquet.metadata.row_group(group)
         encoded = int(meta.total_byte_size) // max(1, int(meta.num_rows))
-        if meta.num_rows <= SAMPLE_ROWS or not self.names:
+        if meta.num_rows <= SAMPLE_ROWS or not self.names or self._fits(meta):
             return max(1, encoded)
         batches = self.parquet.iter_batches(
             batch_size=SAMPLE_ROWS, row_groups=[group], columns=self.names
@@ -318,6 +318,20 @@ class _Decoder:
             return max(1, encoded)
         # Without views: older versions of pyarrow can't compute their size.
         return max(1, encoded, int(_usable(sample).nbytes) // max(1, int(sample.num_rows)))
+
+    def _fits(self, meta: pq.RowGroupMetaData) -> bool:
+        """Return whether a small file's rows fit one batch, even if all values are the longest.
+
+        A sample of such a file would decode most of it twice.
+        """
+        if self.size > _SMALL_BYTES:
+            return False
+        columns = (meta.column(i) for i in range(meta.num_columns))
+        most = sum(
+            c.num_values * (c.total_uncompressed_size if c.physical_type == "BYTE_ARRAY" else 32)
+            for c in columns
+        )
+        return bool(most <= self.options.batch_bytes_max)
 
     def _constant_rows(self, first: int, count: int, size: int) -> Iterator[Rows]:
         for at in range(first, first + count, size):

@@ -1,6 +1,7 @@
 """Runs the benchmarks one after the other: `make bench`, or some of them, ARGS="start read".
 
-`make bench-quick` runs those that can on tiny data, without bounds, so that none rots.
+The figures go into docs/performance.json, and from there into docs/performance.md. `make
+bench-quick` runs those that need no Java on tiny data, without bounds, so that none rots.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.benchmarks.report import write_report
 from tests.support.source import ROOT
 
 #: All that measure against a peer or a bound. Each is a module of its own and has its own options.
@@ -15,35 +17,37 @@ NAMES = (
     "start",
     "log",
     "runs",
+    "read",
     "derive",
+    "verify",
+    "growth",
     "encode",
     "daemon",
     "s3",
     "remote",
     "kafka",
+    "kafka_runs",
     "spark",
     "cluster",
     "share",
-    "read",
 )
-#: Those that take `--quick`.
-QUICK = ("runs", "remote")
+#: Those that start a JVM.
+JAVA = ("kafka", "kafka_runs", "spark", "cluster")
 
 
 def main() -> None:
     """Run those that are named, or all; the status tells whether each stayed in its bounds."""
     options = [argument for argument in sys.argv[1:] if argument == "--quick"]
-    wanted = [argument for argument in sys.argv[1:] if argument not in options] or [
-        n
-        for n in (QUICK if options else NAMES)
-        if (ROOT / f"tests/benchmarks/bench_{n}.py").exists()
-    ]
+    wanted = [argument for argument in sys.argv[1:] if argument not in options]
+    wanted = wanted or [name for name in NAMES if not options or name not in JAVA]
     failed = []
     for name in wanted:
         print(f"== {name}", flush=True)
         command = [sys.executable, "-m", f"tests.benchmarks.bench_{name}", *options]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             failed.append(name)
+    if not options:
+        write_report()
     if failed:
         sys.exit(f"not within bounds: {', '.join(failed)}")
 

@@ -16,20 +16,22 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from statistics import median
 from uuid import uuid4
 
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tests.benchmarks.kafka_contenders import BATCH_BYTES, CONTENDERS
-from tests.benchmarks.measure import ROOT, Peak, environment
+from tests.benchmarks.measure import ROOT, Cost, Peak, busy_s, environment, python
 from tests.benchmarks.tables import bench_folder
 from tests.kafka.broker import Broker
-from tests.kafka.topics import create_topic
+from tests.kafka.topics import create_topic, delete_topic
 
-__all__ = ["main", "make_table"]
+__all__ = ["contend", "main", "make_table"]
 
 EVENTS = 1_000_000
 PARTITIONS = 6
@@ -94,30 +96,39 @@ def run(
     try:
         if name == JAVA:
             return java_perf(broker, topic, compression), 0.0, 0.0
-        module = "tests.benchmarks.kafka_contenders"
-        command = [sys.executable, "-m", module, name, broker.bootstrap, topic, str(table)]
-        command.append(compression)
-        with subprocess.Popen(
-            command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
-        ) as process:
-            peak = Peak(process.pid)
-            peak.start()
-            said, _ = process.communicate(timeout=900)
-            peak.stop()
-            assert process.returncode == 0, name
-        found = json.loads(said.splitlines()[-1])
-        count = found["records"] or EVENTS
-        processor = found["processor"] * 1_000_000 / count
-        return count / found["seconds"], processor, peak.bytes / 2**20
+        cost, records = contend(name, broker, topic, str(table), compression)
+        count = records or EVENTS
+        return count / cost.wall_s, cost.cpu_s * 1_000_000 / count, cost.peak_mib
     finally:
-        delete(broker, topic)
+        delete_topic(broker.bootstrap, topic)  # so that the disk holds one at a time
 
 
-def delete(broker: Broker, topic: str) -> None:
-    """So that the disk holds one topic at a time."""
-    from tests.kafka.topics import delete_topic
+def processor_s(broker: Broker) -> float:
+    """The processor seconds that the broker has used so far."""
+    assert broker.process is not None
+    times = psutil.Process(broker.process.pid).cpu_times()
+    return float(times.user + times.system)
 
-    delete_topic(broker.bootstrap, topic)
+
+def contend(
+    name: str, broker: Broker, topic: str, table: str, compression: str = "none"
+) -> tuple[Cost, int]:
+    """What a contender's work costs, without its start, and the number of records (0: all)."""
+    command = python("tests.benchmarks.kafka_contenders", name, broker.bootstrap, topic, table)
+    busy, started = busy_s() - processor_s(broker), time.perf_counter()
+    with subprocess.Popen(
+        [*command, compression], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        peak = Peak(process.pid)
+        peak.start()
+        said, _ = process.communicate(timeout=900)
+        peak.stop()
+        assert process.returncode == 0, name
+    found = json.loads(said.splitlines()[-1])
+    others = busy_s() - processor_s(broker) - busy - found["whole"]
+    others /= time.perf_counter() - started
+    cost = Cost(found["seconds"], found["processor"], peak.bytes / 2**20, others)
+    return cost, found["records"]
 
 
 def main() -> None:

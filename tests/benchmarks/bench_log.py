@@ -10,20 +10,18 @@ Every contender runs in a fresh process whose start counts:
     deltalake    DeltaTable(...), its schema and version
     deltalake+   the same, and its add actions
 
-Of a table of 300,000 files, `open` may take a share of deltalake's time and memory. `history` of 50
-commits with 100,000 adds is measured against one pass of json.loads over the same lines.
-
 Prints a table: time, peak memory, bytes read from the disk by system calls, and what was found.
-Ends with 1 where tailer is beyond a bound below or finds another number of files.
+`open` and deltalake are compared on 300,000 files, and `history` of 50 commits with 100,000 adds
+with one pass of json.loads over the same lines.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,8 @@ from tests.benchmarks.big_log import (
     big_log,
     long_history,
 )
-from tests.benchmarks.measure import Cost, measure, median_cost
+from tests.benchmarks.measure import Cost, by_turns, measure, median_cost, print_costs, python
+from tests.benchmarks.results import Results, options
 
 CONTENDERS = ("open", "read", "files", "deltalake", "deltalake+")
 
@@ -42,10 +41,8 @@ PEAK_MIB_MAX = 200.0
 # Following a table needs none of its file list, so of 70 MiB of checkpoint only the columns that
 # steer are read. The interpreter's own modules are among these bytes, about five megabytes.
 OPEN_READ_MIB_MAX = 16.0
-# Of deltalake's processor time and peak memory, for 300,000 files.
-OPEN_FILES, OPEN_SHARE_MAX = 300_000, 0.3
-# Of one pass of json.loads.
-HISTORY_SHARE_MAX = 0.5
+OPEN_FILES = 300_000
+QUICK = 100
 
 
 def command(name: str, table: Path, output: Path) -> list[str]:
@@ -58,9 +55,9 @@ def command(name: str, table: Path, output: Path) -> list[str]:
     return [sys.executable, "-m", "tests.benchmarks.log_contenders", name, str(table)]
 
 
-def bench(kind: str, rounds: int) -> Iterator[str]:
+def bench(kind: str, files: int, rounds: int) -> Iterator[str]:
     """Measure and print all contenders on one table; a sentence for each bound not kept."""
-    table = big_log(kind)
+    table = big_log(kind, files)
     costs: dict[str, list[Cost]] = {name: [] for name in CONTENDERS}
     said: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +82,7 @@ def bench(kind: str, rounds: int) -> Iterator[str]:
             continue
         if peak > PEAK_MIB_MAX:
             yield f"{kind}: {name} takes {peak:.0f} MiB at the peak"
-        wanted = {"open": base["found"], "read": "1 events", "files": f"{FILES + 1} files"}[name]
+        wanted = {"open": base["found"], "read": "1 events", "files": f"{files + 1} files"}[name]
         if answer["found"] != wanted:
             yield f"{kind}: {name} finds {answer['found']}, not {wanted}"
     if (read_mib := json.loads(said["open"])["bytes"] / 2**20) > OPEN_READ_MIB_MAX:
@@ -99,47 +96,44 @@ def measure_said(arguments: list[str]) -> tuple[Cost, str]:
         return measure(redirected), output.read()
 
 
-def share(names: tuple[str, str], commands: list[list[str]], rounds: int) -> tuple[float, float]:
-    """Measure two commands by turns and print them; the second's share of time and memory."""
-    costs: tuple[list[Cost], list[Cost]] = [], []
-    for _ in range(rounds):
-        for found, arguments in zip(costs, commands, strict=True):
-            found.append(measure(arguments))
-    peer, ours = map(median_cost, costs)
-    for name, cost in zip(names, (peer, ours), strict=True):
-        print(f"{name:20} {cost.wall_s:7.2f} {cost.cpu_s:7.2f} {cost.peak_mib:9.0f}")
-    return ours.cpu_s / peer.cpu_s, ours.peak_mib / peer.peak_mib
-
-
-def bench_shares(rounds: int) -> Iterator[str]:
-    """Measure what has a bar against a peer; a sentence for each that is not met."""
-    table = big_log("classic", OPEN_FILES)
-    commands = [command(name, table, table) for name in ("deltalake", "open")]
-    names = f"deltalake {OPEN_FILES}", f"open {OPEN_FILES}"
-    for what, found in zip(("time", "memory"), share(names, commands, rounds), strict=True):
-        if found > OPEN_SHARE_MAX:
-            yield f"opening takes {found:.2f} of deltalake's {what}"
-    table = long_history()
-    peer = [sys.executable, "-m", "tests.benchmarks.log_contenders", "json.loads", str(table)]
-    ours = [sys.executable, "-m", "tailer", "history", str(table)]
-    time, _ = share(("json.loads", "history"), [peer, ours], rounds)
-    if time > HISTORY_SHARE_MAX:
-        yield f"history takes {time:.2f} of json.loads' time"
+def bench_shares(files: int, history: tuple[int, int], rounds: int, results: Results) -> None:
+    """Measure what has a bar against a peer."""
+    table = big_log("classic", files)
+    costs = by_turns({name: command(name, table, table) for name in ("deltalake", "open")}, rounds)
+    print_costs(costs, f"{files} files")
+    ours, peer = costs["open"], costs["deltalake"]
+    results.ratio("open-time", ours, peer)
+    results.value(
+        "open-memory", ours.peak_mib / peer.peak_mib, ours=asdict(ours), peer=asdict(peer)
+    )
+    table = long_history(*history)
+    costs = by_turns(
+        {
+            "json.loads": python("tests.benchmarks.log_contenders", "json.loads", table),
+            "history": python("tailer", "history", table),
+        },
+        rounds,
+    )
+    print_costs(costs, "history")
+    results.ratio("history", costs["history"], costs["json.loads"])
 
 
 def main() -> None:
     """Measure, show, and end with 1 where a bound is not kept."""
-    parser = argparse.ArgumentParser(prog="bench_log", description="Open tables of many files.")
+    parser = options(__doc__, rounds=3)
     parser.add_argument("--tables", nargs="+", default=["classic", "v2"])
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    asked = parser.parse_args()
+    results = Results(asked.quick)
+    files, history, rounds = FILES, (50, 2000), asked.rounds
+    if asked.quick:
+        files, history, rounds = QUICK, (5, 20), 0
     print(f"{'table':8} {'contender':11} {'wall s':>7} {'cpu s':>7} {'peak MiB':>9} {'MiB read':>9}"
           "  finds")  # fmt: skip
-    complaints = [c for kind in options.tables for c in bench(kind, options.rounds)]
-    complaints += bench_shares(options.rounds)
-    for complaint in complaints:
-        print(f"beyond its bound: {complaint}")
-    sys.exit(1 if complaints else 0)
+    for kind in asked.tables:
+        for complaint in bench(kind, files, max(1, rounds)):
+            results.complain(complaint)
+    bench_shares(QUICK if asked.quick else OPEN_FILES, history, rounds, results)
+    results.end()
 
 
 if __name__ == "__main__":

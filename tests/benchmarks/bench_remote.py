@@ -6,13 +6,11 @@
 * `small`: 300 versions with one file of 100 rows each.
 
 All are whole processes, by turns, through a relay that counts the requests. A first round is not
-counted; in it, both readers must give the same rows. Ends with 1 where tailer is beyond a bound.
-`--quick` reads tiny tables once, and has no bounds.
+counted; in it, both readers must give the same rows.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -29,8 +27,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tests.benchmarks.feed_tables import rows
 from tests.benchmarks.late import Late, run_late
-from tests.benchmarks.measure import Cost, measure, median_cost
+from tests.benchmarks.measure import by_turns, print_costs, python
+from tests.benchmarks.results import Results, options
 from tests.s3.fixture import ACCOUNT, Bucket, run_server
 from tests.s3.objects import Objects
 
@@ -42,9 +42,8 @@ LARGE_ROWS, LARGE_ROWS_QUICK = 4_070_000, 50_000
 VERSIONS, VERSIONS_QUICK = 300, 10
 ROWS_OF_A_VERSION = 100
 
-#: Time against load_cdf, and requests: a MiB for each at least, and what opens the table.
-LARGE_RATIO_MAX, LARGE_REQUESTS_PER_MIB_MAX, LARGE_REQUESTS_MORE = 1.0, 1.0, 20
-SMALL_RATIO_MAX, SMALL_REQUESTS_MAX = 0.7, 2.2
+#: Beyond one for each MiB: what opens the table.
+LARGE_REQUESTS_MORE = 20
 CDF = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -55,34 +54,6 @@ class Work:
     name: str
     last: int
     file: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one contender's runs cost, with the median of their requests."""
-
-    contender: str
-    cost: Cost
-    requests: float
-
-
-def rows(first: int, count: int) -> pa.Table:
-    """Rows that compress as real ones do; the tokens are random."""
-    ids = pa.array(range(first, first + count), pa.int64())
-    ends = pa.array(range(0, 20 * count + 1, 20), pa.int32())
-    tokens = [None, ends.buffers()[1], pa.py_buffer(os.urandom(10 * count).hex().encode())]
-    random = [pc.random(count, initializer=seed) for seed in range(4)]
-    whole = [pc.cast(pc.multiply(r, 1e5), pa.int64(), safe=False) for r in random]
-    columns = {
-        "id": ids,
-        "quantity": whole[0].cast(pa.int32()),
-        "score": random[1],
-        "token": pa.Array.from_buffers(pa.string(), count, tokens),
-        "status": pc.bit_wise_and(whole[2], 15).cast(pa.string()),
-        "changed_at": pc.multiply(whole[2], 1_000_003).cast(pa.timestamp("us", "UTC")),
-        "amount": pc.multiply(whole[3], 977).cast(pa.decimal128(22, 2)),
-    }
-    return pa.table(columns)
 
 
 def write_tables(bucket: Bucket, *, quick: bool) -> list[Work]:
@@ -117,13 +88,12 @@ async def url_of(bucket: Bucket, key: str) -> str:
 def commands(work: Work, bucket: Bucket, output: Path) -> dict[str, list[str]]:
     """The command lines of the contenders."""
     address, last = bucket.address(work.name), str(work.last)
-    options = [f"--store-option={key}={value}" for key, value in bucket.options.items()]
+    settings = [f"--store-option={key}={value}" for key, value in bucket.options.items()]
     versions = ["--starting-version", "1", "--ending-version", last]
-    contenders = [sys.executable, "-m", "tests.benchmarks.remote_contenders"]
+    contenders = python("tests.benchmarks.remote_contenders")
     found = {
         "tailer": [
-            sys.executable, "-m", "tailer", "read", address, *versions, *options,
-            "--output", str(output),
+            *python("tailer", "read", address), *versions, *settings, "--output", str(output),
         ],
         "deltalake": [*contenders, "deltalake", address, bucket.url, last, str(output)],
     }  # fmt: skip
@@ -146,52 +116,34 @@ def summary(output: Path) -> tuple[int, int]:
         return table.num_rows, int(pc.sum(table["id"]).as_py())
 
 
-def bench(work: Work, bucket: Bucket, late: Late, output: Path, rounds: int) -> list[Result]:
-    """Run every contender, by turns."""
-    costs: dict[str, list[Cost]] = {}
+def bench(
+    work: Work, bucket: Bucket, late: Late, output: Path, results: Results, rounds: int
+) -> float:
+    """Run every contender, by turns; note our time, and return the median of our requests."""
     requests: dict[str, list[int]] = {}
     summaries = set()
-    for number in range(rounds + 1):
-        for contender, command in commands(work, bucket, output).items():
-            output.unlink(missing_ok=True)
-            late.requests.clear()
-            cost = measure(command)
-            if number == 0 and contender != "one GET":
-                summaries.add(aside(summary, output))
-            if number > 0 or rounds == 0:
-                costs.setdefault(contender, []).append(cost)
-                requests.setdefault(contender, []).append(late.requests.total())
+
+    def before(_: str) -> None:
+        output.unlink(missing_ok=True)
+        late.requests.clear()
+
+    def after(contender: str) -> None:
+        if contender not in requests and contender != "one GET":
+            summaries.add(aside(summary, output))
+        requests.setdefault(contender, []).append(late.requests.total())
+
+    costs = by_turns(
+        commands(work, bucket, output),
+        0 if results.quick else rounds,
+        before=before,
+        after=after,
+    )
     if len(summaries) != 1:
         sys.exit(f"{work.name}: not the same rows: {summaries}")
-    return [Result(name, median_cost(runs), median(requests[name])) for name, runs in costs.items()]
-
-
-def show(work: Work, results: list[Result]) -> None:
-    """Print one line for each contender."""
-    for result in results:
-        cost = result.cost
-        print(
-            f"{work.name:6} {result.contender:10} {cost.wall_s:7.2f} s wall, "
-            f"{cost.cpu_s:6.2f} s cpu, {cost.peak_mib:5.0f} MiB, {result.requests:6.0f} requests "
-            f"({result.requests / work.last:.2f} a version)",
-            flush=True,
-        )
-
-
-def within(work: Work, results: list[Result], mib: float) -> bool:
-    """Whether tailer is in its bounds."""
-    ours, theirs = (next(r for r in results if r.contender == n) for n in ("tailer", "deltalake"))
-    ratio = ours.cost.wall_s / theirs.cost.wall_s
-    if work.file is not None:
-        ratio_max = LARGE_RATIO_MAX
-        requests_max = LARGE_REQUESTS_PER_MIB_MAX * mib + LARGE_REQUESTS_MORE
-    else:
-        ratio_max, requests_max = SMALL_RATIO_MAX, SMALL_REQUESTS_MAX * work.last
-    print(
-        f"{work.name:6} {ratio:.2f} of load_cdf's time (bound {ratio_max}), "
-        f"{ours.requests:.0f} requests (bound {requests_max:.0f})"
-    )
-    return ratio <= ratio_max and ours.requests <= requests_max
+    print_costs(costs, work.name)
+    print({contender: median(found) for contender, found in requests.items()}, "requests")
+    results.ratio(f"remote-{work.name}", costs["tailer"], costs["deltalake"])
+    return median(requests["tailer"])
 
 
 @contextmanager
@@ -208,21 +160,21 @@ def tables(*, quick: bool) -> Iterator[tuple[list[Work], Bucket, Late, Path]]:
 
 def main() -> None:
     """Run all."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
+    asked = parser.parse_args()
     os.environ.update(ACCOUNT)
-    met = []
-    with tables(quick=arguments.quick) as (works, bucket, late, folder):
-        for work in (work for work in works if work.name in arguments.tables):
-            rounds = 0 if arguments.quick else arguments.rounds
-            results = bench(work, bucket, late, folder / "output.arrow", rounds)
-            show(work, results)
-            size = (folder / "server" / "lake" / work.file).stat().st_size if work.file else 0
-            met.append(within(work, results, size / 2**20))
-    sys.exit(0 if arguments.quick or all(met) else 1)
+    results = Results(asked.quick)
+    with tables(quick=asked.quick) as (works, bucket, late, folder):
+        for work in (work for work in works if work.name in asked.tables):
+            requests = bench(work, bucket, late, folder / "output.arrow", results, asked.rounds)
+            if work.file is None:
+                results.value("remote-requests", requests / work.last)
+                continue
+            mib = (folder / "server" / "lake" / work.file).stat().st_size / 2**20
+            if requests > mib + LARGE_REQUESTS_MORE:
+                results.complain(f"{requests:.0f} requests for {mib:.0f} MiB")
+    results.end()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the daemon costs and how quick it is on S3, against a real server.
 
-    python -m tests.benchmarks.bench_s3 [--feeds 500] [--seconds 300]
+    python -m tests.benchmarks.bench_s3 [--feeds 500] [--seconds 300] [--quick]
 
 * many feeds in one process, at rest: processor time as a share of a core, and resident memory;
 * one commit a second spread over them: from a commit's PUT to its event in the output, median and
@@ -13,7 +13,6 @@ Ends with 1 where one of them is beyond its bound.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -37,6 +36,7 @@ from tailer.changes import Offset
 from tailer.store.s3.store import S3Store
 from tailer.testing.table import TableBuilder
 from tests.benchmarks.bench_daemon import daemon
+from tests.benchmarks.results import Results, options
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 from tests.s3.front import run_front
 from tests.s3.tables import deliver
@@ -108,13 +108,13 @@ class Output(threading.Thread):
                     del sizes[number]
 
 
-def settled(child: subprocess.Popen[bytes], files: list[Path]) -> None:
+def settled(child: subprocess.Popen[bytes], files: list[Path], settle_s: float) -> None:
     """Wait until every table is delivered and every feed polls at its longest pause."""
     while not all(file.exists() and file.stat().st_size for file in files):
         if child.poll() is not None:
             sys.exit(f"the daemon ended with {child.returncode}")
         time.sleep(0.2)
-    time.sleep(SETTLE_S)
+    time.sleep(settle_s)
 
 
 def cost(process: psutil.Process) -> float:
@@ -123,18 +123,24 @@ def cost(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def many(folder: Path, server: S3Server, count: int, seconds: float) -> bool:
-    """Many feeds, at rest and with one commit a second; returns whether they are in bounds."""
+def many(
+    folder: Path, server: S3Server, count: int, seconds: float, rest: tuple[float, float]
+) -> bool:
+    """Many feeds, at rest and with one commit a second; returns whether they are in bounds.
+
+    ``rest``: seconds to settle and to watch.
+    """
+    settle_s, watch_s = rest
     bucket = server.bucket("many")
     tables = Tables(server, bucket, count).tables
     child = daemon(configure(folder, bucket, count))
     files = [folder / "out" / f"t{i}.jsonl" for i in range(count)]
     try:
-        settled(child, files)
+        settled(child, files, settle_s)
         process = psutil.Process(child.pid)
         before = cost(process)
-        time.sleep(WATCH_S)
-        idle = (cost(process) - before) / WATCH_S
+        time.sleep(watch_s)
+        idle = (cost(process) - before) / watch_s
         mib = process.memory_info().rss / 2**20
         print(f"{count} feeds on S3 at rest: {idle:.1%} of a core, {mib:.0f} MiB")
         before, started = cost(process), time.perf_counter()
@@ -178,12 +184,12 @@ def latencies(tables: list[TableBuilder], files: list[Path], seconds: float) -> 
         yield output.grown[number] - at
 
 
-def backlog(server: S3Server) -> bool:
+def backlog(server: S3Server, versions: int) -> bool:
     """Small commits from a server that takes its time; returns whether looking ahead pays."""
     bucket = server.bucket("backlog")
     table = TableBuilder(server.folder / bucket.name / "orders", SCHEMA)
     table.create()
-    for i in range(BACKLOG_VERSIONS):
+    for i in range(versions):
         table.insert([{"id": i}])
     found = []
     with run_front(bucket) as front:
@@ -194,9 +200,9 @@ def backlog(server: S3Server) -> bool:
             front.requests.clear()
             found.append((anyio.run(read, store, table.version), front.requests.total()))
     (without, asked), (with_it, asked_ahead) = found
-    each = BACKLOG_VERSIONS / 1000
+    each = versions / 1000
     print(
-        f"a backlog of {BACKLOG_VERSIONS} commits, {DELAY_S * 1000:.0f} ms an answer: "
+        f"a backlog of {versions} commits, {DELAY_S * 1000:.0f} ms an answer: "
         f"{without / each:.0f} ms a commit, {with_it / each:.0f} ms with what is fetched ahead "
         f"({without / with_it:.1f}x; {asked} and {asked_ahead} requests)"
     )
@@ -213,17 +219,29 @@ async def read(store: S3Store, last: int) -> float:
 
 def main() -> None:
     """Run all."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--feeds", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=300.0)
-    arguments = parser.parse_args()
+    asked = parser.parse_args()
+    results = Results(asked.quick)
+    feeds, seconds, rest, versions = (
+        asked.feeds,
+        asked.seconds,
+        (SETTLE_S, WATCH_S),
+        BACKLOG_VERSIONS,
+    )
+    if asked.quick:
+        feeds, seconds, rest, versions = 2, 2.0, (0.0, 1.0), 5
     os.environ.update(ACCOUNT)
     with tempfile.TemporaryDirectory(prefix="tailer-bench-") as name:
         folder = Path(name)
         (folder / "server").mkdir()
         with run_server(folder / "server") as server:
-            within = [backlog(server), many(folder, server, arguments.feeds, arguments.seconds)]
-    sys.exit(0 if all(within) else 1)
+            if not backlog(server, versions):
+                results.complain("a backlog is not read faster with what is fetched ahead")
+            if not many(folder, server, feeds, seconds, rest):
+                results.complain("many feeds")
+    results.end()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Ends with 1 where that is any, or the seconds are beyond the bound.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import signal
@@ -18,18 +17,18 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 import psutil
 
-from tests.benchmarks.measure import ROOT, environment, measure
-from tests.benchmarks.tables import ENDING_VERSION, STARTING_VERSION, bench_table
+from tests.benchmarks.feed_tables import feed_table
+from tests.benchmarks.measure import ROOT, by_turns, environment, print_costs, python
+from tests.benchmarks.results import Results, options
 
 CPU_S_MAX = 1.0
-# Of a whole `tailer history` beyond that of importing pyarrow.
-HISTORY_CPU_S_MAX = 0.15
+ROWS_OF_A_FILE = 2_000
 
 # Clients that only some sinks, stores or the cluster's side need.
 NEEDLESS = ("aiobotocore", "botocore", "confluent_kafka", "deltalake", "kafka", "py4j", "pyspark")
@@ -112,27 +111,23 @@ def show(name: str, arguments: Sequence[str], rounds: int, base_s: float) -> lis
 
 def main() -> None:
     """Measure both commands, and end with 1 where a bound is not kept."""
-    parser = argparse.ArgumentParser(prog="bench_start", description="Time the start.")
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
-    table = str(bench_table("tiny").path)
-    importing = [sys.executable, "-c", "import pyarrow"]
-    base_s = median([measure(importing).cpu_s for _ in range(rounds + 1)][1:])
-    print(f"python and pyarrow alone: {base_s:.2f} CPU s")
-    versions = f"--starting-version {STARTING_VERSION} --ending-version {ENDING_VERSION}".split()
+    asked = options(__doc__).parse_args()
+    results = Results(asked.quick)
+    rounds = 1 if asked.quick else asked.rounds
+    table = str(feed_table(ROWS_OF_A_FILE))
+    commands = {name: python("tailer", name, table) for name in ("history", "snapshot")}
+    base = {"import pyarrow": [sys.executable, "-c", "import pyarrow"]}
+    costs = by_turns(base | commands, 0 if asked.quick else rounds)
+    print_costs(costs)
+    base_s = costs["import pyarrow"].cpu_s
     complaints = [
-        *show("read", ["read", table, *versions, "--output", "-"], rounds, base_s),
-        *show("tail", ["tail", table, "--from", str(STARTING_VERSION)], rounds, base_s),
+        *show("read", ["read", table, "--starting-version", "1", "--output", "-"], rounds, base_s),
+        *show("tail", ["tail", table, "--from", "1"], rounds, base_s),
     ]
-    for name in ("history", "snapshot"):
-        costs = [measure([sys.executable, "-m", "tailer", name, table]) for _ in range(rounds + 1)]
-        cpu_s = median(cost.cpu_s for cost in costs[1:]) - base_s
-        print(f"tailer {name}: {cpu_s:.2f} CPU s in all")
-        if cpu_s > HISTORY_CPU_S_MAX and name == "history":
-            complaints.append(f"history takes {cpu_s:.2f} CPU s more than importing pyarrow")
     for complaint in complaints:
-        print(f"beyond its bound: {complaint}")
-    sys.exit(1 if complaints else 0)
+        results.complain(complaint)
+    results.value("start", costs["history"].cpu_s - base_s, ours=asdict(costs["history"]))
+    results.end()
 
 
 if __name__ == "__main__":

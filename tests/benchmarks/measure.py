@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -17,7 +18,18 @@ import psutil
 
 from tests.benchmarks.tables import bench_folder
 
-__all__ = ["ROOT", "Cost", "Peak", "environment", "measure", "median_cost"]
+__all__ = [
+    "ROOT",
+    "Cost",
+    "Peak",
+    "busy_s",
+    "by_turns",
+    "environment",
+    "measure",
+    "median_cost",
+    "print_costs",
+    "python",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.02
@@ -27,11 +39,15 @@ POLLS_PER_SEARCH = 10
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Wall and processor seconds (user and system), and the peak of the resident MiB."""
+    """Wall and processor seconds (user and system), and the peak of the resident MiB.
+
+    ``others``: cores that all other programs of the machine used meanwhile.
+    """
 
     wall_s: float
     cpu_s: float
     peak_mib: float
+    others: float = 0.0
 
 
 class Peak(threading.Thread):
@@ -74,6 +90,11 @@ def _resident(process: psutil.Process) -> int:
         return 0
 
 
+def python(module: str, *arguments: str | int | Path) -> list[str]:
+    """Return the command line of a module."""
+    return [sys.executable, "-m", module, *map(str, arguments)]
+
+
 def environment() -> dict[str, str]:
     """Ours, but with modules compiled once, as an installed program has them.
 
@@ -90,7 +111,7 @@ def measure(command: Sequence[str | Path]) -> Cost:
     """
     # A file and no pipe: nobody need read along while the program is timed.
     with tempfile.TemporaryFile() as output:
-        started = time.perf_counter()
+        started, busy = time.perf_counter(), busy_s()
         child = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env=environment()
         )
@@ -104,9 +125,50 @@ def measure(command: Sequence[str | Path]) -> Cost:
             output.seek(0)
             sys.stderr.write(output.read().decode(errors="replace"))
             sys.exit(f"{' '.join(map(str, command))}: exit status {child.returncode}")
-    # A peak between two polls shows in the kernel's own figure, which is of the largest process.
-    peak_mib = max(peak.bytes / 2**20, usage.ru_maxrss / 2**10)
-    return Cost(wall_s, usage.ru_utime + usage.ru_stime, peak_mib)
+    # A peak between two polls shows in the kernel's own figure, which is of the largest process;
+    # it begins with what this process had when the child was forked.
+    own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_mib = max(peak.bytes / 2**20, usage.ru_maxrss / 2**10 if usage.ru_maxrss > own_kib else 0)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Cost(wall_s, cpu_s, peak_mib, max(0.0, (busy_s() - busy - cpu_s) / wall_s))
+
+
+def busy_s() -> float:
+    """The processor seconds of all programs so far, this one's own and stolen ones among them."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
+
+
+def by_turns(
+    commands: Mapping[str, Sequence[str | Path]],
+    rounds: int,
+    *,
+    before: Callable[[str], None] = lambda _: None,
+    after: Callable[[str], None] = lambda _: None,
+) -> dict[str, Cost]:
+    """Run all commands by turns, and return the median cost of each.
+
+    A first round warms the caches and does not count, except where there is no other.
+    """
+    costs: dict[str, list[Cost]] = {name: [] for name in commands}
+    for number in range(rounds + 1):
+        for name, command in commands.items():
+            before(name)
+            cost = measure(command)
+            if number or not rounds:
+                costs[name].append(cost)
+            after(name)
+    return {name: median_cost(runs) for name, runs in costs.items()}
+
+
+def print_costs(costs: Mapping[str, Cost], table: str = "") -> None:
+    """Print one line for each contender."""
+    for name, cost in costs.items():
+        print(
+            f"{table:10} {name:24} {cost.wall_s:7.2f} s wall {cost.cpu_s:7.2f} s cpu "
+            f"{cost.peak_mib:6.0f} MiB, others {cost.others:.1f} cores",
+            flush=True,
+        )
 
 
 def median_cost(costs: Sequence[Cost]) -> Cost:
@@ -115,4 +177,5 @@ def median_cost(costs: Sequence[Cost]) -> Cost:
         median(cost.wall_s for cost in costs),
         median(cost.cpu_s for cost in costs),
         median(cost.peak_mib for cost in costs),
+        median(cost.others for cost in costs),
     )

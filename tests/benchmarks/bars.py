@@ -1,0 +1,68 @@
+"""The bars: what each kind of work may take of what a peer takes for the same.
+
+A bar's name stands in the results; its bound is nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["BARS", "Bar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar. ``benchmark`` measures it; its figure may be ``bound`` at most.
+
+    A bar without a ``unit`` is a ratio of times.
+    """
+
+    name: str
+    benchmark: str
+    work: str
+    against: str
+    bound: float
+    unit: str = ""
+
+
+BARS: dict[str, Bar] = {
+    bar.name: bar
+    for bar in (
+        Bar("small-read", "runs", "`read` of 10,000 versions of 100 rows", "load_cdf", 0.8),
+        Bar("small-feed", "runs", "the same through a feed to JSON lines, offsets saved",
+            "`read` to JSON lines", 1.2),
+        Bar("small-kafka", "kafka_runs", "5,000 versions of 100 rows to Kafka, exactly once",
+            "librdkafka with ready bytes, a transaction per 10,000 rows", 1.5),
+        Bar("large-kafka", "kafka_runs", "a version of 1,000,000 rows to Kafka, exactly once",
+            "the same loop", 0.7),
+        Bar("remote-small", "remote", "`read` of 300 versions on S3, each answer 20 ms late",
+            "load_cdf", 0.7),
+        Bar("remote-requests", "remote", "the same, requests", "", 2.2, "a version"),
+        Bar("remote-large", "remote", "`read` of one file of 206 MB on S3, 20 ms late",
+            "load_cdf", 1.0),
+        Bar("files", "read", "`read` of 1,000 files of 1,000 rows in a version",
+            "one file of 1,000,000 rows", 2.0),
+        Bar("read", "read", "`read` of 2.1 M rows x 7 columns, 12 files, to Arrow",
+            "load_cdf", 1.1),
+        Bar("read-bare", "read", "the same", "a bare pyarrow scan that writes the file", 1.1),
+        Bar("read-large", "read", "`read` of 21 M rows, 120 files, to Arrow", "load_cdf", 0.9),
+        Bar("start", "start", "`history` of a small table", "`import pyarrow`", 0.15, "s more"),
+        Bar("history", "log", "`history` of 50 commits with 100,000 adds",
+            "json.loads of each line", 0.5),
+        Bar("open-time", "log", "open a log of 300,000 files", "deltalake's open", 0.3),
+        Bar("open-memory", "log", "the same, peak memory", "deltalake's open", 0.3,
+            "of the memory"),
+        Bar("derived-ids", "derive", "changes derived by row ids",
+            "a bare scan of the files that leave and come", 2.0),
+        Bar("derived-cancel", "derive", "changes derived by cancel-out", "the same scan", 2.5),
+        Bar("verify", "verify", "`verify` of 3 M rows in 10 versions",
+            "a bare scan of what it must read", 4.0),
+        Bar("latency-p50", "daemon", "commit to event, 20 commits a second, median", "", 5.0, "ms"),
+        Bar("latency-p99", "daemon", "the same, 99th percentile", "", 20.0, "ms"),
+        *(
+            Bar(f"growth-{what}", "growth", f"growth: {what}, doubled four times",
+                "slope of time over size, both logarithmic", 1.1, "slope")
+            for what in ("versions", "files", "rows", "columns", "feeds")
+        ),
+    )
+}  # fmt: skip
