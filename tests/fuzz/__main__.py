@@ -1,7 +1,7 @@
 """Runs many histories on all cores: ``python -m tests.fuzz [HISTORIES] [FIRST SEED]``.
 
-Prints the rate now and then, and each disagreement, shrunk, as it is found. Ends with status 1 if
-there was one.
+Uses the cores that the process may use (``taskset`` says which). Prints the rate now and then, and
+each disagreement, shrunk, as it is found. Ends with status 1 if there was one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _parts(first: int, count: int) -> Iterator[tuple[int, int]]:
 def main(count: int, first: int) -> int:
     """Judge ``count`` histories from a seed on; return how many disagreements there were."""
     done, cpu_s, tally, disagreements, began = 0, 0.0, Tally(), 0, time.monotonic()
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for part in as_completed([pool.submit(_run, *part) for part in _parts(first, count)]):
             number, seconds, counted, found = part.result()
             done, cpu_s = done + number, cpu_s + seconds

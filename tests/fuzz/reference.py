@@ -22,6 +22,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 __all__ = ["Change", "Reference", "State", "key"]
@@ -111,7 +112,7 @@ class Reference:
         self.live: list[dict[Key, Json]] = []
         self.transactions: list[dict[str, int]] = []
         self.domains: list[dict[str, str]] = []
-        self._read: dict[str, list[Json]] = {}
+        self._read: dict[str, pa.Table] = {}
         while (name := f"_delta_log/{len(self.commits):020d}.json") in files:
             lines = files[name][0].decode().split("\n")
             self._replay([json.loads(line) for line in lines if line.strip()])
@@ -165,9 +166,7 @@ class Reference:
 
     def _stored(self, action: Json, state: State, *, cdc: bool = False) -> list[Json]:
         """All rows of a file, with partition values, stable row ids and versions."""
-        table = pq.ParquetFile(
-            io.BytesIO(self._files[_location(action["path"])][0]), coerce_int96_timestamp_unit="us"
-        ).read()
+        table = self._parquet(_location(action["path"]))
         columns: dict[str, list[Any]] = {}
         texts = action.get("partitionValues") or {}
         for c in state.columns:
@@ -193,6 +192,14 @@ class Reference:
         if not named:
             return [{} for _ in range(table.num_rows)]
         return [dict(zip(named, v, strict=True)) for v in zip(*columns.values(), strict=True)]
+
+    def _parquet(self, path: str) -> pa.Table:
+        found = self._read.get(path)
+        if found is None:
+            data = io.BytesIO(self._files[path][0])
+            file = pq.ParquetFile(data, coerce_int96_timestamp_unit="us")
+            found = self._read[path] = file.read(use_threads=False)
+        return found
 
     def _vector(self, dv: Json | None) -> set[int]:
         """The rows that a deletion vector deletes ("Deletion Vector Format")."""

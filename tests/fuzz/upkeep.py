@@ -289,4 +289,5 @@ def noise(table: Table) -> None:
         f"{version + 1:020d}.checkpoint.parquet.tmp",
         f"{version:020d}.checkpoint.0000000001.0000000002.parquet",
     ]
-    table.log["_delta_log/" + table.rng.choice(names)] = b"not of the log", START_MS
+    # A part of a real checkpoint stays as it is.
+    table.log.setdefault("_delta_log/" + table.rng.choice(names), (b"not of the log", START_MS))
