@@ -487,7 +487,10 @@ static PyObject *merge(PyObject *self, PyObject *arguments)
     }
     if (taken) memcpy(at, footer.bytes, footer.size);
     PyObject *numbers = list_of(rows, taken);
-    if (numbers) answer = Py_BuildValue("(ONL)", file, numbers, (long long)merged.largest);
+    if (numbers) {
+        answer = Py_BuildValue("(NNL)", file, numbers, (long long)merged.largest);
+        file = NULL;
+    }
 end:
     Py_XDECREF(file);
     while (held) PyBuffer_Release(&files[--held]);
