@@ -151,7 +151,7 @@ static void skip(Input *in, int wire, int depth)
 
 static void put(Output *out, const void *bytes, size_t size)
 {
-    if (out->failed) return;
+    if (out->failed || !size) return; /* of nothing there may be no address */
     if (size > out->room - out->size) {
         size_t room = (out->size + size) * 2;
         uint8_t *grown = realloc(out->bytes, room);

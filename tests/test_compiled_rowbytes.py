@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
-import shutil
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +10,7 @@ import pytest
 
 from tailer.rowbytes import RAW, SIZED, array_part, loaded
 from tests.support.components import require
-from tests.support.source import ROOT
+from tests.support.sanitizers import watch
 
 
 @pytest.fixture(scope="module")
@@ -104,33 +98,5 @@ def test_more_rows_than_can_be_numbered_are_refused(native: Any, rows: int) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sanitizers are preloaded")
 def test_nothing_that_is_given_is_read_or_added_up_beyond_its_bounds(tmp_path: Path) -> None:
-    """Under the address and undefined-behaviour sanitizers."""
-    compiler = shutil.which("gcc")
-    require("gcc", compiler is not None)
-    assert compiler is not None
-    libraries = [
-        subprocess.check_output([compiler, f"-print-file-name=lib{name}.so"], text=True).strip()
-        for name in ("asan", "ubsan")
-    ]
-    require("gcc's sanitizers", all(os.path.isabs(library) for library in libraries))  # noqa: PTH117  # gcc's answer
-    built = tmp_path / "watched.so"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-g", "-O1", "-fsanitize=address,undefined",
-         "-fno-sanitize-recover=undefined", "-DPy_LIMITED_API=0x030b0000",
-         "-I", sysconfig.get_path("include"), str(ROOT / "tailer" / "_rowbytes.c"), "-o", built],
-        check=True, timeout=60,
-    )  # fmt: skip
-    rounds, seed = 20 * int(os.environ.get("TAILER_TORTURE_ROUNDS", "500")), random.randrange(2**32)
-    program = str(ROOT / "tests" / "support" / "rowbytes_fuzz.py")
-    done = subprocess.run(
-        [sys.executable, program, built, str(rounds), str(seed)],
-        env={
-            **os.environ, "LD_PRELOAD": ":".join(libraries), "PYTHONMALLOC": "malloc",
-            # The interpreter keeps what it has made; and no memory is an error like others.
-            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
-        },
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout == "done\n", f"seed {seed}: {done.stderr[-4000:]}"
+    watch("tailer/_rowbytes.c", "rowbytes_fuzz.py", tmp_path)
