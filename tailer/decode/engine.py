@@ -241,6 +241,24 @@ class Engine:
             return None
         return found.select(["row_id", "left", "came"]).combine_chunks()
 
+    def balances(self, rows: RowStream) -> bool | None:
+        """Return whether the signs of equal rows (their side: -1 or 1) add up to zero; None, and
+        nothing is read, if the rows have columns that hashes cannot represent.
+
+        Each row has 128 bits of hash, and the sums of both halves must be zero. Hashes of a row
+        are made from those of its values by operations that sums could undo, so they are mixed
+        once more: otherwise two rows that swapped a value might add up to the same.
+        """
+        columns = rows.fingerprint(texts=True)
+        if columns.keys() != {"h1", "h2"}:
+            return None
+        sums = ", ".join(f'sum(hash({name})::HUGEINT * "#side")' for name in columns)
+        found = self._query(
+            rows, f"SELECT count(*) FILTER (a <> 0 OR b <> 0) FROM (SELECT {sums} FROM "
+            f"{_selected(columns)}) AS sums(a, b)"
+        )  # fmt: skip
+        return not found.column(0)[0].as_py()
+
     def unbalanced(self, rows: RowStream, limit: int) -> tuple[int, int, pa.Table]:
         """Find where the signs of equal rows (their side: -1 or 1) don't add up to zero.
 

@@ -93,7 +93,7 @@ class RowStream:
         values = ", ".join(_canonical(f.name, f.type) for f in chosen)
         return f"hash({values}) % {bucket.of} = {bucket.number}"
 
-    def fingerprint(self) -> dict[str, str]:
+    def fingerprint(self, *, texts: bool = False) -> dict[str, str]:
         """Return SQL, by name, for all values of a row: 128 bits of hash, and values.
 
         The engine's hash has 64 bits, and salting it adds none, because it mixes the hashes of
@@ -101,7 +101,7 @@ class RowStream:
         strings with a prefix. Each integer has its own hash, except the integer with the hash
         of NULL, which only the null columns distinguish. The halves of a wide decimal can be
         swapped without changing the hash, and nested values hide all of this; both are compared by
-        value.
+        value. With ``texts``, wide decimals are hashed as text instead.
         """
         self._check_depth()
         narrow = self._narrow()
@@ -109,11 +109,14 @@ class RowStream:
         first, second, exact = [*masks], [_SALT, *masks], []
         for field in self.fields():
             value = _canonical(field.name, field.type)
-            if field not in narrow:
+            text = texts and pa.types.is_decimal(field.type) and field not in narrow
+            if text:
+                value = f"{value}::VARCHAR::BLOB"
+            elif field not in narrow:
                 exact.append(value)
                 continue
             first.append(value)
-            if _is_text(field.type):
+            if text or _is_text(field.type):
                 value = f"'fingerp~'::BLOB || {value}"
             second.append(value)
         hashes = {"h1": f"hash({', '.join(first)})", "h2": f"hash({', '.join(second)})"}

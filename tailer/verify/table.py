@@ -128,11 +128,17 @@ async def _verify_in(
 
 
 def compare_rows(signed: SignedRows, options: FeedOptions) -> tuple[int, int, pa.Table | None]:
-    """Return the number of missing rows and of surplus rows, and examples of them."""
-    rows = signed.stream()
-    # An engine that fails leaves rows unread, and their source must be closed here.
-    with closing(rows), Engine(options.diff) as engine:
-        missing, surplus, examples = engine.unbalanced(rows, _EXAMPLES_MAX)
+    """Return the number of missing rows and of surplus rows, and examples of them.
+
+    Sums of the rows' hashes say whether there are any; only then are rows grouped by value.
+    """
+    with Engine(options.diff) as engine:
+        # An engine that fails leaves rows unread, and their source must be closed here.
+        with closing(signed.stream()) as rows:
+            if engine.balances(rows):
+                return 0, 0, None
+        with closing(signed.stream()) as rows:
+            missing, surplus, examples = engine.unbalanced(rows, _EXAMPLES_MAX)
     names = [*signed.names[: examples.num_columns - 1], "surplus"]
     return missing, surplus, examples.rename_columns(names) if examples.num_rows else None
 
@@ -162,7 +168,8 @@ class SignedRows:
         self.schema = pa.schema([*REF_FIELDS, *numbered])
 
     def stream(self) -> RowStream:
-        """Return the rows as a stream for the engine, once."""
+        """Return the rows as a stream for the engine, from the beginning."""
+        self.events = 0
         return RowStream(self.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
+from itertools import combinations
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
+from hypothesis import given, strategies
 
 from tailer.decode.engine import DiffOptions, Engine
 from tailer.decode.stream import COMING, LEAVING, REF_FIELDS, RowStream
@@ -224,3 +227,53 @@ def test_rows_from_the_middle_of_an_array_are_those_that_are_meant(within: Any) 
     with Engine(DiffOptions()) as engine:
         found = engine.unmatched(rows)
     assert (list(found.leaving), list(found.coming)) == ([0], [])
+
+
+PAIRS = pa.schema(
+    [*REF_FIELDS, ("c0", pa.int64()), ("c1", pa.string()), ("c2", pa.decimal128(30, 2))]
+)
+
+
+def signed(left: list[tuple[Any, ...]], came: list[tuple[Any, ...]]) -> RowStream:
+    """Rows of three columns, a wide decimal among them, with -1 and 1 as their sides."""
+    sides = [-1] * len(left) + [1] * len(came)
+    columns = [sides, range(len(sides)), *zip(*left, *came, strict=True)]
+    arrays = [pa.array(list(c), f.type) for c, f in zip(columns, PAIRS, strict=True)]
+    return RowStream(PAIRS, iter([pa.RecordBatch.from_arrays(arrays, schema=PAIRS)]))
+
+
+ROW = strategies.tuples(
+    strategies.sampled_from([None, 0, 1, integer_of_hash(engine_hash("NULL"))]),
+    strategies.sampled_from([None, "", "a", "b"]),
+    strategies.sampled_from([None, Decimal("0.00"), Decimal("1.00"), Decimal(2**70)]),
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine(DiffOptions()) as engine:
+        yield engine
+
+
+@given(strategies.lists(ROW, min_size=1, max_size=6), strategies.data())
+def test_sums_of_hashes_say_whether_rows_balance(
+    engine: Engine, left: list[tuple[Any, ...]], data: Any
+) -> None:
+    came = data.draw(strategies.permutations(left))
+    if data.draw(strategies.booleans()):  # one column of one row is another's
+        at, column = data.draw(strategies.integers(0, len(came) - 1)), data.draw(ROW)
+        which = data.draw(strategies.integers(0, 2))
+        came[at] = (*came[at][:which], column[which], *came[at][which + 1 :])
+    assert engine.balances(signed(left, came)) == (Counter(left) == Counter(came))
+
+
+def test_rows_that_swapped_a_value_do_not_balance(engine: Engine) -> None:
+    """The hash of a row is made of those of its values: sums of it must not undo that."""
+    for a, b in combinations(range(12), 2):
+        left = [(a, "x", Decimal(a)), (b, "y", Decimal(b))]
+        came = [(a, "y", Decimal(a)), (b, "x", Decimal(b))]
+        assert engine.balances(signed(left, came)) is False
+
+
+def test_nested_columns_are_left_to_groups(engine: Engine) -> None:
+    assert engine.balances(stream(pa.list_(pa.int64()), [[1]], [[1]])) is None

@@ -81,6 +81,12 @@ def test_a_token_that_is_none_is_refused_before_anything_else(
         assert reply.headers["www-authenticate"] == "Bearer"
 
 
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_a_scheme_may_be_written_in_any_case(server: Served, scheme: str) -> None:
+    reply = server.get("/shares", headers={"Authorization": f"{scheme} {server.bearer}"})
+    assert reply.status == 200
+
+
 def test_the_secret_half_of_a_token_decides(server: Served) -> None:
     good = server.bearer
     for wrong in (
