@@ -33,7 +33,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return os.environ | {"PYTHONPATH": str(folder / "site")}
+    # Options for this run of pytest, a seed say, are not for the one within it.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return inherited | {"PYTHONPATH": str(folder / "site")}
 
 
 def run(environment: Mapping[str, str], *arguments: str | Path) -> str:
