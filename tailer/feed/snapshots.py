@@ -261,10 +261,14 @@ class Resnapshots:
             snapshot.passed(commit)
 
     async def turn(self, stream: Offset) -> AsyncGenerator[ChangeBatch | Notice, None]:
-        """Take a turn of the first snapshot that is not completely read."""
-        if self._waiting and stream.version > 0 and not stream.index:
+        """Take a turn of the first snapshot that is not completely read.
+
+        The next one begins as soon as it ends: the stream may have no other version for long.
+        """
+        while self._waiting and stream.version > 0 and not stream.index:
             async with aclosing(self._waiting[0].turn(stream)) as items:
                 async for item in items:
                     yield item
-            if self._waiting[0].done:
-                self._waiting.pop(0)
+            if not self._waiting[0].done:
+                return
+            self._waiting.pop(0)

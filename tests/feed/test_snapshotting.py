@@ -115,6 +115,16 @@ async def test_a_table_is_read_again_without_moving_the_offset(rig: Rig) -> None
     assert end["details"] == {"reason": "resnapshot", "version": 1, "where": None, "rows": 16}
 
 
+async def test_several_orders_are_carried_out_one_after_the_other(rig: Rig) -> None:
+    await run_feed(rig.feed())
+    rig.orders.resnapshots += [ResnapshotRequest(), ResnapshotRequest()]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run_feed, rig.feed(last=100))
+        await eventually_async(lambda: rig.orders.resnapshots == [], why="no commit is needed")
+        tasks.cancel_scope.cancel()
+    assert sorted(e["id"] for e in rig.events[16:]) == sorted([*range(16)] * 2)
+
+
 async def test_versions_come_between_its_files_and_no_row_is_older_than_the_stream(
     rig: Rig,
 ) -> None:

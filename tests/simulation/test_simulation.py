@@ -22,6 +22,8 @@ CHUNK = 50
 FOUND = (
     "319 steps 0 4",  # a table replaced before the first commit was read
     "4001243 steps 0 1 2 6 faults",  # an order saved after the offset was released
+    "20261555 steps 1 2 4 faults",  # the judge: an order from before the first snapshot
+    "20261555",  # the second of two orders for a snapshot waited for another commit
 )
 
 #: A seed that finds each injected fault.

@@ -39,12 +39,25 @@ def table(tmp_path: Path) -> TableBuilder:
     return built
 
 
+#: The readers of the test that runs. Each has a thread, which a collection of garbage may not end.
+_READERS: list[ChangeStreamReader] = []
+
+
+@pytest.fixture(autouse=True)
+def stopped() -> Iterator[None]:
+    """Stop all readers after a test, as Spark does."""
+    yield
+    while _READERS:
+        _READERS.pop().stop()
+
+
 def reader(table: TableBuilder, **options: Any) -> LimitedStreamReader:
     source = TailerSource({"path": str(table.folder), **{k: str(v) for k, v in options.items()}})
     found = source.streamReader(source.schema())
     assert isinstance(found, LimitedStreamReader)
     # As Spark hands it from one process to the next.
     copied: LimitedStreamReader = pickle.loads(pickle.dumps(found))  # noqa: S301  # our own
+    _READERS.append(copied)
     return copied
 
 
@@ -272,7 +285,9 @@ def test_commits_are_passed_over_as_asked(table: TableBuilder) -> None:
 def test_the_reader_of_older_sparks_takes_all_there_is(table: TableBuilder) -> None:
     def classic(**options: Any) -> ClassicStreamReader:
         new = reader(table, **options)
-        return ClassicStreamReader(new.options, new.target, new.schema, new.arrow_schema)
+        old = ClassicStreamReader(new.options, new.target, new.schema, new.arrow_schema)
+        _READERS.append(old)
+        return old
 
     add_files(table, (1, 2), (3,))
     stream = classic(startingVersion=0)

@@ -143,8 +143,7 @@ class History:
         """Return whether all is delivered, and all orders are carried out."""
         ordered = self.operator.resnapshots
         return all(
-            judge.finished() and (judge.excused or judge.notices["resnapshot"] >= ordered)
-            for judge in self.judges
+            judge.finished() and (judge.excused or judge.obeyed(ordered)) for judge in self.judges
         )
 
     async def _comes_to_its_end(self, tasks: asyncio.TaskGroup) -> None:

@@ -46,6 +46,7 @@ class Judge:
         self.table = table
         self.name = name
         self.start: Offset | None = None
+        self.started_at = 0.0
         #: The newest offset by where it is kept: in the state's file, with the sink's data.
         self.saved: dict[str, Offset] = {}
         self.seen: dict[str, Delivered] = {}
@@ -131,12 +132,19 @@ class Judge:
             if notice.offset.snapshot:
                 self.excused_snapshots.add(notice.offset.version)
 
+    def obeyed(self, resnapshots: list[float]) -> bool:
+        """Return whether the orders of these times to read the table again are carried out. Those
+        from before the feed had a place are carried out by its first snapshot, if it has one."""
+        if self.start is not None and self.start.snapshot:
+            resnapshots = [at for at in resnapshots if at >= self.started_at]
+        return self.notices["resnapshot"] >= len(resnapshots)
+
     # What was saved
 
     def offset_saved(self, offset: Offset, where: str) -> None:
         """Judge an offset that was saved: all before it must be delivered."""
         if self.start is None:
-            self.start = offset
+            self.start, self.started_at = offset, self.world.now
         before = self.saved.get(where)
         self.saved[where] = offset
         if before is not None and offset.position < before.position:

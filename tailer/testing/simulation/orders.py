@@ -26,7 +26,8 @@ class Operator:
         self.paused_at: float | None = None
         self.skipped: dict[int, float] = {}
         self.accepted: dict[int, float] = {}
-        self.resnapshots = 0
+        #: When the orders to read the table again were acknowledged.
+        self.resnapshots: list[float] = []
 
     async def _give(
         self, process: Process, what: str, order: Callable[[], Awaitable[None]]
@@ -70,7 +71,7 @@ class Operator:
     async def resnapshot(self, process: Process) -> None:
         """Have the table read again."""
         if await self._give(process, "resnapshot", process.runner().resnapshot):
-            self.resnapshots += 1
+            self.resnapshots.append(self.world.now)
 
     # What the orders promise
 
