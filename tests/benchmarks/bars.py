@@ -28,7 +28,7 @@ class Bar:
 BARS: dict[str, Bar] = {
     bar.name: bar
     for bar in (
-        Bar("small-read", "runs", "`read` of 10,000 versions of 100 rows", "load_cdf", 0.8),
+        Bar("small-read", "runs", "`read` of 5,000 versions of 100 rows", "load_cdf", 0.8),
         Bar("small-feed", "runs", "the same through a feed to JSON lines, offsets saved",
             "`read` to JSON lines", 1.2),
         Bar("small-kafka", "kafka_runs", "5,000 versions of 100 rows to Kafka, exactly once",

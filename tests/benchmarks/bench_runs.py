@@ -1,6 +1,6 @@
 """Tables of many small commits: `tailer read` and a feed beside deltalake's load_cdf.
 
-    python -m tests.benchmarks.bench_runs [--versions 10000] [--rounds 5] [--quick]
+    python -m tests.benchmarks.bench_runs [--versions 5000] [--rounds 5] [--quick]
 
 Each version has one file of 100 rows. All are whole processes, by turns; a first round is not
 counted. The readers must give the same rows.
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tests.benchmarks.measure import Cost, by_turns, environment, print_costs, python
 from tests.benchmarks.results import Results, options
 
-VERSIONS, VERSIONS_QUICK = 10_000, 50
+VERSIONS, VERSIONS_QUICK = 5_000, 50
 
 
 def commands(table: Path, last: int, folder: Path) -> dict[str, tuple[list[str], Path]]:
