@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +17,10 @@ def test_nothing_is_read_beyond_a_file(tmp_path: Path) -> None:
     rows = {"id": range(50), "text": ["a", None] * 25, "flag": [True, False] * 25}
     table = pa.table({name: list(values) for name, values in rows.items()})
     nested = pa.table({"tags": [["x"], [], None] * 5, "place": [{"x": 1.0}] * 15})
-    for number, options in enumerate(
-        [{}, {"compression": "none", "data_page_size": 64}, {"data_page_version": "2.0"}]
-    ):
+    ways: list[dict[str, Any]] = [
+        {}, {"compression": "none", "data_page_size": 64}, {"data_page_version": "2.0"},
+    ]  # fmt: skip
+    for number, options in enumerate(ways):
         pq.write_table(table, tmp_path / f"{number}.parquet", **options)
         pq.write_table(nested, tmp_path / f"nested-{number}.parquet", **options)
     pq.write_table(table.slice(0, 0), tmp_path / "empty.parquet")
