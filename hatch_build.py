@@ -14,14 +14,14 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-__all__ = ["CompiledRowbytes"]
+__all__ = ["CompiledModules"]
 
 SOURCES = ("tailer/_footers.c", "tailer/_rowbytes.c")
 #: The stable ABI of the oldest Python that the project supports, and its name in a wheel's tag.
 ABI, TAG = "0x030b0000", "cp311-abi3"
 
 
-class CompiledRowbytes(BuildHookInterface[Any]):
+class CompiledModules(BuildHookInterface[Any]):
     """Hatch's build hook of this project."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002

@@ -1,18 +1,17 @@
 """Joins columns of bytes row by row, in C if that is compiled, else by Arrow.
 
-``native`` is the compiled module (``_rowbytes.c``), or None: if there was no compiler, if its
-version differs from this file's, or if the environment has TAILER_NATIVE=0. Both ways give the same
-bytes.
+``native`` is the compiled module (``_rowbytes.c``), or None (:mod:`tailer.compiled`). Both ways
+give the same bytes.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+
+from tailer.compiled import loaded
 
 __all__ = [
     "OPTIONAL",
@@ -23,7 +22,6 @@ __all__ = [
     "array_part",
     "has_escapes",
     "join",
-    "loaded",
     "native",
 ]
 
@@ -38,18 +36,7 @@ _NULL, _QUOTE, _EMPTY = pa.scalar("null"), pa.scalar('"'), pa.scalar("")
 _ESCAPES = r'["\\\x00-\x1f]'
 
 
-def loaded() -> ModuleType | None:
-    """Return the compiled module, if it exists and is not disabled."""
-    if os.environ.get("TAILER_NATIVE") == "0":
-        return None
-    try:
-        from tailer import _rowbytes
-    except ImportError:
-        return None
-    return _rowbytes if _rowbytes.INTERFACE == _INTERFACE else None
-
-
-native: Any = loaded()
+native: Any = loaded("_rowbytes", _INTERFACE)
 
 
 @dataclass(frozen=True, slots=True)

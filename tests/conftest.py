@@ -137,12 +137,12 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module", params=["compiled", "by Arrow"])
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """All tests of a module twice: with the compiled part of the encoders, and without it."""
-    native = rowbytes.loaded()
+    native = rowbytes.native
     if request.param == "compiled":
         require("tailer._rowbytes, which needs a C compiler,", native is not None)
-    before, rowbytes.native = rowbytes.native, native if request.param == "compiled" else None
+    rowbytes.native = native if request.param == "compiled" else None
     yield
-    rowbytes.native = before
+    rowbytes.native = native
 
 
 @pytest.fixture(scope="session")

@@ -24,4 +24,4 @@ def test_nothing_is_read_beyond_a_file(tmp_path: Path) -> None:
         pq.write_table(table, tmp_path / f"{number}.parquet", **options)
         pq.write_table(nested, tmp_path / f"nested-{number}.parquet", **options)
     pq.write_table(table.slice(0, 0), tmp_path / "empty.parquet")
-    watch("tailer/_footers.c", "footers_fuzz.py", tmp_path)
+    watch("tailer/_footers.c", "footers_fuzz", tmp_path)

@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.rowbytes import RAW, SIZED, array_part, loaded
+from tailer import rowbytes
+from tailer.rowbytes import RAW, SIZED, array_part
 from tests.support.components import require
 from tests.support.sanitizers import watch
 
 
 @pytest.fixture(scope="module")
 def native() -> Any:
-    found = loaded()
-    require("tailer._rowbytes, which needs a C compiler,", found is not None)
-    return found
+    require("tailer._rowbytes, which needs a C compiler,", rowbytes.native is not None)
+    return rowbytes.native
 
 
 def ints(*numbers: int) -> pa.Buffer:
@@ -99,4 +99,4 @@ def test_more_rows_than_can_be_numbered_are_refused(native: Any, rows: int) -> N
 
 @pytest.mark.slow
 def test_nothing_that_is_given_is_read_or_added_up_beyond_its_bounds(tmp_path: Path) -> None:
-    watch("tailer/_rowbytes.c", "rowbytes_fuzz.py", tmp_path)
+    watch("tailer/_rowbytes.c", "rowbytes_fuzz", tmp_path)

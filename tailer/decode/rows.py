@@ -278,9 +278,9 @@ class _Decoder:
             if last is None:
                 self._count_read(group)
             last = first + batch.num_rows
-            columns = batch if self.plain else _usable(batch)
+            usable = batch if self.plain else _usable(batch)
             for kinds in passes:
-                found = self._select(columns, first, last, kinds)
+                found = self._select(usable, first, last, kinds)
                 if found is not None:
                     yield kinds, found
             first = last

@@ -8,10 +8,8 @@ are decoded one by one (:mod:`tailer.decode.rows`), which finds the file at faul
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from itertools import accumulate
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
+from tailer.compiled import loaded
 from tailer.decode.damage import UNREADABLE
 from tailer.decode.options import DecodeOptions
 from tailer.decode.output import Shape, Shapes, converted
 from tailer.decode.rows import SAMPLE_ROWS
 from tailer.errors import TableError
 
-__all__ = ["SmallFiles", "loaded"]
+__all__ = ["SmallFiles", "native"]
 
 #: The version of ``_footers.c`` that this file needs.
 _INTERFACE = 1
@@ -33,18 +32,7 @@ _INTERFACE = 1
 _SIZE_MAX = 128 * 1024
 
 
-def loaded() -> ModuleType | None:
-    """Return the compiled module, if it exists and is not disabled (TAILER_NATIVE=0)."""
-    if os.environ.get("TAILER_NATIVE") == "0":
-        return None
-    try:
-        from tailer import _footers
-    except ImportError:
-        return None
-    return _footers if _footers.INTERFACE == _INTERFACE else None
-
-
-native: Any = loaded()
+native: Any = loaded("_footers", _INTERFACE)
 
 
 class SmallFiles:

@@ -29,9 +29,9 @@ from tailer.store import ReadsHere
 __all__ = ["Decoding", "file_named"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Whole:
-    """A small file that is in memory."""
+    """A small file that is in memory. Two of them are never the same, whatever their contents."""
 
     file: ChangeFile
     content: pa.Buffer

@@ -30,7 +30,8 @@ LAYERS = (
     ("delta",),
     ("offset", "settings"),
     ("backoff", "errors", "files", "rowbytes", "threads"),
-    ("_footers", "_rowbytes"),  # compiled
+    ("compiled",),
+    ("_footers", "_rowbytes"),
 )
 RANKS = {name: -row for row, names in enumerate(LAYERS) for name in names}
 

@@ -1,4 +1,4 @@
-"""Merges Parquet files with damaged footers: `python footers_fuzz.py FILE ROUNDS SEED FOLDER`.
+"""Merges Parquet files with damaged footers: arguments FILE ROUNDS SEED FOLDER.
 
 Run by `test_compiled_footers.py` with an extension that watches each address and each sum. FOLDER
 has whole Parquet files.
@@ -6,22 +6,13 @@ has whole Parquet files.
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import sys
 from pathlib import Path
-from typing import Any
+
+from tests.support.extensions import extension
 
 END = 8  # the length of a footer, and the magic bytes
-
-
-def loaded(file: str) -> Any:
-    spec = importlib.util.spec_from_file_location("tailer._footers", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def damaged(dice: random.Random, whole: bytes) -> bytes:
@@ -47,7 +38,7 @@ def damaged(dice: random.Random, whole: bytes) -> bytes:
 
 
 def main() -> None:
-    native = loaded(sys.argv[1])
+    native = extension("tailer._footers", sys.argv[1])
     dice = random.Random(int(sys.argv[3]))
     whole = [path.read_bytes() for path in sorted(Path(sys.argv[4]).glob("*.parquet"))]
     merged = 0

@@ -1,27 +1,19 @@
-"""Calls the compiled part with all that may be wrong: `python rowbytes_fuzz.py FILE ROUNDS SEED`.
+"""Calls the compiled part with all that may be wrong: arguments FILE ROUNDS SEED.
 
 Run by `test_compiled_rowbytes.py` with an extension that watches each address and each sum.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import sys
 from contextlib import suppress
 from typing import Any
 
+from tests.support.extensions import extension
+
 NUMBERS = (0, 1, 2, 3, 7, 8, 9, 63, 64, -1, -2, 2**31 - 1, 2**31, 2**32, 2**61 - 2, 2**61 - 1,
            2**61, 2**62 - 1, 2**62, 2**63 - 9, 2**63 - 2, 2**63 - 1, -(2**63))  # fmt: skip
-
-
-def loaded(file: str) -> Any:
-    spec = importlib.util.spec_from_file_location("tailer._rowbytes", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def number(dice: random.Random) -> int:
@@ -100,7 +92,7 @@ def attempt(native: Any, dice: random.Random) -> None:
 
 
 def main() -> None:
-    native = loaded(sys.argv[1])
+    native = extension("tailer._rowbytes", sys.argv[1])
     dice = random.Random(int(sys.argv[3]))
     for _ in range(int(sys.argv[2])):
         attempt(native, dice)

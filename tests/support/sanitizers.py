@@ -19,7 +19,7 @@ __all__ = ["watch"]
 
 
 def watch(source: str, program: str, folder: Path) -> None:
-    """Run a fuzz program of this folder with a C file that is compiled to be watched.
+    """Run a module of this folder, a fuzz program, with a C file that is compiled to be watched.
 
     Its arguments are the extension, the number of rounds, a seed and ``folder``; it prints "done".
     """
@@ -42,8 +42,9 @@ def watch(source: str, program: str, folder: Path) -> None:
     )  # fmt: skip
     rounds, seed = 20 * int(os.environ.get("TAILER_TORTURE_ROUNDS", "500")), random.randrange(2**32)
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "support" / program), built, str(rounds), str(seed),
+        [sys.executable, "-m", f"tests.support.{program}", built, str(rounds), str(seed),
          str(folder)],
+        cwd=ROOT,
         env={
             **os.environ, "LD_PRELOAD": ":".join(libraries), "PYTHONMALLOC": "malloc",
             # The interpreter keeps what it has made; and no memory is an error like others.
