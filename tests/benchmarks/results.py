@@ -42,7 +42,7 @@ def machine() -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in ("pyarrow", "deltalake"))
     gib = psutil.virtual_memory().total / 2**30
     return (
-        f"{os.cpu_count()} cores ({_processor()}), {gib:.0f} GiB, Linux {platform.release()}, "
+        f"{os.cpu_count()} cores ({_processor()}), {gib:.0f} GiB, Linux {platform.release().partition("-")[0]}, "
         f"Python {platform.python_version()}, {versions}"
     )
 
