@@ -41,8 +41,9 @@ def machine() -> str:
     """Say what the figures depend on besides the code."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("pyarrow", "deltalake"))
     gib = psutil.virtual_memory().total / 2**30
+    kernel = platform.release().partition("-")[0]
     return (
-        f"{os.cpu_count()} cores ({_processor()}), {gib:.0f} GiB, Linux {platform.release().partition("-")[0]}, "
+        f"{os.cpu_count()} cores ({_processor()}), {gib:.0f} GiB, Linux {kernel}, "
         f"Python {platform.python_version()}, {versions}"
     )
 
