@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 
 from tailer.changes import Offset
 from tailer.cli.output import open_output, output_kind
@@ -15,7 +16,8 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import TableError
 from tailer.feed.options import FeedOptions
 from tailer.feed.pipe import pipe
-from tailer.feed.read import read_changes
+from tailer.feed.read import send_changes
+from tailer.feed.reading import Reading
 from tailer.log.mapping_removals import mapping_removals
 from tailer.log.table import TableLog
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
@@ -37,7 +39,7 @@ async def read(arguments: argparse.Namespace, log: TableLog) -> int:
         removals = await mapping_removals(log, first, last, end)
         options = replace(options, decode=replace(options.decode, removals=removals))
     schema = output_schema(end, options.decode.columns)
-    changes = read_changes(log, Offset(first), last, options)
+    changes = partial(send_changes, Reading.of(log, options), Offset(first), last)
     async with open_output(arguments.output, schema, ids=arguments.with_ids) as output:
         await pipe(changes, output.write)
     return 0
@@ -67,7 +69,8 @@ async def write_rows(arguments: argparse.Namespace, log: TableLog, snapshot: Sna
     """Write all rows of a snapshot, for `tailer snapshot --output`."""
     decode = DecodeOptions(writer_timezone=arguments.writer_timezone)
     start = Offset(snapshot.version, snapshot=True)
-    rows = read_changes(log, start, snapshot.version, FeedOptions(decode=decode, runs=True))
+    reading = Reading.of(log, FeedOptions(decode=decode, runs=True))
+    rows = partial(send_changes, reading, start, snapshot.version)
     schema = output_schema(snapshot.state)
     async with open_output(arguments.output, schema, ids=False) as output:
         await pipe(rows, output.write)

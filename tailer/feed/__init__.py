@@ -10,8 +10,9 @@ Two tasks, joined by a pipe that holds one batch:
       run_reader  its files: fetch, decode, batches    fanout     several sinks as one
     snapshots   the rows of a whole version            progress   what the feed reports of itself
 
-At most two batches are alive: one being written and one ready. Decoding runs in worker threads;
-everything else here only awaits. After a failure nothing in memory is used again: the feed starts
+The reader's functions get an ``emit`` and await it with each batch or notice. At most two batches
+are alive: one being written and one ready. Decoding runs in worker threads; everything else here
+only awaits. After a failure nothing in memory is used again: the feed starts
 from its saved offset.
 
 | module | what it decides |

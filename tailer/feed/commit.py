@@ -6,28 +6,23 @@ new schema, a skipped version, an offset within a version, updates to be paired.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
-from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
+from tailer.changes import ChangeFile, Notice, Offset
 from tailer.decode.pairing import Pairing
 from tailer.decode.plan import Rewrite, is_passed_over
 from tailer.delta.commit import Commit
 from tailer.errors import DataLoss, FileGone, TableError
 from tailer.feed.chunks import Version
 from tailer.feed.derive import derive
-from tailer.feed.pairing import pair_updates, paired_batches
+from tailer.feed.pairing import pair_updates, read_paired
 from tailer.feed.policy import schema_notice, skip_notice, stop_for_schema
-from tailer.feed.reading import Reading
+from tailer.feed.reading import Emit, Reading
 from tailer.feed.run_reader import RunReader
 from tailer.log.changes import plan_commit
 
-__all__ = ["Item", "commit_items", "skipped"]
-
-#: What goes from the reader to the publisher.
-Item: TypeAlias = ChangeBatch | Notice
+__all__ = ["read_commits", "skipped"]
 
 #: The most files in a run of several versions, and their most encoded bytes.
 _RUN_FILES = 1024
@@ -55,45 +50,37 @@ class _Planned:
         return len(files), sum(file.size or 0 for file in files)
 
 
-async def commit_items(
-    reading: Reading, commits: Sequence[Commit], start: Offset, *, notices: bool
-) -> AsyncGenerator[Item, None]:
-    """Yield the notices and batches of consecutive commits, from an offset in the first one on."""
+async def read_commits(
+    reading: Reading, commits: Sequence[Commit], start: Offset, emit: Emit, *, notices: bool
+) -> None:
+    """Read the notices and batches of consecutive commits, from an offset in the first one on."""
     try:
-        async with aclosing(_items(reading, commits, start, notices=notices)) as items:
-            async for item in items:
-                yield item
+        await _read_runs(reading, commits, start, emit, notices=notices)
     except FileGone as e:
         if reading.options.paired:
             e.rows = None  # a pair's other image may be elsewhere: its places can't be counted
         raise
 
 
-async def _items(
-    reading: Reading, commits: Sequence[Commit], start: Offset, *, notices: bool
-) -> AsyncGenerator[Item, None]:
+async def _read_runs(
+    reading: Reading, commits: Sequence[Commit], start: Offset, emit: Emit, *, notices: bool
+) -> None:
     run = _Run(reading)
     at = start
     for commit in commits:
         planned = await _planned(reading, commit, at, notices=notices)
         if not run.takes(planned):
-            async with aclosing(run.batches()) as batches:
-                async for batch in batches:
-                    yield batch
+            await run.read(emit)
         if planned.notice is not None:
-            yield planned.notice
+            await emit(planned.notice)
         if planned.error is not None:
             raise planned.error
-        if planned.pairing is not None:
-            async with aclosing(_paired(reading, planned, planned.pairing)) as batches:
-                async for batch in batches:
-                    yield batch
+        if planned.version and planned.pairing:
+            await read_paired(reading, planned.version, planned.pairing, planned.first, emit)
         elif planned.version is not None:
             run.add(planned, planned.version)
         at = planned.first.next_version(commit.timestamp_ms)
-    async with aclosing(run.batches()) as batches:
-        async for batch in batches:
-            yield batch
+    await run.read(emit)
 
 
 class _Run:
@@ -125,15 +112,13 @@ class _Run:
             self._room = self._room[0] - size[0], self._room[1] - size[1]
         self._versions.append(version)
 
-    async def batches(self) -> AsyncGenerator[ChangeBatch, None]:
-        """Yield the batches of all versions, and begin again without any."""
+    async def read(self, emit: Emit) -> None:
+        """Read all versions, and begin again without any."""
         if not self._versions:
             return
         versions, self._versions = self._versions, []
         reader = RunReader(self._reading, joins=self._reading.options.runs)
-        async with aclosing(reader.batches(versions, self._first)) as batches:
-            async for batch in batches:
-                yield batch
+        await reader.read(versions, self._first, emit)
 
 
 async def _planned(reading: Reading, commit: Commit, at: Offset, *, notices: bool) -> _Planned:
@@ -194,20 +179,6 @@ async def _with_files(
         files = list(files)
     version = Version(commit.version, commit.timestamp_ms, commit.after, files)
     return _Planned(first, notice, version=version, pairing=pairing)
-
-
-async def _paired(
-    reading: Reading, planned: _Planned, pairing: Pairing
-) -> AsyncGenerator[ChangeBatch, None]:
-    version = planned.version
-    assert version is not None
-
-    def read(files: Iterable[ChangeFile], first: Offset) -> AsyncGenerator[ChangeBatch, None]:
-        return RunReader(reading, joins=False).batches([replace(version, files=files)], first)
-
-    async with aclosing(paired_batches(pairing, version.files, planned.first, read)) as batches:
-        async for batch in batches:
-            yield batch
 
 
 async def _files(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:

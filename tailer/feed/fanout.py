@@ -7,17 +7,18 @@ an initial snapshot is served alone; the others wait, and join when it has caugh
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import first_error
-from tailer.feed.commit import Item
 from tailer.feed.publish import Saver
+from tailer.feed.reading import Emit, Item
 from tailer.offsets import OffsetStore
 from tailer.sink import Sink, SinkTraits, announce, delivery_of, reopen, sink_traits
 
@@ -72,13 +73,17 @@ class FanOut(OffsetStore):
         """Return whether the waiting sinks join after this item."""
         return self.waiting and not item.next_offset.snapshot
 
-    async def stage(self, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-        """Yield the items up to the one after which others join; all items if none waits."""
-        async with aclosing(items) as found:
-            async for item in found:
-                yield item
+    async def stage(self, read: Callable[[Emit], Awaitable[None]], emit: Emit) -> None:
+        """Read up to the item after which others join; all items if none waits."""
+        with anyio.CancelScope() as stage:
+
+            async def staged(item: Item) -> None:
+                await emit(item)
                 if self.ends_stage(item):
-                    return
+                    stage.cancel()
+                    await anyio.lowlevel.checkpoint()
+
+            await read(staged)
 
     # As a sink
 

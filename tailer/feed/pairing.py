@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 import anyio.to_thread
 import pyarrow as pa
@@ -18,14 +16,13 @@ from tailer.decode.pairs import VersionRows, may_have_images
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
 from tailer.errors import FileGone, OffsetError, first_error
+from tailer.feed.chunks import Version
 from tailer.feed.counting import logged_rows
 from tailer.feed.fetch import fetch
-from tailer.feed.reading import Reading
+from tailer.feed.reading import EmitBatch, Reading
+from tailer.feed.run_reader import RunReader
 
-__all__ = ["Read", "pair_updates", "paired_batches"]
-
-#: Reads files from an offset on, in order: the plain sequence of a version.
-Read: TypeAlias = Callable[[Iterable[ChangeFile], Offset], AsyncGenerator[ChangeBatch, None]]
+__all__ = ["pair_updates", "read_paired"]
 
 
 async def pair_updates(
@@ -64,31 +61,34 @@ async def pair_updates(
     return files, pairing
 
 
-async def paired_batches(
-    pairing: Pairing, files: Iterable[ChangeFile], first: Offset, read: Read
-) -> AsyncGenerator[ChangeBatch, None]:
-    """Yield a version's batches from an offset on, with each update in one row.
+async def read_paired(
+    reading: Reading, version: Version, pairing: Pairing, first: Offset, emit: EmitBatch
+) -> None:
+    """Read a version's batches from an offset on, with each update in one row.
 
     The version is always read from its first row on, because a preimage before the offset may
     belong to a postimage after it.
     """
+    at = first
+
+    async def fold(batch: ChangeBatch) -> None:
+        nonlocal at
+        rows = batch.offset.index + batch.num_rows
+        last = batch.next_offset.version != first.version
+        folded = await anyio.to_thread.run_sync(pairing.fold, batch)
+        folded = replace(from_index(folded, first.index), offset=at)
+        if last and first.index > rows:
+            raise OffsetError(
+                f"the offset names change {first.index} of a version that has {rows}",
+                version=first.version,
+                hint="it was saved under another change source, or set wrongly; set it again",
+            )
+        if folded.num_rows or last:
+            at = folded.next_offset
+            await emit(folded)
+
     try:
-        at = first
-        async with aclosing(read(files, replace(first, index=0))) as batches:
-            async for batch in batches:
-                rows = batch.offset.index + batch.num_rows
-                last = batch.next_offset.version != first.version
-                folded = await anyio.to_thread.run_sync(pairing.fold, batch)
-                folded = replace(from_index(folded, first.index), offset=at)
-                if last and first.index > rows:
-                    raise OffsetError(
-                        f"the offset names change {first.index} of a version that has {rows}",
-                        version=first.version,
-                        hint="it was saved under another change source, or set wrongly; set it "
-                        "again",
-                    )
-                if folded.num_rows or last:
-                    at = folded.next_offset
-                    yield folded
+        reader = RunReader(reading, joins=False)
+        await reader.read([version], replace(first, index=0), fold)
     finally:
         pairing.close()

@@ -1,25 +1,28 @@
-"""The stream between the two tasks of a feed: one item is written while the next one is read."""
+"""The stream between the two tasks of a feed: one item is used while the next one is read."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from typing import TypeVar
+from contextlib import suppress
+from typing import TypeAlias, TypeVar
 
 import anyio
 
 from tailer.errors import first_error
 
-__all__ = ["pipe"]
+__all__ = ["pipe", "received"]
 
 T = TypeVar("T")
 
+#: Reads to the end, and sends each item to the function that it is given.
+Read: TypeAlias = Callable[[Callable[[T], Awaitable[None]]], Awaitable[None]]
+
 
 async def pipe(
-    batches: AsyncGenerator[T, None],
+    read: Read[T],
     publish: Callable[[T], Awaitable[None]],
-    seen: Callable[[T], None] = lambda _: None,
     idle: tuple[float, Callable[[], T]] | None = None,
 ) -> None:
     """Publish batches while the next one is being read. A batch that is being written is finished
@@ -30,11 +33,9 @@ async def pipe(
     patience = idle[0] if idle else math.inf
     send, receive = anyio.create_memory_object_stream[T](max_buffer_size=0)
 
-    async def read() -> None:
-        async with send, aclosing(batches):
-            async for batch in batches:
-                seen(batch)
-                await send.send(batch)
+    async def reader() -> None:
+        async with send:
+            await read(send.send)
 
     async def write() -> None:
         while True:
@@ -53,7 +54,26 @@ async def pipe(
     # This task closes the receiving end, or a failing publisher would show up as a broken stream.
     try:
         async with send, receive, anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
+            tasks.start_soon(reader)
             tasks.start_soon(write)
     except BaseExceptionGroup as group:
         raise first_error(group) from None
+
+
+async def received(read: Read[T]) -> AsyncGenerator[T, None]:
+    """Yield what is read. The next item is read while one is used, as in :func:`pipe`."""
+    send, receive = anyio.create_memory_object_stream[T](max_buffer_size=0)
+
+    async def reader() -> None:
+        with send:
+            await read(send.send)
+
+    reading = asyncio.create_task(reader())
+    try:
+        async for item in receive:
+            yield item
+        await reading
+    finally:
+        reading.cancel()
+        with receive, anyio.CancelScope(shield=True), suppress(Exception, asyncio.CancelledError):
+            await reading

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import anyio
@@ -13,6 +12,7 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TableError
 from tailer.feed.orders import Orders
 from tailer.feed.progress import FeedProgress
+from tailer.feed.reading import Emit, Item
 from tailer.offsets import OffsetStore
 from tailer.sink import Prepares, Sink, announce
 
@@ -78,14 +78,14 @@ class Publisher:
         self._park_open = False
         self._parked_in_a_row = 0
 
-    def seen(self, item: ChangeBatch | Notice) -> None:
+    def seen(self, item: Item) -> None:
         """Note what was read. A sink that supports it starts on it while it writes another
         batch."""
         self.progress.read(item)
         if isinstance(item, ChangeBatch) and isinstance(self.sink, Prepares):
             self.sink.prepare(item)
 
-    async def publish(self, item: ChangeBatch | Notice) -> None:
+    async def publish(self, item: Item) -> None:
         """Write a batch or a notice, then save its offset."""
         await self.offsets.check()
         started = time.perf_counter()
@@ -138,17 +138,20 @@ class Publisher:
         await self.park.write(batch)
         self.progress.parked(batch.num_rows)
 
-    async def paced(
-        self, items: AsyncGenerator[ChangeBatch | Notice, None], rows_per_s_max: float
-    ) -> AsyncGenerator[ChangeBatch | Notice, None]:
-        """Yield the items at no more than this many rows a second; 0 means no limit."""
+    def paced(self, emit: Emit, rows_per_s_max: float) -> Emit:
+        """Return ``emit`` for items that were read, with no more than this many rows a second; 0
+        means no limit."""
         due = anyio.current_time()
-        async with aclosing(items) as found:
-            async for item in found:
-                if isinstance(item, ChangeBatch) and rows_per_s_max:
-                    await anyio.sleep(max(0.0, due - anyio.current_time()))
-                    due = max(due, anyio.current_time()) + item.num_rows / rows_per_s_max
-                yield item
+
+        async def read(item: Item) -> None:
+            nonlocal due
+            if isinstance(item, ChangeBatch) and rows_per_s_max:
+                await anyio.sleep(max(0.0, due - anyio.current_time()))
+                due = max(due, anyio.current_time()) + item.num_rows / rows_per_s_max
+            self.seen(item)
+            await emit(item)
+
+        return read
 
     def heartbeat(self) -> Notice:
         """Return a sign of life; the only notice that carries the time of day."""

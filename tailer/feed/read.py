@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import DataLoss
-from tailer.feed.commit import Item, commit_items, skipped
+from tailer.feed.commit import read_commits, skipped
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
+from tailer.feed.pipe import received
 from tailer.feed.policy import LostFiles, after_loss
 from tailer.feed.progress import Observer
-from tailer.feed.reading import Reading
-from tailer.feed.snapshots import Resnapshots, initial_snapshot
+from tailer.feed.reading import Emit, EmitBatch, Item, Reading
+from tailer.feed.snapshots import Resnapshots, read_snapshot
 from tailer.log.follow import follow_runs
 from tailer.log.live import LiveFiles
 from tailer.log.same_table import check_same, check_there
 from tailer.log.table import TableLog
 
-__all__ = ["read_changes", "read_items"]
+__all__ = ["read_changes", "read_items", "send_changes", "send_items"]
 
 
-async def read_changes(
+def read_changes(
     log: TableLog,
     start: Offset,
     last: int | None,
@@ -31,16 +33,13 @@ async def read_changes(
 ) -> AsyncGenerator[ChangeBatch, None]:
     """Yield the change batches from an offset on, in order, up to version ``last`` or forever.
 
-    A version without changes gives one empty batch, which moves the offset on.
+    A version without changes gives one empty batch, which moves the offset on. The next batch is
+    read while one is used.
     """
-    reading = Reading.of(log, options, observer or Observer())
-    async with aclosing(_read(reading, start, last, notices=False)) as items:
-        async for item in items:
-            if isinstance(item, ChangeBatch):
-                yield item
+    return received(partial(send_changes, Reading.of(log, options, observer), start, last))
 
 
-async def read_items(
+def read_items(
     log: TableLog,
     start: Offset,
     last: int | None,
@@ -50,63 +49,72 @@ async def read_items(
     lost: LostFiles | None = None,
     live: LiveFiles | None = None,
 ) -> AsyncGenerator[Item, None]:
-    """Read as :func:`read_changes` does, with notices in their places and with the policies.
+    """Yield what :func:`send_items` sends. The next item is read while one is used.
 
     ``lost`` and ``live`` are what an earlier attempt found out about the table's files.
     """
-    at = start
     reading = Reading.of(log, options, observer, orders, lost, live)
+    return received(partial(send_items, reading, start, last))
+
+
+async def send_changes(reading: Reading, start: Offset, last: int | None, emit: EmitBatch) -> None:
+    """Send the batches of :func:`read_changes`."""
+
+    async def changes(item: Item) -> None:
+        if isinstance(item, ChangeBatch):
+            await emit(item)
+
+    await _read(reading, _Sent(changes, start), last, notices=False)
+
+
+async def send_items(reading: Reading, start: Offset, last: int | None, emit: Emit) -> None:
+    """Read as :func:`send_changes` does, with notices in their places and with the policies."""
+    log, policy = reading.log, reading.options.policies.on_data_loss
+    sent = _Sent(emit, start)
     while True:
         try:
-            async with aclosing(_read(reading, at, last, notices=True)) as items:
-                async for item in items:
-                    yield item
-                    at = item.next_offset
+            await _read(reading, sent, last, notices=True)
         except DataLoss as loss:
-            await check_there(log, at.version)  # or all its files are missing, for now
-            if options.policies.on_data_loss == "fail":
+            await check_there(log, sent.at.version)  # or all its files are missing, for now
+            if policy == "fail":
                 raise
-            await check_same(log, at)  # or they are missing because the table is another one
-            at = at.under(reading.counted_by, reading.former)
-            notice = await after_loss(log, at, loss, options.policies.on_data_loss, reading.lost)
-            observer.lost(notice)
-            yield notice
-            at = notice.next_offset
+            await check_same(log, sent.at)  # or they are missing because the table is another one
+            at = sent.at.under(reading.counted_by, reading.former)
+            notice = await after_loss(log, at, loss, policy, reading.lost)
+            reading.observer.lost(notice)
+            await sent(notice)
         else:
             return
 
 
-async def _read(
-    reading: Reading, start: Offset, last: int | None, *, notices: bool
-) -> AsyncGenerator[Item, None]:
-    """Yield the data on its way to the sink: store -> log -> plan -> fetch -> decode."""
-    at = start
-    if at.snapshot:
-        async with aclosing(initial_snapshot(reading, at, notices=notices)) as items:
-            async for item in items:
-                yield item
-                at = item.next_offset
+class _Sent:
+    """Sends items. ``at`` is the offset behind those that were sent."""
+
+    def __init__(self, emit: Emit, at: Offset) -> None:
+        self._emit = emit
+        self.at = at
+
+    async def __call__(self, item: Item) -> None:
+        await self._emit(item)
+        self.at = item.next_offset
+
+
+async def _read(reading: Reading, sent: _Sent, last: int | None, *, notices: bool) -> None:
+    """Send the data on its way to the sink: store -> log -> plan -> fetch -> decode."""
+    if sent.at.snapshot:
+        await read_snapshot(reading, sent.at, sent, notices=notices)
     # A version that does not exist yet is skipped when it is committed.
     skips = reading.orders.skips
-    while at.version in skips and at.version <= await reading.log.latest_version():
-        notice = await skipped(reading, at)
-        yield notice
-        at = notice.next_offset
+    while sent.at.version in skips and sent.at.version <= await reading.log.latest_version():
+        await sent(await skipped(reading, sent.at))
     snapshots = Resnapshots(reading)
-    async with aclosing(snapshots.turn(at)) as items:
-        async for item in items:
-            yield item
+    await snapshots.turn(sent.at, sent)
     following = (reading.options.follow, reading.observer.newest)
-    async with aclosing(follow_runs(reading.log, at, last, *following)) as runs:
+    async with aclosing(follow_runs(reading.log, sent.at, last, *following)) as runs:
         async for found in runs:
             # A snapshot's turn comes after each commit.
             for commits in ([commit] for commit in found) if snapshots.waiting else (found,):
-                async with aclosing(commit_items(reading, commits, at, notices=notices)) as items:
-                    async for item in items:
-                        yield item
-                        at = item.next_offset
+                await read_commits(reading, commits, sent.at, sent, notices=notices)
                 for commit in commits:
                     snapshots.passed(commit)
-                async with aclosing(snapshots.turn(at)) as items:
-                    async for item in items:
-                        yield item
+                await snapshots.turn(sent.at, sent)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from tailer.changes import ChangeFile, Offset
+from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.output import check_names
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import TableState
@@ -22,7 +23,14 @@ from tailer.log.table import TableLog
 from tailer.store import ChangeSourced
 from tailer.threads import stepwise
 
-__all__ = ["Reading"]
+__all__ = ["Emit", "EmitBatch", "Item", "Reading"]
+
+#: What goes from the reader to the publisher.
+Item: TypeAlias = ChangeBatch | Notice
+
+#: Takes an item from the reader, and returns when the next one may come.
+Emit: TypeAlias = Callable[[Item], Awaitable[None]]
+EmitBatch: TypeAlias = Callable[[ChangeBatch], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class Reading:
         cls,
         log: TableLog,
         options: FeedOptions,
-        observer: Observer,
+        observer: Observer | None = None,
         orders: Orders | None = None,
         lost: LostFiles | None = None,
         live: LiveFiles | None = None,
@@ -58,6 +66,7 @@ class Reading:
         """Return how a table is read under the options of a feed."""
         if isinstance(log.store, ChangeSourced):
             log.store.serve(options.change_source)
+        observer = observer or Observer()
         selector = Selector(options.selection, options.decode.writer_timezone)
         columns = options.selection.columns or options.decode.columns
         decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -15,7 +16,6 @@ import anyio
 from tailer.backoff import Backoff
 from tailer.changes import Offset
 from tailer.errors import SinkRejected, TableError, TailerError, TransientError, healing
-from tailer.feed.commit import Item
 from tailer.feed.fanout import FanOut
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
@@ -23,7 +23,8 @@ from tailer.feed.pipe import pipe
 from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.publish import Publisher, Saver
-from tailer.feed.read import read_items
+from tailer.feed.read import send_items
+from tailer.feed.reading import Emit, Item, Reading
 from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
@@ -122,16 +123,19 @@ async def _attempt(feed: Feed) -> bool:
         if feed.orders.delivery and delivery != feed.orders.delivery:
             await publisher.keep_delivery()  # the options accept it, this once
         known = (feed.orders, feed.lost, feed.live)
-        found = read_items(feed.log, offset, feed.last, options, feed.progress, *known)
-        if several is not None:
-            found = several.stage(found)
-        items = publisher.paced(found, options.publish.rows_per_s_max)
+        reading = Reading.of(feed.log, options, feed.progress, *known)
+        items = partial(send_items, reading, offset, feed.last)
+
+        async def read(emit: Emit) -> None:
+            emit = publisher.paced(emit, options.publish.rows_per_s_max)
+            await (items(emit) if several is None else several.stage(items, emit))
+
         idle: tuple[float, Callable[[], Item]] = (
             options.publish.heartbeat_s or math.inf,
             publisher.heartbeat,
         )
         try:
-            await pipe(items, publisher.publish, publisher.seen, idle)
+            await pipe(read, publisher.publish, idle)
         except (SinkRejected, TableError):
             if not publisher.refused_run:
                 raise

@@ -21,7 +21,7 @@ from tailer.feed.chunks import Chunk, Entry, Lost, Together, Version, chunks
 from tailer.feed.counting import Place, logged_rows
 from tailer.feed.decoding import Decoding, file_named
 from tailer.feed.fetch import FetchAhead, Fetched
-from tailer.feed.reading import Reading
+from tailer.feed.reading import EmitBatch, Reading
 from tailer.store import ReadsHere
 from tailer.threads import one_by_one, stepwise
 
@@ -46,10 +46,8 @@ class RunReader:
         self._here = store if isinstance(store, ReadsHere) else None
         self._decoding = Decoding(reading, self._here, joins=joins)
 
-    async def batches(
-        self, versions: Sequence[Version], first: Offset
-    ) -> AsyncGenerator[ChangeBatch, None]:
-        """Yield the batches from an offset in the first version on.
+    async def read(self, versions: Sequence[Version], first: Offset, emit: EmitBatch) -> None:
+        """Read the batches from an offset in the first version on.
 
         The last batch leads to the version after the last one.
         """
@@ -68,13 +66,7 @@ class RunReader:
             aclosing(self._groups(entries, fetching)) as groups,
         ):
             async for group in groups:
-                async with aclosing(self._decoded(group, place.skip)) as decoded:
-                    async for chunk in decoded:
-                        for batch in assembly.batches(chunk):
-                            yield batch
-                        reading.observer.fetched(chunk.files, chunk.read_bytes)
-                        if chunk.error is not None:
-                            raise self._placed(chunk.error)
+                await self._decode(group, assembly, place.skip, emit)
 
     def _placed(self, error: Exception) -> Exception:
         return (
@@ -126,14 +118,20 @@ class RunReader:
         with file_named(entry):
             return await fetching.take(entry)
 
-    async def _decoded(self, group: list[Entry], skip: Skip) -> AsyncGenerator[Chunk, None]:
+    async def _decode(
+        self, group: list[Entry], assembly: _Assembly, skip: Skip, emit: EmitBatch
+    ) -> None:
         bounds = self.reading.decode
         items = self._decoding.items(group, skip)
         try:
             steps = chunks(items, bounds.batch_rows_max, bounds.batch_bytes_max)
-            async with aclosing(stepwise(steps)) as found:
-                async for chunk in found:
-                    yield chunk
+            async with aclosing(stepwise(steps)) as decoded:
+                async for chunk in decoded:
+                    for batch in assembly.batches(chunk):
+                        await emit(batch)
+                    self.reading.observer.fetched(chunk.files, chunk.read_bytes)
+                    if chunk.error is not None:
+                        raise self._placed(chunk.error)
         finally:
             for entry in group:
                 if isinstance(entry, Fetched):

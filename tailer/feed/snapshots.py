@@ -31,12 +31,12 @@ from tailer.delta.snapshot import Snapshot, file_key
 from tailer.errors import FileGone, TableError, spilling
 from tailer.feed.chunks import Version
 from tailer.feed.orders import ResnapshotRequest
-from tailer.feed.reading import Reading
+from tailer.feed.reading import Emit, Reading
 from tailer.feed.run_reader import RunReader
 from tailer.log.same_table import check_offset
 from tailer.store import LOG_DIR
 
-__all__ = ["Resnapshot", "Resnapshots", "initial_snapshot", "sorted_files"]
+__all__ = ["Resnapshot", "Resnapshots", "read_snapshot", "sorted_files"]
 
 #: The number of files that are sorted in memory; they take about 20 MB.
 RUN_FILES = 20_000
@@ -90,10 +90,8 @@ async def _timestamp(reading: Reading, snapshot: Snapshot, floor_ms: int | None)
     return await reading.log.timestamp(snapshot.version, snapshot, floor_ms)
 
 
-async def initial_snapshot(
-    reading: Reading, start: Offset, *, notices: bool
-) -> AsyncGenerator[ChangeBatch | Notice, None]:
-    """Yield the rows of the snapshot that the offset names, from its index on.
+async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices: bool) -> None:
+    """Read the rows of the snapshot that the offset names, from its index on.
 
     With ``notices``, a notice of its begin comes before them and a notice of its end after them.
     Only the latter leads to the next version: after a crash between the two, it comes again.
@@ -105,25 +103,25 @@ async def initial_snapshot(
     first = first.under(reading.counted_by, reading.former)
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
-        yield Notice("snapshot_begin", start.version, timestamp, first, first, details)
+        await emit(Notice("snapshot_begin", start.version, timestamp, first, first, details))
     # Statistics are used only for delivered files that are gone: nothing else counts them.
     live = reading.log.live_files(snapshot, WITH_STATISTICS if first.index else FILES)
     adds = await sorted_files(live, reading.options.diff.spill_folder)
     planned = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
     files = filter(reading.selector.wants, planned)
-    at = first
     reading.check(snapshot.state, start.version)
     version = Version(start.version, timestamp, snapshot.state, files)
-    reader = RunReader(reading, joins=reading.options.runs)
-    async with aclosing(reader.batches([version], first)) as batches:
-        async for batch in batches:
-            at = batch.next_offset
-            if notices and not at.snapshot:
-                last = replace(_behind(batch), counted_by=reading.counted_by)
-                yield replace(batch, next_offset=last)
-                yield Notice("snapshot_end", start.version, timestamp, last, at, details)
-            else:
-                yield batch
+
+    async def noticed(batch: ChangeBatch) -> None:
+        end = batch.next_offset
+        if notices and not end.snapshot:
+            last = replace(_behind(batch), counted_by=reading.counted_by)
+            await emit(replace(batch, next_offset=last))
+            await emit(Notice("snapshot_end", start.version, timestamp, last, end, details))
+        else:
+            await emit(batch)
+
+    await RunReader(reading, joins=reading.options.runs).read([version], first, noticed)
 
 
 def _behind(batch: ChangeBatch) -> Offset:
@@ -154,7 +152,7 @@ class Resnapshot:
         self._gone: set[tuple[str, str]] = set()
         self._added: list[AddFile] = []
 
-    async def turn(self, stream: Offset) -> AsyncGenerator[ChangeBatch | Notice, None]:
+    async def turn(self, stream: Offset, emit: Emit) -> None:
         """Take one turn: read as many files as fit before the stream's next version is there."""
         version = stream.version - 1
         snapshot = await self.reading.log.snapshot(version)
@@ -165,16 +163,15 @@ class Resnapshot:
             live = self.reading.log.live_files(snapshot)
             spill_folder = self.reading.options.diff.spill_folder
             self._files = await sorted_files(live, spill_folder)
-            yield self._notice("snapshot_begin", stream, version, timestamp)
+            await emit(self._notice("snapshot_begin", stream, version, timestamp))
         self.reading.check(snapshot.state, version)
         while (add := self._next()) is not None:
             file = plan_snapshot(add, version, timestamp, snapshot.state)
             try:
                 if self._wants(file):
-                    read = Version(version, timestamp, snapshot.state, [file])
-                    async with aclosing(self._batches(read, stream)) as batches:
-                        async for batch in batches:
-                            yield batch
+                    await self._read(
+                        Version(version, timestamp, snapshot.state, [file]), stream, emit
+                    )
             except FileGone as e:
                 if not await self._is_there(stream.version):
                     raise TableError(e.what, version=version, path=e.path, hint=e.hint) from None
@@ -182,7 +179,7 @@ class Resnapshot:
                 return
             if await self._is_there(stream.version):
                 return
-        yield self._notice("snapshot_end", stream, version, timestamp)
+        await emit(self._notice("snapshot_end", stream, version, timestamp))
         self._files = None
 
     @property
@@ -219,15 +216,16 @@ class Resnapshot:
         asked = where is None or where.wants(file, zone)
         return asked and self.reading.selector.wants(file)
 
-    async def _batches(self, version: Version, stream: Offset) -> AsyncGenerator[ChangeBatch, None]:
+    async def _read(self, version: Version, stream: Offset, emit: Emit) -> None:
         first = Offset(version.number, snapshot=True, table_id=version.state.table_id)
-        reader = RunReader(self.reading, joins=False)
-        async with aclosing(reader.batches([version], first)) as batches:
-            async for batch in batches:
-                if batch.num_rows:
-                    offset = replace(first, index=self.rows)
-                    self.rows += batch.num_rows
-                    yield replace(batch, offset=offset, next_offset=stream)
+
+        async def counted(batch: ChangeBatch) -> None:
+            if batch.num_rows:
+                offset = replace(first, index=self.rows)
+                self.rows += batch.num_rows
+                await emit(replace(batch, offset=offset, next_offset=stream))
+
+        await RunReader(self.reading, joins=False).read([version], first, counted)
 
     async def _is_there(self, version: int) -> bool:
         try:
@@ -260,15 +258,13 @@ class Resnapshots:
         for snapshot in self._waiting:
             snapshot.passed(commit)
 
-    async def turn(self, stream: Offset) -> AsyncGenerator[ChangeBatch | Notice, None]:
+    async def turn(self, stream: Offset, emit: Emit) -> None:
         """Take a turn of the first snapshot that is not completely read.
 
         The next one begins as soon as it ends: the stream may have no other version for long.
         """
         while self._waiting and stream.version > 0 and not stream.index:
-            async with aclosing(self._waiting[0].turn(stream)) as items:
-                async for item in items:
-                    yield item
+            await self._waiting[0].turn(stream, emit)
             if not self._waiting[0].done:
                 return
             self._waiting.pop(0)

@@ -22,10 +22,9 @@ from anyio.from_thread import BlockingPortal
 from pyspark.sql.datasource import InputPartition
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.feed.commit import Item
 from tailer.feed.options import FeedOptions
-from tailer.feed.progress import Observer
-from tailer.feed.read import read_items
+from tailer.feed.read import send_items
+from tailer.feed.reading import Item, Reading
 from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
 from tailer.spark.driver import TaskPartition
@@ -125,13 +124,14 @@ def _read_order(
     """Yield some versions exactly as a daemon's feed reads them, reading one item ahead."""
     ready: Queue[Item | None] = Queue(maxsize=1)
 
+    async def put(item: Item) -> None:
+        await anyio.to_thread.run_sync(ready.put, item, abandon_on_cancel=True)
+
     async def read() -> None:
         try:
             live = LiveFiles(order.moot)
-            found = read_items(log, order.start, order.last, feed, Observer(), live=live)
-            async with aclosing(found):
-                async for item in found:
-                    await anyio.to_thread.run_sync(ready.put, item, abandon_on_cancel=True)
+            reading = Reading.of(log, feed, live=live)
+            await send_items(reading, order.start, order.last, put)
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(ready.put, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shutil
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.changes import ChangeBatch, Offset
 from tailer.decode.engine import DiffOptions
 from tailer.errors import (
     ConfigError,
@@ -26,6 +26,7 @@ from tailer.errors import (
 )
 from tailer.feed.pipe import pipe
 from tailer.feed.publish import Publisher
+from tailer.feed.reading import EmitBatch, Item
 from tailer.feed.run import run_feed
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
@@ -398,10 +399,13 @@ async def test_an_offset_beyond_the_version_s_changes_is_refused(rig: Rig) -> No
 # The two tasks
 
 
-async def _batches(made: list[int]) -> AsyncGenerator[ChangeBatch, None]:
-    for index in range(10):
-        made.append(index)
-        yield change_batch(SCHEMA, [{"id": index}], index=index)
+def _batches(made: list[int]) -> Callable[[EmitBatch], Awaitable[None]]:
+    async def read(emit: EmitBatch) -> None:
+        for index in range(10):
+            made.append(index)
+            await emit(change_batch(SCHEMA, [{"id": index}], index=index))
+
+    return read
 
 
 async def test_two_batches_are_alive_one_written_and_one_ready() -> None:
@@ -433,9 +437,9 @@ async def test_the_publisher_s_error_comes_out_as_it_is() -> None:
 async def test_the_reader_s_error_comes_out_behind_what_was_read_before() -> None:
     published: list[int] = []
 
-    async def broken() -> AsyncGenerator[ChangeBatch, None]:
-        yield change_batch(SCHEMA, [{"id": 1}])
-        yield change_batch(SCHEMA, [{"id": 2}], index=1)
+    async def broken(emit: EmitBatch) -> None:
+        await emit(change_batch(SCHEMA, [{"id": 1}]))
+        await emit(change_batch(SCHEMA, [{"id": 2}], index=1))
         raise DataLoss("gone")
 
     async def publish(batch: ChangeBatch) -> None:
@@ -443,7 +447,7 @@ async def test_the_reader_s_error_comes_out_behind_what_was_read_before() -> Non
         published.append(batch.offset.index)
 
     with pytest.raises(DataLoss, match="gone"):
-        await pipe(broken(), publish)
+        await pipe(broken, publish)
     assert published == [0, 1]
 
 
@@ -457,16 +461,17 @@ async def test_no_more_rows_a_second_than_allowed(
         now += seconds
         slept.append(seconds)
 
-    async def items() -> AsyncGenerator[ChangeBatch | Notice, None]:
-        async for batch in _batches([]):
-            yield batch
+    rows: list[int] = []
+
+    async def count(item: Item) -> None:
+        assert isinstance(item, ChangeBatch)
+        rows.append(item.num_rows)
 
     feed = rig.feed(batch_rows_max=2)
     publisher = Publisher(feed.sink, None, feed.offsets, rig.progress, feed.orders, feed.saver)
     with monkeypatch.context() as patched:
         patched.setattr(anyio, "current_time", lambda: now)
         patched.setattr(anyio, "sleep", sleep)
-        paced = publisher.paced(items(), 4.0)
-        rows = [item.num_rows async for item in paced if isinstance(item, ChangeBatch)]
+        await _batches([])(publisher.paced(count, 4.0))
     assert rows == [1] * 10
     assert slept == [0.0] + [0.25] * 9

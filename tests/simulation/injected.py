@@ -5,8 +5,8 @@ A switch replaces a piece of the real code by one with a known mistake.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import tailer.feed.run
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TableError, TransientError
 from tailer.feed.publish import Publisher, Saver
+from tailer.feed.reading import Emit, Item, Reading
 from tailer.offsets.held import HeldOffsets
 from tailer.offsets.s3 import S3OffsetStore, _now, _Seen
 from tailer.testing.simulation.disk import Disk
@@ -149,20 +150,20 @@ def _notice_twice(put: Any) -> None:
 @_fault("what was read ahead is kept across a failure")
 def _kept_ahead(put: Any) -> None:
     ahead: dict[int, ChangeBatch | Notice] = {}
-    real = tailer.feed.run.read_items  # type: ignore[attr-defined]  # replaced where it is called
+    real = tailer.feed.run.send_items  # type: ignore[attr-defined]  # replaced where it is called
 
-    async def read_items(
-        log: Any, start: Offset, *more: Any
-    ) -> AsyncGenerator[ChangeBatch | Notice, None]:
-        kept = ahead.pop(id(log), None)
+    async def send_items(reading: Reading, start: Offset, last: int | None, emit: Emit) -> None:
+        kept = ahead.pop(id(reading.log), None)
         if kept is not None and kept.offset.position > start.position:
-            yield kept
-        async with aclosing(real(log, start, *more)) as items:
-            async for item in items:
-                ahead[id(log)] = item
-                yield item
+            await emit(kept)
 
-    put(tailer.feed.run, "read_items", read_items)
+        async def keep(item: Item) -> None:
+            ahead[id(reading.log)] = item
+            await emit(item)
+
+        await real(reading, start, last, keep)
+
+    put(tailer.feed.run, "send_items", send_items)
 
 
 @_fault("an order is forgotten at a restart")
