@@ -135,19 +135,20 @@ class Shape:
     def of(cls, parquet: pq.ParquetFile, file: ChangeFile, options: DecodeOptions) -> Shape:
         """Return the shape of a file. Raises :class:`TableError` if it does not fit the log."""
         projection = Projection(parquet, file, options)
-        names, in_file = projection.names(), parquet.schema_arrow.names
+        in_file = parquet.schema_arrow  # made at each call, of all columns
+        names = projection.names()
         if file.change_type is None:
             names.append(CHANGE_TYPE)
         known = options.row_ids and tells_row_ids(file)
-        stored = row_id_column(file, in_file) if known else None
+        stored = row_id_column(file, in_file.names) if known else None
         if stored is not None:
             names.append(stored)
-        counts = Counter(in_file)
+        counts = Counter(in_file.names)
         for name in names:
             if counts[name] > 1:
                 raise CorruptLog(f"the data file has two columns {name!r}")
         schema = output_schema(options.target or file.state, options.columns)
-        types = [parquet.schema_arrow.field(name).type for name in names]
+        types = [in_file.field(name).type for name in names]
         plain = not any(pa.types.is_nested(t) or plain_type(t) != t for t in types)
         return cls(schema, projection.parts, names, plain, known, stored)
 
