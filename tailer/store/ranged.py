@@ -93,7 +93,7 @@ class RangedReader(io.RawIOBase):
         self._at = max(0, base + offset)
         return self._at
 
-    def read(self, size: int | None = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes | memoryview:
         """Return the next ``size`` bytes, fewer only at the file's end."""
         rest = max(0, self._size - self._at)
         wanted = rest if size is None or size < 0 else min(size, rest)
@@ -101,7 +101,7 @@ class RangedReader(io.RawIOBase):
         self._at += len(data)
         return data
 
-    def readall(self) -> bytes:
+    def readall(self) -> bytes | memoryview:  # type: ignore[override]  # as `read`
         """Return the bytes from here to the end."""
         return self.read(-1)
 
@@ -122,14 +122,14 @@ class RangedReader(io.RawIOBase):
         self._stop_ahead()
         super().close()
 
-    def _range(self, start: int, end: int) -> bytes:
+    def _range(self, start: int, end: int) -> bytes | memoryview:
         parts, at = [], start
         while at < end:
             kept = self._found(at) or self._get(at, end)
             upto = min(end, kept.piece.end)
             kept.read = max(kept.read, upto)
             first = kept.piece.start
-            parts.append(kept.data[at - first : upto - first])
+            parts.append(memoryview(kept.data)[at - first : upto - first])
             at = upto
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -58,7 +58,9 @@ _PAUSE_MIN_S, _PAUSE_MAX_S = 0.1, 2.0
 _RETRY_AFTER_HERE_S = 3.0
 #: Statuses that the caller handles.
 _PLAIN = {200, 204, 206, 304, 404, 412, 416}
-_READ_BYTES = 256 * 1024
+#: aiohttp pauses a connection while twice this many bytes wait to be taken. With its default of 64
+#: KiB, it would pause many times within one piece of a file.
+_READ_BYTES = 1024 * 1024
 _REFUSAL_BYTES_MAX = 1024 * 1024
 
 
@@ -139,6 +141,7 @@ class S3Client:
             headers={"User-Agent": session.user_agent(), "Accept-Encoding": "identity"},
             skip_auto_headers=["Content-Type"],
             auto_decompress=False,
+            read_bufsize=_READ_BYTES,
             proxy=get_environ_proxies(endpoint).get(urlsplit(endpoint).scheme),
         )
 
@@ -333,7 +336,7 @@ async def _body(response: aiohttp.ClientResponse, bytes_max: int | None) -> byte
     if bytes_max is not None and length is not None and length > bytes_max:
         raise Unfit(f"{length} bytes, of {bytes_max} at most")
     parts, total = [], 0
-    async for part in response.content.iter_chunked(_READ_BYTES):
+    async for part in response.content.iter_any():
         parts.append(part)
         total += len(part)
         if bytes_max is not None and total > bytes_max:
