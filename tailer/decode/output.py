@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile
 from tailer.decode.calendar import calendar_of
+from tailer.decode.constants import constant
 from tailer.decode.naming import in_file
 from tailer.decode.options import DecodeOptions
 from tailer.decode.project import Convert, FileFields, converter, find_field
@@ -120,7 +121,8 @@ class Shape:
     """How the rows of a file become rows of the output.
 
     ``schema`` is the output's, ``parts`` are its data columns, and ``names`` the columns that are
-    read. ``plain``: none of these is nested or a view. ``row_ids``: the ids of the rows are wanted
+    read. ``plain``: none of these is nested or a view. ``varying``: those whose values differ in
+    size; the others have ``fixed_bits`` in each row. ``row_ids``: the ids of the rows are wanted
     and known; ``row_id_column`` stores them.
     """
 
@@ -128,6 +130,8 @@ class Shape:
     parts: list[Part]
     names: list[str]
     plain: bool
+    varying: list[str]
+    fixed_bits: int
     row_ids: bool
     row_id_column: str | None
 
@@ -150,13 +154,20 @@ class Shape:
         schema = output_schema(options.target or file.state, options.columns)
         types = [in_file.field(name).type for name in names]
         plain = not any(pa.types.is_nested(t) or plain_type(t) != t for t in types)
-        return cls(schema, projection.parts, names, plain, known, stored)
+        widths = [t.bit_width if _is_fixed(t) else None for t in types]
+        varying = [name for name, width in zip(names, widths, strict=True) if width is None]
+        fixed_bits = sum(width or 0 for width in widths)
+        return cls(schema, projection.parts, names, plain, varying, fixed_bits, known, stored)
+
+
+def _is_fixed(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(data_type) or pa.types.is_decimal(data_type))
 
 
 def converted(parts: list[Part], batch: pa.RecordBatch, count: int) -> list[pa.Array]:
     """Return the data columns of the output for ``count`` rows with these columns of a file."""
     return [
-        part[1](batch.column(part[0])) if isinstance(part, tuple) else pa.repeat(part, count)
+        part[1](batch.column(part[0])) if isinstance(part, tuple) else constant(part, count)
         for part in parts
     ]
 

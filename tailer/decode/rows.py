@@ -26,13 +26,14 @@ from tailer.changes import (
 )
 from tailer.decode.ahead import announce
 from tailer.decode.byte_range import ByteRange
+from tailer.decode.constants import constant, kinds_column, of_kind
 from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.opening import SMALL_BYTES, open_parquet, usable
 from tailer.decode.options import DecodeOptions
 from tailer.decode.order import is_ordered
 from tailer.decode.output import Shapes, converted
 from tailer.decode.tracking import read_bytes, row_ids
 from tailer.decode.vectors import RowSelection, positions_within
-from tailer.delta.arrow_views import without_views
 from tailer.errors import CorruptLog, CorruptRow, TableError
 
 __all__ = [
@@ -60,9 +61,6 @@ EARLY_KINDS = {"update_pre": "update_preimage", "update_post": "update_postimage
 
 #: So many rows are decoded to measure how large they are.
 SAMPLE_ROWS = 256
-_BUFFER_BYTES = 256 * 1024
-#: A file up to this size is read without buffers of its columns, and decoded by one thread.
-_SMALL_BYTES = 1024 * 1024
 
 #: The kinds of change that one pass over a cdc file gives; None: all of them.
 _Kinds: TypeAlias = tuple[ChangeType, ...] | None
@@ -86,7 +84,7 @@ def decode_file(
     Raises :class:`TableError`, naming version and file, if the file contradicts the log.
     """
     try:
-        with _open(source, file, options) as parquet:
+        with open_parquet(source, file, options) as parquet:
             how = selection, options, shapes or Shapes(options)
             decoder = _Decoder(parquet, source, file, *how)
             yield from decoder.batches(skip, part)
@@ -99,7 +97,7 @@ def decode_file(
 def is_reordered(source: pa.NativeFile, file: ChangeFile) -> bool:
     """Return whether a cdc file's rows are delivered in another order than the file's."""
     try:
-        with _open(source, file, DecodeOptions()) as parquet:
+        with open_parquet(source, file, DecodeOptions()) as parquet:
             return not is_ordered(parquet)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
@@ -107,58 +105,15 @@ def is_reordered(source: pa.NativeFile, file: ChangeFile) -> bool:
         raise unreadable(file, e) from None
 
 
-def _open(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions) -> pq.ParquetFile:
-    """Open the Parquet file, to be read a buffer at a time: memory for whole column chunks would
-    be bounded only by the writer's row group size."""
-    cdc = file.change_type is None
-    try:
-        return pq.ParquetFile(
-            source,
-            coerce_int96_timestamp_unit="us",
-            pre_buffer=False,
-            buffer_size=_BUFFER_BYTES if source.size() > _SMALL_BYTES else 0,
-            page_checksum_verification=options.page_checksums,
-            # Four values, repeated millions of times.
-            read_dictionary=[CHANGE_TYPE] if cdc else None,
-        )
-    except KeyError:
-        raise CorruptRow(f"the cdc file has no column {CHANGE_TYPE}") from None
-
-
-def _usable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch without views, after its nested columns were checked."""
-    for column in batch.columns:
-        if pa.types.is_nested(column.type):
-            column.validate()
-            _check_maps(column)
-    columns = [without_views(column) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-
-
-def _check_maps(array: pa.Array) -> None:
-    """Check maps: damaged pages may give a map different numbers of keys and values, which pyarrow
-    accepts."""
-    types = pa.types
-    if types.is_map(array.type):
-        if len(array.keys) != len(array.items):
-            raise CorruptLog("a map of the data file has a key without a value, or the reverse")
-        _check_maps(array.items)
-    elif types.is_list(array.type) or types.is_large_list(array.type):
-        _check_maps(array.values)
-    elif types.is_struct(array.type):
-        for i in range(array.type.num_fields):
-            _check_maps(array.field(i))
-
-
 def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: int) -> pa.Array:
     """Return the change types of a data file's rows at these positions, all in first..last-1."""
-    kinds = pa.repeat(pa.scalar(file.change_type), len(positions))
+    kinds = of_kind(file.change_type, len(positions))
     if file.updated is None:
         return kinds
     image = "update_preimage" if file.change_type == "delete" else "update_postimage"
     updated = positions_within(file.updated, first, last)
     if updated.equals(positions):
-        return pa.repeat(pa.scalar(image), len(positions))
+        return of_kind(image, len(positions))
     return pc.if_else(pc.is_in(positions, value_set=updated), pa.scalar(image), kinds)
 
 
@@ -195,7 +150,7 @@ class _Decoder:
             )
         shape = shapes.of(parquet, file)
         self.schema, self.parts, self.names = shape.schema, shape.parts, shape.names
-        self.plain = shape.plain
+        self.plain, self.varying, self.fixed_bits = shape.plain, shape.varying, shape.fixed_bits
         self.row_ids, self.row_id_column = shape.row_ids, shape.row_id_column
 
     def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
@@ -273,14 +228,14 @@ class _Decoder:
             batch_size=max(1, size),
             row_groups=[group],
             columns=self.names,
-            use_threads=self.size > _SMALL_BYTES,
+            use_threads=self.size > SMALL_BYTES,
         ):
             if last is None:
                 self._count_read(group)
             last = first + batch.num_rows
-            usable = batch if self.plain else _usable(batch)
+            columns = batch if self.plain else usable(batch)
             for kinds in passes:
-                found = self._select(usable, first, last, kinds)
+                found = self._select(columns, first, last, kinds)
                 if found is not None:
                     yield kinds, found
             first = last
@@ -290,7 +245,7 @@ class _Decoder:
             raise CorruptLog(f"a row group of the data file lacks {end - first} of its rows")
 
     def _is_read_whole(self) -> bool:
-        return self.size <= _SMALL_BYTES and self.parquet.metadata.num_row_groups == 1
+        return self.size <= SMALL_BYTES and self.parquet.metadata.num_row_groups == 1
 
     def _count_read(self, group: int) -> None:
         if self.options.on_read is None:
@@ -304,27 +259,30 @@ class _Decoder:
         """Estimate how many bytes a row takes when decoded.
 
         The file gives only the encoded size, and with a dictionary of long strings that may be 1 %
-        of the decoded size; so a few rows are decoded to measure it.
+        of the decoded size; so a few values are decoded to measure them, where their type does not
+        say their size.
         """
         meta = self.parquet.metadata.row_group(group)
         encoded = int(meta.total_byte_size) // max(1, int(meta.num_rows))
-        if meta.num_rows <= SAMPLE_ROWS or not self.names or self._fits(meta):
+        if meta.num_rows <= SAMPLE_ROWS or self._fits(meta):
             return max(1, encoded)
-        batches = self.parquet.iter_batches(
-            batch_size=SAMPLE_ROWS, row_groups=[group], columns=self.names
-        )
-        sample = next(batches, None)
-        if sample is None:
-            return max(1, encoded)
-        # Without views: older versions of pyarrow can't compute their size.
-        return max(1, encoded, int(_usable(sample).nbytes) // max(1, int(sample.num_rows)))
+        decoded = self.fixed_bits // 8
+        if self.varying:
+            batches = self.parquet.iter_batches(
+                SAMPLE_ROWS, row_groups=[group], columns=self.varying, use_threads=False
+            )
+            sample = next(batches, None)
+            if sample is not None and sample.num_rows:
+                # Without views: older versions of pyarrow can't compute their size.
+                decoded += int(usable(sample).nbytes) // int(sample.num_rows)
+        return max(1, encoded, decoded)
 
     def _fits(self, meta: pq.RowGroupMetaData) -> bool:
         """Return whether a small file's rows fit one batch, even if all values are the longest.
 
         A sample of such a file would decode most of it twice.
         """
-        if self.size > _SMALL_BYTES:
+        if self.size > SMALL_BYTES:
             return False
         columns = (meta.column(i) for i in range(meta.num_columns))
         most = sum(
@@ -378,14 +336,14 @@ class _Decoder:
             if kind not in CHANGE_TYPES:
                 raise CorruptRow(f"the cdc file has a row of change type {found!r}")
             kinds.append(kind)
-        return pa.array(kinds, pa.string()).take(coded.indices)
+        return kinds_column(kinds, coded.indices)
 
     def _output(self, batch: pa.RecordBatch, kinds: pa.Array, count: int) -> pa.RecordBatch:
         columns = converted(self.parts, batch, count)
         time = pa.scalar(self.file.timestamp_ms * 1000, METADATA_FIELDS[2].type)
         columns += [
             kinds,
-            pa.repeat(pa.scalar(self.file.version, pa.int64()), count),
-            pa.repeat(time, count),
+            constant(pa.scalar(self.file.version, pa.int64()), count),
+            constant(time, count),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)

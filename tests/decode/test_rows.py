@@ -14,12 +14,12 @@ from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
 from tailer.decode.byte_range import ByteRange
+from tailer.decode.opening import SMALL_BYTES, usable
 from tailer.decode.output import output_schema
 from tailer.decode.rows import (
     DecodeOptions,
     Rows,
     Skip,
-    _usable,
     decode_file,
 )
 from tailer.decode.vectors import ALL_ROWS, RowSelection
@@ -418,6 +418,16 @@ def test_views_are_read_as_what_they_show(selection: RowSelection) -> None:
     assert positions(found)[-1] == 3
 
 
+def test_views_of_a_large_file_are_read_without_the_writer_s_types() -> None:
+    schema = pa.schema([("id", pa.int64()), ("s", pa.string_view())])
+    rows = [{"id": i, "s": None if i % 7 == 0 else f"{i} {LONG}"} for i in range(20_000)]
+    data = parquet(rows, schema, use_dictionary=False, compression="none")
+    assert len(data) > SMALL_BYTES
+    plain = pa.schema([("id", pa.int64()), ("s", pa.string())])
+    found = decoded(data, order(state(plain)))
+    assert values(found, "s") == [row["s"] for row in rows]
+
+
 def test_change_types_in_views_are_read() -> None:
     schema = pa.schema([("id", pa.int64()), ("_change_type", pa.string_view())])
     rows = [{"id": i, "_change_type": kind} for i, kind in enumerate(["insert", "delete"])]
@@ -473,4 +483,4 @@ def test_a_map_of_other_numbers_of_keys_and_values_is_refused(*, nested: bool) -
     if nested:
         uneven = pa.ListArray.from_arrays([0, 1], pa.StructArray.from_arrays([uneven], ["m"]))
     with pytest.raises(CorruptLog, match="a key without a value"):
-        _usable(pa.record_batch({"m": uneven}))
+        usable(pa.record_batch({"m": uneven}))

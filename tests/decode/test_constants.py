@@ -1,0 +1,51 @@
+"""Columns of one value, and of kinds of change: the same as pyarrow makes, value by value."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from tailer.changes import CHANGE_TYPES
+from tailer.decode.constants import constant, kinds_column, of_kind
+
+COUNTS = [0, 1, 5000, 200_000]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.scalar(-7, pa.int8()),
+        pa.scalar(2**62, pa.int64()),
+        pa.scalar(1.5, pa.float32()),
+        pa.scalar(True),
+        pa.scalar(dt.date(1969, 12, 31)),
+        pa.scalar(1_700_000_000_000_000, pa.timestamp("us", "UTC")),
+        pa.scalar(Decimal("-1.25"), pa.decimal128(22, 2)),
+        pa.scalar("a text"),
+        pa.scalar(None, pa.int32()),
+    ],
+    ids=lambda value: str(value.type),
+)
+def test_a_constant_is_what_pyarrow_repeats(value: pa.Scalar, count: int) -> None:
+    found = constant(value, count)
+    found.validate(full=True)
+    assert found.equals(pa.repeat(value, count))
+    assert found.null_count == (0 if value.is_valid else count)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_kind_is_what_pyarrow_repeats(count: int) -> None:
+    for kind in CHANGE_TYPES:
+        assert of_kind(kind, count).equals(pa.repeat(pa.scalar(kind), count))
+
+
+@pytest.mark.parametrize("of_a_run", [1, 70, 9000])
+def test_kinds_in_runs_of_any_length(of_a_run: int) -> None:
+    kinds = ["update_preimage", "update_postimage", "delete"]
+    numbers = pa.array([number for number in (0, 1, 2, 1) for _ in range(of_a_run)] * 3, pa.int32())
+    for some in (numbers, numbers.slice(of_a_run // 2, of_a_run), numbers.slice(0, 0)):
+        assert kinds_column(kinds, some).equals(pa.array(kinds).take(some))
