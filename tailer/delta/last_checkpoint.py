@@ -9,20 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from tailer.delta.actions import LONG_MAX
 from tailer.errors import CorruptLog
 
 __all__ = ["LastCheckpoint", "canonical_json", "parse_last_checkpoint"]
 
-_UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
 
-
-@dataclass(frozen=True, slots=True)
-class LastCheckpoint:
+class LastCheckpoint(Struct, frozen=True):
     """The version of the newest checkpoint, as its writer knew it.
 
     ``parts`` is set if it has several, ``num_files`` if its writer counted the files in its list.
@@ -100,7 +98,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _quoted(text: str) -> str:
     # Nearly all names and values are such; a schema in the hint has thousands of them.
-    return f'"{text if _UNRESERVED(text) else quote(text, safe="")}"'
+    return f'"{text if re.fullmatch(r"[A-Za-z0-9_.~-]*", text) else quote(text, safe="")}"'
 
 
 def _load(data: bytes) -> Any:
