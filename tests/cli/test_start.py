@@ -42,11 +42,12 @@ def loaded(folder: Path, *arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize("command", ["history", "snapshot"])
-def test_a_log_without_checkpoints_is_read_without_pyarrow(
+def test_a_log_without_checkpoints_is_read_without_pyarrow_or_event_loop(
     table: TableBuilder, tmp_path: Path, command: str
 ) -> None:
     found = loaded(tmp_path, command, str(table.folder))
-    assert found & {"pyarrow", "pandas", "hashlib", "importlib.metadata", "tailer.feed"} == set()
+    needless = {"asyncio", "hashlib", "importlib.metadata", "pandas", "pyarrow", "tailer.feed"}
+    assert found & needless == set()
 
 
 def test_a_checkpoint_needs_pyarrow_without_its_functions(
