@@ -49,7 +49,7 @@ class JsonFiles:
         path = f"{LOG_DIR}/{name}"
         data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
         if status.size <= len(data):
-            return partial(_split_bytes, data, name), status, data[-1:]
+            return partial(io.BytesIO, data), status, data[-1:]
         with spilling(None):
             spool = _Spool()
         at, last = 0, b""
@@ -82,7 +82,7 @@ class JsonFiles:
         whole = status.size <= len(data) and (
             self._atomic or here.stat_here(path).size == status.size
         )
-        lines = partial(_split_bytes, data, name)
+        lines = partial(io.BytesIO, data)
         ends = data.endswith(b"\n") or _ends_whole(lines)
         return (lines, status) if whole and ends else None
 
@@ -127,15 +127,11 @@ class _Spool:
             file.close()
 
 
-def _split(file: io.BufferedIOBase | io.BytesIO | io.BufferedReader, name: str) -> Iterator[bytes]:
+def _split(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
     while line := file.readline(LINE_BYTES_MAX + 1):
         if len(line) > LINE_BYTES_MAX:
             raise CorruptLog(f"a line is longer than {LINE_BYTES_MAX} bytes", path=name)
         yield line
-
-
-def _split_bytes(data: bytes, name: str) -> Iterator[bytes]:
-    return _split(io.BytesIO(data), name)
 
 
 def _ends_whole(lines: Lines) -> bool:
