@@ -134,6 +134,8 @@ class RunReader:
             async with aclosing(stepwise(steps)) as found:
                 async for chunk in found:
                     yield chunk
+                    if chunk.last:  # another step in a thread would only find this out
+                        break
         finally:
             for entry in group:
                 if isinstance(entry, Fetched):
