@@ -7,22 +7,26 @@
     for version, actions in log.get_changes(10):
         ...
 
-It only reads. Calls are synchronous; every one runs its own event loop, so it must not be used
-inside another. Files and changes are streamed: a table of millions of files opens in bounded
-memory.
+It only reads. Calls are synchronous; for a table that is not local every one runs its own event
+loop, so it must not be used inside another. Files and changes are streamed: a table of millions of
+files opens in bounded memory.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import aclosing, contextmanager
 from threading import Lock
 from typing import Any, ClassVar, TypeVar
-
-import anyio
-import anyio.to_thread
-from anyio.from_thread import start_blocking_portal
 
 from tailer.delta.actions import Action, AddFile, DomainMetadata, Metadata, Protocol
 from tailer.delta.add_fields import WITH_STATISTICS
@@ -36,11 +40,24 @@ from tailer.log.checksums import Sums, checksum_errors, snapshot_sums
 from tailer.log.history import HistoryEntry, history
 from tailer.log.table import TableLog
 from tailer.log.times import version_at_or_before
-from tailer.store import open_store
+from tailer.store import is_local, open_store
+from tailer.threads import blocking, without_loop
 
 __all__ = ["DeltaLog"]
 
 T = TypeVar("T")
+
+
+@contextmanager
+def _calls(table: str) -> Iterator[Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]]:
+    """Return a function that runs asynchronous work on a table to its end."""
+    if is_local(table):
+        yield lambda work: without_loop(work())
+        return
+    from anyio.from_thread import start_blocking_portal  # on demand: it loads an event loop
+
+    with start_blocking_portal() as portal:
+        yield portal.call
 
 
 class DeltaLog:
@@ -85,11 +102,12 @@ class DeltaLog:
             finally:
                 await store.aclose()
 
-        return anyio.run(main)
+        with _calls(self.table) as call:
+            return call(main)  # type: ignore[no-any-return]  # what the work returns
 
     def _stream(self, items: Callable[[TableLog], AsyncGenerator[T, None]]) -> Iterator[T]:
         """Yield the items of an asynchronous generator, pulled one by one."""
-        with start_blocking_portal() as portal:
+        with _calls(self.table) as call:
             store = open_store(self.table)
             generator = items(TableLog(store))
             ended = object()
@@ -102,10 +120,10 @@ class DeltaLog:
                     pass
 
             try:
-                while (item := portal.call(following)) is not ended:
+                while (item := call(following)) is not ended:
                     yield item
             finally:
-                portal.call(close)
+                call(close)
 
     # State
 
@@ -237,7 +255,7 @@ class DeltaLog:
                         path=commit_name(version),
                         hint="the log was cleaned up or a file was lost; start at a newer version",
                     ) from None
-                yield version, await anyio.to_thread.run_sync(list, actions)
+                yield version, await blocking(list, actions)
 
         return self._stream(commits)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -206,6 +205,8 @@ _TAKEN = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 def cannot_listen(place: str, address: tuple[str, int], e: OSError) -> TailerError:
     """Return the error of an address that can't be listened on. ``place`` names its key in the
     configuration, which is wrong only if no later attempt can succeed."""
+    import socket  # on demand: it takes milliseconds to load
+
     what = f"{place}: {address[0]}:{address[1]} can't be served ({e.strerror or e})"
     if isinstance(e, socket.gaierror):
         return (TransientError if e.errno == socket.EAI_AGAIN else ConfigError)(what)

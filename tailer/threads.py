@@ -1,31 +1,91 @@
-"""Work in worker threads, so that the event loop stays free. Hops cost more than small work."""
+"""Blocking work: in worker threads, so that the event loop stays free; without a loop, in place.
+
+Hops between threads cost more than small work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import anyio.to_thread
-
-__all__ = ["in_thread", "listed", "one_by_one", "stepwise"]
+__all__ = [
+    "blocking",
+    "in_thread",
+    "listed",
+    "one_by_one",
+    "pause",
+    "shielded",
+    "stepwise",
+    "without_loop",
+]
 
 T = TypeVar("T")
+
+_no_loop: ContextVar[bool] = ContextVar("no_loop", default=False)
 
 _LIST = 4096
 #: Parsing so many bytes takes about as long as the hop into a thread.
 _INLINE_BYTES_MAX = 16 * 1024
 
 
+def without_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run work that waits for nothing but local files. It needs no event loop, and to load one
+    takes as long as to load all the rest."""
+    token = _no_loop.set(True)
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]  # what the work returns
+    finally:
+        _no_loop.reset(token)
+    raise AssertionError("the work waits for something that only an event loop has")
+
+
+async def blocking(work: Callable[..., T], *arguments: Any) -> T:
+    """Call a function that blocks, in a worker thread."""
+    if _no_loop.get():
+        return work(*arguments)
+    from anyio.to_thread import run_sync  # on demand, for work without an event loop
+
+    return await run_sync(work, *arguments)
+
+
+async def pause(seconds: float) -> None:
+    """Wait."""
+    if _no_loop.get():
+        time.sleep(seconds)  # noqa: ASYNC251  # nothing else could run meanwhile
+        return
+    from anyio import sleep
+
+    await sleep(seconds)
+
+
+def shielded() -> AbstractContextManager[object]:
+    """Guard a block against cancellation."""
+    if _no_loop.get():
+        return nullcontext()
+    from anyio import CancelScope
+
+    return CancelScope(shield=True)
+
+
 async def in_thread(parse: Callable[[], T], size: int) -> T:
     """Parse ``size`` bytes, in a worker thread unless they are few."""
-    return parse() if size <= _INLINE_BYTES_MAX else await anyio.to_thread.run_sync(parse)
+    return parse() if size <= _INLINE_BYTES_MAX else await blocking(parse)
 
 
-async def stepwise(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
-    """Iterate in worker threads, one step for each item: each takes long to make."""
+async def stepwise(iterator: Iterator[T], *, quick: bool = False) -> AsyncGenerator[T, None]:
+    """Iterate in worker threads, one step for each item: each takes long to make. If the first one
+    is ``quick``, it is made in place."""
     try:
-        while (item := await anyio.to_thread.run_sync(next, iterator, None)) is not None:
+        if quick:
+            for item in islice(iterator, 1):
+                yield item
+        while (item := await blocking(next, iterator, None)) is not None:
             yield item
     finally:
         close = getattr(iterator, "close", None)
@@ -40,7 +100,7 @@ async def listed(items: Iterator[T], size: int = _LIST) -> AsyncGenerator[list[T
     """
     error = None
     while error is None:
-        found, error = await anyio.to_thread.run_sync(_next, items, size)
+        found, error = await blocking(_next, items, size)
         if found:
             yield found
         elif error is None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
-
-import anyio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
 
 from tailer.errors import TableError
-from tailer.process.signals import EXIT_INTERRUPTED, signalled, until_stopped
+from tailer.process.signals import EXIT_INTERRUPTED, signalled, until_interrupted, until_stopped
+from tailer.store import is_local
+from tailer.threads import without_loop
 
 __all__ = ["run"]
 
-Command: TypeAlias = Callable[[argparse.Namespace], Awaitable[int]]
+Command: TypeAlias = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 #: The modules in this folder whose name is not that of the command. A command is a function of its
 #: name.
@@ -27,6 +27,9 @@ _WITH_OWN_END = ("run", "share", "spark")
 #: These make no temporary folders, so they do not look for those that killed processes left.
 _WITHOUT_FOLDERS = ("history", "offsets", "shares", "sinks", "snapshot")
 
+#: These read the log of one table, and write no file.
+_OF_A_LOG = ("history", "snapshot")
+
 
 def _command(name: str) -> Command:
     module = importlib.import_module(f"tailer.cli.{_MODULES.get(name, name)}")
@@ -35,20 +38,36 @@ def _command(name: str) -> Command:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command that the arguments name, until a signal ends it."""
+    """Run the command that the arguments name, until a signal ends it; return the exit status.
+
+    Raises :class:`TableError` if a signal leaves the command's output file unwritten.
+    """
     command = _command(arguments.command)
     if arguments.command not in _WITHOUT_FOLDERS:
         from tailer.files.spill import sweep
 
         sweep()
-    if arguments.command in _WITH_OWN_END:
-        return anyio.run(command, arguments)
-    return anyio.run(_until_stopped, command, arguments)
+    output = getattr(arguments, "output", None)
+    if arguments.command in _OF_A_LOG and output is None and is_local(arguments.table):
+        status = until_interrupted(lambda: without_loop(command(arguments)))
+    else:
+        import anyio
+
+        if arguments.command in _WITH_OWN_END:
+            return anyio.run(command, arguments)
+        status = anyio.run(_until_stopped, command, arguments)
+    if status is not None:
+        return status
+    if arguments.command == "tail":
+        return 0
+    if output is not None:
+        raise TableError("interrupted; no output file was written", table=arguments.table)
+    print(f"tailer: {arguments.command} was interrupted before its end", file=sys.stderr)
+    return signalled() or EXIT_INTERRUPTED
 
 
-async def _until_stopped(command: Command, arguments: argparse.Namespace) -> int:
-    """Run a command that a signal only interrupts. Raises :class:`TableError` if the interrupt
-    leaves its output file unwritten."""
+async def _until_stopped(command: Command, arguments: argparse.Namespace) -> int | None:
+    """Run a command; return its exit status, or None if a signal has interrupted it."""
     status: int | None = None
 
     async def work() -> None:
@@ -56,11 +75,4 @@ async def _until_stopped(command: Command, arguments: argparse.Namespace) -> int
         status = await command(arguments)
 
     await until_stopped(work)
-    if status is not None:
-        return status
-    if arguments.command == "tail":
-        return 0
-    if getattr(arguments, "output", None) is not None:
-        raise TableError("interrupted; no output file was written", table=arguments.table)
-    print(f"tailer: {arguments.command} was interrupted before its end", file=sys.stderr)
-    return signalled() or EXIT_INTERRUPTED
+    return status

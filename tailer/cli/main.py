@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailer.errors import ConfigError, TailerError
 from tailer.process.signals import install
-from tailer.settings import Setting, zone_name
+
+if TYPE_CHECKING:
+    from tailer.settings import Kind
 
 __all__ = ["main", "parser", "run"]
 
@@ -31,10 +33,13 @@ EXIT_USAGE = 2
 _FOREIGN = re.compile(r"tailer-[^-]+(-.*)?\.(dist|egg)-info", re.IGNORECASE)
 
 
-def _reader(setting: Setting) -> Callable[[str], Any]:
+def _reader(kind: Kind, **bounds: Any) -> Callable[[str], Any]:
     """Return a parser of an argument, with the bounds of a setting."""
 
     def read(text: str) -> Any:
+        from tailer.settings import Setting  # on demand: most commands have few arguments
+
+        setting = Setting(kind, None, "", **bounds)
         try:
             return setting.value(text, text=True)
         except ValueError:
@@ -43,10 +48,15 @@ def _reader(setting: Setting) -> Callable[[str], Any]:
     return read
 
 
-_whole = _reader(Setting("whole", None, "", least=0))
-_positive = _reader(Setting("whole", None, ""))
-_seconds = _reader(Setting("number", None, "", unit="seconds"))
-_zone = _reader(Setting("text", None, "", form="an IANA time zone name", parse=zone_name))
+def _zone(text: str) -> Any:
+    from tailer.settings import zone_name
+
+    return _reader("text", form="an IANA time zone name", parse=zone_name)(text)
+
+
+_whole = _reader("whole", least=0)
+_positive = _reader("whole")
+_seconds = _reader("number", unit="seconds")
 
 
 def _read_options(p: argparse.ArgumentParser) -> None:
@@ -101,8 +111,60 @@ def _verify_options(p: argparse.ArgumentParser) -> None:
     )
 
 
-def _shares_parser(commands: Any) -> None:
-    p = commands.add_parser("shares", help="what a Delta Sharing profile gives access to")
+def _tail_options(p: argparse.ArgumentParser) -> None:
+    _table(p)
+    p.add_argument(
+        "--from", dest="start", default="latest", metavar="WHERE",
+        help="latest (default), earliest, snapshot, a version or a time; inclusive",
+    )  # fmt: skip
+    p.add_argument(
+        "--to", dest="last", type=_whole, metavar="VERSION", help="end after this version"
+    )
+    p.add_argument(
+        "--with-notices", action="store_true", help="also print schema changes and the like"
+    )
+    _waiting_option(p)
+    _read_options(p)
+
+
+def _range_options(p: argparse.ArgumentParser) -> None:
+    _table(p)
+    start = p.add_mutually_exclusive_group(required=True)
+    start.add_argument("--starting-version", type=_whole, metavar="A")
+    start.add_argument("--starting-timestamp", metavar="TIME")
+    end = p.add_mutually_exclusive_group()
+    end.add_argument("--ending-version", type=_whole, metavar="B")
+    end.add_argument("--ending-timestamp", metavar="TIME")
+    _waiting_option(p)
+    _read_options(p)
+    p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
+
+
+def _config(p: argparse.ArgumentParser) -> None:
+    p.add_argument("config", metavar="CONFIG.toml")
+
+
+def _snapshot_options(p: argparse.ArgumentParser) -> None:
+    _table(p)
+    at = p.add_mutually_exclusive_group()
+    at.add_argument("--version", dest="at_version", type=_whole, metavar="N")
+    at.add_argument("--timestamp", metavar="TIME")
+    p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
+    p.add_argument("--writer-timezone", type=_zone, default="UTC", metavar="ZONE")
+
+
+def _history_options(p: argparse.ArgumentParser) -> None:
+    _table(p)
+    p.add_argument("--limit", type=_whole, metavar="N")
+    p.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _sinks_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("type", nargs="?", metavar="TYPE", help="only the sink of this type")
+    p.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _shares_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("profile", metavar="PROFILE", help="a profile file, as the provider gave it")
     p.add_argument("--share", metavar="NAME", help="only this share")
     p.add_argument("--schema", metavar="NAME", help="only this schema, of the share named")
@@ -112,36 +174,19 @@ def _shares_parser(commands: Any) -> None:
     p.add_argument("--allow-http", action="store_true", help="send the token without TLS, too")
 
 
-def _share_parser(commands: Any) -> None:
-    p = commands.add_parser(
-        "share", help="share tables over Delta Sharing, or manage its recipients' tokens",
-        usage="tailer share CONFIG.toml\n"
+def _share_options(p: argparse.ArgumentParser) -> None:
+    p.usage = (
+        "tailer share CONFIG.toml\n"
         "       tailer share token new CONFIG.toml RECIPIENT [--expires-in 90d]\n"
         "       tailer share token revoke CONFIG.toml RECIPIENT [--id ID]\n"
-        "       tailer share token list CONFIG.toml [RECIPIENT]",
-    )  # fmt: skip
+        "       tailer share token list CONFIG.toml [RECIPIENT]"
+    )
     p.add_argument("words", nargs="+", metavar="CONFIG.toml | token ACTION CONFIG.toml RECIPIENT")
     p.add_argument("--expires-in", default="90d", metavar="TIME", help="90d, 12h, ... or never")
     p.add_argument("--id", metavar="ID", help="with revoke: this token alone")
 
 
-def _spark_parser(commands: Any) -> None:
-    p = commands.add_parser("spark", help="run a configuration's feeds as Spark queries")
-    p.add_argument("config", metavar="CONFIG.toml")
-    p.add_argument("--master", metavar="URL", help="default: that of spark-submit, or local[*]")
-    p.add_argument(
-        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
-    )
-    p.add_argument("--available-now", action="store_true", help="read what there is, then end")
-    p.add_argument("--interval-s", type=_seconds, default=0.5, metavar="S", help="between batches")
-    p.add_argument(
-        "--trigger-bytes-max", type=_positive, default=256 * 1024 * 1024, metavar="N",
-        help="bytes of data files in one batch of a query",
-    )  # fmt: skip
-
-
-def _offsets_parser(commands: Any) -> None:
-    p = commands.add_parser("offsets", help="show, set or reset a feed's saved offset")
+def _offsets_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("action", choices=("show", "set", "reset", "export", "import"))
     p.add_argument("config", metavar="CONFIG.toml")
     p.add_argument("feed", metavar="FEED")
@@ -160,75 +205,51 @@ def _offsets_parser(commands: Any) -> None:
     )
 
 
+def _spark_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("config", metavar="CONFIG.toml")
+    p.add_argument("--master", metavar="URL", help="default: that of spark-submit, or local[*]")
+    p.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
+    )
+    p.add_argument("--available-now", action="store_true", help="read what there is, then end")
+    p.add_argument("--interval-s", type=_seconds, default=0.5, metavar="S", help="between batches")
+    p.add_argument(
+        "--trigger-bytes-max", type=_positive, default=256 * 1024 * 1024, metavar="N",
+        help="bytes of data files in one batch of a query",
+    )  # fmt: skip
+
+
+#: The commands: what each does, and a function that adds its arguments.
+_COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "tail": ("follow one table, its events as JSON lines", _tail_options),
+    "read": ("the changes of a range of versions, into a file", _range_options),
+    "run": ("the daemon: all feeds of a configuration file", _config),
+    "check": ("validate a configuration; reach its tables and sinks", _config),
+    "verify": ("prove that the events lead from snapshot to snapshot", _verify_options),
+    "snapshot": ("what a table is at a version", _snapshot_options),
+    "history": ("a table's commits, newest first", _history_options),
+    "sinks": ("the installed sinks and their options", _sinks_options),
+    "shares": ("what a Delta Sharing profile gives access to", _shares_options),
+    "share": ("share tables over Delta Sharing, or manage its recipients' tokens", _share_options),
+    "offsets": ("show, set or reset a feed's saved offset", _offsets_options),
+    "spark": ("run a configuration's feeds as Spark queries", _spark_options),
+}
+
+
 @cache
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser of all commands."""
+def parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Return the argument parser of all commands, or of ``only`` one, which takes a tenth of the
+    time; if there is no such command, of all."""
     top = argparse.ArgumentParser(
         prog="tailer", description="Every row-level change of a Delta Lake table, in order."
     )
     top.add_argument("--version", action="store_true", help="print the version and exit")
     top.add_argument("--debug", action="store_true", help="show tracebacks")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND")
-
-    p = commands.add_parser("tail", help="follow one table, its events as JSON lines")
-    _table(p)
-    p.add_argument(
-        "--from", dest="start", default="latest", metavar="WHERE",
-        help="latest (default), earliest, snapshot, a version or a time; inclusive",
-    )  # fmt: skip
-    p.add_argument(
-        "--to", dest="last", type=_whole, metavar="VERSION", help="end after this version"
-    )
-    p.add_argument(
-        "--with-notices", action="store_true", help="also print schema changes and the like"
-    )
-    _waiting_option(p)
-    _read_options(p)
-
-    p = commands.add_parser("read", help="the changes of a range of versions, into a file")
-    _table(p)
-    start = p.add_mutually_exclusive_group(required=True)
-    start.add_argument("--starting-version", type=_whole, metavar="A")
-    start.add_argument("--starting-timestamp", metavar="TIME")
-    end = p.add_mutually_exclusive_group()
-    end.add_argument("--ending-version", type=_whole, metavar="B")
-    end.add_argument("--ending-timestamp", metavar="TIME")
-    _waiting_option(p)
-    _read_options(p)
-    p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
-
-    for name, text in (
-        ("run", "the daemon: all feeds of a configuration file"),
-        ("check", "validate a configuration; reach its tables and sinks"),
-    ):
-        p = commands.add_parser(name, help=text)
-        p.add_argument("config", metavar="CONFIG.toml")
-
-    _verify_options(
-        commands.add_parser("verify", help="prove that the events lead from snapshot to snapshot")
-    )
-
-    p = commands.add_parser("snapshot", help="what a table is at a version")
-    _table(p)
-    at = p.add_mutually_exclusive_group()
-    at.add_argument("--version", dest="at_version", type=_whole, metavar="N")
-    at.add_argument("--timestamp", metavar="TIME")
-    p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
-    p.add_argument("--writer-timezone", type=_zone, default="UTC", metavar="ZONE")
-
-    p = commands.add_parser("history", help="a table's commits, newest first")
-    _table(p)
-    p.add_argument("--limit", type=_whole, metavar="N")
-    p.add_argument("--json", action="store_true", help="one JSON object a line")
-
-    p = commands.add_parser("sinks", help="the installed sinks and their options")
-    p.add_argument("type", nargs="?", metavar="TYPE", help="only the sink of this type")
-    p.add_argument("--json", action="store_true", help="one JSON object a line")
-
-    _shares_parser(commands)
-    _share_parser(commands)
-    _offsets_parser(commands)
-    _spark_parser(commands)
+    # Without the name, argparse formats its usage, which takes longer than the rest.
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="tailer")
+    for name in [only] if only in _COMMANDS else _COMMANDS:
+        does, add_arguments = _COMMANDS[name]
+        add_arguments(commands.add_parser(name, help=does))
     return top
 
 
@@ -260,7 +281,8 @@ def _choose_memory_pool() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     _choose_memory_pool()
-    arguments = parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    arguments = parser(*given[:1]).parse_args(given)
     try:
         _refuse_foreign_owner()
         if arguments.version:

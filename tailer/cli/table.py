@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
-
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 from tailer.store import open_store
+from tailer.threads import shielded
 
 __all__ = ["check_range", "on_table"]
 
@@ -45,7 +44,7 @@ async def _open_log(arguments: argparse.Namespace) -> AsyncIterator[TableLog]:
     try:
         yield TableLog(store, torn_commit_max_s=torn)
     finally:
-        with anyio.CancelScope(shield=True):
+        with shielded():
             await store.aclose()
 
 

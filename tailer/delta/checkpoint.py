@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -14,11 +14,9 @@ from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
 from tailer.delta.arrow_views import without_views
 from tailer.delta.damage import library_reason
 from tailer.delta.footer import pruned_footer
+from tailer.delta.parquet_columns import ParquetColumns, parse_footer
 from tailer.delta.parsing import action_of
 from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
 
 __all__ = [
     "add_batches",
@@ -39,19 +37,20 @@ def checkpoint_actions(name: str, source: pa.NativeFile) -> Iterator[Action]:
 
     Raises :class:`CorruptLog`, naming the file.
     """
-    with _named(name), _open(source, _STEERING) as parquet:
+    with _named(name):
+        parquet = _open(source, _STEERING)
         for group in range(parquet.num_row_groups):
             for batch in _batches(parquet, group, _columns_with_values(parquet, group)):
                 for field, column in zip(batch.schema, batch.columns, strict=True):
                     yield from _column_actions(field.name, column)
 
 
-def _columns_with_values(parquet: pq.ParquetFile, group: int) -> list[str]:
+def _columns_with_values(parquet: ParquetColumns, group: int) -> list[str]:
     """Return the steering columns that have a value in the group: most groups have files alone.
 
     One field of each is read for that. The statistics of a damaged footer would abort the process.
     """
-    kinds = {f.name: f.type for f in parquet.schema_arrow if f.name in _STEERING}
+    kinds = {f.name: f.type for f in parquet.schema if f.name in _STEERING}
     keys = {name: _key_field(kind) for name, kind in kinds.items()}
     fields = [f"{name}.{key}" if key else name for name, key in keys.items()]
     found = set()
@@ -62,11 +61,9 @@ def _columns_with_values(parquet: pq.ParquetFile, group: int) -> list[str]:
     return [name for name in keys if name in found]
 
 
-def _batches(parquet: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    if not columns:
-        return iter(())
+def _batches(parquet: ParquetColumns, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
     # Threads would cost more than they save, and memory.
-    return parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False)  # type: ignore[no-any-return]
+    return parquet.batches(_BATCH_ROWS, [group], columns, threads=False) if columns else iter(())
 
 
 def add_batches(
@@ -80,8 +77,9 @@ def add_batches(
     adds, if they are ``required``.
     """
     columns = [f"add.{field}" for field in fields]
-    with _named(name), _open(source, columns) as parquet:
-        if "add" not in (names := parquet.schema_arrow.names):
+    with _named(name):
+        parquet = _open(source, columns)
+        if "add" not in (names := parquet.schema.names):
             # "Any missing column should be treated as null." But a footer has no checksum, so the
             # column may be there under a damaged name.
             strange = [name for name in names if name not in _COLUMNS] if required else []
@@ -91,7 +89,8 @@ def add_batches(
                     "are not known"
                 )
             return
-        for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
+        groups = range(parquet.num_row_groups)
+        for batch in parquet.batches(_BATCH_ROWS, groups, columns, threads=True):
             for column in batch.columns:
                 rows = _present_rows(column)
                 _check_adds(rows)
@@ -263,15 +262,13 @@ def _json_object(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if v is not None}
 
 
-def _open(source: pa.NativeFile, columns: Sequence[str]) -> pq.ParquetFile:
+def _open(source: pa.NativeFile, columns: Sequence[str]) -> ParquetColumns:
     """Open the Parquet file; if pyarrow refuses it, without the columns that are not needed.
 
     One of those may be the cause: a group without a field, or a type unknown to pyarrow.
     """
-    import pyarrow.parquet as pq  # many logs have no checkpoint
-
     try:
-        return pq.ParquetFile(source, page_checksum_verification=True)
+        return ParquetColumns(source)
     except (pa.ArrowException, OSError) as refusal:
         try:
             end = source.size() - 8
@@ -279,8 +276,7 @@ def _open(source: pa.NativeFile, columns: Sequence[str]) -> pq.ParquetFile:
             if not 0 < size <= min(end, _FOOTER_BYTES_MAX):
                 raise ValueError("no footer")
             pruned = pruned_footer(source.read_at(size, end - size), columns)
-            metadata = pq.read_metadata(pa.BufferReader(pruned))
-            return pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
+            return ParquetColumns(source, parse_footer(pruned))
         except (pa.ArrowException, OSError, ValueError):
             raise refusal from None
 

@@ -7,7 +7,8 @@ is ignored.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tailer.delta.actions import LONG_MAX, Metadata, Protocol
 from tailer.delta.parsing import action_of
@@ -16,8 +17,7 @@ from tailer.errors import CorruptLog
 __all__ = ["VersionChecksum", "parse_checksum"]
 
 
-@dataclass(frozen=True, slots=True)
-class VersionChecksum:
+class VersionChecksum(Struct, frozen=True):
     """A version's sums: the live files' size in bytes and their number, protocol and metadata.
 
     ``transaction_id`` is the ``txnId`` of the commit's commitInfo, if the writer gives it.

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from tailer.delta.actions import (
     Action,
@@ -54,8 +55,7 @@ _BATCH_LINES = 64
 Lines = Callable[[], Iterable[bytes]]
 
 
-@dataclass(slots=True)
-class CommitHeader:
+class CommitHeader(Struct):
     """The results of the first pass over a commit.
 
     ``paired`` holds digests of the locations that are both removed and added, ``file_bytes`` the
@@ -67,8 +67,8 @@ class CommitHeader:
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     commit_info: CommitInfo | None = None
-    transactions: list[SetTransaction] = field(default_factory=list)
-    domains: list[DomainMetadata] = field(default_factory=list)
+    transactions: list[SetTransaction] = []
+    domains: list[DomainMetadata] = []
     adds: int = 0
     removes: int = 0
     cdcs: int = 0
@@ -78,11 +78,10 @@ class CommitHeader:
     paired: frozenset[bytes] = frozenset()
     added: bytes = b""
     removed: bytes = b""
-    files: tuple[FileAction, ...] | None = field(default=None, compare=False)
+    files: tuple[FileAction, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Struct, frozen=True):
     """One version's commit, with the table's state before it and after it.
 
     ``before`` is None for the table's first version; ``size`` is the commit file's, in bytes;
@@ -180,7 +179,7 @@ class _Scan(Generic[K]):
         self.added: _Files[K] = _Files("added", key)
         self.removed: _Files[K] = _Files("removed", key)
         self._cdc_partitions: set[str] = set()
-        self.lines: list[bytes] = []  # all of them, if they are few
+        self.lines: list[bytes] | None = []  # all of them; None if they are many
 
     def read(self, name: str, lines: Iterable[bytes]) -> CommitHeader:
         """Read all lines of the commit ``name``."""
@@ -192,7 +191,7 @@ class _Scan(Generic[K]):
             self._remove(removed)
             for action in read_actions(name, others, first=number):
                 self._take(action)
-            self.lines = batch if number == 1 else []
+            self.lines = batch if number == 1 else None
             number += len(batch)
         if not self.added.logical().isdisjoint(self.removed.logical()):
             raise CorruptLog("the commit adds and removes one file with the same deletion vector")
@@ -262,6 +261,6 @@ def read_header(name: str, lines: Iterable[bytes], *, digests: bool = True) -> C
     header.paired = frozenset(scan.added.places & scan.removed.places)
     header.added = b"".join(scan.added.logical())
     header.removed = b"".join(scan.removed.logical())
-    if scan.lines:
+    if scan.lines is not None:
         header.files = tuple(_file_actions(name, scan.lines))
     return header

@@ -7,8 +7,9 @@ expression of OR, AND, NOT and parentheses).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 __all__ = ["FLIPPED", "And", "Comparison", "IsNull", "Literal", "Node", "Not", "NotUnderstood",
            "Or", "Parser"]  # fmt: skip
@@ -37,8 +38,7 @@ class NotUnderstood(Exception):
         self.rest = rest
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(Struct, frozen=True):
     """A literal as it is written, without quotes.
 
     ``kind`` is its type by the syntax: number, text, flag, date or timestamp; in JSON hints it is
@@ -49,8 +49,7 @@ class Literal:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """``column op literal``; ``op`` is one of ``= < <= > >= <>``, or ``in`` with some literals."""
 
     op: str
@@ -58,29 +57,25 @@ class Comparison:
     literals: tuple[Literal, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(Struct, frozen=True):
     """``column IS NULL``."""
 
     column: str
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Struct, frozen=True):
     """Negation."""
 
     child: Node
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(Struct, frozen=True):
     """Conjunction."""
 
     children: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(Struct, frozen=True):
     """Disjunction."""
 
     children: tuple[Node, ...]

@@ -6,7 +6,7 @@ concern a reader ("Table Features", "Valid Feature Names in Table Features").
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tailer.delta.actions import Metadata, Protocol
 from tailer.errors import UnsupportedTable
@@ -23,8 +23,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class TableFeature:
+class TableFeature(Struct, frozen=True):
     """One feature: for readers and writers or for writers only, and its first legacy versions.
 
     ``legacy_reader`` and ``legacy_writer``: the protocol versions that imply it without a list.

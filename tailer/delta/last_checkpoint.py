@@ -9,20 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from tailer.delta.actions import LONG_MAX
 from tailer.errors import CorruptLog
 
 __all__ = ["LastCheckpoint", "canonical_json", "parse_last_checkpoint"]
 
-_UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
 
-
-@dataclass(frozen=True, slots=True)
-class LastCheckpoint:
+class LastCheckpoint(Struct, frozen=True):
     """The version of the newest checkpoint, as its writer knew it.
 
     ``parts`` is set if it has several, ``num_files`` if its writer counted the files in its list.
@@ -55,12 +53,8 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
         if not isinstance(document, dict):
             raise CorruptLog("_last_checkpoint is not a JSON object")
         checksum = document.get("checksum")
-        if checksum is not None:
-            from hashlib import md5  # on demand: it is slow to load
-
-            canonical = canonical_json(document).encode()
-            if checksum != md5(canonical, usedforsecurity=False).hexdigest():
-                raise CorruptLog("_last_checkpoint does not fit its checksum (MD5)")
+        if checksum is not None and checksum != _md5(canonical_json(document).encode()):
+            raise CorruptLog("_last_checkpoint does not fit its checksum (MD5)")
     except (ValueError, RecursionError) as e:
         raise CorruptLog(f"_last_checkpoint can't be read ({e})") from None
     names = ("version", "parts", "numOfAddFiles")
@@ -68,6 +62,15 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
     if version is None:
         raise CorruptLog("_last_checkpoint has no version")
     return LastCheckpoint(version, parts, files)
+
+
+def _md5(data: bytes) -> str:
+    try:
+        from _md5 import md5  # type: ignore[import-not-found]  # the interpreter's own
+    except ImportError:
+        from hashlib import md5  # it loads OpenSSL, which takes 4 MiB and some milliseconds
+    digest: str = md5(data, usedforsecurity=False).hexdigest()
+    return digest
 
 
 def canonical_json(document: Any) -> str:
@@ -100,7 +103,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _quoted(text: str) -> str:
     # Nearly all names and values are such; a schema in the hint has thousands of them.
-    return f'"{text if _UNRESERVED(text) else quote(text, safe="")}"'
+    return f'"{text if re.fullmatch(r"[A-Za-z0-9_.~-]*", text) else quote(text, safe="")}"'
 
 
 def _load(data: bytes) -> Any:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -34,6 +35,8 @@ from tailer.delta.actions import (
 from tailer.errors import CorruptLog
 
 __all__ = ["action_of", "document_of", "parse_entries", "parse_line"]
+
+L = TypeVar("L", bound=Struct)
 
 
 class _Skipped(Struct):
@@ -75,13 +78,15 @@ class _RemoveLine(Struct, forbid_unknown_fields=True, gc=False):
     remove: RemoveEntry
 
 
-_QUOTED = [f'"{field.encode_name}"'.encode() for field in msgspec.structs.fields(_Line)]
+_QUOTED = [f'"{name}"'.encode() for name in _Line.__struct_encode_fields__]
 #: What msgspec may raise; not all of its releases have ValueError as the base.
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
-_LINES = msgspec.json.Decoder(_Line)
-_STEERING = msgspec.json.Decoder(_Steering)
-_ADD_LINES = msgspec.json.Decoder(_AddLine)
-_REMOVE_LINES = msgspec.json.Decoder(_RemoveLine)
+
+
+@cache
+def _decoder(line: type[L]) -> msgspec.json.Decoder[L]:
+    """Return the decoder of a kind of line. It is made on first use, which takes milliseconds."""
+    return msgspec.json.Decoder(line)
 
 
 def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
@@ -94,11 +99,11 @@ def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
     data = line if isinstance(line, bytes) else line.encode(errors="surrogatepass")
     if not data or data.isspace():
         return None
-    decoder = _LINES if files else _STEERING
+    kind = _Line if files else _Steering
     try:
-        found = decoder.decode(data)
+        found = _decoder(kind).decode(data)
     except _REFUSALS:
-        found = _converted(document_of(data), decoder.type)
+        found = _converted(document_of(data), kind)
     action, name = _only(found)
     # Of two with the same name only the last one was decoded.
     if not name or data.count(name) > 1:
@@ -118,12 +123,12 @@ def parse_entries(
     all_add = len(adds) == len(lines)
     removes = [] if all_add else [line for line in lines if line.startswith(b'{"remove":')]
     try:
-        added = [line.add for line in _ADD_LINES.decode_lines(_joined(adds, b'"add"'))]
-        removed = [
-            line.remove for line in _REMOVE_LINES.decode_lines(_joined(removes, b'"remove"'))
-        ]
+        add_lines = _decoder(_AddLine).decode_lines(_joined(adds, b'"add"'))
+        remove_lines = _decoder(_RemoveLine).decode_lines(_joined(removes, b'"remove"'))
     except _REFUSALS:
         return [], [], [*lines]
+    added = [line.add for line in add_lines]
+    removed = [line.remove for line in remove_lines]
     if len(added) + len(removed) == len(lines):
         return added, removed, []
     taken = (b'{"add":', b'{"remove":')
@@ -205,18 +210,14 @@ def _check_names(line: bytes) -> None:
         raise CorruptLog("the line names an action twice, and one of them would be lost")
 
 
-_AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
-_LACKING = re.compile(r"Object missing required field `(.*)`|.*, got `null`")
-
-
 def _reason(error: Exception) -> str:
     """Return msgspec's message about a field, with the action's name."""
-    said = _AT.fullmatch(str(error))
+    said = re.fullmatch(r"(.*) - at `\$\.?(.*)`", str(error), re.DOTALL)
     what, place = said.groups() if said else (str(error), "")
     path = [part for part in place.split(".") if part]
     if not path:
         return f"the line is no action: {what}"
-    lacking = _LACKING.fullmatch(what)
+    lacking = re.fullmatch(r"Object missing required field `(.*)`|.*, got `null`", what)
     if lacking and lacking[1]:
         return f"the {path[-1]} action lacks its {lacking[1]}"
     if len(path) == 1:

@@ -7,15 +7,16 @@ Nested columns are named by their path: ``address.city``, ``tags.element``, ``pr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from tailer.delta.schema import ArrayType, DataType, MapType, PrimitiveType, StructField, StructType
 
 __all__ = ["SchemaDiff", "schema_diff", "type_name"]
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaDiff:
+class SchemaDiff(Struct, frozen=True):
     """The differences, by paths of columns.
 
     ``renamed`` pairs old and new path, ``widened`` path, old and new type, as does ``changed`` for

@@ -8,7 +8,8 @@ may list a million files, is streamed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tailer.delta.actions import (
     Action,
@@ -29,8 +30,7 @@ from tailer.errors import CorruptLog, UnsupportedTable
 __all__ = ["Reconciliation", "Snapshot", "TableState", "file_key"]
 
 
-@dataclass(frozen=True, slots=True)
-class TableState:
+class TableState(Struct, frozen=True):
     """Protocol and metadata at one version: everything needed to read that version's rows.
 
     ``mapping`` is the column mapping mode; ``schema`` the logical schema.
@@ -92,8 +92,7 @@ class TableState:
         return TableState.of(protocol or self.protocol, metadata or self.metadata)
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """A version's state without its files, which :mod:`tailer.log.table` streams on demand.
 
     ``segment`` are the files that the snapshot was read from; ``transactions`` maps application id

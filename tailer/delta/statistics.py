@@ -7,10 +7,10 @@ kept. A commit can hold a hundred thousand of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
+from msgspec import Struct
 
 __all__ = ["Bounds", "Statistics", "bounds", "file_statistics", "record_count"]
 
@@ -20,8 +20,7 @@ _LONG_MAX = 2**63 - 1
 _BOUNDS_MAX = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """Bounds of an integer column, proved by statistics.
 
     They are its lowest and highest value, and whether it certainly has no null. ``column`` is the

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 __all__ = ["ArrayType", "DataType", "MapType", "PrimitiveType", "StructField", "StructType",
            "all_fields"]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class PrimitiveType:
+class PrimitiveType(Struct, frozen=True):
     """A primitive by its name in the log, e.g. ``long`` or ``decimal(10,2)``."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayType:
+class ArrayType(Struct, frozen=True):
     """A list of ``element``."""
 
     element: DataType
     contains_null: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MapType:
+class MapType(Struct, frozen=True):
     """A map; its keys are never null."""
 
     key: DataType
@@ -34,18 +32,26 @@ class MapType:
     value_contains_null: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StructField:
+class StructField(Struct, frozen=True, eq=False):
     """One column, top-level or nested.
 
     ``physical_name`` is the name in the files under column mapping, else the logical name;
-    ``field_id`` the id there, if the schema has one.
+    ``field_id`` the id there, if the schema has one. Fields are equal whatever their metadata.
     """
 
     name: str
     type: DataType
     nullable: bool = True
-    metadata: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    metadata: dict[str, Any] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StructField) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
+
+    def _compared(self) -> tuple[str, DataType, bool]:
+        return self.name, self.type, self.nullable
 
     @property
     def physical_name(self) -> str:
@@ -60,8 +66,7 @@ class StructField:
         return value if isinstance(value, int) else None
 
 
-@dataclass(frozen=True, slots=True)
-class StructType:
+class StructType(Struct, frozen=True):
     """The table's schema, or a nested struct."""
 
     fields: tuple[StructField, ...]

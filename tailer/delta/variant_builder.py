@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from tailer.delta.variant import EXACT_NUMERICS, Kind, Token, damaged, digits_of, walk
 
@@ -105,13 +106,12 @@ def _canonical_scalar(scalar: bytes) -> bytes:
     return scalar
 
 
-@dataclass(slots=True)
-class _Container:
+class _Container(Struct):
     is_object: bool
     slot: int
     start: int
     #: Key (empty in an array), its number in the dictionary, and the child's offset.
-    entries: list[tuple[bytes, int, int]] = field(default_factory=list)
+    entries: list[tuple[bytes, int, int]] = []
 
 
 class VariantBuilder:

@@ -69,13 +69,14 @@ class Chunk:
     """Rows of consecutive files, with the ends of versions between them.
 
     ``files`` and ``read_bytes`` are the number and the size of the files that were read to their
-    ends; ``error`` comes after all that.
+    ends; ``error`` comes after all that. No chunk follows the ``last`` one.
     """
 
     items: list[Item] = field(default_factory=list)
     files: int = 0
     read_bytes: int = 0
     error: Exception | None = None
+    last: bool = False
 
 
 def chunks(items: Iterable[Item | Read], rows_max: int, bytes_max: int) -> Iterator[Chunk]:
@@ -102,6 +103,7 @@ def chunks(items: Iterable[Item | Read], rows_max: int, bytes_max: int) -> Itera
     except Exception as e:  # noqa: BLE001 - raised where all before it is on its way
         chunk.error = e
     if chunk.items or chunk.error:
+        chunk.last = True
         yield chunk
 
 

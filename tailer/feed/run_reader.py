@@ -30,6 +30,9 @@ __all__ = ["RunReader"]
 #: The most files, and their most encoded bytes, that are decoded in one group.
 _GROUP_FILES = 256
 _GROUP_BYTES = 16 * 1024 * 1024
+#: A file of so few rows and encoded bytes takes no longer than a hop into a thread.
+_QUICK_ROWS = 100
+_QUICK_BYTES = 16 * 1024
 
 
 class RunReader:
@@ -125,17 +128,30 @@ class RunReader:
         items = self._decoding.items(group, skip)
         try:
             steps = chunks(items, bounds.batch_rows_max, bounds.batch_bytes_max)
-            async with aclosing(stepwise(steps)) as decoded:
+            async with aclosing(stepwise(steps, quick=_is_quick(group))) as decoded:
                 async for chunk in decoded:
                     for batch in assembly.batches(chunk):
                         await emit(batch)
                     self.reading.observer.fetched(chunk.files, chunk.read_bytes)
                     if chunk.error is not None:
                         raise self._placed(chunk.error)
+                    if chunk.last:  # another step in a thread would only find this out
+                        break
         finally:
             for entry in group:
                 if isinstance(entry, Fetched):
                     entry.source.close()
+
+
+def _is_quick(group: Sequence[Entry]) -> bool:
+    """Return whether to decode a group takes no longer than a hop into a thread."""
+    files = [entry for entry in group if not isinstance(entry, Version)]
+    if len(files) != 1 or not isinstance(files[0], ChangeFile):
+        return not files
+    file = files[0]
+    rows = logged_rows(file)
+    small = file.size is not None and file.size <= _QUICK_BYTES
+    return small and rows is not None and rows <= _QUICK_ROWS and file.without is None
 
 
 class _Assembly:

@@ -218,7 +218,7 @@ class Selector:
         text = json.dumps({**document, "fields": fields}, ensure_ascii=False, separators=(",", ":"))
         partitions = tuple(n for n in state.metadata.partition_columns if n in names)
         metadata = structs.replace(state.metadata, schema_string=text, partition_columns=partitions)
-        return replace(state, metadata=metadata, schema=parse_schema(text))
+        return structs.replace(state, metadata=metadata, schema=parse_schema(text))
 
     def _mask(self, name: str) -> Mask | None:
         return self._masks.get(name.lower())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tailer.changes import ChangeFile
 from tailer.decode.plan import (
@@ -24,8 +25,7 @@ from tailer.log.table import TableLog
 __all__ = ["CommitPlan", "plan_commit"]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitPlan:
+class CommitPlan(Struct, frozen=True):
     """A commit with everything that its work orders need (:mod:`tailer.decode.plan`).
 
     Its changes are the rows of :meth:`files`. If it compares, they are the differences between the

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import IO, TypeVar
 
-import anyio.to_thread
 import pyarrow as pa
 
 from tailer.delta.actions import Action, AddFile, Sidecar
@@ -22,7 +21,7 @@ from tailer.delta.paths import location
 from tailer.delta.segment import Checkpoint
 from tailer.errors import CorruptLog, spilling
 from tailer.store import LOG_DIR, Store
-from tailer.threads import listed
+from tailer.threads import blocking, listed
 
 __all__ = ["CheckpointReader", "ListedFiles"]
 
@@ -43,11 +42,11 @@ class CheckpointReader:
         """Return the actions of a checkpoint's top-level file, except those of data files."""
         if name.endswith(".json"):
             lines = await self._lines(name)
-            return await anyio.to_thread.run_sync(
+            return await blocking(
                 lambda: [a for a in read_actions(name, lines()) if not isinstance(a, AddFile)]
             )
         with await self._open(name) as source:
-            return await anyio.to_thread.run_sync(lambda: list(checkpoint_actions(name, source)))
+            return await blocking(lambda: list(checkpoint_actions(name, source)))
 
     async def listed_files(
         self, checkpoint: Checkpoint, fields: Sequence[str], counts: Mapping[str, int]
@@ -140,7 +139,7 @@ class ListedFiles:
             self.count += batch.num_rows
             return True
 
-        while await anyio.to_thread.run_sync(keep):
+        while await blocking(keep):
             pass
         if writer is not None:
             with spilling(None):
@@ -152,7 +151,7 @@ class ListedFiles:
         def count() -> int:
             return sum(isinstance(action, AddFile) for action in read_actions(name, lines()))
 
-        self.count += await anyio.to_thread.run_sync(count)
+        self.count += await blocking(count)
         self._lines.append((name, lines))
 
     async def items(

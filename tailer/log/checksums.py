@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tailer.delta.checksum import VersionChecksum
 from tailer.delta.snapshot import Snapshot
@@ -11,8 +11,7 @@ from tailer.log.table import TableLog
 __all__ = ["Sums", "checksum_errors", "snapshot_sums"]
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Struct, frozen=True):
     """The number of live files of a snapshot, and their size in bytes."""
 
     files: int

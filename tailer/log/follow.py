@@ -10,11 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from itertools import takewhile
 
 import anyio
-import anyio.to_thread
+from msgspec import Struct
 
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
@@ -27,6 +26,7 @@ from tailer.log.table import TableLog
 from tailer.store import LOG_DIR, ReadsAhead, ReadsHere, Watch, rest_mark, traits_of
 from tailer.store.brought import Brought, bring
 from tailer.store.budget import Budget
+from tailer.threads import blocking
 
 __all__ = ["RUN_COMMITS_MAX", "FollowOptions", "follow", "follow_runs"]
 
@@ -39,8 +39,7 @@ _BROUGHT_BYTES_MAX = 256 * 1024
 _TICK_S = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class FollowOptions:
+class FollowOptions(Struct, frozen=True):
     """How to wait for the next commit, in seconds, and what may follow it.
 
     Polling starts at ``poll_min_s`` after a commit and doubles up to ``poll_max_s``; until then
@@ -100,8 +99,7 @@ def _spread(asked_at: float, pause: float, *, last: bool) -> float:
     return round((asked_at + pause) / _TICK_S) * _TICK_S
 
 
-@dataclass(frozen=True, slots=True)
-class _Next:
+class _Next(Struct, frozen=True):
     """The version to read next, with the state, timestamp and commit before it, if known."""
 
     version: int
@@ -166,7 +164,7 @@ class _Follower:
             here = await self._brought(commit, count, store.ahead())
         if here is None:
             return []
-        found = await anyio.to_thread.run_sync(self.log.commits_here, commit, count, here)
+        found = await blocking(self.log.commits_here, commit, count, here)
         if not self.options.same_table:
             return found
         return list(takewhile(lambda one: one.after.table_id == commit.after.table_id, found))

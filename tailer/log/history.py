@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import TableState
@@ -13,8 +14,7 @@ from tailer.log.table import TableLog
 __all__ = ["HistoryEntry", "history"]
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
+class HistoryEntry(Struct, frozen=True):
     """One commit: ``timestamp_ms`` in epoch ms, ``info`` the fields of its commitInfo."""
 
     version: int

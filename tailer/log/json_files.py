@@ -10,13 +10,11 @@ import io
 from collections.abc import Iterator
 from functools import partial
 
-import anyio
-import anyio.to_thread
-
 from tailer.delta.commit import Lines
 from tailer.delta.parsing import parse_line
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
 from tailer.store import LOG_DIR, FileStatus, ReadsHere, Store, traits_of
+from tailer.threads import blocking, pause
 
 __all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "JsonFiles"]
 
@@ -51,14 +49,14 @@ class JsonFiles:
         path = f"{LOG_DIR}/{name}"
         data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
         if status.size <= len(data):
-            return partial(_split_bytes, data, name), status, data[-1:]
+            return partial(io.BytesIO, data), status, data[-1:]
         with spilling(None):
             spool = _Spool()
         at, last = 0, b""
         while True:
             last = data[-1:] or last
             with spilling(None):
-                await anyio.to_thread.run_sync(spool.file.write, data)
+                await blocking(spool.file.write, data)
             at += len(data)
             if at >= status.size or not data:
                 break
@@ -84,7 +82,7 @@ class JsonFiles:
         whole = status.size <= len(data) and (
             self._atomic or here.stat_here(path).size == status.size
         )
-        lines = partial(_split_bytes, data, name)
+        lines = partial(io.BytesIO, data)
         ends = data.endswith(b"\n") or _ends_whole(lines)
         return (lines, status) if whole and ends else None
 
@@ -99,7 +97,7 @@ class JsonFiles:
         while True:
             if (
                 self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size
-            ) and (last == b"\n" or await anyio.to_thread.run_sync(_ends_whole, lines)):
+            ) and (last == b"\n" or await blocking(_ends_whole, lines)):
                 return lines, status
             if waited >= self.torn_commit_max_s:
                 raise CorruptLog(
@@ -109,9 +107,9 @@ class JsonFiles:
                     path=name,
                     hint="its writer does not write atomically and has died; repair or remove it",
                 )
-            pause = min(0.05 + waited, 1.0)
-            await anyio.sleep(pause)
-            waited += pause
+            delay = min(0.05 + waited, 1.0)
+            await pause(delay)
+            waited += delay
             lines, status, last = await self._read(name)
 
 
@@ -129,15 +127,11 @@ class _Spool:
             file.close()
 
 
-def _split(file: io.BufferedIOBase | io.BytesIO | io.BufferedReader, name: str) -> Iterator[bytes]:
+def _split(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
     while line := file.readline(LINE_BYTES_MAX + 1):
         if len(line) > LINE_BYTES_MAX:
             raise CorruptLog(f"a line is longer than {LINE_BYTES_MAX} bytes", path=name)
         yield line
-
-
-def _split_bytes(data: bytes, name: str) -> Iterator[bytes]:
-    return _split(io.BytesIO(data), name)
 
 
 def _ends_whole(lines: Lines) -> bool:

@@ -18,8 +18,6 @@ from collections.abc import Set as AbstractSet
 from contextlib import aclosing, contextmanager
 from typing import TypeAlias
 
-import anyio.to_thread
-
 from tailer.decode.plan import ChangeSource, counts_files
 from tailer.delta.add_fields import KEYS
 from tailer.delta.commit import Commit
@@ -27,6 +25,7 @@ from tailer.delta.digests import KEY_BYTES, file_digest
 from tailer.errors import DataLoss, TransientError, no_room, spilling
 from tailer.log.table import TableLog
 from tailer.store import ChangeSourced
+from tailer.threads import blocking
 
 __all__ = ["LiveFiles", "Moot"]
 
@@ -82,8 +81,7 @@ class LiveFiles:
         assert keys is not None
         header = commit.header
         if len(header.added) + len(header.removed) > _FILES_INLINE_MAX * KEY_BYTES:
-            run = anyio.to_thread.run_sync
-            moot = await run(keys.follow, header.added, header.removed)
+            moot = await blocking(keys.follow, header.added, header.removed)
         else:
             moot = keys.follow(header.added, header.removed)
         self._at = reached
@@ -128,7 +126,7 @@ class LiveFiles:
                 async for add in files:
                     found.append(file_digest(add))
                     if len(found) == _LOADED_AT_ONCE:
-                        await anyio.to_thread.run_sync(keys.load, found)
+                        await blocking(keys.load, found)
                         found = []
             keys.load(found)
         self._keys = keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
@@ -16,8 +16,7 @@ from tailer.store import LOG_DIR, ChangeSourced
 __all__ = ["SameTable", "Witness", "check_offset", "check_same", "check_there"]
 
 
-@dataclass(frozen=True, slots=True)
-class Witness:
+class Witness(Struct, frozen=True):
     """The file of a commit that has been seen."""
 
     name: str

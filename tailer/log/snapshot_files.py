@@ -7,8 +7,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import ExitStack, aclosing
 from typing import TYPE_CHECKING, TypeVar
 
-import anyio.to_thread
-
 from tailer.delta.commit import Lines, read_actions
 from tailer.delta.segment import LogFile, LogKind, LogSegment
 from tailer.delta.snapshot import Snapshot
@@ -16,7 +14,7 @@ from tailer.errors import CorruptLog, TableError
 from tailer.log.listing import LogListing
 from tailer.log.ways import Damaged, read_by_any_way
 from tailer.store import ChangeSourced
-from tailer.threads import listed
+from tailer.threads import blocking, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,9 +110,7 @@ class SnapshotFiles:
         """Read a compaction to its end: if it is damaged, commits are read in its place."""
         try:
             lines = await self._lines(file.name)
-            await anyio.to_thread.run_sync(
-                lambda: deque(read_actions(file.name, lines()), maxlen=0)
-            )
+            await blocking(lambda: deque(read_actions(file.name, lines()), maxlen=0))
         except CorruptLog as e:
             raise Damaged([file], self._log.at(e).at(version=file.version)) from None
         except FileNotFoundError as e:

@@ -11,8 +11,6 @@ from contextlib import aclosing, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
-import anyio.to_thread
-
 from tailer.delta.actions import Action, AddFile
 from tailer.delta.add_fields import FILES
 from tailer.delta.commit import Commit, Lines, read_actions, read_header
@@ -26,7 +24,7 @@ from tailer.log.snapshot_files import SnapshotFiles
 from tailer.log.ways import Damaged, read_by_any_way
 from tailer.store import LOG_DIR, FileStatus, ReadsHere, Store
 from tailer.store.brought import Brought, NotBrought
-from tailer.threads import in_thread
+from tailer.threads import blocking, in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,14 +106,13 @@ class TableLog(LogListing):
         while at < len(deltas):
             if at and isinstance(self.store, ReadsHere):
                 some = deltas[at : at + _TAKEN_AT_ONCE]
-                run = anyio.to_thread.run_sync
-                if taken := await run(self._take_here, self.store, some, reconciliation):
+                if taken := await blocking(self._take_here, self.store, some, reconciliation):
                     at += taken
                     continue
             file = deltas[at]
             try:
                 steering = await self._steering(file, newest=file.version == segment.version)
-                await anyio.to_thread.run_sync(reconciliation.take, steering)
+                await blocking(reconciliation.take, steering)
             except CorruptLog as e:
                 raise Damaged([file], e) from None
             except FileNotFoundError as e:

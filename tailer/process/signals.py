@@ -17,7 +17,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import FrameType
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 __all__ = [
     "EXIT_INTERRUPTED",
@@ -26,14 +26,21 @@ __all__ = [
     "listen",
     "signalled",
     "stop_asked",
+    "until_interrupted",
     "until_stopped",
 ]
+
+T = TypeVar("T")
 
 #: The exit status in shells of a program that Ctrl-C has ended.
 EXIT_INTERRUPTED = 130
 _RECEIVED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Python needs some milliseconds for its shutdown.
 _FINISH_S = 30
+
+
+class _Interrupted(BaseException):
+    """Ends work from within a signal's handler, as KeyboardInterrupt does."""
 
 
 class SignalReceiver:
@@ -113,6 +120,22 @@ class SignalReceiver:
         finally:
             self._waiting.remove(wake)
 
+    def interrupt(self, work: Callable[[], T]) -> T | None:
+        """Do some work that knows no event loop, in the main thread; None if it was interrupted."""
+
+        def stop() -> None:
+            if self.must_stop(on_hangup=True):
+                raise _Interrupted
+
+        self._waiting.append(stop)
+        try:
+            stop()
+            return work()
+        except _Interrupted:
+            return None
+        finally:
+            self._waiting.remove(stop)
+
     def _drain(self) -> None:
         """Read the pipe's bytes, which only wake: the handler has recorded the signal."""
         with suppress(BlockingIOError):
@@ -152,6 +175,13 @@ def signalled() -> int | None:
     """Return the exit status for the signal that requested the end; None without one."""
     receiver = SignalReceiver.installed
     return None if receiver is None or receiver.stopped_by is None else 128 + receiver.stopped_by
+
+
+def until_interrupted(work: Callable[[], T]) -> T | None:
+    """Do some work without an event loop; return None if a signal requests the end, which
+    interrupts the work wherever it is. If signals are not received, the work is just done."""
+    receiver = SignalReceiver.installed
+    return work() if receiver is None else receiver.interrupt(work)
 
 
 async def until_stopped(

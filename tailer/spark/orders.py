@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from tailer.changes import ChangeFile, Offset
 from tailer.decode.bucket import Bucket, engine_version
 from tailer.decode.byte_range import ByteRange
@@ -125,7 +127,8 @@ def _no_lines() -> Iterable[bytes]:
 def rewrite_order(commit: Commit, rewrite: Rewrite) -> RewriteOrder:
     """Return the order for a whole rewrite, with the commit reduced to what a task needs of it."""
     header = CommitHeader(commit_info=commit.header.commit_info)
-    return RewriteOrder(replace(commit, header=header, lines=_no_lines), rewrite)
+    commit = structs.replace(commit, header=header, lines=_no_lines)
+    return RewriteOrder(commit, rewrite)
 
 
 def fan_out(order: RewriteOrder, tasks: int, bytes_max: int, key: tuple[str, ...]) -> list[Order]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import typing
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from tailer.errors import ConfigError
 
@@ -31,6 +32,7 @@ __all__ = [
     "StoreTraits",
     "TimeTravel",
     "Watch",
+    "is_local",
     "open_store",
     "rest_mark",
     "traits_of",
@@ -42,8 +44,7 @@ LOG_DIR = "_delta_log"
 WHOLE_BYTES = 2 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class FileStatus:
+class FileStatus(Struct, frozen=True):
     """One file of a listing.
 
     ``name`` is relative to the listed folder, ``size`` is in bytes, ``mtime_ms`` is the
@@ -60,8 +61,7 @@ class FileStatus:
 Found: TypeAlias = tuple[bytes, FileStatus]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreTraits:
+class StoreTraits(Struct, frozen=True):
     """Properties of a store that let log readers send it fewer requests.
 
     ``atomic``: a file appears whole and never grows. ``check_s``: how often, in seconds, a reader
@@ -192,6 +192,19 @@ def rest_mark(store: Store, folder: str) -> str | None:
     return mark(folder) if callable(mark) else None
 
 
+def is_local(table: str) -> bool:
+    """Return whether a table's address names a folder of this machine."""
+    return ("://" not in table or table.startswith("file:")) and not _is_shared(table)
+
+
+def _is_shared(table: str) -> bool:
+    if "#" not in table:
+        return False
+    from tailer.sharing.profile import is_shared
+
+    return is_shared(table)
+
+
 def open_store(
     table: str, options: Mapping[str, Any] | None = None, traffic: Traffic | None = None
 ) -> Store:
@@ -203,21 +216,17 @@ def open_store(
     ``traffic`` counts its requests. Raises :class:`ConfigError` for an address that no store
     serves, or an option that its store does not have.
     """
-    if "#" in table:
-        from tailer.sharing.profile import is_shared
+    if _is_shared(table):
+        from tailer.store.shared.store import SharingOptions, SharingStore
 
-        if is_shared(table):
-            from tailer.store.shared.store import SharingOptions, SharingStore
-
-            return SharingStore(table, SharingOptions.parse(options or {}))
-    scheme, separator, _ = table.partition("://")
-    if not separator or scheme == "file" or table.startswith("file:"):
+        return SharingStore(table, SharingOptions.parse(options or {}))
+    if is_local(table):
         from tailer.store.local import LocalStore  # stores load on demand
 
         if options:
             raise ConfigError(f"{table!r} is a local table, and takes no option {min(options)!r}")
         return LocalStore(table)
-    if scheme.lower() in ("s3", "s3a", "s3n"):
+    if table.partition("://")[0].lower() in ("s3", "s3a", "s3n"):
         from tailer.store.s3.store import S3Store
 
         return S3Store(table, options or {}, traffic)

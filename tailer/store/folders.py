@@ -88,6 +88,8 @@ class _Notifier:
                 return
             if event is None:
                 return
+            if _is_temporary(event.name):
+                continue
             number = event.watch.wd if event.watch is not None else None
             _, found = self._watches.get(number, (None, [])) if number is not None else (None, [])
             if Mask.Q_OVERFLOW in event.mask:  # events were lost, of any folder
@@ -98,6 +100,13 @@ class _Notifier:
                 # The folder is gone, and the watch with it; another folder may have its name.
                 for watch in self._watches.pop(number)[1]:
                     watch.lost()
+
+
+def _is_temporary(name: os.PathLike[str] | None) -> bool:
+    """Return whether a file is one that its writer renames later, or links to, when it is whole.
+    To look for a commit at each of them would delay the commit."""
+    text = "" if name is None else os.fspath(name)
+    return text.startswith(".") or text.endswith(".tmp")
 
 
 class FolderWatch:

@@ -1,6 +1,6 @@
 """The store of tables on the local disk.
 
-File system calls are short, so they run on the event loop, except reads of unknown length, which go
+File system calls are short, so they run on the event loop, except listings and long reads, which go
 to a worker thread. Folders are watched through the operating system's notifications, so that a
 commit is seen within milliseconds. Where there are none (some network file systems), a wait takes
 its full time.
@@ -14,21 +14,22 @@ import stat
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import anyio.to_thread
 
 from tailer.delta.paths import location as decode_location
 from tailer.delta.paths import split_scheme
 from tailer.errors import TableError, TransientError, may_heal, out_of_reach
 from tailer.store import FileStatus
-from tailer.store.folders import FolderWatch
+from tailer.threads import blocking, in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FolderWatch", "LocalStore"]
+    from tailer.store.folders import FolderWatch
+
+__all__ = ["LocalStore"]
 
 
 def _status(name: str, result: os.stat_result) -> FileStatus:
@@ -93,7 +94,7 @@ class LocalStore:
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`."""
-        for status in await anyio.to_thread.run_sync(self._scan, folder, start_after):
+        for status in await blocking(self._scan, folder, start_after):
             yield status
 
     def _scan(self, folder: str, start_after: str) -> Sequence[FileStatus]:
@@ -153,12 +154,9 @@ class LocalStore:
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
         """See :class:`tailer.store.Store`."""
-        try:
-            self.path(location).stat()
-        except OSError as e:
-            if _is_absent(e):  # the answer to most polls, and not worth a thread
-                raise FileNotFoundError(location) from None
-        return await anyio.to_thread.run_sync(self.read_here, location, offset, length)
+        size = self.stat_here(location).size  # raises at most polls, which need no thread
+        read = partial(self.read_here, location, offset, length)
+        return await in_thread(read, size if length is None else min(size, length))
 
     def read_here(
         self, location: str, offset: int = 0, length: int | None = None
@@ -199,6 +197,8 @@ class LocalStore:
     @asynccontextmanager
     async def watch(self, folder: str) -> AsyncIterator[FolderWatch]:
         """See :class:`tailer.store.Store`."""
+        from tailer.store.folders import FolderWatch  # on demand: only what follows a table waits
+
         watch = FolderWatch(self.path(folder))
         try:
             yield watch

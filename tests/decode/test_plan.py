@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from tailer.changes import ChangeFile
 from tailer.decode.plan import incomplete_removes, plan_changes, plan_snapshot, source_of
@@ -300,7 +301,7 @@ def test_cdc_files_of_several_partitions_give_what_leaves_first(tmp_path: Path) 
 
 def test_the_first_version_can_remove_nothing() -> None:
     commit = commit_of(remove("f"), version=0)
-    first = type(commit)(**{**{n: getattr(commit, n) for n in commit.__slots__}, "before": None})
+    first = structs.replace(commit, before=None)
     assert "first version" in refusal(lambda: list(plan_changes(first)), CorruptLog)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tailer.delta.actions import AddFile, Metadata, Protocol, RemoveFile
 from tailer.delta.commit import read_actions, read_header
@@ -77,7 +78,8 @@ def test_the_actions_of_a_commit_have_no_order() -> None:
         {"domainMetadata": {"domain": "d", "configuration": "", "removed": False}},
     ]
     forward = read_header(NAME, log_lines(*actions))
-    assert forward == read_header(NAME, log_lines(*reversed(actions)))
+    backward = read_header(NAME, log_lines(*reversed(actions)))
+    assert forward == structs.replace(backward, files=forward.files)
     assert (forward.adds, forward.removes, forward.cdcs) == (1, 1, 1)
     assert forward.metadata is not None
     assert forward.protocol == Protocol(1, 2)

@@ -354,6 +354,7 @@ async def test_a_line_without_an_end_is_refused(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(table, 1)
+    monkeypatch.setattr(tailer.log.json_files, "MEMORY_BYTES_MAX", 60)  # none fits into memory
     monkeypatch.setattr(tailer.log.json_files, "LINE_BYTES_MAX", 50)
     with pytest.raises(CorruptLog, match="longer than 50 bytes"):
         await log_of(table).commit(1, None, None)

@@ -130,6 +130,15 @@ def test_a_signal_while_a_command_is_being_loaded_ends_it(
     assert not (config.parent / "out.jsonl").exists(), "nothing was begun"
 
 
+def test_a_signal_ends_a_command_without_an_event_loop_that_waits(config: Path) -> None:
+    table = config.parent / "orders"
+    (table / "_delta_log" / f"{2:020}.json").write_text('{"add":')  # as if it were being written
+    with received("history", table) as process:
+        process.send_signal(signal.SIGTERM)
+        status, errors = end(process)
+    assert (status, errors) == (143, "tailer: history was interrupted before its end\n")
+
+
 def test_nothing_else_takes_signals() -> None:
     """What takes one gives it back some time, and then it does what it does by default."""
     takers = re.compile(r"\b(open_signal_receiver|add_signal_handler|signal\.signal)\(")

@@ -14,7 +14,8 @@ import pytest
 
 from tailer.errors import ConfigError, TableError, TransientError
 from tailer.store import open_store, rest_mark
-from tailer.store.local import FolderWatch, LocalStore
+from tailer.store.folders import FolderWatch
+from tailer.store.local import LocalStore
 
 pytestmark = pytest.mark.anyio
 
