@@ -160,11 +160,12 @@ def _place(batch: ChangeBatch, row: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One change of a copy's columns: ``column`` is its name before the step, and ``field`` what
-    it is after it."""
+    it is after it; ``old`` is what a column was whose type changes."""
 
     kind: Literal["add", "drop", "rename", "retype"]
     column: str
     field: pa.Field
+    old: pa.Field | None = None
 
 
 def with_physical_names(batch: ChangeBatch, schema: pa.Schema) -> pa.Schema:
@@ -195,7 +196,7 @@ def steps_between(old: pa.Schema, new: pa.Schema, *, keep: bool) -> list[Step]:
         steps += [Step("drop", f.name, f) for name, f in had.items() if name not in now]
     kept = [(had[name], field) for name, field in now.items() if name in had]
     steps += _renames([(f.name, to) for f, to in kept if f.name != to.name], old.names)
-    steps += [Step("retype", to.name, to) for f, to in kept if _retyped(f, to)]
+    steps += [Step("retype", to.name, to, f) for f, to in kept if _retyped(f, to)]
     return steps + [Step("add", f.name, f) for name, f in now.items() if name not in had]
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime as dt
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import psycopg.rows
@@ -73,5 +79,60 @@ class TestPostgresLog(SinkConformance):
                 f"FROM {schema}.orders o ORDER BY _seq"
             )
             return [Event(*row) for row in found]
+
+        return read
+
+
+class TestSqliteMirror(MirrorConformance):
+    @pytest.fixture
+    def make_sink(self, tmp_path: Path) -> MakeSink:
+        return lambda: made_sink("sqlite", {"path": "lake.sqlite", "key": ["id"]}, tmp_path)
+
+    @pytest.fixture
+    def read_rows(self, tmp_path: Path) -> ReadRows:
+        def read() -> Sequence[dict[str, Any]]:
+            with closing(sqlite3.connect(tmp_path / "lake.sqlite")) as file:
+                cursor = file.execute("SELECT * FROM orders")
+                names = [column[0] for column in cursor.description]
+                return [typed(dict(zip(names, row, strict=True))) for row in cursor]
+
+        return read
+
+
+def typed(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of SQLite in the types of Arrow."""
+    parse: dict[str, Callable[[Any], Any]] = {
+        "bool": bool,
+        "decimal": Decimal,
+        "date": dt.date.fromisoformat,
+        "timestamp": dt.datetime.fromisoformat,
+        "timestamp_ntz": dt.datetime.fromisoformat,
+        "list": json.loads,
+        "map": lambda text: list(json.loads(text).items()),
+        "struct": json.loads,
+    }
+    return {n: parse.get(n, lambda v: v)(v) if v is not None else v for n, v in row.items()}
+
+
+class TestSqliteLog(SinkConformance):
+    @pytest.fixture
+    def make_sink(self, tmp_path: Path) -> MakeSink:
+        return lambda: made_sink("sqlite", {"path": "lake.sqlite", "mode": "log"}, tmp_path)
+
+    @pytest.fixture
+    def read_events(self, tmp_path: Path) -> ReadEvents:
+        def read() -> Sequence[Event]:
+            with closing(sqlite3.connect(tmp_path / "lake.sqlite")) as file:
+                if not file.execute("SELECT * FROM pragma_table_info('orders')").fetchall():
+                    return []
+                cursor = file.execute("SELECT * FROM orders ORDER BY _seq")
+                names = [column[0] for column in cursor.description]
+                rows = [dict(zip(names, row, strict=True)) for row in cursor]
+            for row in rows:
+                del row["_seq"]
+            return [
+                Event(row["_event_id"], row["_change_type"], row["_commit_version"], row)
+                for row in rows
+            ]
 
         return read
