@@ -143,7 +143,7 @@ class DuckdbFile(Database):
     def read(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a query."""
         with self._translated():
-            reader = self._connection.execute(query).fetch_record_batch(65536)
+            reader = pa.RecordBatchReader.from_stream(self._connection.sql(query))
         for batch in reader:
             columns = [c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
