@@ -80,8 +80,12 @@ class SqlSink:
     def _open(self, feed: str) -> Offset | None:
         self._database.close()
         self._target = self.table or feed
-        self._database.connect()
-        self._claim = self._database.claim(self._target, feed, self.mode, adopt=not self.create)
+        try:
+            self._database.connect()
+            self._claim = self._database.claim(self._target, feed, self.mode, adopt=not self.create)
+        except BaseException:
+            self._database.close()
+            raise
         return self._claim.offset
 
     async def look(self, feed: str) -> Offset | None:
