@@ -1,7 +1,8 @@
 """A daemon that keeps a copy in a database is killed again and again while a real writer commits,
 some of the times with a second daemon on the same target; in the end the copy is the table.
 
-``TAILER_TORTURE_ROUNDS`` is how many times (3, at most 30); ``--randomly-seed`` repeats the moments.
+``TAILER_TORTURE_ROUNDS`` is how many times (3, at most 30); ``--randomly-seed`` repeats the
+moments.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ async def test_a_table_that_the_operator_makes(
         await write(new(options, **manual), rows((1, "a")))
     postgres.query(str(e.value).partition("run: ")[2])
     await write(new(options, **manual), rows((1, "a")))
-    with pytest.raises(SinkRejected, match="the copy has already.*'id': 1"):
+    with pytest.raises(SinkRejected, match=r"the copy has already.*'id': 1"):
         await write(new(options, **manual), rows((1, "a"), version=2))
     wider = pa.schema([*SCHEMA, ("country", pa.string())])
     batch = change_batch(wider, [{"id": 2, "country": "DE"}], version=2, last=True)
@@ -187,7 +187,7 @@ async def test_an_account_or_a_server_that_is_not_there(
         await new(options, dsn=postgres.dsn(dbname="no")).open("orders")
     with pytest.raises(TransientError, match="refused"):
         await new(options, dsn=postgres.dsn(port=str(free_port()))).open("orders")
-    with pytest.raises(SinkRejected, match="schema .*missing.* does not exist"):
+    with pytest.raises(SinkRejected, match=r"schema .*missing.* does not exist"):
         await new(options, schema="missing").open("orders")
 
 
