@@ -36,8 +36,9 @@ _COMING = pa.array(COMING_KINDS)
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Three tables, none of which has a key twice: ``present`` are keys that the copy has, whose
-    rows leave it; ``absent`` are keys that it does not have; ``rows`` are what it gets after that.
+    """Tables, none of which has a key twice: ``present`` are keys that the copy has, whose rows
+    leave it; ``absent`` are keys that it does not have; ``rows`` are what it gets after that.
+    ``passing`` are those of ``absent`` that ``rows`` do not have: keys that came and left.
 
     ``unchecked``: rows are read again while the copy is there, and replace those of their keys, if
     it has any; ``present`` are then all keys.
@@ -46,6 +47,7 @@ class Merge:
     present: pa.Table
     absent: pa.Table
     rows: pa.Table
+    passing: pa.Table
     unchecked: bool = False
 
 
@@ -72,7 +74,7 @@ def merge_of(
     if not pc.any(same).as_py():  # one change of each key, as in most batches
         present = keys if unchecked else _chosen(keys, pc.invert(comes))
         absent = keys.slice(0, 0) if unchecked else _chosen(keys, comes)
-        return Merge(present, absent, _chosen(table, comes), unchecked)
+        return Merge(present, absent, _chosen(table, comes), keys.slice(0, 0), unchecked)
     order = _in_turn(batch, keys, comes)
     same = _like_the_one_before(keys, order)
     comes = comes.take(order)
@@ -83,9 +85,12 @@ def merge_of(
     stays = order.filter(pc.and_(last, comes))
     found = table.take(stays.take(pc.array_sort_indices(stays)))
     if unchecked:
-        return Merge(keys.take(order.filter(last)), keys.slice(0, 0), found, unchecked=True)
-    present = keys.take(order.filter(pc.and_not(first, comes)))
-    return Merge(present, keys.take(order.filter(pc.and_(first, comes))), found)
+        none = keys.slice(0, 0)
+        return Merge(keys.take(order.filter(last)), none, found, none, unchecked=True)
+    firsts, came, stayed = order.filter(first), comes.filter(first), comes.filter(last)
+    present, absent = firsts.filter(pc.invert(came)), firsts.filter(came)
+    passing = firsts.filter(pc.and_not(came, stayed))
+    return Merge(keys.take(present), keys.take(absent), found, keys.take(passing))
 
 
 def _chosen(table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
@@ -155,11 +160,12 @@ def _place(batch: ChangeBatch, row: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One change of a copy's columns: ``column`` is its name before the step, and ``field`` what
-    it is after it."""
+    it is after it; ``old`` is what a column was whose type changes."""
 
     kind: Literal["add", "drop", "rename", "retype"]
     column: str
     field: pa.Field
+    old: pa.Field | None = None
 
 
 def with_physical_names(batch: ChangeBatch, schema: pa.Schema) -> pa.Schema:
@@ -190,7 +196,7 @@ def steps_between(old: pa.Schema, new: pa.Schema, *, keep: bool) -> list[Step]:
         steps += [Step("drop", f.name, f) for name, f in had.items() if name not in now]
     kept = [(had[name], field) for name, field in now.items() if name in had]
     steps += _renames([(f.name, to) for f, to in kept if f.name != to.name], old.names)
-    steps += [Step("retype", to.name, to) for f, to in kept if _retyped(f, to)]
+    steps += [Step("retype", to.name, to, f) for f, to in kept if _retyped(f, to)]
     return steps + [Step("add", f.name, f) for name, f in now.items() if name not in had]
 
 

@@ -7,16 +7,20 @@ Built-in and third-party sinks are found the same way: by an entry point in the 
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, meant
 from tailer.settings import Setting, SettingTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "GROUP",
@@ -26,7 +30,9 @@ __all__ = [
     "KnowsDelivery",
     "ListsSettings",
     "Looks",
+    "MirrorCopy",
     "Prepares",
+    "ReadsMirror",
     "Reopens",
     "SilentNotices",
     "Sink",
@@ -170,6 +176,32 @@ class Reopens(typing.Protocol):
         before :meth:`Sink.open` and after :meth:`Sink.aclose`. Does not raise: errors are raised by
         the next write.
         """
+
+
+class MirrorCopy(typing.Protocol):
+    """A copy of a table, as it is at one moment. All methods block.
+
+    ``offset`` is where its feed continues, None before the first write; ``key`` are the columns
+    that identify a row.
+    """
+
+    offset: Offset | None
+    key: tuple[str, ...]
+
+    def as_held(self, column: pa.Array) -> pa.Array:
+        """Return a column of the table in the form of :meth:`rows`; equal values become equal."""
+
+    def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with the columns of the table's schema, in bounded memory."""
+
+
+@typing.runtime_checkable
+class ReadsMirror(typing.Protocol):
+    """A sink that keeps a copy of the table and can read it back, for `tailer verify`."""
+
+    def read_mirror(self, feed: str) -> AbstractContextManager[MirrorCopy]:
+        """Provide the copy, without disturbing a daemon that writes it, as far as the target has
+        that. Blocking; raises the errors of :meth:`Sink.open`."""
 
 
 class SilentNotices:

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
     from tests.kafka.broker import Broker
     from tests.kafka.brokers import Brokers
+    from tests.support.postgres import Postgres
     from tests.support.registry import Registry
 
 # The first test that uses one of these waits for its start.
 START_TIMEOUT_S = 600
-SERVERS = {"spark", "s3_server", "kafka", "brokers"}
+SERVERS = {"spark", "s3_server", "kafka", "brokers", "postgres"}
 
 # What a test's fixtures need from `prepare.py`; other tests are marked `needs` themselves.
 NEEDS = {
@@ -180,6 +181,16 @@ def registry() -> Iterator[Registry]:
 
     with Registry() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One real PostgreSQL server for all tests that do not stop it; each uses a schema of its
+    own."""
+    from tests.support.postgres import Postgres
+
+    with Postgres() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

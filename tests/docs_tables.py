@@ -10,12 +10,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from sinks import jsonl
+from sinks import jsonl, sqlite
 from sinks.duckdb import sink as duckdb_sink
 from sinks.formats.load import LISTED
 from sinks.formats.registry import REGISTRY
 from sinks.kafka.options import KafkaOptions
 from sinks.kafka.security import Security
+from sinks.postgres import sink as postgres_sink
 from tailer.config.settings import DAEMON, FEED
 from tailer.settings import Setting, options_table, settings_of
 from tailer.share_server.config import SHARE, TABLE
@@ -36,6 +37,8 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "spark": SOURCE,
     "jsonl": jsonl.SETTINGS,
     "duckdb": duckdb_sink.SETTINGS,
+    "postgres": postgres_sink.SETTINGS,
+    "sqlite": sqlite.SETTINGS,
     "formats": LISTED,
     "registry": REGISTRY,
     "kafka": settings_of(KafkaOptions),

@@ -96,6 +96,10 @@ def _waiting_option(p: argparse.ArgumentParser) -> None:
 
 def _verify_options(p: argparse.ArgumentParser) -> None:
     _table(p)
+    p.add_argument(
+        "feed", nargs="?", metavar="FEED",
+        help="compare the copy that this feed keeps with its table; TABLE is then CONFIG.toml",
+    )  # fmt: skip
     p.add_argument("--from", dest="first", type=_whole, metavar="A", help="default: the earliest")
     p.add_argument("--to", dest="last", type=_whole, metavar="B", help="default: the newest")
     _read_options(p)

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from tailer.changes import Offset
+from tailer.cli.feeds import named_sink
 from tailer.config.feeds import Config, FeedConfig, load_config
 from tailer.daemon.assembly import feed_sinks, offset_store, table_log
-from tailer.daemon.run import feed_configs
 from tailer.errors import ConfigError
 from tailer.sink import KeepsProgress
 
@@ -24,22 +24,13 @@ async def offsets(arguments: argparse.Namespace) -> int:
     Raises :class:`ConfigError` for a feed that is not configured, or a missing argument.
     """
     config = load_config(Path(arguments.config))
-    # Each sink of a feed with several sinks has its own offset.
-    found = {
-        f"{name}/{sink}" if sink else name: (feed, sink)
-        for name, feed in (await feed_configs(config)).items()
-        for sink in feed.sinks
-    }
-    if arguments.feed not in found:
-        known = ", ".join(sorted(found)) or "none"
-        raise ConfigError(f"{arguments.config} has no feed {arguments.feed!r}; it has {known}")
+    feed, sink_name = await named_sink(config, arguments.feed)
     if arguments.action in ("show", "export"):
         return await _show(config, arguments.feed, needed=arguments.action == "export")
     if arguments.action == "import" and arguments.checkpoint is None:
         raise ConfigError("offsets import needs --checkpoint FOLDER, that of a Spark query")
     if arguments.action == "set" and arguments.at_version is None:
         raise ConfigError("offsets set needs --at-version N, the next version to read")
-    feed, sink_name = found[arguments.feed]
     store = offset_store(config, arguments.feed)
     await store.acquire()
     try:

@@ -7,19 +7,32 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
+
+from tailer.cli.feeds import named_sink
 from tailer.cli.reading import feed_options
 from tailer.cli.table import check_range, on_table
-from tailer.errors import ConfigError
+from tailer.config.feeds import load_config
+from tailer.daemon.assembly import feed_sinks, table_log
+from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
+from tailer.sink import ReadsMirror
+from tailer.verify.mirror import MirrorVerdict, verify_mirror
 from tailer.verify.table import Verdict
 from tailer.verify.table import verify as verdicts
 
 __all__ = ["verify"]
 
 
-@on_table
-async def verify(arguments: argparse.Namespace, log: TableLog) -> int:
+async def verify(arguments: argparse.Namespace) -> int:
     """Print the verdicts; return the exit status: 1 if one is not exact."""
+    if arguments.feed is not None:
+        return await _verify_mirror(arguments)
+    return await _verify_table(arguments)
+
+
+@on_table
+async def _verify_table(arguments: argparse.Namespace, log: TableLog) -> int:
     if arguments.topic is not None:
         return _show(await _verify_topic(arguments, log))
     first = await log.earliest_version() if arguments.first is None else arguments.first
@@ -40,6 +53,41 @@ async def _verify_topic(arguments: argparse.Namespace, log: TableLog) -> Verdict
     last = await log.latest_version() if arguments.last is None else arguments.last
     options = feed_options(arguments, None)
     return await verify_topic(log, topic, arguments.first, last, options)
+
+
+async def _verify_mirror(arguments: argparse.Namespace) -> int:
+    """Compare the copy that a feed keeps with its table."""
+    config = load_config(Path(arguments.table))
+    feed, name = await named_sink(config, arguments.feed)
+    sink = feed_sinks(config, feed)[name]
+    if not isinstance(sink, ReadsMirror):
+        raise ConfigError(
+            f"the sink of the feed {arguments.feed!r} keeps no copy that can be read back; "
+            "`tailer verify TABLE` proves its events"
+        )
+    log = table_log(config, feed)
+    try:
+        options = feed.options.for_sink(sink)
+        return _show_mirror(await verify_mirror(log, sink, arguments.feed, options))
+    except TableError as e:
+        raise e.at(table=log.store.root) from None
+    finally:
+        with anyio.CancelScope(shield=True):
+            await log.store.aclose()
+
+
+def _show_mirror(verdict: MirrorVerdict) -> int:
+    where = f"version {verdict.version}, {verdict.rows} rows in the mirror"
+    if verdict.exact:
+        print(f"{where}: exact")
+        return 0
+    print(f"{where}: {verdict.missing} rows missing, {verdict.surplus} rows too many")
+    for one in verdict.differences:
+        what = "differs" if one.missing and one.surplus else (
+            "is missing" if one.missing else "is not in the table"
+        )  # fmt: skip
+        print(f"  {json.dumps(one.key, default=str)} {what}")
+    return 1
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

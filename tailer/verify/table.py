@@ -8,11 +8,11 @@ seen in sums of 128 bits of hash for each row, unless rows have nested columns.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol
 
 import anyio.to_thread
 import pyarrow as pa
@@ -31,7 +31,7 @@ from tailer.feed.read import read_changes
 from tailer.log.mapping_removals import mapping_removals
 from tailer.log.table import TableLog
 
-__all__ = ["SignedRows", "Verdict", "compare_rows", "verify"]
+__all__ = ["Rows", "SignedRows", "Verdict", "compare_rows", "pulled", "verify"]
 
 _COMING = pa.array(COMING_KINDS)
 _EXAMPLES_MAX = 5
@@ -128,7 +128,18 @@ async def _verify_in(
     return Verdict(first, last, signed.events, missing, surplus, examples)
 
 
-def compare_rows(signed: SignedRows, options: FeedOptions) -> tuple[int, int, pa.Table | None]:
+class Rows(Protocol):
+    """Rows with signs, which can be read more than once; ``names`` are those of their columns."""
+
+    names: list[str]
+
+    def stream(self) -> RowStream:
+        """Return the rows as a stream for the engine, from the beginning."""
+
+
+def compare_rows(
+    signed: Rows, options: FeedOptions, examples_max: int = _EXAMPLES_MAX
+) -> tuple[int, int, pa.Table | None]:
     """Return the number of missing rows and of surplus rows, and examples of them.
 
     Sums of the rows' hashes say whether there are any; only then are rows grouped by value.
@@ -139,7 +150,7 @@ def compare_rows(signed: SignedRows, options: FeedOptions) -> tuple[int, int, pa
             if engine.balances(rows):
                 return 0, 0, None
         with closing(signed.stream()) as rows:
-            missing, surplus, examples = engine.unbalanced(rows, _EXAMPLES_MAX)
+            missing, surplus, examples = engine.unbalanced(rows, examples_max)
     names = [*signed.names[: examples.num_columns - 1], "surplus"]
     return missing, surplus, examples.rename_columns(names) if examples.num_rows else None
 
@@ -175,17 +186,17 @@ class SignedRows:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         if self.first and self.side != "coming":
-            for batch in self._pull(self._snapshot(self.first - 1)):
+            for batch in pulled(self.portal, self._snapshot(self.first - 1)):
                 yield self._signed(batch, pa.repeat(pa.scalar(1, pa.int8()), batch.num_rows))
         yield from self.changes()
         if self.side != "leaving":
-            for batch in self._pull(self._snapshot(self.last)):
+            for batch in pulled(self.portal, self._snapshot(self.last)):
                 yield self._signed(batch, pa.repeat(pa.scalar(-1, pa.int8()), batch.num_rows))
 
     def changes(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the events, and count them in ``events``."""
         changes = read_changes(self.log, Offset(self.first), self.last, self.options)
-        for batch in self._pull(changes):
+        for batch in pulled(self.portal, changes):
             comes = pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
             sign = pc.if_else(comes, pa.scalar(1, pa.int8()), pa.scalar(-1, pa.int8()))
             meant = pa.repeat(pa.scalar(True), batch.num_rows)
@@ -214,18 +225,21 @@ class SignedRows:
         """Convert a column of a snapshot or an event so that equal values compare as equal."""
         return canonical_variants(column)
 
-    def _pull(self, batches: AsyncGenerator[ChangeBatch, None]) -> Iterator[ChangeBatch]:
-        """Run the asynchronous generator from the engine's thread."""
 
-        async def following() -> ChangeBatch | None:
-            return await anext(batches, None)
+def pulled(
+    portal: BlockingPortal, batches: AsyncGenerator[ChangeBatch, None]
+) -> Generator[ChangeBatch, None, None]:
+    """Run an asynchronous generator from the engine's thread."""
 
-        async def close() -> None:
-            async with aclosing(batches):
-                pass
+    async def following() -> ChangeBatch | None:
+        return await anext(batches, None)
 
-        try:
-            while (batch := self.portal.call(following)) is not None:
-                yield batch
-        finally:
-            self.portal.call(close)
+    async def close() -> None:
+        async with aclosing(batches):
+            pass
+
+    try:
+        while (batch := portal.call(following)) is not None:
+            yield batch
+    finally:
+        portal.call(close)

@@ -1,0 +1,280 @@
+"""One PostgreSQL database: its connection, and its dialect of SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BytesIO
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from sinks.sql.database import Database, KeyTaken, ValueRefused
+from sinks.sql.text import canonical_json, check_times, hex_text, is_json, json_text, with_json
+from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+
+__all__ = ["Postgres"]
+
+_TYPES = {
+    pa.bool_(): "boolean", pa.int8(): "smallint", pa.int16(): "smallint", pa.int32(): "integer",
+    pa.int64(): "bigint", pa.float32(): "real", pa.float64(): "double precision",
+    pa.string(): "text", pa.binary(): "bytea", pa.date32(): "date",
+}  # fmt: skip
+#: What a connection has unless the options say otherwise: a server that is gone is noticed.
+_DEFAULTS = {"connect_timeout": "10", "keepalives_idle": "30", "tcp_user_timeout": "60000"}
+#: Within each transaction, so that poolers may be between. A process that is paused in one must not
+#: hold up the others.
+_BEGIN = """
+    BEGIN; SET LOCAL TimeZone TO 'UTC'; SET LOCAL DateStyle TO 'ISO';
+    SET LOCAL bytea_output TO 'hex'; SET LOCAL extra_float_digits TO 1;
+    SET LOCAL lock_timeout TO '60s'; SET LOCAL idle_in_transaction_session_timeout TO '60s'
+"""
+_IS_THERE = "SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = ?"
+_COLUMNS = """
+    SELECT column_name FROM information_schema.columns WHERE table_schema = ? AND table_name = ?
+"""
+#: Classes of errors that may pass: connections, transactions that met, resources, the operator, the
+#: disk; and a lock that was not to be had, a transaction that was idle.
+_PASSING = ("08", "40", "53", "57", "58", "55P03", "25P03")
+#: What messages of connections that are refused contain.
+_FOR_GOOD = re.compile(
+    r"authentication failed|no password supplied|pg_hba|does not exist|certificate|SSL|sslmode"
+)
+_COLUMN = re.compile(r"^COPY .*, line \d+, column ([^:\n]*)", re.MULTILINE)
+_ROWS_MAX = 65536
+_READ_BYTES = 1_000_000
+
+
+class Postgres(Database):
+    """A PostgreSQL database, by psycopg. ``dsn`` is libpq's, and never shown."""
+
+    claim_types = ("text", "text", "bigint", "bytea")
+    lock = " FOR UPDATE"
+
+    def __init__(self, dsn: str, schema: str) -> None:
+        try:
+            from psycopg import Error, conninfo
+        except ImportError as e:
+            raise ConfigError(
+                f"the sink 'postgres' needs psycopg ({e}): pip install 'delta-tailer[postgres]'"
+            ) from None
+        try:
+            given = conninfo.conninfo_to_dict(dsn)
+        except Error:
+            # Its message would show parts of a password.
+            raise ConfigError(
+                "option 'dsn' of sink 'postgres' is not a connection string of libpq; see "
+                "docs/sinks/postgres.md"
+            ) from None
+        self.schema = schema
+        self._given: dict[str, Any] = {**_DEFAULTS, **given}
+        named = [str(given[name]) for name in ("host", "dbname") if given.get(name)]
+        self.place = "/".join(["PostgreSQL", *named])
+        self._connection: Any = None
+
+    def connect(self, *, read_only: bool = False) -> None:  # noqa: ARG002  # queries alone change nothing
+        """Connect, if there is no connection."""
+        import psycopg
+
+        if self._connection is None:
+            with self._translated():
+                self._connection = psycopg.connect(
+                    autocommit=True, prepare_threshold=None, client_encoding="utf8", **self._given
+                )
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the connection; the server undoes its transaction."""
+        import psycopg
+
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.close()
+
+    def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement; return its rows."""
+        cursor = self._run(statement, values)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    def changed(self, statement: str, *values: Any) -> int:
+        """Run one statement; return how many rows it has changed."""
+        return int(self._run(statement, values).rowcount)
+
+    def _run(self, statement: str, values: tuple[Any, ...]) -> Any:
+        with self._translated():
+            if not values:
+                return self._connection.execute(statement)
+            return self._connection.execute(statement.replace("%", "%%").replace("?", "%s"), values)
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self.execute(_BEGIN)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Provide a transaction in which all queries see the same."""
+        self.execute(_BEGIN.replace("BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", 1))
+        yield
+        self.execute("ROLLBACK")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate psycopg's errors into our own, around each use of it."""
+        import psycopg
+
+        try:
+            yield
+        except psycopg.Error as e:
+            raise self._error(e) from e
+
+    def _error(self, e: Any) -> TailerError:
+        import psycopg
+
+        said = " ".join((e.diag.message_primary or str(e)).split())
+        if isinstance(e, psycopg.errors.UniqueViolation):
+            return KeyTaken(f"{self.place}: {said}")
+        state = e.sqlstate
+        if state is None and isinstance(e, psycopg.OperationalError | psycopg.InterfaceError):
+            if _FOR_GOOD.search(said):
+                return SinkRejected(f"{self.place}: {said}; check the option 'dsn'")
+            return TransientError(f"{self.place}: {said}")
+        if state is not None and state.startswith(_PASSING):
+            return TransientError(f"{self.place}: {said}")
+        column = _COLUMN.search(e.diag.context or "")
+        where = f", column {column[1]!r}" if column else ""
+        return SinkRejected(f"{self.place}{where}: {said}")
+
+    def table(self, name: str) -> str:
+        """Return a table's name with its schema."""
+        return f"{self.quoted(self.schema)}.{self.quoted(name)}"
+
+    def has_table(self, name: str) -> bool:
+        """Return whether the schema has a table of this name."""
+        return bool(self.execute(_IS_THERE, self.schema, name))
+
+    def columns_of(self, name: str) -> list[str]:
+        """Return the names of a table's columns."""
+        return [row[0] for row in self.execute(_COLUMNS, self.schema, name)]
+
+    def log_columns(self) -> list[str]:
+        """Return the column that has the order of the events."""
+        return ['"_seq" bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY']
+
+    # Values
+
+    def held(self, column: pa.Array) -> pa.Array:
+        """Return a variant as its JSON, and all else as it is."""
+        if pa.types.is_string(column.type):
+            row = pc.index(pc.match_substring(column, "\x00"), value=True).as_py()
+            if row >= 0:
+                raise ValueRefused("text with the character NUL, which PostgreSQL can't hold", row)
+        check_times(column)
+        return with_json(column)
+
+    def type_of(self, data_type: pa.DataType) -> str:
+        """Return PostgreSQL's type of an Arrow type."""
+        if pa.types.is_decimal(data_type):
+            return f"numeric({data_type.precision},{data_type.scale})"
+        if pa.types.is_timestamp(data_type):
+            return "timestamptz" if data_type.tz else "timestamp"
+        return "jsonb" if is_json(data_type) else _TYPES[data_type]
+
+    def comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
+        """Return JSON in one form, and bytes in hexadecimal."""
+        if is_json(data_type):
+            text = pa.types.is_string(column.type)
+            return canonical_json(column if text else json_text(column))
+        if pa.types.is_binary(column.type):
+            return hex_text(column, "\\x").cast(pa.string())
+        return column
+
+    # Rows, by COPY: they are text once, and no Python object each
+
+    @contextmanager
+    def staged(self, keys: pa.Table) -> Iterator[str]:
+        """Provide rows as a temporary table."""
+        name = "pg_temp._delta_tailer_keys"
+        columns = ", ".join(f"{self.quoted(f.name)} {self.type_of(f.type)}" for f in keys.schema)
+        self.execute(f"CREATE TEMPORARY TABLE _delta_tailer_keys ({columns}) ON COMMIT DROP")
+        self._copy_in(name, keys)
+        yield name
+        self.execute(f"DROP TABLE {name}")
+
+    def append(self, target: str, rows: pa.Table) -> None:
+        """Add rows to a table."""
+        self._copy_in(self.table(target), rows)
+
+    def _copy_in(self, target: str, rows: pa.Table) -> None:
+        names = self.columns_text(rows.schema.names)
+        options = csv.WriteOptions(include_header=False, batch_size=_ROWS_MAX)
+        with (
+            self._translated(),
+            self._connection.cursor() as cursor,
+            cursor.copy(f"COPY {target} ({names}) FROM STDIN (FORMAT csv)") as copy,
+        ):
+            for batch in rows.to_batches(_ROWS_MAX):
+                columns = [_text_form(column) for column in batch.columns]
+                out = pa.BufferOutputStream()
+                csv.write_csv(pa.table(columns, names=rows.schema.names), out, options)
+                copy.write(memoryview(out.getvalue()))
+
+    def read(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query."""
+        types = {f.name: _read_type(f.type) for f in schema}
+        with (
+            self._translated(),
+            self._connection.cursor() as cursor,
+            cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)") as copy,
+        ):
+            lines: list[bytes] = []
+            for line in copy:  # each is a row
+                lines.append(bytes(line))
+                if len(lines) * 100 >= _READ_BYTES:
+                    yield self._parsed(lines, schema, types)
+                    lines = []
+            if lines:
+                yield self._parsed(lines, schema, types)
+
+    def _parsed(
+        self, lines: list[bytes], schema: pa.Schema, types: dict[str, pa.DataType]
+    ) -> pa.RecordBatch:
+        text = b"".join(lines)
+        try:
+            table = csv.read_csv(
+                BytesIO(text),
+                csv.ReadOptions(column_names=schema.names, use_threads=False, block_size=1 << 30),
+                csv.ParseOptions(newlines_in_values=True),
+                csv.ConvertOptions(
+                    column_types=types, null_values=[""], strings_can_be_null=True,
+                    quoted_strings_can_be_null=False, true_values=["t"], false_values=["f"],
+                ),
+            )  # fmt: skip
+        except pa.ArrowInvalid as e:
+            raise SinkRejected(
+                f"{self.place}: a row is not of the Delta table's types ({e}); somebody else has "
+                "changed the table"
+            ) from e
+        columns = [
+            self.comparable(column.combine_chunks(), field.type)
+            for column, field in zip(table.columns, schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
+def _text_form(column: pa.Array) -> pa.Array:
+    """Return a column in a type whose CSV PostgreSQL reads."""
+    if is_json(column.type):
+        return json_text(column)
+    return hex_text(column, "\\x") if pa.types.is_binary(column.type) else column
+
+
+def _read_type(data_type: pa.DataType) -> pa.DataType:
+    text = is_json(data_type) or pa.types.is_binary(data_type)
+    return pa.string() if text else data_type

@@ -1,0 +1,49 @@
+"""The PostgreSQL sink: a copy of a table (a mirror), or a log of its changes (an outbox)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sinks.postgres.database import Postgres
+from sinks.sql.sink import TABLE_SETTINGS, SqlSink
+from tailer.changes import ChangeBatch
+from tailer.settings import Setting
+
+__all__ = ["SETTINGS", "PostgresSink"]
+
+SETTINGS: dict[str, Setting] = {
+    "dsn": Setting(
+        "text", "", "The connection as libpq takes it: a URI, or `host=... dbname=...`. What it "
+        "lacks comes from libpq's environment and files.", secret=True,
+    ),
+    "schema": Setting("text", "public", "The schema of the table."),
+    **TABLE_SETTINGS,
+    "notify": Setting(
+        "text", "", "A channel that is notified of each batch, in its transaction; empty means "
+        "none.",
+    ),
+}  # fmt: skip
+
+
+class PostgresSink(SqlSink):
+    """A copy of a table, or a log of its changes, in a PostgreSQL database, exactly once."""
+
+    settings = SETTINGS
+
+    def __init__(self, database: Postgres, *, notify: str = "", **table: Any) -> None:
+        super().__init__(database, **table)
+        self.notify = notify
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> PostgresSink:  # noqa: ARG003  # it has no paths
+        """Create the sink. Options: :data:`SETTINGS`."""
+        more = dict(options)
+        return cls(Postgres(more.pop("dsn"), more.pop("schema")), **more)
+
+    def _written(self, batch: ChangeBatch) -> None:
+        if self.notify and batch.num_rows:
+            said = {"table": self._target, "version": batch.version, "rows": batch.num_rows}
+            self._database.execute("SELECT pg_notify(?, ?)", self.notify, json.dumps(said))

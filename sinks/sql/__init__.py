@@ -1,0 +1,1 @@
+"""What sinks that write to SQL databases share: claims, transactions and the merge."""

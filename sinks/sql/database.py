@@ -1,0 +1,336 @@
+"""A SQL database as the target of feeds: what its dialect must say, and who writes what.
+
+Each target has a row in ``_delta_tailer``: the feed that writes it, the epoch of the process that
+claimed it last, the offset behind its last write, and the columns that it has. Everything that a
+write changes is in one transaction with that row, which only the last process to claim it can
+change.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from sinks.mirror import Step
+from tailer.changes import Offset
+from tailer.errors import OffsetError, SinkRejected, TransientError
+
+__all__ = ["CLAIMS", "Claim", "Database", "KeyTaken", "ValueRefused"]
+
+#: The table with the claims.
+CLAIMS = "_delta_tailer"
+_FIELDS = ("feed", "epoch", "mode", "key", "offset", "columns")
+
+
+class KeyTaken(SinkRejected):
+    """A row that was to be added has the key of a row that is there."""
+
+
+class ValueRefused(Exception):
+    """A column that the database can't hold, and why; ``row`` is the first such row, if it is a
+    value."""
+
+    def __init__(self, what: str, row: int | None = None) -> None:
+        super().__init__(what)
+        self.row = row
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the database says of a target: ``key`` are the physical names of its key columns, and
+    ``columns`` those that it has; both None before the first write."""
+
+    feed: str
+    epoch: int
+    mode: str
+    key: list[str] | None = None
+    offset: Offset | None = None
+    columns: pa.Schema | None = None
+
+
+class Database(ABC):
+    """A connection to one database, and its dialect. All methods block.
+
+    ``place`` is what errors call it. Statements have ``?`` for values. Errors of the driver are
+    raised as :class:`TransientError` if they may pass, else as :class:`SinkRejected`.
+    """
+
+    place: str
+    #: Tables are made with the key as primary key, so that no key is there twice.
+    enforces_keys: ClassVar[bool] = True
+    #: Types of the columns of claims: names, texts of any length, numbers, bytes.
+    claim_types: ClassVar[tuple[str, str, str, str]] = ("TEXT", "TEXT", "BIGINT", "BLOB")
+    #: What locks the rows that a statement selects.
+    lock: ClassVar[str] = ""
+
+    @abstractmethod
+    def connect(self, *, read_only: bool = False) -> None:
+        """Connect, if there is no connection."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+
+    @abstractmethod
+    def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement; return its rows."""
+
+    @abstractmethod
+    def changed(self, statement: str, *values: Any) -> int:
+        """Run one statement; return how many rows it has changed."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Close a connection whose state is not known. Does not raise."""
+
+    @abstractmethod
+    def has_table(self, name: str) -> bool:
+        """Return whether there is a table of this name."""
+
+    @abstractmethod
+    def columns_of(self, name: str) -> list[str]:
+        """Return the names of a table's columns."""
+
+    @abstractmethod
+    def held(self, column: pa.Array) -> pa.Array:
+        """Return a column in the Arrow type that is kept of it. Raises :class:`ValueRefused` for a
+        type or a value that the database can't hold."""
+
+    @abstractmethod
+    def type_of(self, data_type: pa.DataType) -> str:
+        """Return the type of a column with values of :meth:`held`."""
+
+    @abstractmethod
+    def staged(self, keys: pa.Table) -> AbstractContextManager[str]:
+        """Provide rows as a relation within the transaction; return its quoted name."""
+
+    @abstractmethod
+    def append(self, target: str, rows: pa.Table) -> None:
+        """Add rows to a table. Raises :class:`KeyTaken` if it enforces its key."""
+
+    @abstractmethod
+    def read(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query, in bounded memory, in the form of :meth:`comparable`.
+        ``schema`` has the types of :meth:`held`."""
+
+    def comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:  # noqa: ARG002
+        """Return a column, as it is held or as it was read, in a form that equal values share.
+        ``data_type`` is that of :meth:`held`."""
+        return column
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Provide a transaction in which all queries see the same."""
+        return self.transaction()
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self.execute("BEGIN")
+
+    def quoted(self, name: str) -> str:
+        """Return a name as an identifier."""
+        return '"' + name.replace('"', '""') + '"'
+
+    def table(self, name: str) -> str:
+        """Return a table's name as the statements have it."""
+        return self.quoted(name)
+
+    def columns_text(self, names: Sequence[str]) -> str:
+        """Return names as a list of identifiers."""
+        return ", ".join(map(self.quoted, names))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what is executed within, or none of it."""
+        self.begin()
+        try:
+            yield
+            self.execute("COMMIT")
+        except SinkRejected:
+            self.execute("ROLLBACK")
+            raise
+        except BaseException:
+            self.abandon()
+            raise
+
+    def start_again(self) -> None:
+        """Undo the transaction so far, for a look at what was there."""
+        self.execute("ROLLBACK")
+        self.begin()
+
+    # The tables
+
+    def creation(self, target: str, schema: pa.Schema, key: Sequence[str], *, log: bool) -> str:
+        """Return the statement that makes a table."""
+        columns = [f"{self.quoted(f.name)} {self.type_of(f.type)}" for f in schema]
+        if log:
+            columns = [*self.log_columns(), *columns]
+        elif self.enforces_keys:
+            columns.append(f"PRIMARY KEY ({self.columns_text(key)})")
+        return f"CREATE TABLE {self.table(target)} ({', '.join(columns)})"
+
+    def log_columns(self) -> list[str]:
+        """Return the definitions of columns that a log has before the others."""
+        return []
+
+    def alterations(self, target: str, steps: Sequence[Step]) -> list[str]:
+        """Return the statements that change the columns of a table."""
+        return [f"ALTER TABLE {self.table(target)} {self.altering(step)}" for step in steps]
+
+    def altering(self, step: Step) -> str:
+        """Return a step as the end of a statement."""
+        column, to = self.quoted(step.column), step.field
+        match step.kind:
+            case "add":
+                return f"ADD COLUMN {column} {self.type_of(to.type)}"
+            case "drop":
+                return f"DROP COLUMN {column}"
+            case "rename":
+                return f"RENAME COLUMN {column} TO {self.quoted(to.name)}"
+            case "retype":
+                return f"ALTER COLUMN {column} SET DATA TYPE {self.type_of(to.type)}"
+
+    def delete(self, target: str, keys: str, key: Sequence[str]) -> int:
+        """Delete the rows with the keys of a staged relation; return how many there were."""
+        statement = f"DELETE FROM {self.table(target)} AS t USING {keys} AS k WHERE "
+        return self.changed(statement + self.same(key))
+
+    def same(self, key: Sequence[str]) -> str:
+        """Return the condition that ``t`` and ``k`` have the same key."""
+        return " AND ".join(f"t.{n} = k.{n}" for n in map(self.quoted, key))
+
+    def which(
+        self, target: str, keys: pa.Table, key: Sequence[str], *, there: bool
+    ) -> list[tuple[Any, ...]]:
+        """Return up to three of the keys that are in the table, or that are not."""
+        names = ", ".join(f"k.{self.quoted(name)}" for name in key)
+        with self.staged(keys) as staged:
+            return self.execute(
+                f"SELECT {names} FROM {staged} AS k WHERE {'' if there else 'NOT '}EXISTS "
+                f"(SELECT 1 FROM {self.table(target)} AS t WHERE {self.same(key)}) LIMIT 3"
+            )
+
+    # Who writes what
+
+    def found(self, target: str, *, lock: str = "") -> Claim | None:
+        """Return what the database says of a target, if anything."""
+        fields = self.columns_text(_FIELDS)
+        rows = self.execute(
+            f"SELECT {fields} FROM {self.table(CLAIMS)} WHERE target = ?{lock}", target
+        )
+        if not rows:
+            return None
+        feed, epoch, mode, key, offset, columns = rows[0]
+        try:
+            at = None if offset is None else Offset.from_json(json.loads(offset))
+        except (ValueError, OffsetError) as e:
+            raise SinkRejected(f"{self.place}: the offset of {target!r} is damaged ({e})") from e
+        kept = None if columns is None else pa.ipc.read_schema(pa.py_buffer(columns))
+        return Claim(feed, epoch, mode, None if key is None else json.loads(key), at, kept)
+
+    def make_claims(self) -> None:
+        """Make the table with the claims, if there is none."""
+        if self.has_table(CLAIMS):
+            return
+        name, text, number, data = self.claim_types
+        key, offset, columns = map(self.quoted, ("key", "offset", "columns"))
+        self.execute(
+            f"CREATE TABLE IF NOT EXISTS {self.table(CLAIMS)} (target {name} PRIMARY KEY, "
+            f"feed {text} NOT NULL, epoch {number} NOT NULL, mode {text} NOT NULL, "
+            f"{key} {text}, {offset} {text}, {columns} {data})"
+        )
+
+    def claim(self, target: str, feed: str, mode: str, *, adopt: bool = False) -> Claim:
+        """Claim a target for this process: from now on older ones can't write it. ``adopt`` takes
+        an empty table that somebody else made.
+
+        Raises :class:`SinkRejected` for a target of another feed or mode, or of somebody else.
+        """
+        try:
+            self.make_claims()
+            return self._claimed(target, feed, mode, adopt=adopt)
+        except KeyTaken as e:
+            raise TransientError(f"{self.place}: {target!r} is claimed just now; {e}") from e
+
+    def _claimed(self, target: str, feed: str, mode: str, *, adopt: bool) -> Claim:
+        claims = self.table(CLAIMS)
+        with self.transaction():
+            found = self.check(target, feed, mode, adopt=adopt, lock=self.lock)
+            if found is None:
+                insert = f"INSERT INTO {claims} (target, feed, epoch, mode) VALUES (?, ?, 1, ?)"
+                self.changed(insert, target, feed, mode)
+                return Claim(feed, 1, mode)
+            epoch = found.epoch + 1
+            self.changed(f"UPDATE {claims} SET epoch = ? WHERE target = ?", epoch, target)
+        return Claim(feed, epoch, mode, found.key, found.offset, found.columns)
+
+    def check(
+        self, target: str, feed: str, mode: str, *, adopt: bool = False, lock: str = ""
+    ) -> Claim | None:
+        """Return what the database says of a target. Raises as of :meth:`claim`."""
+        found = self.found(target, lock=lock) if self.has_table(CLAIMS) else None
+        there = self.has_table(target)
+        if found is None:
+            if there and (not adopt or self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1")):
+                made = "that is not empty" if adopt else "that no feed has made"
+                raise SinkRejected(
+                    f"{self.place} has a table {target!r} {made}; name another in the option "
+                    "'table'"
+                )
+            return None
+        if found.feed != feed:
+            raise SinkRejected(
+                f"{self.place}: the table {target!r} is written by the feed {found.feed!r}; name "
+                "another in the option 'table'"
+            )
+        if found.mode != mode:
+            raise SinkRejected(
+                f"{self.place}: the table {target!r} is a {found.mode} and not a {mode}; name "
+                "another in the option 'table', or remove it by `tailer offsets reset`"
+            )
+        if found.columns is not None and not there:
+            raise SinkRejected(
+                f"{self.place}: the table {target!r} was dropped; `tailer offsets reset` makes it "
+                "again"
+            )
+        return found
+
+    def move(self, target: str, claim: Claim) -> None:
+        """Store a claim's offset, key and columns, within a transaction. Raises
+        :class:`SinkRejected` if a newer process has claimed the target."""
+        columns = None if claim.columns is None else claim.columns.serialize().to_pybytes()
+        key = None if claim.key is None else json.dumps(claim.key)
+        offset = None if claim.offset is None else str(claim.offset)
+        names = ("offset", "key", "columns")
+        sets = ", ".join(f"{self.quoted(name)} = ?" for name in names)
+        statement = f"UPDATE {self.table(CLAIMS)} SET {sets} WHERE target = ? AND epoch = ?"
+        if not self.changed(statement, offset, key, columns, target, claim.epoch):
+            raise self._fenced(target)
+
+    def check_epoch(self, target: str, claim: Claim) -> None:
+        """Raise as :meth:`move` does, without changing anything."""
+        found = self.found(target)
+        if found is None or found.epoch != claim.epoch:
+            raise self._fenced(target)
+
+    def _fenced(self, target: str) -> SinkRejected:
+        return SinkRejected(
+            f"{self.place}: another process writes the table {target!r} now; stop one of them"
+        )
+
+    def forget(self, target: str, *, drop: bool) -> None:
+        """Drop a target, or only its rows, and what the database says of it."""
+        if not self.has_table(CLAIMS):
+            return
+        with self.transaction():
+            if self.found(target, lock=self.lock) is not None:
+                if drop:
+                    self.execute(f"DROP TABLE IF EXISTS {self.table(target)}")
+                elif self.has_table(target):
+                    self.changed(f"DELETE FROM {self.table(target)}")
+                self.changed(f"DELETE FROM {self.table(CLAIMS)} WHERE target = ?", target)

@@ -1,0 +1,307 @@
+"""A sink that keeps a copy of a table (a mirror), or a log of its changes, in a SQL database.
+
+Rows and offset are in one transaction, so each change is in the database exactly once. The merge
+is written here for all databases; :class:`sinks.sql.database.Database` is what one of them says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import anyio.to_thread
+import pyarrow as pa
+
+from sinks.mirror import Merge, merge_of, physical_name, steps_between, with_physical_names
+from sinks.sql.copy import SqlCopy
+from sinks.sql.database import Claim, Database, KeyTaken, ValueRefused
+from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch, Notice, Offset
+from tailer.errors import SinkRejected
+from tailer.settings import Setting
+from tailer.sink import SinkTraits
+
+__all__ = ["TABLE_SETTINGS", "SqlSink"]
+
+TABLE_SETTINGS: dict[str, Setting] = {
+    "table": Setting("text", "", "The table that is written.", unset="the feed's name"),
+    "mode": Setting(
+        "text", "mirror", "Keep a copy of the table, or a log of its change events.",
+        choices=("mirror", "log"),
+    ),
+    "key": Setting(
+        "texts", [], "Mode `mirror`: the columns that identify a row; empty means by row id.",
+    ),
+    "create": Setting(
+        "flag", True, "Make the table. If false, it must be there, empty, with the columns.",
+    ),
+    "evolve": Setting(
+        "flag", True, "Change the table's columns as the Delta table's change. If false, refuse, "
+        "and say the statements.",
+    ),
+}  # fmt: skip
+#: The column of a mirror by row id, and the one of a log's event ids.
+_ROW_ID, _EVENT_ID = "_row_id", "_event_id"
+
+
+class SqlSink:
+    """A copy of a table, or a log of its changes, in a database, exactly once."""
+
+    #: The table's columns change within transactions.
+    ddl_in_transactions: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        table: str = "",
+        mode: str = "mirror",
+        key: Sequence[str] = (),
+        create: bool = True,
+        evolve: bool = True,
+    ) -> None:
+        self.table = table
+        self.mode = mode
+        self.key = tuple(key) or (_ROW_ID,)
+        self.create = create
+        self.evolve = evolve
+        self.traits = SinkTraits(
+            key_columns=tuple(key), row_ids=mode == "mirror" and not key, runs=True
+        )
+        self._database = database
+        self._target = ""
+        self._claim: Claim | None = None
+
+    async def open(self, feed: str) -> Offset | None:
+        """Claim the table for this process; see :class:`tailer.sink.Sink`."""
+        return await anyio.to_thread.run_sync(self._open, feed)
+
+    def _open(self, feed: str) -> Offset | None:
+        self._database.close()
+        self._target = self.table or feed
+        try:
+            self._database.connect()
+            self._claim = self._database.claim(self._target, feed, self.mode, adopt=not self.create)
+        except BaseException:
+            self._database.close()
+            raise
+        return self._claim.offset
+
+    async def look(self, feed: str) -> Offset | None:
+        """See :class:`tailer.sink.Looks`."""
+        return await anyio.to_thread.run_sync(self._look, feed)
+
+    def _look(self, feed: str) -> Offset | None:
+        with self._reading():
+            target, adopt = self.table or feed, not self.create
+            found = self._database.check(target, feed, self.mode, adopt=adopt)
+            return found.offset if found else None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            self._database.connect(read_only=True)
+            yield
+        finally:
+            self._database.close()
+
+    async def set_offset(self, feed: str, offset: Offset | None) -> None:
+        """See :class:`tailer.sink.KeepsProgress`. None drops the table, which belongs to the
+        offset."""
+        await anyio.to_thread.run_sync(self._set_offset, feed, offset)
+
+    def _set_offset(self, feed: str, offset: Offset | None) -> None:
+        target, database = self.table or feed, self._database
+        try:
+            database.connect()
+            if offset is None:
+                database.forget(target, drop=self.create)
+            else:
+                claim = database.claim(target, feed, self.mode, adopt=not self.create)
+                with database.transaction():
+                    database.move(target, replace(claim, offset=offset))
+        finally:
+            database.close()
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """See :class:`tailer.sink.Sink`."""
+        await anyio.to_thread.run_sync(self._write, batch)
+
+    async def announce(self, notice: Notice) -> None:
+        """Store a notice's offset; see :class:`tailer.sink.Announces`."""
+        if notice.kind != "heartbeat" and notice.next_offset != notice.offset:
+            await anyio.to_thread.run_sync(self._move, notice.next_offset)
+
+    async def aclose(self) -> None:
+        """See :class:`tailer.sink.Sink`."""
+        self._claim = None
+        await anyio.to_thread.run_sync(self._database.close)
+
+    @contextmanager
+    def read_mirror(self, feed: str) -> Iterator[SqlCopy]:
+        """See :class:`tailer.sink.ReadsMirror`."""
+        target, database = self.table or feed, self._database
+        if self.mode != "mirror":
+            raise SinkRejected(f"{database.place}: the table {target!r} is a log and not a mirror")
+        with self._reading(), database.snapshot():
+            yield SqlCopy(database, target, database.check(target, feed, self.mode), self.key)
+
+    # Writing
+
+    def _claimed(self) -> Claim:
+        if self._claim is None:
+            raise SinkRejected("the sink is not open")
+        self._database.connect()
+        return self._claim
+
+    def _move(self, offset: Offset) -> None:
+        claim = replace(self._claimed(), offset=offset)
+        with self._database.transaction():
+            self._database.move(self._target, claim)
+        self._claim = claim
+
+    def _write(self, batch: ChangeBatch) -> None:
+        before = self._claimed()
+        rows = self._rows(batch)
+        schema = with_physical_names(batch, rows.schema)
+        merge = None
+        if batch.num_rows and self.mode == "mirror":
+            # Rows of a snapshot that is read while the copy is there replace what it has.
+            at = before.offset
+            again = batch.offset.snapshot and at is not None and not at.snapshot
+            merge = merge_of(batch, rows, self.key, unchecked=again)
+        claim = replace(self._with_key(before, schema), offset=batch.next_offset)
+        claim = replace(claim, columns=self._columns(before, schema))
+        if not self.ddl_in_transactions:
+            self._database.check_epoch(self._target, before)
+            self._evolve(before, schema)
+        with self._database.transaction():
+            self._database.move(self._target, claim)  # first, for it is the fence
+            if self.ddl_in_transactions:
+                self._evolve(before, schema)
+            if merge is not None:
+                self._merge(merge)
+            elif batch.num_rows:
+                self._database.append(self._target, pa.table(rows))
+            self._written(batch)
+        self._claim = claim
+
+    def _written(self, batch: ChangeBatch) -> None:
+        """Do what else belongs to the transaction of a batch."""
+
+    def _rows(self, batch: ChangeBatch) -> pa.RecordBatch:
+        """Return a batch's rows as the table has them. Raises :class:`SinkRejected` for a type or a
+        value that the database can't hold."""
+        rows = batch.rows
+        found = dict(zip(rows.schema.names, rows.columns, strict=True))
+        if self.mode == "log":
+            found[_EVENT_ID] = batch.event_ids()
+        else:
+            found = dict(list(found.items())[: -len(METADATA_FIELDS)])
+        held = {}
+        for name, column in found.items():
+            try:
+                held[name] = self._database.held(column)
+            except ValueRefused as e:
+                version = "" if e.row is None else f"version {_version(batch, e.row)}: "
+                raise SinkRejected(
+                    f"{version}the column {name!r} has {e}; leave it out by the option 'columns' "
+                    "of the feed, or these rows by `where`"
+                ) from e
+        if self.mode == "mirror" and self.key == (_ROW_ID,):
+            ids = batch.row_ids
+            if ids is None and batch.num_rows:
+                raise SinkRejected(
+                    f"version {batch.version} has no row ids; name key columns in the option "
+                    "'key', or enable row tracking on the table and set change_source to derived"
+                )
+            held[_ROW_ID] = pa.array([], pa.int64()) if ids is None else ids
+        return pa.RecordBatch.from_pydict(held)
+
+    def _with_key(self, claim: Claim, schema: pa.Schema) -> Claim:
+        """Return the claim with its key. Raises :class:`SinkRejected` if the copy has another."""
+        if self.mode == "log":
+            return claim
+        physical = {field.name: physical_name(field) for field in schema}
+        key = [physical.get(name, name) for name in self.key]
+        if claim.key not in (None, key):
+            raise SinkRejected(
+                f"{self._database.place}: the copy {self._target!r} has the key {claim.key} and "
+                f"not {key}; set the option 'key' back, or make the copy again by `tailer offsets "
+                "reset`"
+            )
+        return replace(claim, key=key)
+
+    def _columns(self, claim: Claim, schema: pa.Schema) -> pa.Schema:
+        """Return the columns that the table has after a write; a log keeps all that it had."""
+        if self.mode == "mirror" or claim.columns is None:
+            return schema
+        gone = [field for field in claim.columns if field.name not in schema.names]
+        return pa.schema([*schema, *gone])
+
+    def _evolve(self, claim: Claim, schema: pa.Schema) -> None:
+        """Make the table, or change its columns, or see that somebody else did."""
+        if claim.columns is not None and claim.columns.equals(schema, check_metadata=True):
+            return
+        database, log = self._database, self.mode == "log"
+        if claim.columns is None:
+            allowed, option = self.create, "create"
+            statements = [database.creation(self._target, schema, self.key, log=log)]
+        else:
+            allowed, option = self.evolve, "evolve"
+            steps = steps_between(claim.columns, schema, keep=log)
+            statements = database.alterations(self._target, steps)
+        if allowed:
+            for statement in statements:
+                database.execute(statement)
+        elif set(schema.names) - set(database.columns_of(self._target)):
+            raise SinkRejected(
+                f"{database.place}: the table {self._target!r} lacks columns, and the option "
+                f"{option!r} is false; run: {'; '.join(statements)}"
+            )
+
+    def _merge(self, merge: Merge) -> None:
+        """Delete the keys that leave, insert the rows that come, and hold the copy to its key."""
+        database, target, key = self._database, self._target, self.key
+        if merge.present.num_rows:
+            with database.staged(merge.present) as keys:
+                deleted = database.delete(target, keys, key)
+            if deleted < merge.present.num_rows and not merge.unchecked:
+                database.start_again()
+                lacks = database.which(target, merge.present, key, there=False)
+                raise self._refused(
+                    lacks,
+                    "that the copy lacks; it must begin with all rows of the "
+                    'table (from = "snapshot") and have one writer',
+                )
+        enforced = database.enforces_keys and self.create
+        absent = merge.passing if enforced else merge.absent
+        has = absent.num_rows and database.which(target, absent, key, there=True)
+        if not has and merge.rows.num_rows:
+            try:
+                database.append(target, merge.rows)
+            except KeyTaken:
+                database.start_again()
+                has = database.which(target, merge.absent, key, there=True)
+                if not has:
+                    raise
+        if has:
+            raise self._refused(
+                has,
+                "that the copy has already, so the key columns do not "
+                "identify a row; choose others, or mirror by row id",
+            )
+
+    def _refused(self, keys: Sequence[tuple[Any, ...]], what: str) -> SinkRejected:
+        shown = ", ".join(str(dict(zip(self.key, key, strict=True))) for key in keys)
+        again = "; `tailer offsets reset` makes the copy again"
+        return SinkRejected(
+            f"{self._database.place}, table {self._target!r}: a change is of a row with a key "
+            f"{what}: {shown}{again}"
+        )
+
+
+def _version(batch: ChangeBatch, row: int) -> int:
+    version: int = batch.rows.column(COMMIT_VERSION)[row].as_py()
+    return version

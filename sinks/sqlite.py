@@ -1,0 +1,208 @@
+"""The SQLite sink: a copy of a table (a mirror), or a log of its changes, in one SQLite file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sinks.mirror import Step
+from sinks.sql.database import Database, KeyTaken
+from sinks.sql.rows import batches_of, bound_rows, check_finite, comparable
+from sinks.sql.sink import TABLE_SETTINGS, SqlSink
+from sinks.sql.text import check_times, is_json, with_json
+from tailer.changes import Offset
+from tailer.errors import SinkRejected, TransientError
+from tailer.files.durable import make_folder
+from tailer.settings import REQUIRED, Setting
+
+__all__ = ["SETTINGS", "SqliteFile", "SqliteSink"]
+
+SETTINGS: dict[str, Setting] = {
+    "path": Setting("text", REQUIRED, "The SQLite file."),
+    **TABLE_SETTINGS,
+}
+#: What may pass: another process writes, a full disk, an error of the disk, too little memory.
+_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_NOMEM")
+#: Another process's transaction is waited for so long, before the feed starts again.
+_BUSY_S = 5.0
+
+
+class SqliteSink(SqlSink):
+    """A copy of a table, or a log of its changes, in a SQLite file, exactly once."""
+
+    settings = SETTINGS
+
+    def __init__(self, file: SqliteFile, **table: Any) -> None:
+        super().__init__(file, **table)
+        self._path = file.path
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> SqliteSink:
+        """Create the sink. Options: :data:`SETTINGS`."""
+        more = dict(options)
+        return cls(SqliteFile(folder / more.pop("path")), **more)
+
+    def _look(self, feed: str) -> Offset | None:
+        return super()._look(feed) if self._path.exists() else None
+
+
+class SqliteFile(Database):
+    """A SQLite file, in write-ahead mode: others read while one process writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.place = str(path)
+        self._connection: Any = None
+
+    def connect(self, *, read_only: bool = False) -> None:
+        """Open the file, if it is not open."""
+        if self._connection is not None:
+            return
+        with self._translated():
+            if not read_only:
+                make_folder(self.path.parent)
+            mode = "ro" if read_only else "rwc"
+            # One call at a time uses it, each in any thread.
+            self._connection = sqlite3.connect(
+                f"{self.path.resolve().as_uri()}?mode={mode}",
+                uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False,
+            )  # fmt: skip
+            if not read_only:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = FULL")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the file; a transaction is undone."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement; return its rows."""
+        with self._translated():
+            return list(self._connection.execute(statement, values).fetchall())
+
+    def changed(self, statement: str, *values: Any) -> int:
+        """Run one statement; return how many rows it has changed."""
+        with self._translated():
+            return int(self._connection.execute(statement, values).rowcount)
+
+    def begin(self) -> None:
+        """Begin a transaction that writes: a later change of its kind could fail."""
+        self.execute("BEGIN IMMEDIATE")
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Provide a transaction in which all queries see the same."""
+        self.execute("BEGIN")
+        yield
+        self.execute("ROLLBACK")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate SQLite's errors into our own, around each use of it."""
+        try:
+            yield
+        except sqlite3.IntegrityError as e:
+            raise KeyTaken(f"{self.path}: {e}") from e
+        except sqlite3.Error as e:
+            if str(getattr(e, "sqlite_errorname", "")).startswith(_PASSING):
+                raise TransientError(f"{self.path}: {e}") from e
+            raise SinkRejected(f"{self.path}: {e}; check the path and the table") from e
+        except (OverflowError, OSError) as e:
+            raise SinkRejected(f"{self.path}: {e}") from e
+
+    def has_table(self, name: str) -> bool:
+        """Return whether the file has a table of this name."""
+        return bool(self.columns_of(name))
+
+    def columns_of(self, name: str) -> list[str]:
+        """Return the names of a table's columns."""
+        return [row[0] for row in self.execute("SELECT name FROM pragma_table_info(?)", name)]
+
+    def log_columns(self) -> list[str]:
+        """Return the column that has the order of the events."""
+        return ['"_seq" INTEGER PRIMARY KEY AUTOINCREMENT']
+
+    def held(self, column: pa.Array) -> pa.Array:
+        """Return a variant as its JSON, and all else as it is."""
+        check_times(column)
+        check_finite(column, "SQLite", infinity=True)  # it takes NaN for null
+        return with_json(column)
+
+    def type_of(self, data_type: pa.DataType) -> str:
+        """Return the type that SQLite shows; it is also that of most values."""
+        types = pa.types
+        if types.is_boolean(data_type) or types.is_integer(data_type):
+            return "INTEGER"
+        if types.is_floating(data_type):
+            return "REAL"
+        return "BLOB" if types.is_binary(data_type) else "TEXT"
+
+    def alterations(self, target: str, steps: Sequence[Step]) -> list[str]:
+        """Return the statements that change the columns of a table. A type changes only where its
+        values stay: SQLite has types of values, not of columns."""
+        for step in steps:
+            if step.kind == "retype" and step.old is not None and not _stays(step.old, step.field):
+                raise SinkRejected(
+                    f"{self.path}: the column {step.column!r} was of type {step.old.type} and is "
+                    f"now of type {step.field.type}, which SQLite writes in another way; `tailer "
+                    "offsets reset` makes the copy again"
+                )
+        return super().alterations(target, [step for step in steps if step.kind != "retype"])
+
+    def delete(self, target: str, keys: str, key: Sequence[str]) -> int:
+        """Delete the rows with the keys of a staged relation; return how many there were."""
+        names = self.columns_text(key)
+        table = self.table(target)
+        return self.changed(f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM {keys})")
+
+    @contextmanager
+    def staged(self, keys: pa.Table) -> Iterator[str]:
+        """Provide rows as a temporary table."""
+        columns = ", ".join(f"{self.quoted(f.name)} {self.type_of(f.type)}" for f in keys.schema)
+        self.execute("DROP TABLE IF EXISTS temp._staged")
+        self.execute(f"CREATE TEMPORARY TABLE _staged ({columns})")
+        self._insert("temp._staged", keys)
+        yield "temp._staged"
+        self.execute("DROP TABLE temp._staged")
+
+    def append(self, target: str, rows: pa.Table) -> None:
+        """Add rows to a table."""
+        self._insert(self.table(target), rows)
+
+    def _insert(self, target: str, rows: pa.Table) -> None:
+        marks = ", ".join("?" * rows.num_columns)
+        names = self.columns_text(rows.schema.names)
+        with self._translated():
+            for bound in bound_rows(rows):
+                self._connection.executemany(
+                    f"INSERT INTO {target} ({names}) VALUES ({marks})", bound
+                )
+
+    def comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
+        """Return JSON in one form."""
+        return comparable(column, data_type)
+
+    def read(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query."""
+        with self._translated():
+            cursor = self._connection.execute(query)
+            yield from batches_of(self.place, cursor.fetchmany, schema)
+
+
+def _stays(old: pa.Field, new: pa.Field) -> bool:
+    numbers = (pa.types.is_integer, pa.types.is_floating)
+    return is_json(new.type) or all(
+        any(number(field.type) for number in numbers) for field in (old, new)
+    )

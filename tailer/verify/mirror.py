@@ -1,0 +1,175 @@
+"""Verification of a mirror: it has the rows of the table's snapshot at its offset.
+
+The rows of the mirror count +1 and those of the snapshot -1, in the comparison of
+:mod:`tailer.verify.table`: out of core, and by sums of hashes as long as nothing is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+import pyarrow as pa
+from anyio.from_thread import BlockingPortal
+
+from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
+from tailer.decode.stream import REF_FIELDS, RowStream
+from tailer.errors import TableReplaced, TransientError, first_error
+from tailer.feed.options import FeedOptions
+from tailer.feed.read import read_changes
+from tailer.log.table import TableLog
+from tailer.sink import MirrorCopy, ReadsMirror
+from tailer.verify.table import compare_rows, pulled
+
+__all__ = ["Difference", "MirrorVerdict", "verify_mirror"]
+
+_ROW_ID = "_row_id"
+_KEYS_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key whose rows differ: ``missing`` from the mirror, ``surplus`` in it, or both, which is
+    another value."""
+
+    key: Mapping[str, Any]
+    missing: bool
+    surplus: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorVerdict:
+    """The result at a version: how many rows the mirror lacks and has beyond the table's, and the
+    first keys of these. A row with another value counts as both."""
+
+    version: int
+    rows: int
+    missing: int
+    surplus: int
+    differences: Sequence[Difference]
+
+    @property
+    def exact(self) -> bool:
+        """Whether the mirror is the table."""
+        return not (self.missing or self.surplus)
+
+
+async def verify_mirror(
+    log: TableLog, sink: ReadsMirror, feed: str, options: FeedOptions
+) -> MirrorVerdict:
+    """Compare the mirror of a feed with its table, at the version that the mirror has.
+
+    Raises :class:`TransientError` while the mirror is in the middle of a version.
+    """
+    try:
+        async with BlockingPortal() as portal:
+            compare = partial(_compare, portal, log, sink, feed, options)
+            verdict = await anyio.to_thread.run_sync(compare)
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
+    return verdict
+
+
+def _compare(
+    portal: BlockingPortal, log: TableLog, sink: ReadsMirror, feed: str, options: FeedOptions
+) -> MirrorVerdict:
+    with sink.read_mirror(feed) as copy:
+        version = _version_of(copy.offset, feed)
+        state = portal.call(log.snapshot, version).state
+        if copy.offset is not None and copy.offset.table_id not in (None, state.table_id):
+            raise TableReplaced(
+                f"the table has the id {state.table_id}, and the mirror is of "
+                f"{copy.offset.table_id}; `tailer offsets reset` makes it again"
+            )
+        rows = _Rows(portal, log, copy, version, options)
+        missing, surplus, examples = compare_rows(rows, options, 2 * _KEYS_MAX + 1)
+        found = examples.to_pylist() if examples is not None else []
+        return MirrorVerdict(version, rows.count, missing, surplus, _differences(found, copy.key))
+
+
+def _version_of(offset: Offset | None, feed: str) -> int:
+    """Return the version that a mirror with this offset has."""
+    if offset is None or offset.snapshot or offset.index:
+        at = "at its beginning" if offset is None else f"in the middle of version {offset.version}"
+        raise TransientError(
+            f"the mirror of the feed {feed!r} is {at}; verify it when the feed has gone on"
+        )
+    return offset.version - 1
+
+
+def _differences(examples: Sequence[dict[str, Any]], key: Sequence[str]) -> list[Difference]:
+    """Return the keys of the examples, which are in the order of their keys."""
+    found: dict[str, Difference] = {}
+    for row in examples:
+        values = {name: row[name] for name in key}
+        sides = found.get(str(values), Difference(values, missing=False, surplus=False))
+        found[str(values)] = Difference(
+            values, sides.missing or row["surplus"] < 0, sides.surplus or row["surplus"] > 0
+        )
+    return list(found.values())[:_KEYS_MAX]
+
+
+class _Rows:
+    """The rows of a mirror and of its table, the key's columns first."""
+
+    def __init__(
+        self,
+        portal: BlockingPortal,
+        log: TableLog,
+        copy: MirrorCopy,
+        version: int,
+        options: FeedOptions,
+    ) -> None:
+        self.portal = portal
+        self.log = log
+        self.copy = copy
+        self.version = version
+        self.options = options
+        self.count = 0
+        with closing(pulled(portal, self._snapshot())) as batches:
+            table = self._data(next(batches)).schema
+        rest = [name for name in table.names if name not in copy.key]
+        self.names = [*(name for name in copy.key if name in table.names), *rest]
+        self.table = pa.schema([table.field(name) for name in self.names])
+        held = (copy.as_held(pa.array([], field.type)).type for field in self.table)
+        numbered = [pa.field(f"c{i}", data_type) for i, data_type in enumerate(held)]
+        self.schema = pa.schema([*REF_FIELDS, *numbered])
+
+    def stream(self) -> RowStream:
+        """See :class:`tailer.verify.table.Rows`."""
+        self.count = 0
+        return RowStream(self.schema, self._batches())
+
+    def _snapshot(self) -> AsyncGenerator[ChangeBatch, None]:
+        start = Offset(self.version, snapshot=True)
+        return read_changes(self.log, start, self.version, self.options)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for batch in self.copy.rows(self.table):
+            yield self._signed(1, batch.columns, self.count)
+            self.count += batch.num_rows
+        done = 0
+        for changes in pulled(self.portal, self._snapshot()):
+            data = self._data(changes)
+            columns = [self.copy.as_held(data.column(name)) for name in self.names]
+            yield self._signed(-1, columns, done)
+            done += data.num_rows
+
+    def _signed(self, sign: int, columns: Sequence[pa.Array], first: int) -> pa.RecordBatch:
+        count = len(columns[0])
+        side = pa.repeat(pa.scalar(sign, pa.int8()), count)
+        place = pa.arange(first, first + count)
+        return pa.RecordBatch.from_arrays([side, place, *columns], schema=self.schema)
+
+    def _data(self, changes: ChangeBatch) -> pa.RecordBatch:
+        """Return the columns that a mirror has of a batch."""
+        names = changes.rows.schema.names[: -len(METADATA_FIELDS)]
+        data = changes.rows.select(names)
+        if self.copy.key != (_ROW_ID,):
+            return data
+        ids = pa.array([], pa.int64()) if changes.row_ids is None else changes.row_ids
+        return data.append_column(_ROW_ID, ids)

@@ -1,0 +1,138 @@
+"""The sinks for SQL databases against the public suites."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg.rows
+import pyarrow as pa
+import pytest
+
+from tailer.sink import make_sink as made_sink
+from tailer.testing.conformance import MirrorConformance, SinkConformance
+from tailer.testing.conformance.mirror import ReadRows
+from tailer.testing.conformance.sink import VALUES, Event, MakeSink, ReadEvents
+from tests.support.postgres import Postgres
+
+#: Without the character NUL, and a map in the order of jsonb.
+NO_NUL = {**VALUES, "string": VALUES["string"].replace("\x00", ""), "map": {"": None, "a": 1}}
+
+
+@pytest.fixture
+def schema(postgres: Postgres) -> str:
+    return postgres.schema()
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in the types of Arrow."""
+    if row.get("map") is not None:
+        row["map"] = list(row["map"].items())
+    if row.get("float") is not None:
+        row["float"] = pa.scalar(row["float"], pa.float32()).as_py()
+    return row
+
+
+class TestPostgresMirror(MirrorConformance):
+    @pytest.fixture
+    def values(self) -> Mapping[str, Any]:
+        return NO_NUL
+
+    @pytest.fixture
+    def make_sink(self, postgres: Postgres, schema: str) -> MakeSink:
+        options = {"dsn": postgres.dsn(), "schema": schema, "key": ["id"]}
+        return lambda: made_sink("postgres", options, None)  # type: ignore[arg-type]
+
+    @pytest.fixture
+    def read_rows(self, postgres: Postgres, schema: str) -> ReadRows:
+        def read() -> Sequence[dict[str, Any]]:
+            dsn = postgres.dsn(options="-c TimeZone=UTC")
+            with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
+                return [plain(r) for r in connection.execute(f"SELECT * FROM {schema}.orders")]
+
+        return read
+
+
+class TestPostgresLog(SinkConformance):
+    @pytest.fixture
+    def values(self) -> Mapping[str, Any]:
+        return NO_NUL
+
+    @pytest.fixture
+    def make_sink(self, postgres: Postgres, schema: str) -> MakeSink:
+        options = {"dsn": postgres.dsn(), "schema": schema, "mode": "log"}
+        return lambda: made_sink("postgres", options, None)  # type: ignore[arg-type]
+
+    @pytest.fixture
+    def read_events(self, postgres: Postgres, schema: str) -> ReadEvents:
+        def read() -> Sequence[Event]:
+            if not postgres.query("SELECT to_regclass(%s)", [f"{schema}.orders"])[0][0]:
+                return []
+            found = postgres.query(
+                "SELECT _event_id, _change_type, _commit_version, (to_jsonb(o) - '_seq')::text "
+                f"FROM {schema}.orders o ORDER BY _seq"
+            )
+            return [Event(*row) for row in found]
+
+        return read
+
+
+class TestSqliteMirror(MirrorConformance):
+    @pytest.fixture
+    def make_sink(self, tmp_path: Path) -> MakeSink:
+        return lambda: made_sink("sqlite", {"path": "lake.sqlite", "key": ["id"]}, tmp_path)
+
+    @pytest.fixture
+    def read_rows(self, tmp_path: Path) -> ReadRows:
+        def read() -> Sequence[dict[str, Any]]:
+            with closing(sqlite3.connect(tmp_path / "lake.sqlite")) as file:
+                cursor = file.execute("SELECT * FROM orders")
+                names = [column[0] for column in cursor.description]
+                return [typed(dict(zip(names, row, strict=True))) for row in cursor]
+
+        return read
+
+
+def typed(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of SQLite in the types of Arrow."""
+    parse: dict[str, Callable[[Any], Any]] = {
+        "bool": bool,
+        "decimal": Decimal,
+        "date": dt.date.fromisoformat,
+        "timestamp": dt.datetime.fromisoformat,
+        "timestamp_ntz": dt.datetime.fromisoformat,
+        "list": json.loads,
+        "map": lambda text: list(json.loads(text).items()),
+        "struct": json.loads,
+    }
+    return {n: parse.get(n, lambda v: v)(v) if v is not None else v for n, v in row.items()}
+
+
+class TestSqliteLog(SinkConformance):
+    @pytest.fixture
+    def make_sink(self, tmp_path: Path) -> MakeSink:
+        return lambda: made_sink("sqlite", {"path": "lake.sqlite", "mode": "log"}, tmp_path)
+
+    @pytest.fixture
+    def read_events(self, tmp_path: Path) -> ReadEvents:
+        def read() -> Sequence[Event]:
+            with closing(sqlite3.connect(tmp_path / "lake.sqlite")) as file:
+                if not file.execute("SELECT * FROM pragma_table_info('orders')").fetchall():
+                    return []
+                cursor = file.execute("SELECT * FROM orders ORDER BY _seq")
+                names = [column[0] for column in cursor.description]
+                rows = [dict(zip(names, row, strict=True)) for row in cursor]
+            for row in rows:
+                del row["_seq"]
+            return [
+                Event(row["_event_id"], row["_change_type"], row["_commit_version"], row)
+                for row in rows
+            ]
+
+        return read
