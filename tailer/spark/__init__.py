@@ -3,3 +3,18 @@
 Nothing here decodes: the driver plans with :mod:`tailer.log.table` and :mod:`tailer.decode.plan`,
 and the executors decode with :mod:`tailer.decode.rows`, as the daemon does.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["changes"]  # made on first use
+
+
+def __getattr__(name: str) -> Any:
+    """Import PySpark only for what needs it."""
+    if name == "changes":
+        from tailer.spark.frames import changes
+
+        return changes
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

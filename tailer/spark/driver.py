@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from tailer.changes import Offset
 from tailer.decode.naming import Removal
-from tailer.delta.snapshot import TableState
 from tailer.log.table import TableLog
 from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
@@ -40,18 +38,11 @@ class TaskPartition(InputPartition):
         return f"TaskPartition({len(self.orders)} orders)"
 
 
-async def tasks_of(
-    planner: Planner,
-    start: Offset,
-    end: Offset,
-    target: tuple[TableState, int],
-    *,
-    same_table: bool = True,
+def tasks_of(
+    options: SourceOptions, orders: Sequence[Order], removals: Sequence[Removal]
 ) -> list[TaskPartition]:
-    """Return the tasks of the changes from ``start`` up to ``end`` (exclusive), for a query with
-    the schema of ``target``, a state with its version."""
-    orders, removals = await planner.gathered(start, end, target, same_table=same_table)
-    size, least = planner.options.partition_bytes_max, planner.options.partitions_min
+    """Return the tasks of these orders."""
+    size, least = options.partition_bytes_max, options.partitions_min
     return [TaskPartition(share, removals) for share in pack(orders, size, least, ordered=False)]
 
 

@@ -22,19 +22,25 @@ from pyspark.sql.datasource import (
 )
 
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, Offset
+from tailer.decode.naming import Removal
+from tailer.decode.options import DecodeOptions
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.spark.driver import TaskPartition, plan_once, tasks_of
-from tailer.spark.failing import in_worker, one_sentence
+from tailer.spark.failing import TailerSourceError, in_worker, one_sentence
 from tailer.spark.options import SourceOptions, source_options
+from tailer.spark.orders import Order
 from tailer.spark.planning import Planner
+from tailer.spark.python import use_this_python
 from tailer.spark.quiet import drop_empty_profiles
 from tailer.spark.types import change_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
+
+    from tailer.spark.stream import ChangeStreamReader
 
 __all__ = ["ChangeReader", "FilteringReader", "TailerSource"]
 
@@ -49,7 +55,10 @@ class TailerSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
+        """Return the name of the format. Spark asks for it as it registers the source: the last
+        moment at which the Python of its tasks can be chosen."""
+        if not in_worker():
+            use_this_python()
         return "tailer"
 
     def _checked(self) -> tuple[SourceOptions, tuple[TableState, int]]:
@@ -92,18 +101,35 @@ class TailerSource(DataSource):
         kind = FilteringReader if options.filter_pushdown else ChangeReader
         return kind(options, target, self._arrow_schema(schema))
 
-    @one_sentence
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return the reader for ``spark.readStream``, as far as this Spark supports it."""
+        """Return the reader for ``spark.readStream``, as far as this Spark supports it.
+
+        It raises no error: Spark would hide it. The reader's first call does.
+        """
+        from tailer.spark.stream import refusing
+
+        kind = _stream_kind()
+        try:
+            return self._stream_reader(kind, schema)
+        except TailerSourceError as e:
+            return refusing(kind, e)
+
+    @one_sentence
+    def _stream_reader(
+        self, kind: type[ChangeStreamReader], schema: StructType
+    ) -> ChangeStreamReader:
         options, target = self._checked()
-        arrow_schema = self._arrow_schema(schema)
-        if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
-            from tailer.spark.stream import ClassicStreamReader
+        return kind(options, target, schema, self._arrow_schema(schema))
 
-            return ClassicStreamReader(options, target, schema, arrow_schema)
-        from tailer.spark.limited import LimitedStreamReader
 
-        return LimitedStreamReader(options, target, schema, arrow_schema)
+def _stream_kind() -> type[ChangeStreamReader]:
+    if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
+        from tailer.spark.stream import ClassicStreamReader
+
+        return ClassicStreamReader
+    from tailer.spark.limited import LimitedStreamReader
+
+    return LimitedStreamReader
 
 
 async def _target(planner: Planner) -> tuple[TableState, int]:
@@ -158,14 +184,23 @@ class ChangeReader(DataSourceReader):
     @one_sentence
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks of the read; one without orders if there is nothing to read."""
-        return plan_once(self.options, self._tasks) or [TaskPartition([])]
+        return tasks_of(self.options, *self.planned()) or [TaskPartition([])]
 
-    async def _tasks(self, planner: Planner) -> list[TaskPartition]:
+    def planned(self) -> tuple[list[Order], tuple[Removal, ...]]:
+        """Return the read's orders, and the column mapping removals up to the query's schema."""
+        return plan_once(self.options, self._planned)
+
+    async def _planned(self, planner: Planner) -> tuple[list[Order], tuple[Removal, ...]]:
         first = await self._first(planner)
         first = Offset(max(first.version, self.first), snapshot=first.snapshot)
         if first.version > self.last:
-            return []
-        return await tasks_of(planner, first, Offset(self.last + 1), self.target, same_table=False)
+            return [], ()
+        end = Offset(self.last + 1)
+        return await planner.gathered(first, end, self.target, same_table=False)
+
+    def decoding(self, removals: tuple[Removal, ...]) -> DecodeOptions:
+        """Return how the executors decode."""
+        return self.options.decoding(self.target, removals)
 
     async def _first(self, planner: Planner) -> Offset:
         start, last, table = self.options.start or "", self.target[1], planner.log.store.root
@@ -198,7 +233,7 @@ class ChangeReader(DataSourceReader):
         from tailer.spark.tasks import spark_batches  # only executors load the decoder
 
         assert isinstance(partition, TaskPartition)
-        decode = self.options.decoding(self.target, partition.removals)
+        decode = self.decoding(partition.removals)
         return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
 
 

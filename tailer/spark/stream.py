@@ -10,7 +10,7 @@ meaning.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,12 +27,44 @@ from tailer.spark.planning import Budget, Planner
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["ChangeStreamReader", "ClassicStreamReader", "budget_of", "no_lower", "place_of"]
+__all__ = [
+    "ChangeStreamReader",
+    "ClassicStreamReader",
+    "budget_of",
+    "no_lower",
+    "place_of",
+    "refusing",
+]
 
 
 def place_of(start: str) -> dict[str, Any]:
     """Return the offset of a query that has not found its place yet."""
     return {"format": Offset.FORMAT, "start": start}
+
+
+#: What Spark calls a stream reader for; a reader of an older Spark lacks some of them.
+_CALLS = (
+    "getDefaultReadLimit",
+    "initialOffset",
+    "latestOffset",
+    "partitions",
+    "prepareForTriggerAvailableNow",
+    "reportLatestOffset",
+)
+
+
+def refusing(kind: type[ChangeStreamReader], error: Exception) -> ChangeStreamReader:
+    """Return a reader whose first call raises the error.
+
+    If there is no reader, Spark stops it all the same, and reports an ``UnboundLocalError``.
+    """
+
+    def refuse(*_: object) -> NoReturn:
+        raise error
+
+    calls = {name: refuse for name in _CALLS if hasattr(kind, name)}
+    refused = type("RefusingStreamReader", (kind,), {**calls, "stop": lambda _: None})
+    return cast("ChangeStreamReader", object.__new__(refused))
 
 
 class ChangeStreamReader(DataSourceStreamReader):
@@ -88,7 +120,9 @@ class ChangeStreamReader(DataSourceStreamReader):
     ) -> Sequence[InputPartition]:
         last = Offset.from_json(end)
         first = await self._resolved(planner, start, last)
-        return [] if first is None else await tasks_of(planner, first, last, self.target)
+        if first is None:
+            return []
+        return tasks_of(self.options, *await planner.gathered(first, last, self.target))
 
     async def _resolved(
         self, planner: Planner, start: dict[str, Any], end: Offset

@@ -28,11 +28,12 @@ NAMES = (
     "kafka",
     "kafka_runs",
     "spark",
+    "spark_frames",
     "cluster",
     "share",
 )
 #: Those that start a JVM.
-JAVA = ("kafka", "kafka_runs", "spark", "cluster")
+JAVA = ("kafka", "kafka_runs", "spark", "spark_frames", "cluster")
 
 
 def main() -> None:

@@ -57,6 +57,12 @@ BARS: dict[str, Bar] = {
         Bar("derived-cancel", "derive", "changes derived by cancel-out", "the same scan", 2.5),
         Bar("verify", "verify", "`verify` of 3 M rows in 10 versions",
             "a bare scan of what it must read", 4.0),
+        Bar("spark-batch", "spark_frames", "`changes()` of 3 M rows on Spark, all columns",
+            "readChangeFeed", 0.5),
+        Bar("spark-columns", "spark_frames", "the same, two columns and a condition",
+            "readChangeFeed", 0.5),
+        Bar("spark-backlog", "spark_frames", "`changes()` of 2,000 versions of 100 rows",
+            "readChangeFeed", 0.25),
         Bar("latency-p50", "daemon", "commit to event, 20 commits a second, median", "", 5.0, "ms"),
         Bar("latency-p99", "daemon", "the same, 99th percentile", "", 20.0, "ms"),
         *(

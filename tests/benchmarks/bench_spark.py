@@ -149,7 +149,7 @@ def compare(name: str, rounds: int, work: Callable[[str], None], bound: float, *
 
 def registered(python: str) -> SparkSession:
     """A new session that knows all contenders."""
-    spark = start_spark(bench_folder() / "spark", python)
+    spark = start_spark(bench_folder() / "spark", python, small=False)
     from tailer.spark.source import TailerSource
 
     for source in (TailerSource, ReadySource, EmptySource):

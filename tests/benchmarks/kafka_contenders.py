@@ -204,7 +204,7 @@ def spark(producer: dict[str, str]) -> Contender:
         from tests.support.components import start_spark
 
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {kafka_jars()} pyspark-shell"
-        session = start_spark(Path(tempfile.mkdtemp()))
+        session = start_spark(Path(tempfile.mkdtemp()), small=False)
 
         def write(first: int, last: int) -> None:
             frame = (

@@ -106,7 +106,7 @@ def bench_table(name: str) -> BenchTable:
 
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        spark = start_spark(bench_folder() / "spark")
+        spark = start_spark(bench_folder() / "spark", small=False)
         try:
             rows = _make(spark, folder / "table", *SIZES[name])
         finally:

@@ -14,6 +14,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tailer.spark import changes
 from tailer.spark.source import TailerSource
 from tests.golden.answers import ANSWER_SETTINGS
 from tests.golden.compare import difference, read_folder
@@ -37,6 +38,18 @@ BATCH = (
     "variant",
 )
 STREAMS = ("cdf_write_shapes", "plain_dv", "cdf_schema_evolution", "mapping_back", "rowtracking")
+# Frames: cdc files, data files, both ways in one frame, partitions, odd paths, types.
+FRAMES = (
+    "cdf_dv",
+    "cdf_overwrite_schema",
+    "cdf_partition_strings",
+    "cdf_partition_types",
+    "cdf_types",
+    "cdf_write_shapes",
+    "mapping_back",
+    "type_widening",
+    "variant",
+)
 
 ALL = "TAILER_TORTURE_ROUNDS" in os.environ
 # Rows of one column in two types that do not go together have no common schema.
@@ -122,6 +135,23 @@ def test_a_stream_of_small_batches_has_the_same_rows(
     start, last = first_version(case), case.summary["versions"][1]
     got = streamed(spark, case.table, start, tmp_path / "checkpoint")
     hold(difference(reader.changes(case.table, start, last, "auto"), got))
+
+
+@pytest.mark.parametrize("name", READABLE if ALL else FRAMES)
+def test_the_frame_of_work_orders_has_the_same_rows(
+    name: str,
+    spark: SparkSession,
+    golden: GoldenCase,
+    reader: Reader,
+    tmp_path: Path,
+) -> None:
+    case = golden(name)
+    start, last = first_version(case), case.summary["versions"][1]
+    frame = changes(spark, str(case.table), startingVersion=start)
+    got = collected(frame, tmp_path)
+    hold(difference(reader.changes(case.table, start, last, "auto"), got))
+    if "changes" in case.summary:
+        hold(difference(case.changes(), got))
 
 
 def test_what_has_no_common_schema_is_refused_in_one_sentence(

@@ -302,9 +302,10 @@ def with_byte_code(folder: Path, python: Path | None = None) -> Path:
     return script
 
 
-def start_spark(folder: Path, python: str = sys.executable) -> SparkSession:
-    """A small local Spark with Delta, which keeps whatever it writes in ``folder``; its Python
-    processes are begun by ``python``.
+def start_spark(folder: Path, python: str = sys.executable, *, small: bool = True) -> SparkSession:
+    """A local Spark with Delta, which keeps whatever it writes in ``folder``; its Python processes
+    are begun by ``python``. ``small`` sets it up for the tables of tests; otherwise it is as a user
+    has it, with the memory for benchmarks.
     """
     from pyspark.sql import SparkSession
 
@@ -312,14 +313,14 @@ def start_spark(folder: Path, python: str = sys.executable) -> SparkSession:
     # Workers would otherwise take the first python3 of the PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
     builder = SparkSession.builder.appName("delta-tailer tests")
-    for key, value in _settings(folder).items():
+    for key, value in _settings(folder, small=small).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
-def _settings(folder: Path) -> dict[str, str]:
+def _settings(folder: Path, *, small: bool) -> dict[str, str]:
     delta = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     return {
         "spark.master": "local[2]",
@@ -328,17 +329,15 @@ def _settings(folder: Path) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": delta,
         # Time zones of the machine must not reach what is compared.
         "spark.sql.session.timeZone": "UTC",
-        # The compiler that optimises most takes longer than these tests last: half of the time.
-        "spark.driver.extraJavaOptions": (
-            f"-Duser.timezone=UTC -Dderby.system.home={folder} "
-            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        ),
+        # The compiler that optimises most takes longer than the tests last: half of the time.
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={folder}"
+        + (" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC" if small else ""),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         # Nothing is reachable from outside the machine, nor depends on its name.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **SMALL_TABLES,
-        "spark.driver.memory": "1g",
+        **(SMALL_TABLES if small else {"spark.sql.shuffle.partitions": "4"}),
+        "spark.driver.memory": "1g" if small else "3g",
     }

@@ -1,0 +1,273 @@
+"""Changes by Spark's own Parquet reader: for the files whose rows need nothing else.
+
+Spark reads such a file as Delta does, so its rows are those of our decoder: no row is left out, no
+column has another name or type than in the query, and all types are simple. What a file's action
+says of its rows, its facts, comes from the log: version, time, change type and partition values.
+A few sets of facts are literals of one scan each, which conditions skip whole; with more of them,
+there is one scan of all files, joined with a table of the facts by file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from tailer.changes import CHANGE_TYPE, CHANGE_TYPES, COMING_KINDS, METADATA_FIELDS, ChangeFile
+from tailer.decode.rows import EARLY_KINDS
+from tailer.delta.arrow_types import arrow_type
+from tailer.delta.partitions import partition_scalar, partition_text
+from tailer.delta.snapshot import TableState
+from tailer.delta.types import PrimitiveType
+from tailer.errors import FileGone, TableError
+from tailer.spark.orders import FileOrder, Order
+from tailer.spark.types import spark_type
+from tailer.store.local import LocalStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["NativeFiles"]
+
+#: Up to so many sets of facts are scans with literals. Each scan has tasks of its own.
+_LITERALS_MAX = 8
+
+#: Paths that Spark reads as they are: neither as a pattern nor as an address, nor as hidden files.
+#: The file's own name has only characters that are written in one way everywhere.
+_PLAIN_PATH = re.compile(r"(/[A-Za-z0-9_.\-=+@%& ]+)*/[A-Za-z0-9][A-Za-z0-9_.\-]*")
+
+_SIMPLE = re.compile(
+    r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|decimal.*"
+)
+
+#: The settings of the session are not to hide what is lost, or to move old dates.
+_READ_OPTIONS = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
+
+#: Spark lists more paths than this by a job of as many tasks; here the driver lists them.
+_LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+
+_FACT = "__tailer_{}"
+_FILE = _FACT.format("file")
+_NAME = _FACT.format("name")
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Files that one scan can read: all cdc files or none, with the same partition columns."""
+
+    cdc: bool
+    partitions: tuple[str, ...]
+    paths: list[str] = field(default_factory=list)
+    facts: list[tuple[Any, ...]] = field(default_factory=list)
+
+
+class NativeFiles:
+    """Takes the orders that Spark can read, and gives their rows as frames.
+
+    ``target`` is the query's schema, ``schema`` the same for Spark, with the metadata columns.
+    """
+
+    def __init__(
+        self, store: LocalStore, target: TableState, schema: StructType, writer_timezone: str
+    ) -> None:
+        self._store = store
+        self._target = {f.name: f.type for f in target.schema if f.name in schema.names}
+        self._schema = schema
+        self._zone = writer_timezone
+        self._layouts: dict[tuple[bool, tuple[str, ...]], _Layout] = {}
+        self._names: dict[str, str] = {}
+        self._fitting: dict[int, tuple[TableState, bool]] = {}
+        named = {name.lower() for name in target.schema.names}
+        self._readable = "_metadata" not in named and all(
+            isinstance(kind, PrimitiveType) and _SIMPLE.fullmatch(kind.name)
+            for kind in self._target.values()
+        )
+
+    def take(self, orders: Iterable[Order]) -> list[Order]:
+        """Take the orders that Spark can read; return the others."""
+        return [order for order in orders if not self._taken(order)]
+
+    def _taken(self, order: Order) -> bool:
+        if not (self._readable and isinstance(order, FileOrder)):
+            return False
+        file = order.file
+        partial = order.skip or order.take is not None or order.part is not None
+        selected = file.only or file.without or file.rows is not None or file.kept is not None
+        if partial or selected or file.updated is not None or not self._fits(file.state):
+            return False
+        path = f"{self._store.root.rstrip('/')}/{file.location}"
+        if file.location.startswith("/") or not _PLAIN_PATH.fullmatch(path):
+            return False
+        if self._names.setdefault(_name(path), path) != path:  # the facts are found by the name
+            return False
+        if file.kinds != COMING_KINDS:  # the order for the rows that leave has given all of them
+            self._add(file, path)
+        return True
+
+    def _fits(self, state: TableState) -> bool:
+        """Return whether the files of a state have the query's columns, as they are."""
+        known = self._fitting.get(id(state))
+        if known is None:
+            own = {f.name: f for f in state.schema}
+            fits = state.mapping == "none" and all(
+                name in own
+                and own[name].type == kind
+                and "delta.typeChanges" not in own[name].metadata
+                for name, kind in self._target.items()
+            )
+            known = self._fitting[id(state)] = state, fits  # the state is kept, and so its id
+        return known[1]
+
+    def _add(self, file: ChangeFile, path: str) -> None:
+        cdc, state = file.change_type is None, file.state
+        columns = [f for f in state.partition_fields() if f.name in self._target]
+        try:
+            values = [
+                partition_scalar(
+                    partition_text(file.partition_values, f.name, absent_is_null=cdc),
+                    f.type,
+                    self._zone,
+                )
+                for f in columns
+            ]
+        except TableError as e:
+            raise e.at(table=self._store.root, version=file.version, path=file.path) from None
+        if not self._store.path(file.location).exists():
+            raise _gone(self._store, file)
+        names = tuple(f.name for f in columns)
+        layout = self._layouts.setdefault((cdc, names), _Layout(cdc, names))
+        layout.paths.append(path)
+        given = (file.change_type, file.version, file.timestamp_ms * 1000)
+        layout.facts.append((*given, *(value.as_py() for value in values)))
+
+    def frames(self, spark: SparkSession) -> list[DataFrame]:
+        """Return the rows of the orders that were taken."""
+        listing = spark.conf.get(_LISTING) or "32"
+        spark.conf.set(_LISTING, str(2**31 - 1))
+        try:
+            return [f for layout in self._layouts.values() for f in self._scans(spark, layout)]
+        finally:
+            spark.conf.set(_LISTING, listing)
+
+    def _scans(self, spark: SparkSession, layout: _Layout) -> list[DataFrame]:
+        by_facts: dict[tuple[Any, ...], list[str]] = {}
+        for path, facts in zip(layout.paths, layout.facts, strict=True):
+            by_facts.setdefault(facts, []).append(path)
+        if len(by_facts) > _LITERALS_MAX:
+            return [self._joined(spark, layout)]
+        found = []
+        for facts, paths in by_facts.items():
+            literals = zip(self._fact_fields(layout), facts, strict=True)
+            columns = {f.name: _literal(value, f.type) for f, value in literals}
+            found.append(self._with(self._files(spark, layout, paths), layout, columns))
+        return found
+
+    def _joined(self, spark: SparkSession, layout: _Layout) -> DataFrame:
+        """Return one scan of all files, joined with the facts by the files' names.
+
+        Not by their paths: Spark spells those in more than one way.
+        """
+        from pyspark.sql import functions as f
+        from pyspark.sql import types as s
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        fields = self._fact_fields(layout)
+        schema = s.StructType([s.StructField(_FILE, s.StringType(), nullable=False)])
+        for fact in fields:  # times as numbers: no time zone of this machine has a say
+            kind = s.LongType() if pt.is_timestamp(fact.type) else from_arrow_type(fact.type)
+            schema.add(_FACT.format(fact.name), kind)
+        given = [
+            (_name(path), *(_number(v, fact.type) for v, fact in zip(values, fields, strict=True)))
+            for path, values in zip(layout.paths, layout.facts, strict=True)
+        ]
+        facts = f.broadcast(spark.createDataFrame(given, schema))
+        files = self._files(spark, layout, sorted(set(layout.paths)))
+        rows = files.withColumn(_NAME, f.col("_metadata.file_name"))
+        rows = rows.join(facts, f.col(_NAME) == f.col(_FILE))
+        columns = {fact.name: f.col(_quoted(_FACT.format(fact.name))) for fact in fields}
+        for fact in fields:
+            if pt.is_timestamp(fact.type):
+                columns[fact.name] = f.timestamp_micros(columns[fact.name])
+        return self._with(rows, layout, columns)
+
+    def _fact_fields(self, layout: _Layout) -> list[pa.Field]:
+        own = [pa.field(name, arrow_type(self._target[name])) for name in layout.partitions]
+        return [*METADATA_FIELDS, *own]
+
+    def _files(self, spark: SparkSession, layout: _Layout, paths: Sequence[str]) -> DataFrame:
+        """Return the columns that the files themselves have."""
+        from pyspark.sql import types as s
+
+        names = [name for name in self._target if name not in layout.partitions]
+        schema = s.StructType([s.StructField(n, spark_type(self._target[n])) for n in names])
+        if layout.cdc:
+            schema.add(CHANGE_TYPE, s.StringType())
+        reader = spark.read.options(**_READ_OPTIONS).schema(schema)
+        return reader.parquet(*(f"file://{path}" for path in paths))
+
+    def _with(self, rows: DataFrame, layout: _Layout, facts: dict[str, Column]) -> DataFrame:
+        """Return the query's columns, in its order."""
+        from pyspark.sql import functions as f
+
+        if layout.cdc:
+            facts = {**facts, CHANGE_TYPE: _checked_kind()}
+        columns = [(name, facts.get(name, f.col(_quoted(name)))) for name in self._schema.names]
+        return rows.select(*(column.alias(name) for name, column in columns))
+
+
+def _checked_kind() -> Column:
+    """Return a cdc file's change type as it is called today; an unknown one is an error."""
+    from pyspark.sql import functions as f
+
+    kind = f.col(CHANGE_TYPE)
+    found = f.when(kind.isin(*CHANGE_TYPES), kind)
+    for early, name in EARLY_KINDS.items():
+        found = found.when(kind == early, f.lit(name))
+    told = f.concat(f.lit("a cdc file has an unknown change type: "), f.coalesce(kind, f.lit("")))
+    return found.otherwise(f.raise_error(told).cast("string"))
+
+
+def _literal(value: Any, kind: pa.DataType) -> Column:
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    if value is None:
+        return f.lit(None).cast(from_arrow_type(kind))
+    if pt.is_timestamp(kind):  # as a number: no time zone of this machine has a say
+        return f.timestamp_micros(f.lit(pa.scalar(value, kind).value))
+    return f.lit(value).cast(from_arrow_type(kind))
+
+
+def _number(value: Any, kind: pa.DataType) -> Any:
+    return pa.scalar(value, kind).value if value is not None and pt.is_timestamp(kind) else value
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _gone(store: LocalStore, file: ChangeFile) -> FileGone:
+    kind = "cdc" if file.change_type is None else "data"
+    return FileGone(
+        f"the {kind} file is gone",
+        table=store.root,
+        version=file.version,
+        path=file.path,
+        hint="VACUUM or a lifecycle rule removed it before it was read; start after this version, "
+        "or with a snapshot",
+    )

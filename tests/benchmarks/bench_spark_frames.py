@@ -1,0 +1,111 @@
+"""`tailer.spark.changes` against Spark's own readChangeFeed and the data source, all to noop.
+
+    python -m tests.benchmarks.bench_spark_frames [--rounds 5] [--quick]
+
+All run by turns in one warm session, planning included. The tables are that of bench_spark and one
+of thousands of small versions.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from tests.benchmarks.bench_spark import cpu_s, registered
+from tests.benchmarks.measure import Cost, busy_s, environment, print_costs, python
+from tests.benchmarks.results import Results, options
+from tests.benchmarks.tables import STARTING_VERSION, bench_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VERSIONS, VERSIONS_QUICK = 2000, 20
+Work = Callable[["DataFrame"], "DataFrame"]
+
+
+def readers(spark: SparkSession, table: Path) -> dict[str, Callable[[], DataFrame]]:
+    """Each contender's frame of all changes; a source of ours plans as it is made or run."""
+    from tailer.spark import changes
+
+    def by_format(name: str) -> DataFrame:
+        reader = spark.read.format(name).option("readChangeFeed", "true")
+        return reader.option("startingVersion", STARTING_VERSION).load(str(table))
+
+    return {
+        "readChangeFeed": lambda: by_format("delta"),
+        "changes()": lambda: changes(spark, str(table), startingVersion=STARTING_VERSION),
+        "format(tailer)": lambda: by_format("tailer"),
+    }
+
+
+def whole(frame: DataFrame) -> DataFrame:
+    """All columns and rows."""
+    return frame
+
+
+def few(frame: DataFrame) -> DataFrame:
+    """Two of the eight columns, and a condition that a third of the rows fulfil."""
+    return frame.where("amount > 666666").select("id", "amount")
+
+
+def compare(
+    spark: SparkSession, name: str, table: Path, rounds: int, work: Work
+) -> dict[str, Cost]:
+    """Print and return all contenders' medians; they must have the same number of rows."""
+    make = readers(spark, table)
+    counts = {kind: work(frame()).count() for kind, frame in make.items()}
+    if len({*counts.values()}) != 1:
+        sys.exit(f"{name}: not the same rows: {counts}")
+    found: dict[str, list[Cost]] = {kind: [] for kind in make}
+    for number in range(rounds + 1):
+        for kind, costs in found.items():
+            cpu, busy, start = cpu_s(), busy_s(), time.perf_counter()
+            work(make[kind]()).write.format("noop").mode("overwrite").save()
+            wall, used = time.perf_counter() - start, cpu_s() - cpu
+            others = max(0.0, (busy_s() - busy - used) / wall)
+            if number or not rounds:  # the first one warms up
+                costs.append(Cost(wall, used, 0.0, others))
+    medians = {
+        kind: Cost(*(median(part) for part in zip(*map(_parts, costs), strict=True)))
+        for kind, costs in found.items()
+    }
+    print_costs(medians, name)
+    return medians
+
+
+def _parts(cost: Cost) -> tuple[float, float, float, float]:
+    return cost.wall_s, cost.cpu_s, cost.peak_mib, cost.others
+
+
+def main() -> None:
+    """Measure, show, and end with 1 where a bound is not kept."""
+    asked = options(__doc__).parse_args()
+    results, rounds = Results(asked.quick), 0 if asked.quick else asked.rounds
+    os.environ.update(environment())
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    feed = bench_table("tiny" if asked.quick else "small").path
+    spark = registered(sys.executable)
+    with tempfile.TemporaryDirectory(prefix="tailer-bench-") as folder:
+        small, last = Path(folder) / "small", VERSIONS_QUICK if asked.quick else VERSIONS
+        write = python("tests.benchmarks.runs_contenders", "write", small, last)
+        subprocess.run(write, check=True)
+        for name, table, work in (
+            ("spark-batch", feed, whole),
+            ("spark-columns", feed, few),
+            ("spark-backlog", small, whole),
+        ):
+            found = compare(spark, name, table, rounds, work)
+            results.ratio(name, found["changes()"], found["readChangeFeed"])
+    spark.stop()
+    results.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""`tailer.spark.changes`: which files Spark reads itself, and that the rows do not depend on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tailer.spark import changes
+from tailer.spark.failing import TailerSourceError
+from tailer.spark.source import TailerSource
+from tailer.testing.table import TableBuilder
+from tests.golden.compare import difference
+from tests.golden.test_golden import hold
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64())])
+
+
+def rows(*numbers: int) -> list[dict[str, Any]]:
+    return [{"id": n, "name": f"row {n}", "amount": n / 2} for n in numbers]
+
+
+def plan(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def hold_alike(spark: SparkSession, table: Path, **options: Any) -> pa.Table:
+    """The rows, which must be those of the decoder alone; some of them Spark reads itself."""
+    options = {"startingVersion": 0, **options}
+    frame = changes(spark, str(table), **options)
+    assert "FileScan parquet" in plan(frame)
+    decoded = changes(spark, str(table), native="never", **options)
+    assert "FileScan parquet" not in plan(decoded)
+    assert [(f.name, f.dataType) for f in frame.schema] == [
+        (f.name, f.dataType) for f in decoded.schema
+    ]
+    got = frame.toArrow()
+    hold(difference(decoded.toArrow(), got))
+    return got
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableBuilder:
+    built = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    built.create()
+    built.insert(rows(1, 2, 3))
+    built.insert(rows(4))
+    return built
+
+
+def test_columns_and_conditions_reach_parquet(spark: SparkSession, table: TableBuilder) -> None:
+    frame = changes(spark, str(table.folder), startingVersion=0)
+    planned = plan(frame.where("amount > 1").select("id", "_commit_version"))
+    assert "tailer_planned" not in planned
+    assert "PushedFilters: [IsNotNull(amount), GreaterThan(amount,1.0)]" in planned
+    assert "ReadSchema: struct<id:bigint,amount:double>" in planned
+
+
+def test_a_condition_on_the_version_leaves_out_whole_scans(
+    spark: SparkSession, table: TableBuilder
+) -> None:
+    frame = changes(spark, str(table.folder), startingVersion=0)
+    assert plan(frame).count("FileScan parquet") == 2
+    only = frame.where("_commit_version = 2")
+    assert plan(only).count("FileScan parquet") == 1
+    assert [row.id for row in only.collect()] == [4]
+
+
+def test_many_versions_are_one_scan(spark: SparkSession, table: TableBuilder) -> None:
+    for number in range(5, 40):
+        table.insert(rows(number))
+    frame = changes(spark, str(table.folder), startingVersion=0)
+    planned = plan(frame)
+    assert planned.count("FileScan parquet") == 1
+    assert "BroadcastHashJoin" in planned
+    assert len(hold_alike(spark, table.folder)) == 39
+
+
+@pytest.mark.parametrize("more", [0, 20], ids=["literals", "a join"])
+def test_a_file_that_comes_and_goes_is_read_for_both(
+    more: int, spark: SparkSession, table: TableBuilder
+) -> None:
+    added = table.add(rows(10, 11))
+    table.commit(added)
+    table.commit(table.remove(added))
+    for number in range(more):
+        table.insert(rows(100 + number))
+    got = hold_alike(spark, table.folder).to_pylist()
+    assert sorted(r["_change_type"] for r in got if r["id"] == 10) == ["delete", "insert"]
+
+
+def test_files_of_one_name_in_two_folders_are_not_taken_for_each_other(
+    spark: SparkSession, table: TableBuilder
+) -> None:
+    for number in range(10):
+        table.commit(table.add(rows(100 + number), path=f"{number}/part.parquet"))
+    assert len(hold_alike(spark, table.folder)) == 14
+
+
+def test_a_lost_file_is_named_before_anything_is_read(
+    spark: SparkSession, table: TableBuilder
+) -> None:
+    lost = next(table.folder.glob("*.parquet"))
+    lost.unlink()
+    with pytest.raises(TailerSourceError, match=f"{lost.name}: the data file is gone"):
+        changes(spark, str(table.folder), startingVersion=0)
+
+
+def test_a_file_that_is_lost_later_is_an_error_whatever_the_session_says(
+    spark: SparkSession, table: TableBuilder
+) -> None:
+    frame = changes(spark, str(table.folder), startingVersion=0)
+    lost = next(table.folder.glob("*.parquet"))
+    lost.unlink()
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    try:
+        with pytest.raises(Exception, match=lost.name):
+            frame.collect()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+
+
+def test_ids_are_the_decoders(spark: SparkSession, table: TableBuilder) -> None:
+    frame = changes(spark, str(table.folder), startingVersion=0, withIds=True)
+    assert "FileScan parquet" not in plan(frame)
+    assert frame.columns[-2:] == ["_event_id", "_origin"]
+    assert frame.select("_event_id").distinct().count() == 4
+
+
+def test_a_range_without_changes_has_no_rows(spark: SparkSession, table: TableBuilder) -> None:
+    frame = changes(spark, str(table.folder), startingVersion=0, endingVersion=0)
+    assert frame.columns[:3] == SCHEMA.names
+    assert frame.count() == 0
+
+
+def test_the_settings_of_the_session_are_left_as_they_were(
+    spark: SparkSession, table: TableBuilder
+) -> None:
+    name = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+    before = spark.conf.get(name)
+    changes(spark, str(table.folder), startingVersion=0)
+    assert spark.conf.get(name) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"native": "sometimes"}, r"\[config\].*native.*auto or never"),
+        ({"startingVersoin": 0}, r"\[config\].*startingversoin"),
+        ({}, r"\[config\].*startingVersion"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(
+    options: dict[str, Any], expected: str, spark: SparkSession, table: TableBuilder
+) -> None:
+    with pytest.raises(TailerSourceError, match=expected):
+        changes(spark, str(table.folder), **options)
+
+
+def test_a_stream_that_is_refused_says_why(
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    spark.dataSource.register(TailerSource)
+    reader = spark.readStream.format("tailer").option("endingVersion", 2)
+    writer = reader.load(str(table.folder)).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(PySparkException, match="a stream has no end: leave out endingVersion"):
+        query.awaitTermination()
