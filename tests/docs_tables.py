@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sinks import jsonl
 from sinks.duckdb import sink as duckdb_sink
+from sinks.files import sink as files_sink
 from sinks.formats.load import LISTED
 from sinks.formats.registry import REGISTRY
 from sinks.kafka.options import KafkaOptions
@@ -36,6 +37,7 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "spark": SOURCE,
     "jsonl": jsonl.SETTINGS,
     "duckdb": duckdb_sink.SETTINGS,
+    "files": files_sink.SETTINGS,
     "formats": LISTED,
     "registry": REGISTRY,
     "kafka": settings_of(KafkaOptions),

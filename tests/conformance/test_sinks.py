@@ -13,7 +13,9 @@ from tailer.sink import load_sink, make_sink
 from tailer.testing.conformance import MirrorConformance, SinkConformance
 from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
+from tests.s3.fixture import Bucket
 from tests.support.duckdb_files import rows_of
+from tests.support.published import Files
 
 
 def json_lines_events(file: Path) -> Sequence[Event]:
@@ -41,6 +43,38 @@ class TestJsonlSink(SinkConformance):
     @pytest.fixture
     def read_events(self, tmp_path: Path) -> ReadEvents:
         return lambda: json_lines_events(tmp_path / "out" / "orders.jsonl")
+
+
+@pytest.fixture(params=["local", "s3"])
+def files_path(request: pytest.FixtureRequest) -> str:
+    """An empty target of the files sink."""
+    if request.param == "local":
+        return "out"
+    bucket: Bucket = request.getfixturevalue("bucket")
+    return bucket.address("out")
+
+
+class TestFilesSink(SinkConformance):
+    @pytest.fixture
+    def files(self, files_path: str, tmp_path: Path, request: pytest.FixtureRequest) -> Files:
+        local = "://" not in files_path
+        return Files(
+            files_path, tmp_path, {} if local else request.getfixturevalue("bucket").options
+        )
+
+    @pytest.fixture
+    def make_sink(self, files: Files) -> MakeSink:
+        return files.sink
+
+    @pytest.fixture
+    def read_events(self, files: Files) -> ReadEvents:
+        def read() -> Sequence[Event]:
+            return [
+                Event(row["_event_id"], row["_change_type"], row["_commit_version"], row)
+                for row in files.rows()
+            ]
+
+        return read
 
 
 class TestDuckdbLog(SinkConformance):
