@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sinks import jsonl
+from sinks.delta import sink as delta_sink
 from sinks.duckdb import sink as duckdb_sink
 from sinks.files import sink as files_sink
 from sinks.formats.load import LISTED
@@ -36,6 +37,7 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "shared tables": settings_of(SharingOptions),
     "spark": SOURCE,
     "jsonl": jsonl.SETTINGS,
+    "delta": delta_sink.SETTINGS,
     "duckdb": duckdb_sink.SETTINGS,
     "files": files_sink.SETTINGS,
     "formats": LISTED,

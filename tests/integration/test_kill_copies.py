@@ -6,6 +6,7 @@ daemon on the same target: files then have each event once, and a Delta copy is 
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 
@@ -79,7 +81,23 @@ def files_rows(folder: Path) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: row["id"])
 
 
-TARGETS = {"files": Target('type = "files"', FOLDER, files_offset, files_rows)}
+def delta_offset(folder: Path) -> Offset | None:
+    """The offset of the last commit."""
+    if not (folder / "_delta_log").exists():
+        return None
+    info = json.loads(deltalake.DeltaTable(folder).history(1)[0]["delta-tailer"])
+    return Offset.from_json(info["offset"])
+
+
+def delta_rows(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = deltalake.DeltaTable(folder).to_pyarrow_table().to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+TARGETS = {
+    "files": Target('type = "files"', FOLDER, files_offset, files_rows),
+    "delta": Target('type = "delta"\nkey = ["id"]', "_delta_log", delta_offset, delta_rows),
+}
 
 
 class Daemons:
