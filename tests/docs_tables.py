@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sinks import jsonl, sqlite
+from sinks.delta import sink as delta_sink
 from sinks.duckdb import sink as duckdb_sink
+from sinks.files import sink as files_sink
 from sinks.formats.load import LISTED
 from sinks.formats.registry import REGISTRY
 from sinks.kafka.options import KafkaOptions
@@ -36,9 +38,11 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "shared tables": settings_of(SharingOptions),
     "spark": SOURCE,
     "jsonl": jsonl.SETTINGS,
+    "delta": delta_sink.SETTINGS,
     "duckdb": duckdb_sink.SETTINGS,
     "postgres": postgres_sink.SETTINGS,
     "sqlite": sqlite.SETTINGS,
+    "files": files_sink.SETTINGS,
     "formats": LISTED,
     "registry": REGISTRY,
     "kafka": settings_of(KafkaOptions),

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import deltalake
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 
 from tailer.sink import load_sink, make_sink
 from tailer.testing.conformance import MirrorConformance, SinkConformance
 from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
+from tests.s3.fixture import Bucket
 from tests.support.duckdb_files import rows_of
+from tests.support.published import Files
 
 
 def json_lines_events(file: Path) -> Sequence[Event]:
@@ -41,6 +46,38 @@ class TestJsonlSink(SinkConformance):
     @pytest.fixture
     def read_events(self, tmp_path: Path) -> ReadEvents:
         return lambda: json_lines_events(tmp_path / "out" / "orders.jsonl")
+
+
+@pytest.fixture(params=["local", "s3"])
+def files_path(request: pytest.FixtureRequest) -> str:
+    """An empty target of the files sink."""
+    if request.param == "local":
+        return "out"
+    bucket: Bucket = request.getfixturevalue("bucket")
+    return bucket.address("out")
+
+
+class TestFilesSink(SinkConformance):
+    @pytest.fixture
+    def files(self, files_path: str, tmp_path: Path, request: pytest.FixtureRequest) -> Files:
+        local = "://" not in files_path
+        return Files(
+            files_path, tmp_path, {} if local else request.getfixturevalue("bucket").options
+        )
+
+    @pytest.fixture
+    def make_sink(self, files: Files) -> MakeSink:
+        return files.sink
+
+    @pytest.fixture
+    def read_events(self, files: Files) -> ReadEvents:
+        def read() -> Sequence[Event]:
+            return [
+                Event(row["_event_id"], row["_change_type"], row["_commit_version"], row)
+                for row in files.rows()
+            ]
+
+        return read
 
 
 class TestDuckdbLog(SinkConformance):
@@ -75,3 +112,43 @@ class TestDuckdbMirror(MirrorConformance):
     @pytest.fixture
     def read_rows(self, tmp_path: Path) -> ReadRows:
         return lambda: rows_of(tmp_path / "lake.duckdb", "FROM orders")
+
+
+def delta_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a local Delta table; none before it is there."""
+    if not (folder / "_delta_log").exists():
+        return []
+    rows: list[dict[str, Any]] = deltalake.DeltaTable(folder).to_pyarrow_table().to_pylist()
+    return rows
+
+
+class TestDeltaLog(SinkConformance):
+    @pytest.fixture
+    def make_sink(self, tmp_path: Path) -> MakeSink:
+        return lambda: make_sink("delta", {"path": "copy", "mode": "log"}, tmp_path)
+
+    @pytest.fixture
+    def read_events(self, tmp_path: Path) -> ReadEvents:
+        def read() -> Sequence[Event]:
+            # A snapshot has no order of files; the log has that in which they were written.
+            commits = sorted((tmp_path / "copy" / "_delta_log").glob("*.json"))
+            lines = [line for path in commits for line in path.read_text().splitlines()]
+            adds = [add for line in lines if (add := json.loads(line).get("add"))]
+            paths = [tmp_path / "copy" / add["path"] for add in adds]
+            rows = [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
+            return [
+                Event(row["_event_id"], row["_change_type"], row["_commit_version"], row)
+                for row in rows
+            ]
+
+        return read
+
+
+class TestDeltaMirror(MirrorConformance):
+    @pytest.fixture
+    def make_sink(self, tmp_path: Path) -> MakeSink:
+        return lambda: make_sink("delta", {"path": "copy", "key": ["id"]}, tmp_path)
+
+    @pytest.fixture
+    def read_rows(self, tmp_path: Path) -> ReadRows:
+        return lambda: delta_rows(tmp_path / "copy")

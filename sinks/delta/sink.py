@@ -1,0 +1,260 @@
+"""The Delta sink: a copy of a table (a mirror), or a log of its changes, in a Delta table.
+
+Rows and offset are in one commit, so each change is in the table exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.change_rows import EVENT_ID, change_rows, check_type, data_rows
+from sinks.delta.table import Claim, TargetTable
+from sinks.mirror import (
+    PHYSICAL,
+    Merge,
+    merge_of,
+    physical_name,
+    steps_between,
+    with_physical_names,
+)
+from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
+from tailer.errors import SinkRejected
+from tailer.settings import REQUIRED, Setting
+from tailer.sink import SinkTraits
+
+__all__ = ["SETTINGS", "DeltaSink"]
+
+SETTINGS: dict[str, Setting] = {
+    "path": Setting("text", REQUIRED, "The target table: a folder, or an address of deltalake."),
+    "mode": Setting(
+        "text", "mirror", "Keep a copy of the table, or a log of its change events.",
+        choices=("mirror", "log"),
+    ),
+    "key": Setting(
+        "texts", [], "Mode `mirror`: the columns that identify a row; empty means by row id.",
+    ),
+    "storage_options": Setting("table", {}, "deltalake's options of the store, as strings."),
+}  # fmt: skip
+_ROW_ID, _GONE = "_row_id", "_delta_tailer_gone"
+_OF_LOG = [*(field.name for field in METADATA_FIELDS), EVENT_ID]
+
+
+class DeltaSink:
+    """A copy of a table, or a log of its changes, in a Delta table, exactly once."""
+
+    settings = SETTINGS
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        mode: str = "mirror",
+        key: tuple[str, ...] = (),
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.mode = mode
+        self.key = key or (_ROW_ID,)
+        self.traits = SinkTraits(key_columns=key, row_ids=mode == "mirror" and not key, runs=True)
+        self._target = TargetTable(address, storage_options or {})
+        self._open_ = False
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> DeltaSink:
+        """Create the sink. Options: :data:`SETTINGS`."""
+        path = options["path"]
+        address = path if "://" in path else str(folder / path)
+        more = {name: options[name] for name in ("mode", "storage_options")}
+        return cls(address, key=tuple(options["key"]), **more)
+
+    async def open(self, feed: str) -> Offset | None:
+        """Claim the table for this process; see :class:`tailer.sink.Sink`."""
+        return await anyio.to_thread.run_sync(self._open, feed)
+
+    def _open(self, feed: str) -> Offset | None:
+        claim = self._target.load(feed, self.mode)
+        self._open_ = True
+        if claim is None:
+            return None
+        self._target.append(self._no_rows(), claim.next())
+        return claim.offset
+
+    async def look(self, feed: str) -> Offset | None:
+        """See :class:`tailer.sink.Looks`."""
+        claim = await anyio.to_thread.run_sync(self._target.load, feed, self.mode)
+        return claim.offset if claim else None
+
+    async def set_offset(self, feed: str, offset: Offset | None) -> None:
+        """See :class:`tailer.sink.KeepsProgress`. The table itself is removed by its owner."""
+        await anyio.to_thread.run_sync(self._set_offset, feed, offset)
+
+    def _set_offset(self, feed: str, offset: Offset | None) -> None:
+        claim = self._target.load(feed, self.mode)
+        if claim is None:
+            return
+        if offset is None:
+            raise SinkRejected(
+                f"{self._target.address} is there, and its rows belong to its offset; remove the "
+                "table, then reset the offset again"
+            )
+        self._target.append(self._no_rows(), claim.next(offset=offset))
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """See :class:`tailer.sink.Sink`."""
+        await anyio.to_thread.run_sync(self._write, batch)
+
+    async def announce(self, notice: Notice) -> None:
+        """Store a notice's offset; see :class:`tailer.sink.Announces`."""
+        if notice.kind != "heartbeat" and notice.next_offset != notice.offset:
+            await anyio.to_thread.run_sync(self._move, notice.next_offset)
+
+    async def aclose(self) -> None:
+        """See :class:`tailer.sink.Sink`."""
+        self._open_ = False
+
+    # Writing
+
+    def _claimed(self) -> Claim | None:
+        if not self._open_:
+            raise SinkRejected("the sink is not open")
+        if self._target.claim is not None:
+            self._target.refresh()
+        return self._target.claim
+
+    def _no_rows(self) -> pa.Table:
+        return self._schema().empty_table()
+
+    def _schema(self) -> pa.Schema:
+        with self._target.failing():
+            return pa.schema(self._target.table.schema())
+
+    def _move(self, offset: Offset) -> None:
+        claim = self._claimed()
+        if claim is not None:  # else the first batch stores one
+            self._target.append(self._no_rows(), claim.next(offset=offset))
+
+    def _write(self, batch: ChangeBatch) -> None:
+        claim = self._claimed()
+        rows = self._rows(batch)
+        schema = with_physical_names(batch, rows.schema)
+        merge = None
+        if batch.num_rows and self.mode == "mirror":
+            had = claim.offset if claim else None
+            again = batch.offset.snapshot and had is not None and not had.snapshot
+            merge = merge_of(batch, rows, self.key, unchecked=again)
+        claim = self._with_columns(claim, batch, schema)
+        claim = claim.next(offset=batch.next_offset)
+        if merge is None:
+            self._target.append(pa.table(rows), claim, merge_schema=True)
+        else:
+            self._merge(merge, claim)
+
+    def _rows(self, batch: ChangeBatch) -> pa.RecordBatch:
+        """Return a batch's rows as the table has them."""
+        rows = change_rows(batch, ids=True) if self.mode == "log" else data_rows(batch)
+        for column in rows.schema:
+            check_type(column.name, column.type, "this table")
+            if "`" in column.name:
+                raise SinkRejected(
+                    f"the column {column.name!r} has a backtick in its name, which deltalake can't "
+                    "write; leave it out by the option 'columns' of the feed"
+                )
+        if self.mode == "mirror" and self.key == (_ROW_ID,):
+            ids = batch.row_ids
+            if ids is None and batch.num_rows:
+                raise SinkRejected(
+                    f"version {batch.version} has no row ids; name key columns in the option "
+                    "'key', or enable row tracking on the table and set change_source to derived"
+                )
+            rows = rows.append_column(_ROW_ID, pa.array([], pa.int64()) if ids is None else ids)
+        return rows
+
+    def _with_columns(self, claim: Claim | None, batch: ChangeBatch, schema: pa.Schema) -> Claim:
+        """Make the table have a batch's columns, and return its claim."""
+        physical = {field.name: physical_name(field) for field in schema}
+        key = [physical.get(n, n) for n in self.key] if self.mode == "mirror" else None
+        if claim is None:
+            begun = Claim(1, self.mode, batch.offset, key, physical)
+            self._target.create(schema.remove_metadata(), begun)
+            return begun
+        if claim.key != key:
+            raise SinkRejected(
+                f"{self._target.address}: the copy has the key {claim.key} and not {key}; set the "
+                "option 'key' back, or remove the table and reset the offset"
+            )
+        fields = [f.with_metadata({PHYSICAL: claim.physical[f.name]}) for f in self._schema()
+                  if f.name in claim.physical]  # fmt: skip
+        steps = steps_between(pa.schema(fields), schema, keep=self.mode == "log")
+        kinds = {step.kind for step in steps}
+        if not kinds:
+            return claim
+        if self.mode == "log" and kinds == {"add"}:
+            return claim.next(physical={**claim.physical, **physical})
+        had = {physical: name for name, physical in claim.physical.items()}
+        moved = claim.next(physical=physical)
+        self._target.rewrite(self._reshaped(schema, had), moved)
+        return moved
+
+    def _reshaped(self, schema: pa.Schema, had: Mapping[str, str]) -> pa.RecordBatchReader:
+        """Return the table's rows with other columns; ``had`` are its names by the files' names."""
+        wanted = pa.schema([field.remove_metadata() for field in schema])
+        with self._target.failing():
+            scanner = self._target.table.to_pyarrow_dataset().scanner()
+
+        def column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
+            name = had.get(physical_name(field))
+            if name is None:
+                return pa.nulls(rows.num_rows, field.type)
+            return rows.column(name).cast(field.type)
+
+        batches = (
+            pa.RecordBatch.from_arrays([column(rows, field) for field in schema], schema=wanted)
+            for rows in scanner.to_batches()
+        )
+        return pa.RecordBatchReader.from_batches(wanted, batches)
+
+    def _merge(self, merge: Merge, claim: Claim) -> None:
+        if not merge.unchecked:
+            self._check_keys(merge)
+        if not merge.present.num_rows:
+            self._target.append(merge.rows, claim)
+            return
+        key = list(self.key)
+        leave = merge.present.join(merge.rows.select(key), key, join_type="left anti")
+        rows = merge.rows.append_column(_GONE, pa.repeat(False, merge.rows.num_rows))
+        keys = leave.append_column(_GONE, pa.repeat(True, leave.num_rows))
+        source = pa.concat_tables([rows, keys], promote_options="default")
+        self._target.merge(source, key, _GONE, claim)
+
+    def _check_keys(self, merge: Merge) -> None:
+        """Raise :class:`SinkRejected` if a key that leaves is not there, or one that comes is."""
+        key = list(self.key)
+        asked = pa.concat_tables([merge.present, merge.absent])
+        bounds = pc.min_max(asked[key[0]].combine_chunks())
+        near = (pc.field(key[0]) >= bounds["min"]) & (pc.field(key[0]) <= bounds["max"])
+        with self._target.failing():
+            had = self._target.table.to_pyarrow_dataset().to_table(columns=key, filter=near)
+        lacks = merge.present.join(had, key, join_type="left anti")
+        has = merge.absent.join(had, key, join_type="left semi")
+        if lacks.num_rows:
+            raise self._refused(
+                lacks, "that the copy lacks; it must begin with all rows of the table "
+                '(from = "snapshot") and have one writer',
+            )  # fmt: skip
+        if has.num_rows:
+            raise self._refused(
+                has, "that the copy has already, so the key columns do not identify a row; choose "
+                "others, or mirror by row id",
+            )  # fmt: skip
+
+    def _refused(self, keys: pa.Table, what: str) -> SinkRejected:
+        shown = ", ".join(map(str, keys.slice(0, 3).to_pylist()))
+        return SinkRejected(
+            f"{self._target.address}: a change is of a row with a key {what}: {shown}; remove the "
+            "table and reset the offset to make the copy again"
+        )

@@ -1,0 +1,188 @@
+"""The manifest: which files there are, which changes they have, and where the feed goes on.
+
+Publications are numbered. Number 7 begins with ``0000000007.begun``, which lists its files; then
+come the files, whose names have the number; it ends with ``0000000007.json``, which says the offset
+behind them. Each of these is created only where it is not there. So a process that was replaced
+can't begin the next number, or can't end the one that it has begun: then it removes its files
+again. What a process left begun when it died, the next one ends without files.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sinks.files.targets import Target
+from tailer.changes import Offset
+from tailer.errors import OffsetError, SinkRejected, TransientError
+
+__all__ = ["FOLDER", "Manifest", "PublishedFile"]
+
+FOLDER = "_delta_tailer"
+_LAST = f"{FOLDER}/last"
+#: How often the number is kept in the file ``last``, from which a start lists the manifest.
+_LAST_EVERY = 500
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """A file as the manifest has it."""
+
+    path: str
+    rows: int
+    bytes: int
+    first_version: int
+    last_version: int
+
+
+def _place(number: int, ending: str) -> str:
+    return f"{FOLDER}/{number:010}.{ending}"
+
+
+class Manifest:
+    """The manifest of a target. ``number`` is that of the last publication, 0 before the first;
+    ``offset`` the one behind it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._owner = uuid.uuid4().hex
+        self.number = 0
+        self.offset: Offset | None = None
+        self.feed: str | None = None
+
+    async def load(self) -> bool:
+        """Read the last publication; return whether the one behind it was begun and not ended."""
+        self.number, self.offset, self.feed = 0, None, None
+        names = set(await self._names())
+        numbers = sorted(int(name[:10]) for name in names)
+        if not numbers:
+            return False
+        begun = f"{numbers[-1]:010}.json" not in names
+        self.number = numbers[-1] - begun
+        if self.number:
+            document = await self._document(_place(self.number, "json"))
+            self.feed = document["feed"]
+            found = document["offset"]
+            self.offset = None if found is None else self._offset(found)
+        return begun
+
+    async def _names(self) -> list[str]:
+        last = await self._target.read(_LAST)
+        after = f"{int(last) - 1:010}.z" if last and last.isdigit() else ""
+        names = await self._target.names(FOLDER, after)
+        return [name for name in names if name[:10].isdigit() and name[10:] in (".begun", ".json")]
+
+    async def _document(self, name: str) -> dict[str, Any]:
+        try:
+            document = json.loads(await self._target.read(name) or b"")
+            if document["format"] == 1:
+                return dict(document)
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise SinkRejected(
+            f"{self._target.root}/{name} is damaged: restore it, or remove the folder's files and "
+            "begin again by `tailer offsets reset`"
+        )
+
+    def _offset(self, document: Any) -> Offset:
+        try:
+            return Offset.from_json(document)
+        except OffsetError as e:
+            raise SinkRejected(f"{self._target.root}/{_place(self.number, 'json')}: {e}") from e
+
+    def check(self, feed: str) -> None:
+        """Raise :class:`SinkRejected` if the files are another feed's."""
+        if self.feed not in (None, feed):
+            raise SinkRejected(
+                f"{self._target.root} has the files of the feed {self.feed!r}; name another folder "
+                "in the option 'path'"
+            )
+
+    async def claim(self, feed: str) -> None:
+        """Take the target over: a process that had it can't publish from now on."""
+        while True:
+            if await self.load():
+                await self._abort(feed)
+                continue
+            self.check(feed)
+            self.feed = feed
+            if await self._publish(self.offset, {}, []):
+                return
+
+    async def _abort(self, feed: str) -> None:
+        """End what another process has begun, and remove its files."""
+        begun = await self._document(_place(self.number + 1, "begun"))
+        self.check(feed)
+        await self._end_without_files(self.number + 1, feed, begun["files"])
+
+    async def _end_without_files(self, number: int, feed: str, files: Iterable[str]) -> None:
+        """End a publication without files; remove those that it had, unless it has ended."""
+        ending = self._text(number, feed, self.offset, [])
+        if await self._target.create(_place(number, "json"), ending):
+            await self._remove(files)
+
+    async def _remove(self, files: Iterable[str]) -> None:
+        for path in files:
+            await self._target.remove(path)
+
+    async def publish(
+        self, offset: Offset | None, sources: Mapping[str, Path], files: list[PublishedFile]
+    ) -> None:
+        """Publish files, by their names, and the offset behind them. Raises :class:`SinkRejected`
+        if another process has the target."""
+        if not await self._publish(offset, sources, files):
+            raise SinkRejected(
+                f"{self._target.root}: another process writes these files now; stop one of them"
+            )
+
+    async def _publish(
+        self, offset: Offset | None, sources: Mapping[str, Path], files: list[PublishedFile]
+    ) -> bool:
+        number, feed = self.number + 1, self.feed or ""
+        begun = {"format": 1, "owner": self._owner, "files": list(sources)}
+        if not await self._target.create(_place(number, "begun"), json.dumps(begun).encode()):
+            return False
+        published: list[str] = []
+        for name, source in sources.items():
+            if not await self._target.create(name, source):
+                await self._end_without_files(number, feed, published)
+                raise TransientError(
+                    f"{self._target.root}/{name} is there already, and this feed did not write it; "
+                    "the rows go to a file of another name"
+                )
+            published.append(name)
+        document = self._text(number, feed, offset, files)
+        if not await self._target.create(_place(number, "json"), document):
+            await self._remove(published)
+            return False
+        self.number, self.offset = number, offset
+        if number % _LAST_EVERY == 0:
+            await self._target.replace(_LAST, str(number).encode())
+        return True
+
+    def _text(
+        self, number: int, feed: str, offset: Offset | None, files: list[PublishedFile]
+    ) -> bytes:
+        document = {
+            "format": 1,
+            "number": number,
+            "feed": feed,
+            "owner": self._owner,
+            "offset": None if offset is None else offset.to_json(),
+            "files": [asdict(file) for file in files],
+        }
+        return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+    async def forget(self) -> None:
+        """Remove all files of the manifest, and the manifest."""
+        await self._target.remove(_LAST)
+        names = await self._names()
+        for name in names:
+            if name.endswith(".begun"):
+                await self._remove((await self._document(f"{FOLDER}/{name}"))["files"])
+        for name in reversed(names):  # the first ones last: what is left is a whole manifest
+            await self._target.remove(f"{FOLDER}/{name}")

@@ -1,0 +1,302 @@
+"""The files sink: every change event once, in files that are published whole.
+
+Rows grow in local files. These are published together, with the offset behind them, when one of
+them is large or old enough, or when no batch waits (:mod:`sinks.files.manifest`). What is not
+published yet when the process dies is read again from the manifest's offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.change_rows import change_rows, check_type
+from sinks.files.folders import FORM, Folders
+from sinks.files.manifest import Manifest, PublishedFile
+from sinks.files.spool import ENDINGS, Format, Spooled
+from sinks.files.targets import Target, open_target, writing
+from tailer.changes import COMMIT_VERSION, ChangeBatch, Notice, Offset
+from tailer.errors import SinkRejected, TailerError
+from tailer.files.durable import make_folder
+from tailer.settings import REQUIRED, Setting
+from tailer.sink import SinkTraits
+
+__all__ = ["SETTINGS", "FilesSink"]
+
+_MIB = 1024**2
+SETTINGS: dict[str, Setting] = {
+    "path": Setting("text", REQUIRED, "The folder: a local one, or `s3://bucket/prefix`."),
+    "format": Setting(
+        "text", "parquet", "Format of the files; `arrow` is Arrow's IPC file format.",
+        choices=("parquet", "arrow", "jsonl"),
+    ),
+    "folders": Setting(
+        "text", "", "Folders within it, for example `country={country}/"
+        "day={_commit_date}`: columns, `_commit_date` and `_commit_hour` (UTC).",
+        form=FORM, parse=Folders,
+    ),
+    "ids": Setting("flag", True, "Add the column `_event_id`."),
+    "roll_rows": Setting("whole", 1_000_000, "Rows of all open files at which they are published."),
+    "roll_bytes": Setting(
+        "whole", 128 * _MIB, "Size of one file at which all open files are published.",
+        unit="bytes", least=1024, most=1024 * _MIB,
+    ),
+    "roll_versions": Setting(
+        "whole", 0, "Versions in one file; 0: any number.", least=0, most=2**31,
+    ),
+    "roll_s": Setting(
+        "number", 0, "Age at which files are published; 0: as soon as no batch waits, or, with "
+        "`roll_versions`, at its versions alone.", unit="seconds", least=0,
+    ),
+    "s3": Setting("table", {}, "Options of S3, as of `[store.s3]`."),
+}  # fmt: skip
+#: Memory for rows that are not encoded yet, and files that are open at once.
+_WAITING_BYTES_MAX = 64 * _MIB
+_OPEN_MAX = 256
+
+
+class FilesSink:
+    """Change events in files, exactly once."""
+
+    settings = SETTINGS
+    traits = SinkTraits(runs=True)
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        format: Format = "parquet",  # noqa: A002  # the option's name
+        folders: Folders | None = None,
+        ids: bool = True,
+        roll_rows: int = 1_000_000,
+        roll_bytes: int = 128 * _MIB,
+        roll_versions: int = 0,
+        roll_s: float = 0,
+    ) -> None:
+        self.format = format
+        self.ids = ids
+        self.roll_rows, self.roll_bytes = roll_rows, roll_bytes
+        self.roll_versions, self.roll_s = roll_versions, roll_s
+        self._target = target
+        self._folders = folders or Folders("")
+        self._manifest = Manifest(target)
+        self._open = False
+        self._turn = anyio.Lock()
+        self._files: dict[str, Spooled] = {}
+        self._offset: Offset | None = None
+        self._first_version: int | None = None
+        self._schema: pa.Schema | None = None
+        self._waiting = 0
+        self._timer: asyncio.Task[None] | None = None
+        self._failed: Exception | None = None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> FilesSink:
+        """Create the sink. Options: :data:`SETTINGS`."""
+        more = {name: value for name, value in options.items() if name not in ("path", "s3")}
+        return cls(open_target(options["path"], folder, options["s3"]), **more)
+
+    async def open(self, feed: str) -> Offset | None:
+        """Take the target over for this process; see :class:`tailer.sink.Sink`."""
+        await self._let_go()
+        self._waiting, self._failed = 0, None
+        await self._manifest.claim(feed)
+        await anyio.to_thread.run_sync(self._clean)
+        self._offset = self._manifest.offset
+        self._open = True
+        return self._offset
+
+    async def look(self, feed: str) -> Offset | None:
+        """See :class:`tailer.sink.Looks`."""
+        manifest = Manifest(self._target)
+        try:
+            await manifest.load()
+            manifest.check(feed)
+        finally:
+            await self._target.aclose()
+        return manifest.offset
+
+    async def set_offset(self, feed: str, offset: Offset | None) -> None:
+        """See :class:`tailer.sink.KeepsProgress`. None removes the files, which belong to the
+        offset."""
+        manifest = Manifest(self._target)
+        try:
+            await manifest.claim(feed)
+            if offset is None:
+                await manifest.forget()
+            else:
+                await manifest.publish(offset, {}, [])
+        finally:
+            await self._target.aclose()
+
+    def prepare(self, batch: ChangeBatch) -> None:  # noqa: ARG002  # that there is one is enough
+        """Note that a batch waits; see :class:`tailer.sink.Prepares`."""
+        self._waiting += 1
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """See :class:`tailer.sink.Sink`. Rows that are not published yet are not durable, and the
+        offset from which they are read again is."""
+        self._waiting = max(0, self._waiting - 1)
+        async with self._turn:
+            self._check()
+            self._open = False  # until all of it is done
+            if self._manifest.offset is None:
+                await self._manifest.publish(batch.offset, {}, [])
+            for piece in self._pieces(batch):
+                if self._schema not in (None, piece.rows.schema):
+                    await self._publish()
+                if piece.num_rows:
+                    await anyio.to_thread.run_sync(self._add, piece)
+                await self._moved(piece.next_offset, piece.version)
+            self._open = True
+
+    async def announce(self, notice: Notice) -> None:
+        """Keep a notice's offset; see :class:`tailer.sink.Announces`."""
+        if notice.kind == "heartbeat" or notice.next_offset == notice.offset:
+            return
+        async with self._turn:
+            self._check()
+            if self._manifest.offset is not None:  # else the first batch stores one
+                await self._moved(notice.next_offset, notice.version)
+
+    async def aclose(self) -> None:
+        """Publish what is whole, and release everything; see :class:`tailer.sink.Sink`."""
+        if self._open:
+            with suppress(TailerError):  # it is read again
+                await self._publish()
+        self._open = False
+        await self._let_go()
+        await self._target.aclose()
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if not self._open:
+            raise SinkRejected("the sink is not open")
+
+    async def _let_go(self) -> None:
+        """Drop what is not published."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        files, self._files = self._files, {}
+        self._schema = self._first_version = None
+        for file in files.values():
+            await anyio.to_thread.run_sync(file.discard)
+
+    def _clean(self) -> None:
+        """Remove what killed processes left; those that still run have lost the target."""
+        spool = self._target.spool()
+        with writing(str(spool)):
+            for path in spool.iterdir() if spool.is_dir() else ():
+                path.unlink(missing_ok=True)
+
+    # Rolling
+
+    def _pieces(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
+        """Yield a batch, cut at ``roll_rows`` rows and ``roll_versions`` versions."""
+        first = 0
+        while first < batch.num_rows:
+            end = min(batch.num_rows, first + self.roll_rows - self._num_rows())
+            if self.roll_versions:
+                end = min(end, self._versions_end(batch, first))
+            piece = batch if (first, end) == (0, batch.num_rows) else batch.slice(first, end)
+            yield piece
+            first = end
+        if not batch.num_rows:
+            yield batch
+
+    def _num_rows(self) -> int:
+        return sum(file.num_rows for file in self._files.values())
+
+    def _versions_end(self, batch: ChangeBatch, row: int) -> int:
+        """Return the first row that is too many versions behind those of the open files."""
+        versions = batch.rows.column(COMMIT_VERSION)
+        begun = self._first_version
+        last = (versions[row].as_py() if begun is None else begun) + self.roll_versions
+        later = pc.index(pc.greater_equal(versions.slice(row), last), value=True)
+        return batch.num_rows if later.as_py() < 0 else row + int(later.as_py())
+
+    async def _moved(self, offset: Offset, version: int) -> None:
+        """Note how far the rows go, and publish them if it is time."""
+        self._offset = offset
+        if self._first_version is None:
+            self._first_version = version
+        if self._is_full() or self._is_idle():
+            await self._publish()
+        elif self.roll_s and self._timer is None:
+            self._timer = asyncio.create_task(self._publish_later(), name="files: roll_s")
+
+    def _is_full(self) -> bool:
+        assert self._offset is not None
+        assert self._first_version is not None
+        if self.roll_versions and self._offset.version >= self._first_version + self.roll_versions:
+            return True
+        sizes = [file.num_bytes() for file in self._files.values()]
+        large = max(sizes, default=0) >= self.roll_bytes or len(sizes) >= _OPEN_MAX
+        return large or self._num_rows() >= self.roll_rows
+
+    def _is_idle(self) -> bool:
+        return not (self._waiting or self.roll_s or self.roll_versions)
+
+    async def _publish_later(self) -> None:
+        await anyio.sleep(self.roll_s)
+        async with self._turn:
+            self._timer = None
+            try:
+                await self._publish()
+            except Exception as e:  # noqa: BLE001  # the next call raises it
+                self._failed, self._open = e, False
+
+    # Files
+
+    def _add(self, batch: ChangeBatch) -> None:
+        rows = change_rows(batch, ids=self.ids, variants=self.format == "jsonl")
+        if self._schema is None:
+            if self.format == "parquet":
+                for field in rows.schema:
+                    check_type(field.name, field.type, "Parquet")
+            self._schema = batch.rows.schema
+        spool = self._target.spool()
+        with writing(str(spool)):
+            for folder, part in self._folders.split(rows):
+                if folder not in self._files:
+                    self._files[folder] = self._spooled(spool, part.schema)
+                self._files[folder].add(part)
+            if sum(file.waiting_bytes for file in self._files.values()) > _WAITING_BYTES_MAX:
+                for file in self._files.values():
+                    file.encode()
+
+    def _spooled(self, spool: Path, schema: pa.Schema) -> Spooled:
+        make_folder(spool)
+        return Spooled(spool / uuid.uuid4().hex, self.format, schema)
+
+    async def _publish(self) -> None:
+        """Publish all open files, and the offset behind them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        number = self._manifest.number + 1
+        name = f"{number:010}{ENDINGS[self.format]}"
+        named = {f"{folder}/{name}".lstrip("/"): file for folder, file in self._files.items()}
+        if named or self._offset != self._manifest.offset:
+            with writing(self._target.root):
+                sizes = await anyio.to_thread.run_sync(
+                    lambda: {path: file.finish() for path, file in named.items()}
+                )
+            files = [
+                PublishedFile(path, f.num_rows, sizes[path], f.first_version, f.last_version)
+                for path, f in named.items()
+            ]
+            sources = {path: file.path for path, file in named.items()}
+            await self._manifest.publish(self._offset, sources, files)
+        self._files, self._schema, self._first_version = {}, None, None

@@ -1,0 +1,170 @@
+"""The Delta sink beyond the public suites: evolution, fences, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.errors import SinkRejected
+from tailer.sink import KeepsProgress, Looks, Sink, make_sink
+from tailer.testing.batches import change_batch
+from tailer.testing.table import TableBuilder
+from tests.sinks.test_duckdb import mapped
+from tests.support.programs import run_tailer, started
+from tests.support.source import ROOT
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def new(folder: Path, **options: Any) -> Sink:
+    return make_sink("delta", {"path": "copy", "key": ["id"], **options}, folder)
+
+
+def rows(*named: tuple[int, str], kind: str = "insert", **where: Any) -> ChangeBatch:
+    found = [{"id": key, "name": name, "_change_type": kind} for key, name in named]
+    return change_batch(SCHEMA, found, **{"last": True, **where})
+
+
+async def write(sink: Sink, *batches: ChangeBatch) -> Offset | None:
+    found = await sink.open("orders")
+    for batch in batches:
+        await sink.write(batch)
+    await sink.aclose()
+    return found
+
+
+def copy(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (
+        deltalake.DeltaTable(folder / "copy").to_pyarrow_table().to_pylist()
+    )
+    return sorted(found, key=str)
+
+
+async def test_a_mirror_by_row_id_keeps_rows_of_equal_values_apart(tmp_path: Path) -> None:
+    def with_ids(batch: ChangeBatch, *ids: int) -> ChangeBatch:
+        return replace(batch, row_ids=pa.array(ids, pa.int64()))
+
+    first, gone = rows((1, "a"), (1, "a")), rows((1, "a"), kind="delete", version=2)
+    await write(new(tmp_path, key=[]), with_ids(first, 10, 11), with_ids(gone, 11))
+    assert copy(tmp_path) == [{"id": 1, "name": "a", "_row_id": 10}]
+    sink = new(tmp_path, key=[])
+    await sink.open("orders")
+    with pytest.raises(SinkRejected, match="version 3 has no row ids; name key columns in"):
+        await sink.write(rows((1, "c"), version=3))
+
+
+async def test_columns_are_renamed_dropped_and_widened(tmp_path: Path) -> None:
+    before = pa.schema([("id", pa.int32()), ("name", pa.string()), ("old", pa.string())])
+    after = pa.schema([("id", pa.int64()), ("title", pa.string()), ("new", pa.string())])
+    first = change_batch(before, [{"id": 1, "name": "a", "old": "x"}], last=True)
+    then = change_batch(after, [{"id": 2**40, "title": "b", "new": "y"}], version=2, last=True)
+    await write(
+        new(tmp_path),
+        mapped(first, id="c1", name="c2", old="c3"),
+        mapped(then, id="c1", title="c2", new="c4"),
+    )
+    assert copy(tmp_path) == [
+        {"id": 1, "title": "a", "new": None},
+        {"id": 2**40, "title": "b", "new": "y"},
+    ]
+
+
+async def test_a_type_that_would_change_values_is_refused(tmp_path: Path) -> None:
+    await write(new(tmp_path), rows((1, "a")))
+    other = pa.schema([("id", pa.int64()), ("name", pa.int64())])
+    sink = new(tmp_path)
+    await sink.open("orders")
+    with pytest.raises(SinkRejected, match="'name' was of type string and is now of type int64"):
+        await sink.write(change_batch(other, [{"id": 2, "name": 2}], version=2))
+    assert copy(tmp_path) == [{"id": 1, "name": "a"}]
+
+
+async def test_others_may_compact_the_table(tmp_path: Path) -> None:
+    sink = new(tmp_path)
+    await sink.open("orders")
+    await sink.write(rows((1, "a")))
+    await sink.write(rows((2, "b"), version=2))
+    other = deltalake.DeltaTable(tmp_path / "copy")
+    other.optimize.compact()
+    await sink.write(rows((2, "b"), kind="delete", version=3))
+    assert await write(new(tmp_path)) == rows((2, "b"), version=3).next_offset
+    assert copy(tmp_path) == [{"id": 1, "name": "a"}]
+
+
+async def test_a_column_with_any_name_is_a_key(tmp_path: Path) -> None:
+    name = 'Order No. "'
+    schema = pa.schema([(name, pa.int64())])
+    gone = change_batch(schema, [{name: 1, "_change_type": "delete"}], version=2, last=True)
+    there = change_batch(schema, [{name: 1}, {name: 2}], last=True)
+    await write(new(tmp_path, key=[name]), there, gone)
+    assert copy(tmp_path) == [{name: 2}]
+    sink = new(tmp_path, path="other")
+    await sink.open("orders")
+    with pytest.raises(SinkRejected, match="has a backtick in its name, which deltalake can't"):
+        await sink.write(change_batch(pa.schema([("a`b", pa.int64())]), [{"a`b": 1}]))
+
+
+async def test_what_somebody_else_did_is_refused(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "theirs", pa.table({"id": [1]}))
+    with pytest.raises(SinkRejected, match="is a table that the feed 'orders' has not made"):
+        await new(tmp_path, path="theirs").open("orders")
+    await write(new(tmp_path), rows((1, "a"), (2, "b")))
+    with pytest.raises(SinkRejected, match="is a mirror and not a log; name another"):
+        await new(tmp_path, mode="log", key=[]).open("orders")
+    deltalake.DeltaTable(tmp_path / "copy").delete("id = 2")
+    sink = new(tmp_path)
+    await sink.open("orders")
+    with pytest.raises(SinkRejected, match=r"with a key that the copy lacks; .*: {'id': 2}; remo"):
+        await sink.write(rows((1, "a"), (2, "b"), kind="delete", version=2))
+    assert copy(tmp_path) == [{"id": 1, "name": "a"}]
+
+
+async def test_an_offset_is_set_and_looked_at(tmp_path: Path) -> None:
+    sink = new(tmp_path)
+    assert isinstance(sink, KeepsProgress)
+    assert isinstance(sink, Looks)
+    await sink.set_offset("orders", None)
+    assert await sink.look("orders") is None
+    await write(sink, rows((1, "a")))
+    await sink.set_offset("orders", Offset(7))
+    assert await sink.look("orders") == Offset(7)
+    with pytest.raises(SinkRejected, match="its rows belong to its offset; remove the table"):
+        await sink.set_offset("orders", None)
+
+
+def test_the_page_s_commands_do_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "sinks" / "delta.md").read_text(encoding="utf-8")
+    (config,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)).splitlines()
+    check, run, read = map(shlex.split, commands)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tailer.toml").write_text(config)
+    table = TableBuilder(tmp_path / "orders", pa.schema([("order_id", pa.int64())]), cdf=True)
+    table.create()
+    table.commit(table.add([{"order_id": 4711}]))
+    done = run_tailer(*check[1:])
+    assert done.returncode == 0, done.stderr
+    with started(*run[1:]) as program:
+
+        def shown() -> bool:
+            command = [sys.executable, *read[1:]]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return "4711" in done.stdout
+
+        eventually(shown, why=lambda: program)
+        assert program.stop() == 0
