@@ -22,8 +22,12 @@
  *   SIZED     its size and the value                    -1
  *   OPTIONAL  the constant, its size and the value      nothing
  *   HEADERS   how many headers the record has: `always`, and the OPTIONAL parts that are there
+ *   INT32, INT64  the number                            null
+ *   DECIMAL   128 bits, with the constant's one byte as scale: 0 to 6 digits behind the point; null
+ *   DATE      32 bits, days since 1970: a double quote, the date in ISO 8601, the constant; null
+ *   MICROS    64 bits, microseconds since 1970: the same with the time; null
  */
-enum { CONSTANT, RAW, TEXT, QUOTED, SIZED, OPTIONAL, HEADERS };
+enum { CONSTANT, RAW, TEXT, QUOTED, SIZED, OPTIONAL, HEADERS, INT32, INT64, DECIMAL, DATE, MICROS };
 
 static const char NONE[] = "null";
 enum { NONE_SIZE = 4, VARINT_MAX = 10 };
@@ -92,12 +96,62 @@ static int sound(const Part *part, Py_ssize_t rows)
     return 1;
 }
 
+static inline int64_t long_at(const char *from)
+{
+    int64_t number;
+    memcpy(&number, from, sizeof number);
+    return number;
+}
+
+static inline int32_t int_at(const char *from)
+{
+    int32_t number;
+    memcpy(&number, from, sizeof number);
+    return number;
+}
+
+static inline int is_there(const Part *part, Py_ssize_t row)
+{
+    Py_ssize_t at = part->start + row;
+    return !part->validity || (part->validity[at >> 3] >> (at & 7) & 1);
+}
+
+static const int64_t DAY_US = 86400000000;
+/* 0001-01-01 and 10000-01-01: between them a year has four digits. */
+enum { FIRST_DAY = -719162, END_DAY = 2932897, DATE_SIZE = 10, TIME_SIZE = 26, SCALE_MAX = 6 };
+
+static Py_ssize_t width_of(int kind)
+{
+    if (kind == DECIMAL) return 16;
+    return kind == INT64 || kind == MICROS ? 8 : 4;
+}
+
+/* The same of an array of numbers: whether it lies in its buffer, and all of it can be written. */
+static int sound_numbers(const Part *part, Py_ssize_t rows)
+{
+    Py_ssize_t width = width_of(part->kind), values = part->data_view.len / width;
+    if (part->start < 0 || part->start > values || rows > values - part->start) return 0;
+    Py_ssize_t last = part->start + rows;
+    if (part->validity && part->validity_view.len < last / 8 + (last % 8 != 0)) return 0;
+    if (part->kind == DECIMAL)
+        return part->constant_size == 1 && (unsigned char)part->constant[0] <= SCALE_MAX;
+    if (part->kind != DATE && part->kind != MICROS) return 1;
+    int64_t unit = part->kind == DATE ? 1 : DAY_US;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        if (!is_there(part, row)) continue;
+        const char *at = part->data + (part->start + row) * width;
+        int64_t number = part->kind == DATE ? int_at(at) : long_at(at);
+        if (number < FIRST_DAY * unit || number >= END_DAY * unit) return 0;
+    }
+    return 1;
+}
+
 static int read_array(Part *part, PyObject *item, Py_ssize_t rows)
 {
     PyObject *ends, *data, *validity, *head;
     if (!PyArg_ParseTuple(item, "iOOOnO", &part->kind, &ends, &data, &validity, &part->start, &head))
         return -1;
-    if (part->kind < RAW || part->kind > OPTIONAL) {
+    if (part->kind < RAW || part->kind > MICROS || part->kind == HEADERS) {
         PyErr_SetString(PyExc_ValueError, "no such kind of part");
         return -1;
     }
@@ -109,7 +163,7 @@ static int read_array(Part *part, PyObject *item, Py_ssize_t rows)
     part->validity = part->validity_view.buf;
     part->constant = part->constant_view.buf;
     part->constant_size = part->constant_view.len;
-    if (!sound(part, rows)) {
+    if (part->kind > HEADERS ? !sound_numbers(part, rows) : !sound(part, rows)) {
         PyErr_SetString(PyExc_ValueError, "an array reaches beyond its buffers");
         return -1;
     }
@@ -162,12 +216,6 @@ static int read_parts(PyObject *list, Py_ssize_t rows, Parts *all)
     return 0;
 }
 
-static inline int is_there(const Part *part, Py_ssize_t row)
-{
-    Py_ssize_t at = part->start + row;
-    return !part->validity || (part->validity[at >> 3] >> (at & 7) & 1);
-}
-
 static inline uint64_t zigzag(int64_t number) { return ((uint64_t)number << 1) ^ (uint64_t)(number >> 63); }
 
 static inline int varint_size(int64_t number)
@@ -206,6 +254,141 @@ static int64_t headers_of(const Parts *all, const Part *part, Py_ssize_t row)
     return number;
 }
 
+static int digits_of(uint64_t number)
+{
+    for (int digits = 1;; digits += 4, number /= 10000) {
+        if (number < 10) return digits;
+        if (number < 100) return digits + 1;
+        if (number < 1000) return digits + 2;
+        if (number < 10000) return digits + 3;
+    }
+}
+
+/* The last `count` digits of a number, with zeros in front. */
+static inline char *put_digits(char *out, uint64_t number, int count)
+{
+    for (int i = count - 1; i >= 0; i--, number /= 10) out[i] = (char)('0' + number % 10);
+    return out + count;
+}
+
+static inline uint64_t magnitude(int64_t number)
+{
+    return number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+}
+
+static inline char *put_int(char *out, int64_t number)
+{
+    if (number < 0) *out++ = '-';
+    return put_digits(out, magnitude(number), digits_of(magnitude(number)));
+}
+
+enum { LIMBS = 5, LIMB = 1000000000, LIMB_DIGITS = 9 };
+
+/* A decimal without its sign, as numbers below LIMB, the lowest first; returns how many it has. */
+static int limbs_of(const char *from, uint32_t limbs[LIMBS], int *negative)
+{
+    uint64_t low = (uint64_t)long_at(from), high = (uint64_t)long_at(from + 8);
+    *negative = (int)(high >> 63);
+    if (*negative) {
+        low = 0 - low;
+        high = ~high + !low;
+    }
+    uint32_t words[4] = {(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32)};
+    int count = 0;
+    do {
+        uint64_t rest = 0;
+        for (int i = high ? 3 : 1; i >= 0; i--) {
+            rest = rest << 32 | words[i];
+            words[i] = (uint32_t)(rest / LIMB);
+            rest %= LIMB;
+        }
+        limbs[count++] = (uint32_t)rest;
+    } while (words[0] | words[1] | words[2] | words[3]);
+    return count;
+}
+
+static Py_ssize_t decimal_size(const Part *part, const char *from)
+{
+    uint32_t limbs[LIMBS];
+    int negative, scale = part->constant[0], count = limbs_of(from, limbs, &negative);
+    int digits = LIMB_DIGITS * (count - 1) + digits_of(limbs[count - 1]);
+    return negative + (digits > scale ? digits : scale + 1) + (scale > 0);
+}
+
+static char *put_decimal(char *out, const Part *part, const char *from)
+{
+    uint32_t limbs[LIMBS];
+    int negative, scale = part->constant[0], count = limbs_of(from, limbs, &negative);
+    int digits = LIMB_DIGITS * (count - 1) + digits_of(limbs[count - 1]);
+    if (negative) *out++ = '-';
+    for (; digits <= scale; digits++) *out++ = '0'; /* in front of a number below one */
+    out = put_int(out, limbs[--count]);
+    while (count) out = put_digits(out, limbs[--count], LIMB_DIGITS);
+    if (scale) {
+        memmove(out - scale + 1, out - scale, (size_t)scale);
+        out[-scale] = '.';
+        out++;
+    }
+    return out;
+}
+
+/* Days since 1970 as a date: years are counted from March on, so that a leap day is a year's last. */
+static char *put_date(char *out, int64_t days)
+{
+    int64_t day = days + 719468, era = day / 146097; /* of 400 years each, from 0000-03-01 */
+    day -= era * 146097;
+    int64_t year = (day - day / 1460 + day / 36524 - day / 146096) / 365;
+    day -= 365 * year + year / 4 - year / 100;
+    int64_t month = (5 * day + 2) / 153;
+    day -= (153 * month + 2) / 5;
+    year += 400 * era + (month >= 10);
+    out = put_digits(out, (uint64_t)year, 4);
+    *out++ = '-';
+    out = put_digits(out, (uint64_t)((month + 2) % 12 + 1), 2);
+    *out++ = '-';
+    return put_digits(out, (uint64_t)(day + 1), 2);
+}
+
+static char *put_time(char *out, int64_t micros)
+{
+    int64_t days = micros / DAY_US, rest = micros % DAY_US;
+    if (rest < 0) {
+        rest += DAY_US;
+        days--;
+    }
+    uint64_t second = (uint64_t)rest / 1000000;
+    out = put_date(out, days);
+    *out++ = 'T';
+    out = put_digits(out, second / 3600, 2);
+    *out++ = ':';
+    out = put_digits(out, second / 60 % 60, 2);
+    *out++ = ':';
+    out = put_digits(out, second % 60, 2);
+    *out++ = '.';
+    return put_digits(out, (uint64_t)rest % 1000000, 6);
+}
+
+static Py_ssize_t number_size(const Part *part, Py_ssize_t row)
+{
+    const char *at = part->data + (part->start + row) * width_of(part->kind);
+    if (part->kind == DATE) return 1 + DATE_SIZE + part->constant_size;
+    if (part->kind == MICROS) return 1 + TIME_SIZE + part->constant_size;
+    if (part->kind == DECIMAL) return decimal_size(part, at);
+    int64_t number = part->kind == INT32 ? int_at(at) : long_at(at);
+    return (number < 0) + digits_of(magnitude(number));
+}
+
+static char *put_number(char *out, const Part *part, Py_ssize_t row)
+{
+    const char *at = part->data + (part->start + row) * width_of(part->kind);
+    if (part->kind == DECIMAL) return put_decimal(out, part, at);
+    if (part->kind == INT32) return put_int(out, int_at(at));
+    if (part->kind == INT64) return put_int(out, long_at(at));
+    *out++ = '"';
+    out = part->kind == DATE ? put_date(out, int_at(at)) : put_time(out, long_at(at));
+    return put(out, part->constant, part->constant_size);
+}
+
 static Py_ssize_t row_size(const Parts *all, Py_ssize_t row)
 {
     Py_ssize_t size = 0;
@@ -220,8 +403,12 @@ static Py_ssize_t row_size(const Parts *all, Py_ssize_t row)
             continue;
         }
         if (!is_there(part, row)) {
-            if (part->kind == TEXT || part->kind == QUOTED) size += NONE_SIZE;
+            if (part->kind == TEXT || part->kind == QUOTED || part->kind > HEADERS) size += NONE_SIZE;
             if (part->kind == SIZED) size += 1;
+            continue;
+        }
+        if (part->kind > HEADERS) {
+            size += number_size(part, row);
             continue;
         }
         const int32_t *ends = part->ends + part->start + row;
@@ -247,8 +434,13 @@ static char *put_row(char *out, const Parts *all, Py_ssize_t row)
             continue;
         }
         if (!is_there(part, row)) {
-            if (part->kind == TEXT || part->kind == QUOTED) out = put(out, NONE, NONE_SIZE);
+            if (part->kind == TEXT || part->kind == QUOTED || part->kind > HEADERS)
+                out = put(out, NONE, NONE_SIZE);
             if (part->kind == SIZED) out = put_varint(out, -1);
+            continue;
+        }
+        if (part->kind > HEADERS) {
+            out = put_number(out, part, row);
             continue;
         }
         const int32_t *ends = part->ends + part->start + row;
@@ -479,7 +671,7 @@ static PyMethodDef functions[] = {
 static int filled(PyObject *module)
 {
     /* Raised with each change of what the functions take or give; see rowbytes.py. */
-    return PyModule_AddIntConstant(module, "INTERFACE", 2) ? -1 : 0;
+    return PyModule_AddIntConstant(module, "INTERFACE", 3) ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, filled}, {0, NULL}};

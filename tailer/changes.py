@@ -24,7 +24,7 @@ from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import TableError
 from tailer.offset import COUNTING, Offset, counting_id
-from tailer.rowbytes import Column, join
+from tailer.rowbytes import Column, join, whole_numbers
 
 __all__ = [
     "CHANGE_TYPE",
@@ -335,7 +335,7 @@ class ChangeBatch:
         import pyarrow.compute as pc
 
         prefixes = self.by_part(lambda part: f"{part.file.event_prefix()}-")
-        parts: list[Column] = [prefixes, self.positions.cast(pa.string())]
+        parts: list[Column] = [prefixes, whole_numbers(self.positions)]
         if self.offset.snapshot:
             return join([*parts, "-s"], self.num_rows)
         letters = _LETTERS.take(pc.index_in(self.rows.column(CHANGE_TYPE), _KINDS))

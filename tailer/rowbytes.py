@@ -18,18 +18,25 @@ __all__ = [
     "RAW",
     "SIZED",
     "Column",
+    "Number",
     "Text",
     "array_part",
     "has_escapes",
     "join",
     "native",
+    "number",
+    "whole_numbers",
 ]
 
 #: The version of ``_rowbytes.c`` that this file needs.
-_INTERFACE = 2
+_INTERFACE = 3
 
 #: The kinds of parts, as ``_rowbytes.c`` numbers them.
 RAW, TEXT, QUOTED, SIZED, OPTIONAL = 1, 2, 3, 4, 5
+_INT32, _INT64, _DECIMAL, _DATE, _MICROS = 7, 8, 9, 10, 11
+
+#: Arrow writes a decimal with more digits behind its point with an exponent, if it is small.
+_SCALE_MAX = 6
 
 _NULL, _QUOTE, _EMPTY = pa.scalar("null"), pa.scalar('"'), pa.scalar("")
 #: What JSON must escape, as a pattern for Arrow.
@@ -48,8 +55,42 @@ class Text:
     quoted: bool = False
 
 
-#: A part of every row: the same text in all, strings without nulls, or strings as JSON.
-Column: TypeAlias = "str | pa.StringArray | Text"
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Numbers as members of JSON objects, written by ``_rowbytes.c``: see :func:`number`."""
+
+    array: pa.Array
+    kind: int
+    constant: bytes | None = None
+
+
+#: A part of every row: the same text in all, strings without nulls, or JSON values.
+Column: TypeAlias = "str | pa.StringArray | Text | Number"
+
+
+def number(array: pa.Array) -> Number | None:
+    """Return integers, decimals, dates or timestamps (microseconds) as they are in JSON, dates and
+    timestamps in double quotes, a null as ``null``. None if this is not compiled or not such an
+    array: the caller then makes text of it. Dates are of the years 1 to 9999."""
+    kind = array.type
+    if native is None:
+        return None
+    if pa.types.is_signed_integer(kind):
+        if kind.bit_width < 32:
+            array = array.cast(pa.int32())
+        return Number(array, _INT64 if kind.bit_width == 64 else _INT32)
+    if pa.types.is_decimal128(kind) and 0 <= kind.scale <= _SCALE_MAX:
+        return Number(array, _DECIMAL, bytes([kind.scale]))
+    if pa.types.is_date32(kind):
+        return Number(array, _DATE, b'"')
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        return Number(array, _MICROS, b'"' if kind.tz is None else b'Z"')
+    return None
+
+
+def whole_numbers(array: pa.Array) -> Column:
+    """Return integers, none of them null, as parts of rows."""
+    return number(array) or array.cast(pa.string())
 
 
 def join(parts: list[Column], rows: int) -> pa.StringArray:
@@ -71,7 +112,7 @@ def join(parts: list[Column], rows: int) -> pa.StringArray:
     )
 
 
-def _by_arrow(part: Column) -> list[pa.Array | pa.Scalar]:
+def _by_arrow(part: str | pa.StringArray | Text) -> list[pa.Array | pa.Scalar]:
     import pyarrow.compute as pc
 
     if isinstance(part, str):
@@ -92,6 +133,10 @@ def _native_part(part: Column) -> object:
         return part.encode()
     if isinstance(part, Text):
         return array_part(part.array, QUOTED if part.quoted else TEXT)
+    if isinstance(part, Number):
+        validity, data = part.array.buffers()
+        there = validity if part.array.null_count else None
+        return part.kind, None, data, there, part.array.offset, part.constant
     return array_part(part, RAW)
 
 

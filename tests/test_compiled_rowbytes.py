@@ -43,7 +43,7 @@ def ints(*numbers: int) -> pa.Buffer:
         ((RAW, None, b"abc", None, 0, None), 0),
         ((RAW, memoryview(b"x" + bytes(8))[1:], b"abc", None, 0, None), 1),
         ((0, ints(0, 3), b"abc", None, 0, None), 1),
-        ((9, ints(0, 3), b"abc", None, 0, None), 1),
+        ((12, ints(0, 3), b"abc", None, 0, None), 1),
     ],
 )
 def test_an_array_beyond_its_buffers_is_refused(
@@ -52,6 +52,37 @@ def test_an_array_beyond_its_buffers_is_refused(
     for call in (native.join, native.murmur2):
         with pytest.raises(ValueError, match=r"beyond its buffers|no such kind"):
             call([part], rows)
+
+
+INT32, INT64, DECIMAL, DATE, MICROS = 7, 8, 9, 10, 11
+
+
+@pytest.mark.parametrize(
+    ("part", "rows"),
+    [
+        ((INT32, None, bytes(7), None, 0, None), 2),
+        ((INT64, None, bytes(16), None, 1, None), 2),
+        ((INT64, None, bytes(16), None, -1, None), 1),
+        ((INT64, None, bytes(16), None, 2**63 - 1, None), 1),
+        ((INT64, None, bytes(8 * 9), b"\xff", 0, None), 9),
+        ((INT64, None, None, None, 0, None), 1),
+        ((DECIMAL, None, bytes(31), None, 0, b"\2"), 2),
+        ((DECIMAL, None, bytes(16), None, 0, b"\7"), 1),
+        ((DECIMAL, None, bytes(16), None, 0, b"\xff"), 1),
+        ((DECIMAL, None, bytes(16), None, 0, None), 1),
+        ((DATE, None, (2_932_897).to_bytes(4, "little"), None, 0, b'"'), 1),
+        ((DATE, None, (-719_163).to_bytes(4, "little", signed=True), None, 0, b'"'), 1),
+        ((MICROS, None, (2**63 - 1).to_bytes(8, "little"), None, 0, b'"'), 1),
+        ((MICROS, None, (-(2**63)).to_bytes(8, "little", signed=True), None, 0, b'"'), 1),
+        ((6, None, bytes(8), None, 0, None), 1),
+        ((12, None, bytes(8), None, 0, None), 1),
+    ],
+)
+def test_numbers_beyond_their_buffer_or_without_a_text_are_refused(
+    native: Any, part: tuple[object, ...], rows: int
+) -> None:
+    with pytest.raises(ValueError, match=r"beyond its buffers|no such kind"):
+        native.join([part], rows)
 
 
 def test_what_is_no_part_is_refused(native: Any) -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import is_arrow_variant, variant_json
-from tailer.rowbytes import Column, Text, has_escapes, join
+from tailer.rowbytes import Column, Number, Text, has_escapes, join, number
 
 __all__ = [
     "JsonMember",
@@ -83,8 +83,8 @@ def json_objects(
     return join([*parts, constant + end], rows)
 
 
-def _array(part: pa.StringArray | Text) -> pa.StringArray:
-    return part.array if isinstance(part, Text) else part
+def _array(part: pa.StringArray | Text | Number) -> pa.Array:
+    return part if isinstance(part, pa.Array) else part.array
 
 
 def _object_parts(members: Mapping[str, JsonMember], constant: str, parts: list[Column]) -> str:
@@ -124,6 +124,9 @@ def _unquoted(array: pa.Array) -> tuple[str, Column, str]:
     if pa.types.is_string(array.type):
         text = _escaped(array)
         return ("", Text(text, quoted=True), "") if text.null_count else ('"', text, '"')
+    plain = number(array)
+    if plain is not None and not _beyond(array):
+        return "", plain, ""
     if pa.types.is_timestamp(array.type) and not array.null_count:
         zone = _zone(array)
         text = _plain(_micros(array), _DAY_US)
@@ -281,11 +284,20 @@ def _days(array: pa.Array, per_day: int) -> tuple[pa.Int64Array, int, int]:
     return numbers, _FIRST_DAY * per_day, _END_DAY * per_day
 
 
-def _plain(array: pa.Array, per_day: int) -> pa.StringArray | None:
-    """Format dates and times as text without quotes, if Arrow can write all of them."""
+def _beyond(array: pa.Array) -> bool:
+    """Return whether an array has dates or times (in microseconds) whose years are not of four
+    digits."""
+    per_day = 1 if pa.types.is_date32(array.type) else _DAY_US
+    if per_day > 1 and not pa.types.is_timestamp(array.type):
+        return False
     numbers, low, high = _days(array, per_day)
     ends = pc.min_max(numbers)
-    if ends["min"].is_valid and (ends["min"].as_py() < low or ends["max"].as_py() >= high):
+    return bool(ends["min"].is_valid and (ends["min"].as_py() < low or ends["max"].as_py() >= high))
+
+
+def _plain(array: pa.Array, per_day: int) -> pa.StringArray | None:
+    """Format dates and times as text without quotes, if Arrow can write all of them."""
+    if _beyond(array):
         return None
     text = array.cast(pa.string())
     return text if per_day == 1 else pc.binary_replace_slice(text, 10, 11, b"T")

@@ -49,16 +49,33 @@ def part(dice: random.Random, rows: int) -> Any:
         case 2:
             return dice.choice([None, "text", (1, 2), 1.5])
     data = dice.randbytes(dice.randrange(40))
+    if dice.random() < 0.4:
+        return numbers(dice, rows)
     start = dice.randrange(3) if dice.random() < 0.8 else number(dice)
     spare = dice.randrange(4)
     return (
-        dice.randrange(8) if dice.random() < 0.9 else dice.choice([-(2**31), 2**31 - 1]),
+        dice.randrange(13) if dice.random() < 0.9 else dice.choice([-(2**31), 2**31 - 1]),
         buffer(dice, ends(dice, len(data), rows + spare)),
         buffer(dice, data),
         dice.choice([None, buffer(dice, dice.randbytes((rows + spare + 7) // 8))]),
         start,
         dice.choice([None, dice.randbytes(dice.randrange(5))]),
     )
+
+
+def numbers(dice: random.Random, rows: int) -> Any:
+    """An array of numbers of some kind: as many as there are rows, or fewer, or more."""
+    kind = dice.randrange(6, 13)
+    width = {8: 8, 9: 16, 11: 8}.get(kind, 4)
+    bits = dice.randrange(1, 8 * width)
+    data = b"".join(
+        dice.randrange(-(2**bits), 2**bits).to_bytes(width, "little", signed=True)
+        for _ in range(max(0, rows + dice.randrange(-1, 4)))
+    )
+    start = dice.randrange(3) if dice.random() < 0.9 else number(dice)
+    present = dice.choice([None, buffer(dice, dice.randbytes((rows + 7) // 8))])
+    constant = dice.choice([None, b'"', bytes([dice.randrange(9)]), b"\xff", b'Z"'])
+    return kind, None, buffer(dice, data), present, start, constant
 
 
 def attempt(native: Any, dice: random.Random) -> None:
