@@ -32,7 +32,7 @@ def shared_duckdb(**_: object) -> duckdb.DuckDBPyConnection:
 
 
 class InlinePortal:
-    """A portal out of a worker thread that is none: it runs what it is given to its end."""
+    """A portal for work that runs where it is called: it runs an async function to its end."""
 
     async def __aenter__(self) -> Self:
         return self

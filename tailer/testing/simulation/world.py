@@ -32,6 +32,7 @@ FAULTS: Mapping[str, str] = {
     "thread late": "a worker thread takes its time",
     "busy": "a server has too much to do",
     "disk full": "a write to the local disk finds no room",
+    "disk away": "the local disk does not answer",
     "sink refuses": "a sink refuses a batch for now",
     "sink slow": "a sink takes long",
 }
