@@ -33,7 +33,7 @@ from tailer.feed.chunks import Version
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.reading import Emit, Reading
 from tailer.feed.run_reader import RunReader
-from tailer.log.same_table import check_offset
+from tailer.log.same_table import SameTable, check_offset
 from tailer.store import LOG_DIR
 
 __all__ = ["Resnapshot", "Resnapshots", "read_snapshot", "sorted_files"]
@@ -96,6 +96,8 @@ async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices:
     With ``notices``, a notice of its begin comes before them and a notice of its end after them.
     Only the latter leads to the next version: after a crash between the two, it comes again.
     """
+    same = SameTable(reading.log)
+    witness = await same.witness(start.version)
     snapshot = await reading.log.snapshot(start.version)
     check_offset(reading.log, start, snapshot.state)
     timestamp = await _timestamp(reading, snapshot, start.timestamp_floor_ms)
@@ -107,6 +109,7 @@ async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices:
     # Statistics are used only for delivered files that are gone: nothing else counts them.
     live = reading.log.live_files(snapshot, WITH_STATISTICS if first.index else FILES)
     adds = await sorted_files(live, reading.options.diff.spill_folder)
+    await same.check_listed(first, witness)
     planned = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
     files = filter(reading.selector.wants, planned)
     reading.check(snapshot.state, start.version)
@@ -154,7 +157,8 @@ class Resnapshot:
 
     async def turn(self, stream: Offset, emit: Emit) -> None:
         """Take one turn: read as many files as fit before the stream's next version is there."""
-        version = stream.version - 1
+        version, same = stream.version - 1, SameTable(self.reading.log)
+        witness = None if self._files else await same.witness(version)
         snapshot = await self.reading.log.snapshot(version)
         check_offset(self.reading.log, stream, snapshot.state)
         timestamp = await _timestamp(self.reading, snapshot, stream.timestamp_floor_ms)
@@ -162,7 +166,9 @@ class Resnapshot:
             self._first = version
             live = self.reading.log.live_files(snapshot)
             spill_folder = self.reading.options.diff.spill_folder
-            self._files = await sorted_files(live, spill_folder)
+            files = await sorted_files(live, spill_folder)
+            await same.check_listed(replace(stream, table_id=snapshot.state.table_id), witness)
+            self._files = files
             await emit(self._notice("snapshot_begin", stream, version, timestamp))
         self.reading.check(snapshot.state, version)
         while (add := self._next()) is not None:

@@ -98,6 +98,17 @@ class SameTable:
         except FileNotFoundError:
             return False
 
+    async def check_listed(self, at: Offset, witness: Witness | None) -> None:
+        """Check, after the files of the offset's version were listed, that they are of its table.
+
+        ``witness`` was seen before the version's state was read. Raises :class:`OffsetError` if
+        another table has come in between.
+        """
+        if isinstance(self.log.store, ChangeSourced):
+            return  # its server names the table
+        if witness is None or not await self.unchanged(witness):
+            await check_same(self.log, at)
+
     async def check_waiting(self, version: int, witness: Commit | Witness | None) -> None:
         """Check, while ``version`` does not exist, that it is only not written yet.
 

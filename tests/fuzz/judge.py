@@ -9,15 +9,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from unittest import mock
 
 import anyio
 import anyio.to_thread
+import duckdb
 
+import tailer.feed.derive
+import tailer.feed.pairing
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, Offset
 from tailer.decode.engine import DiffOptions
 from tailer.decode.plan import ChangeSource
@@ -27,6 +29,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.checksums import snapshot_sums
 from tailer.log.table import TableLog
+from tailer.testing.simulation.inline import InlinePortal, shared_duckdb
 from tests.fuzz.grammar import History, write
 from tests.fuzz.memory import MemoryStore
 from tests.fuzz.reference import Change, Reference, State, key
@@ -63,15 +66,20 @@ async def judged(history: History, tally: Tally) -> str | None:
 
 @contextmanager
 def inline_threads() -> Iterator[None]:
-    """Run the work of worker threads where it is called; they take most of a small table's time."""
-    threaded = anyio.to_thread.run_sync
+    """Run the work of worker threads where it is called, and all comparisons in one database:
+    threads and starts take most of a small table's time."""
 
-    async def run_sync(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        if isinstance(work, partial):  # a comparison calls the event loop from its thread
-            return await threaded(work, *args, **options)
+    async def run_sync(work: Callable[..., Any], *args: Any, **_: Any) -> Any:
         return work(*args)
 
-    with mock.patch.object(anyio.to_thread, "run_sync", run_sync):
+    with ExitStack() as stack:
+        for place, name, value in (
+            (anyio.to_thread, "run_sync", run_sync),
+            (tailer.feed.derive, "BlockingPortal", InlinePortal),
+            (tailer.feed.pairing, "BlockingPortal", InlinePortal),
+            (duckdb, "connect", shared_duckdb),
+        ):
+            stack.enter_context(mock.patch.object(place, name, value))
         yield
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -33,15 +33,15 @@ class BucketFile:
 class Bucket:
     """Files by their location.
 
-    ``changed`` is replaced at each change. ``on_put`` is called with the location and the bytes of
-    every file that is written.
+    :meth:`changed` gives an event of the next change in a folder. ``on_put`` is called with the
+    location and the bytes of every file that is written.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.on_put: Callable[[str, bytes], None] = lambda _, __: None
         self.files: dict[str, BucketFile] = {}
-        self.changed = anyio.Event()
+        self._changed: dict[str, anyio.Event] = {}
         self._tags = 0
 
     def put(self, location: str, data: bytes, mtime_ms: int | None = None) -> BucketFile:
@@ -50,19 +50,18 @@ class Bucket:
         now_ms = int(self.world.clock() * 1000) if mtime_ms is None else mtime_ms
         file = BucketFile(data, now_ms, self.world.now, f'"{self._tags}"')
         self.files[location] = file
-        self._notify()
+        self._notify(location)
         self.on_put(location, data)
         return file
 
     def remove(self, location: str) -> None:
         """Remove a file, if it is there."""
         if self.files.pop(location, None) is not None:
-            self._notify()
+            self._notify(location)
 
-    def replace(self, files: Mapping[str, BucketFile]) -> None:
-        """Have exactly these files."""
-        self.files = dict(files)
-        self._notify()
+    def changed(self, folder: str) -> anyio.Event:
+        """Return the event of the next change in a folder at the top."""
+        return self._changed.setdefault(folder, anyio.Event())
 
     def listed(self, folder: str, *, stale: bool) -> list[tuple[str, BucketFile]]:
         """Return the files in a folder by name; a stale listing lacks the newest ones."""
@@ -75,23 +74,25 @@ class Bucket:
             and (not stale or file.written_s < newest)
         ]
 
-    def _notify(self) -> None:
-        changed, self.changed = self.changed, anyio.Event()
-        changed.set()
+    def _notify(self, location: str) -> None:
+        changed = self._changed.pop(location.partition("/")[0], None)
+        if changed is not None:
+            changed.set()
 
 
 class _Watch:
-    """A watch that is woken by changes of the whole bucket, as inotify wakes one."""
+    """A watch that is woken by changes in a table, as inotify wakes one."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, folder: str) -> None:
         self._bucket = bucket
-        self._changed = bucket.changed
+        self._folder = folder
+        self._changed = bucket.changed(folder)
 
     async def wait(self, seconds: float) -> None:
         """See :class:`tailer.store.Watch`."""
         with anyio.move_on_after(seconds):
             await self._changed.wait()
-        self._changed = self._bucket.changed
+        self._changed = self._bucket.changed(self._folder)
 
 
 class MemoryStore:
@@ -162,7 +163,7 @@ class MemoryStore:
     @asynccontextmanager
     async def watch(self, folder: str) -> AsyncIterator[_Watch]:  # noqa: ARG002  # it has one
         """See :class:`tailer.store.Store`."""
-        yield _Watch(self._bucket)
+        yield _Watch(self._bucket, self._folder)
 
     async def aclose(self) -> None:
         """Do nothing: nothing is held open."""

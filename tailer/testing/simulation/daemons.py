@@ -172,7 +172,7 @@ class Daemons:
                 paired=self.plan.paired,
                 diff=DiffOptions(threads=1),
                 decode=DecodeOptions(batch_rows_max=self.plan.batch_rows),
-                follow=FollowOptions(poll_min_s=0.1, poll_max_s=2.0),
+                follow=FollowOptions(poll_min_s=0.1, poll_max_s=4.0),
                 retry=RetryOptions(0.2, 5.0),
                 policies=self.plan.policies,
             ),
@@ -247,10 +247,12 @@ class Daemons:
     def _kept(disk: Disk, name: str) -> Offset | None:
         """Return the offset on the disk, None if the file is gone or damaged."""
         path = LocalOffsetStore(DiskPath(disk), name).path  # type: ignore[arg-type]  # as above
+        inode = disk.names.get(path.name)
         try:
-            return Offset.from_json(from_bytes(path.read_bytes(), name, str(path))["offset"])
-        except (OffsetError, FileNotFoundError):
+            document = None if inode is None else from_bytes(inode.data, name, str(path))
+        except OffsetError:
             return None
+        return None if document is None else Offset.from_json(document["offset"])
 
     async def freeze(self, process: Process) -> None:
         """Stop a process for a while, as SIGSTOP does; often for longer than its lease."""

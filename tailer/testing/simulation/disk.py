@@ -75,8 +75,14 @@ class Disk:
         """Raise what any call may raise."""
         self.world.current()
 
-    def _opened(self, path: DiskPath, *_: Any) -> int:
+    def answer(self, name: str) -> None:
+        """Raise what opening a file may raise."""
         self.check()
+        if self.world.fault("disk away", name):
+            raise OSError(errno.ESTALE, real_os.strerror(errno.ESTALE))
+
+    def _opened(self, path: DiskPath, *_: Any) -> int:
+        self.answer(path.name)
         self._files += 1
         self._open[self._files] = path.name
         return self._files
@@ -110,7 +116,7 @@ class Disk:
 
     def create(self, name: str) -> int:
         """Create or truncate a file; return its descriptor."""
-        self.check()
+        self.answer(name)
         self.names[name] = _Inode()
         self._files += 1
         self._open[self._files] = name
@@ -176,7 +182,7 @@ class DiskPath:
 
     def read_bytes(self) -> bytes:
         """Return the content."""
-        self._disk.check()
+        self._disk.answer(self.name)
         inode = self._disk.names.get(self.name)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", self.name)

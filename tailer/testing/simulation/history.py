@@ -182,7 +182,10 @@ def run_history(recipe: Recipe) -> Outcome:
                 if world.violation is None:
                     raise e.exceptions[0] from None
             broken = world.violation or broken
-            _bury(world)
+            loop.allow(1_000_000)
+            loop.set_exception_handler(lambda *_: None)
+            loop.run_until_complete(world.bury())
+            loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         logging.disable(logging.NOTSET)
         loop.close()
@@ -191,25 +194,3 @@ def run_history(recipe: Recipe) -> Outcome:
         recipe, history.plan, broken, world.story, world.checksum, len(world.faults), events,
         world.now,
     )  # fmt: skip
-
-
-def _bury(world: World) -> None:
-    """End all tasks, so that none is collected later while it waits."""
-    loop = world.loop
-    for process in world.processes:
-        process.alive = False
-        loop.continue_process(process)
-
-    async def end() -> None:
-        for _ in range(1000):
-            left = [t for t in asyncio.all_tasks(loop) if t is not asyncio.current_task()]
-            if not left:
-                return
-            for task in left:
-                task.cancel()
-            await asyncio.sleep(0)
-
-    loop.allow(1_000_000)
-    loop.set_exception_handler(lambda *_: None)
-    loop.run_until_complete(end())
-    loop.run_until_complete(loop.shutdown_asyncgens())

@@ -94,7 +94,7 @@ class Judge:
         if event.snapshot:
             found = self.of_snapshot[event.version]
             found[event.row] += 1
-            if found[event.row] > version.rows()[event.row]:
+            if found[event.row] > version.rows[event.row]:
                 self.world.broken(f"P2: {event} is not in the snapshot, or is there less often")
             return
         change = (event.kind, event.row)
@@ -171,7 +171,7 @@ class Judge:
         if version in self.excused and version >= len(self.table.versions):
             return  # the operator had it skipped before it was there
         if version in self.snapshots:
-            missing: Counter[Any] = self.table.versions[version].rows() - self.of_snapshot[version]
+            missing: Counter[Any] = self.table.versions[version].rows - self.of_snapshot[version]
             excused = self.excused_snapshots
         else:
             missing = self._wanted(version) - self.of_version[version]
@@ -207,11 +207,11 @@ class Judge:
         rows: Counter[Row] = Counter()
         at = first.version if first.snapshot else first.version - 1
         if at >= 0:
-            rows = _widened(self.table.versions[at].rows(), width)
+            rows = _widened(self.table.versions[at].rows, width)
         for version in range(at + 1, newest.number + 1):
             for (kind, row), count in self.of_version[version].items():
                 rows[shown(row, width)] += -count if kind in _LEAVING else count
-        if rows != _widened(newest.rows(), width) and not (self.snapshots - {first.version}):
+        if rows != _widened(newest.rows, width) and not (self.snapshots - {first.version}):
             self.world.broken("P2: the events applied to the first rows do not give the last rows")
 
 

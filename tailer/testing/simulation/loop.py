@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import types
 from collections import deque
-from collections.abc import Callable, Coroutine
-from contextvars import Context, ContextVar
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
 from itertools import count
 from typing import Any, Self
 
-__all__ = ["PROCESS", "Endless", "SimulatedLoop", "Stalled"]
+__all__ = ["PROCESS", "Endless", "SimulatedLoop", "Stalled", "turn"]
 
 #: The simulated process that the current code belongs to; None: the world around the processes.
 PROCESS: ContextVar[Any] = ContextVar("simulated process", default=None)
+
+
+@types.coroutine
+def turn() -> Generator[None, None, None]:
+    """Let other callbacks run: ``asyncio.sleep(0)``, at less processor time."""
+    yield
 
 
 class Stalled(Exception):
@@ -44,16 +51,38 @@ class _Task(asyncio.Task[Any]):
     def __hash__(self) -> int:
         return self.number
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
+
+class _Callback:
+    """A callback: what asyncio and anyio use of :class:`asyncio.TimerHandle`, at a third of its
+    processor time."""
+
+    __slots__ = ("_cancelled", "args", "callback", "context", "time")
+
+    def __init__(
+        self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context, time: float
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.time = time
+        self._cancelled = False
+
+    def when(self) -> float:
+        return self.time
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
     """The loop of one history.
 
     ``pick`` chooses one of that many ready callbacks (0: the oldest). ``on_task`` is called with
-    every new task and the process it belongs to. After ``callbacks_max`` callbacks, running raises
-    :class:`Endless`.
+    every new task and the process that it belongs to, if any. After ``callbacks_max`` callbacks,
+    running raises :class:`Endless`.
     """
 
     def __init__(
@@ -67,7 +96,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._pick = pick
         self._on_task = on_task
         self._left = callbacks_max
-        self._stopped: dict[Any, list[asyncio.Handle]] = {}
+        self._callbacks: deque[_Callback] = deque()
+        self._timers: list[tuple[float, int, _Callback]] = []
+        self._numbers = count()
+        self._stopped: dict[Any, list[_Callback]] = {}
         self.set_task_factory(self._new_task)  # type: ignore[arg-type]  # 3.11 passes a context
 
     def time(self) -> float:
@@ -81,14 +113,38 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.Task[Any]:
         task = _Task(coroutine, loop=self, context=context)
-        process = PROCESS.get() if context is None else context.get(PROCESS)
-        if process is not None:
-            self._on_task(task, process)
+        self._on_task(task, PROCESS.get() if context is None else context.get(PROCESS))
         return task
 
     def allow(self, callbacks: int) -> None:
         """Let this many more callbacks run."""
         self._left = callbacks
+
+    # Callbacks
+
+    def call_soon(  # type: ignore[override]  # as much of a handle as is used
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> _Callback:
+        """See :class:`asyncio.AbstractEventLoop`."""
+        context = copy_context() if context is None else context
+        found = _Callback(callback, args, context, self._now)
+        self._callbacks.append(found)
+        return found
+
+    def call_later(  # type: ignore[override]  # as above
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> _Callback:
+        """See :class:`asyncio.AbstractEventLoop`."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]  # as above
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> _Callback:
+        """See :class:`asyncio.AbstractEventLoop`."""
+        context = copy_context() if context is None else context
+        found = _Callback(callback, args, context, when)
+        heapq.heappush(self._timers, (when, next(self._numbers), found))
+        return found
 
     # Stopped processes
 
@@ -98,8 +154,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def continue_process(self, process: object) -> None:
         """Run what was held back, as SIGCONT does."""
-        for handle in self._stopped.pop(process, ()):
-            self._ready.append(handle)
+        self._callbacks.extend(self._stopped.pop(process, ()))
 
     # What a real loop does with a selector
 
@@ -110,54 +165,53 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Do nothing: there are no files to watch."""
 
     def _run_once(self) -> None:
-        ready = self._ready
+        callbacks, pick = self._callbacks, self._pick
         self._move_due()
-        for _ in range(len(ready)):
-            handle = self._next()
-            if handle._cancelled:
+        for _ in range(len(callbacks)):
+            found = callbacks.popleft() if pick is None else self._picked(pick)
+            if found._cancelled or (self._stopped and self._is_held(found)):
                 continue
-            if self._stopped:
-                held = self._stopped.get(handle._context.get(PROCESS))  # type: ignore[attr-defined]
-                if held is not None:
-                    held.append(handle)
-                    continue
             self._left -= 1
             if self._left < 0:
                 raise Endless(f"at {self._now:.3f} s")
-            handle._run()
+            try:
+                found.context.run(found.callback, *found.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as e:  # noqa: BLE001  # as asyncio does
+                self.call_exception_handler({"message": "in a callback", "exception": e})
 
-    def _next(self) -> asyncio.Handle:
+    def _is_held(self, callback: _Callback) -> bool:
+        """Return whether the process of a callback is stopped; keep the callback for later."""
+        held = self._stopped.get(callback.context.get(PROCESS))
+        if held is None:
+            return False
+        held.append(callback)
+        return True
+
+    def _picked(self, pick: Callable[[int], int]) -> _Callback:
         """Return the next callback: of one process the oldest, as asyncio promises; between
         processes, which have loops of their own, the seed may pick."""
-        ready: deque[asyncio.Handle] = self._ready
-        if self._pick is None or len(ready) < 2 or not (number := self._pick(len(ready))):
+        ready = self._callbacks
+        if len(ready) < 2 or not (number := pick(len(ready))):
             return ready.popleft()
-        process = ready[number]._context.get(PROCESS)  # type: ignore[attr-defined]
-        first = next(n for n, h in enumerate(ready) if h._context.get(PROCESS) is process)  # type: ignore[attr-defined]
+        process = ready[number].context.get(PROCESS)
+        first = next(n for n, one in enumerate(ready) if one.context.get(PROCESS) is process)
         ready.rotate(-first)
-        handle = ready.popleft()
+        found = ready.popleft()
         ready.rotate(first)
-        return handle
+        return found
 
     def _move_due(self) -> None:
         """Make due timers ready; if nothing is ready, jump to the next timer first."""
-        scheduled: list[asyncio.TimerHandle] = self._scheduled
-        while scheduled and scheduled[0]._cancelled:
-            self._drop(scheduled)
-        if not self._ready and not self._stopping:
-            if not scheduled:
+        timers, callbacks = self._timers, self._callbacks
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        if not callbacks and not self._stopping:
+            if not timers:
                 raise Stalled(f"at {self._now:.3f} s")
-            self._now = max(self._now, scheduled[0].when())
-        while scheduled and scheduled[0].when() <= self._now:
-            handle = self._drop(scheduled)
-            if not handle._cancelled:
-                self._ready.append(handle)
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            callbacks.append(heapq.heappop(timers)[2])
 
-    def _drop(self, scheduled: list[asyncio.TimerHandle]) -> asyncio.TimerHandle:
-        handle = heapq.heappop(scheduled)
-        handle._scheduled = False  # type: ignore[attr-defined]
-        return handle
-
-    _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
     _stopping: bool

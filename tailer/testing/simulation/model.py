@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-__all__ = ["Event", "LogicalFile", "Row", "TableVersion", "changes", "difference", "shown"]
+__all__ = ["Event", "LogicalFile", "Row", "TableVersion", "changes", "shown"]
 
 #: The values of a row, in the order of the columns: id, revision, columns that came later.
 Row = tuple[object, ...]
@@ -32,39 +33,40 @@ class LogicalFile:
         return {n: row for n, row in enumerate(self.rows) if n not in self.deleted}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableVersion:
-    """A version: its columns and files, and the changes that its commit must give.
-
-    ``derived`` are the changes where they are found by comparing the rows."""
+    """A version: its columns and files, and the changes that its commit must give."""
 
     number: int
     columns: int
     files: Mapping[str, LogicalFile]
     events: Counter[Event] = field(hash=False)
-    derived: Counter[Event] = field(hash=False)
+    before: TableVersion | None = None
 
+    @cached_property
     def rows(self) -> Counter[Row]:
-        """Return the table's rows."""
+        """The table's rows."""
         found: Counter[Row] = Counter()
         for file in self.files.values():
             found.update(shown(row, self.columns) for row in file.live().values())
+        return found
+
+    @cached_property
+    def derived(self) -> Counter[Event]:
+        """The changes where they are found by comparing the rows."""
+        if self.before is None or not self.events:
+            return self.events
+        old = self.before.rows
+        if self.before.columns != self.columns:  # the rows that stay have grown
+            old = Counter(shown(row, self.columns) for row in old.elements())
+        found = Counter({("delete", row): count for row, count in (old - self.rows).items()})
+        found.update({("insert", row): count for row, count in (self.rows - old).items()})
         return found
 
 
 def shown(row: Row, columns: int) -> Row:
     """Return a row as a schema with this many columns shows it."""
     return row[:columns] + (None,) * (columns - len(row))
-
-
-def difference(before: TableVersion, columns: int, rows: Counter[Row]) -> Counter[Event]:
-    """Return the changes from a version to these rows, by comparing them."""
-    old = before.rows() if before.columns == columns else None
-    if old is None:  # the rows that stay have grown
-        old = Counter(shown(row, columns) for row in before.rows().elements())
-    found = Counter({("delete", row): count for row, count in (old - rows).items()})
-    found.update({("insert", row): count for row, count in (rows - old).items()})
-    return found
 
 
 def changes(

@@ -8,87 +8,84 @@ from __future__ import annotations
 import gc
 import random
 import time
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import anyio
 import anyio.to_thread
+import duckdb
 from anyio._backends import _asyncio as anyio_asyncio
-from anyio.lowlevel import checkpoint
+from anyio._core import _eventloop as anyio_eventloop
 
+import tailer.daemon.runner
 import tailer.feed.derive
 import tailer.feed.pairing
 import tailer.offsets.s3
 import tailer.store.s3.store
 from tailer.testing.simulation.bucket import Bucket
-from tailer.testing.simulation.loop import PROCESS
+from tailer.testing.simulation.inline import InlinePortal, shared_duckdb
+from tailer.testing.simulation.loop import PROCESS, turn
 from tailer.testing.simulation.s3 import SimulatedS3Client
 from tailer.testing.simulation.world import World
 
 __all__ = ["simulated"]
 
+#: isinstance() with a protocol asks for its names each time, and takes long to find them.
+_PROTOCOL_ATTRS = cache(getattr(typing, "_get_protocol_attrs", frozenset))
+
 
 class _Scope(anyio_asyncio.CancelScope):
-    """A cancel scope whose hash is its number, as that of a simulated task is."""
+    """A cancel scope whose hash is a number, as that of a simulated task is."""
 
     __slots__ = ("number",)
     _numbers = count()
 
-    def __init__(self, deadline: float = float("inf"), shield: bool = False) -> None:  # noqa: FBT001, FBT002  # anyio's
-        super().__init__(deadline, shield)
-        self.number = next(self._numbers)
-
     def __hash__(self) -> int:
-        return self.number
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+        try:
+            return self.number
+        except AttributeError:
+            self.number: int = next(self._numbers)
+            return self.number
 
 
 def _in_thread(world: World) -> Callable[..., Any]:
     async def run_sync(func: Callable[..., Any], *args: Any, **_: Any) -> Any:
         """Run ``func`` here and now, after and before waits in which anything may happen."""
-        await checkpoint()
+        await turn()
+        if world.chance("thread late"):
+            await late()
+        world.current()
+        try:
+            return func(*args)
+        finally:
+            if world.chance("thread late"):
+                await late()
+
+    async def late() -> None:
         with anyio.CancelScope(shield=True):
-            if world.chance("thread late"):
-                await anyio.sleep(world.rng.expovariate(5.0))
-            world.current()
-            result = func(*args)
-            if world.chance("thread late"):
-                await anyio.sleep(world.rng.expovariate(5.0))
-            return result
+            await anyio.sleep(world.rng.expovariate(5.0))
 
     return run_sync
 
 
-class _Portal:
-    """A portal out of a worker thread that is none: it runs what it is given to its end.
-
-    Requests are answered at once meanwhile, without faults."""
+class _Portal(InlinePortal):
+    """A portal whose requests are answered at once, without faults."""
 
     world: World
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
-
     def call(self, func: Callable[..., Any], *args: Any) -> Any:
-        """Run an async function that waits for nothing."""
-        coroutine = func(*args)
+        """See :class:`InlinePortal`."""
         calm = self.world.calm
         self.world.at_once = self.world.calm = True
         try:
-            coroutine.send(None)
-        except StopIteration as e:
-            return e.value
+            return super().call(func, *args)
         finally:
             self.world.at_once, self.world.calm = False, calm
-        raise RuntimeError("what a worker thread waits for has to be answered at once")
 
 
 def _owner() -> dict[str, Any]:
@@ -106,6 +103,10 @@ def simulated(
     fixed: dict[tuple[Any, str], Any] = {
         (anyio.to_thread, "run_sync"): _in_thread(world),
         (anyio_asyncio, "CancelScope"): _Scope,
+        (anyio_eventloop, "current_async_library"): lambda: "asyncio",
+        (duckdb, "connect"): shared_duckdb,
+        (typing, "_get_protocol_attrs"): _PROTOCOL_ATTRS,
+        (tailer.daemon.runner, "_STANDBY_LOOK_S"): 2.0,
         (tailer.offsets.s3, "_now"): lambda: world.now,
         (tailer.offsets.s3, "uuid"): SimpleNamespace(
             uuid4=lambda: SimpleNamespace(hex=f"owner-{next(numbers)}")

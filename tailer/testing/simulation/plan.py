@@ -28,7 +28,12 @@ ACTIONS = {
 }  # fmt: skip
 #: What ends a history, because the feed must refuse to go on.
 LAST_ACTIONS = ("replace", "go_back", "demand")
+#: Where feeds start, and how often; the time is before the first commit.
+_STARTS = {"0": 6, "snapshot": 3, "latest": 1, "earliest": 1, "2025-12-31T00:00:00Z": 1}
 _RATES = (0.01, 0.02, 0.05, 0.15)
+#: How many histories are short. They find simple faults early; the faults that need several things
+#: to meet are found by long ones, in less processor time than by many short ones.
+_SHORT = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ class Plan:
             offsets=rng.choices(["s3", "local"], [2, 1])[0],  # type: ignore[arg-type]
             sinks=sinks,
             daemons=rng.choices([1, 2, 3], [4, 4, 1])[0],
-            start=rng.choices(["0", "snapshot", "latest"], [6, 3, 1])[0],
+            start=rng.choices([*_STARTS], [*_STARTS.values()])[0],
             lease_s=rng.choice([5.0, 15.0, 60.0]),
             batch_rows=rng.choice([2, 131_072]),
             change_source="derived" if rng.random() < 0.05 else "auto",
@@ -134,7 +139,8 @@ def _steps(rng: random.Random) -> list[Step]:
     weights = {name: weight for name, (weight, _) in OPERATIONS.items()}
     steps, at = [], 0.0
     early = rng.randint(0, 3)
-    for number in range(rng.randint(3, 9)):
+    size = rng.randint(1, 3) if rng.random() < _SHORT else rng.randint(3, 9)
+    for number in range(size):
         known = weights if number < early or rng.random() < 0.65 else ACTIONS
         at += 0.0 if number < early else rng.expovariate(0.3)
         steps.append(Step(at, rng.choices([*known], [*known.values()])[0]))

@@ -6,8 +6,10 @@ S3 store and the real S3 offset store stand on it.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from email.utils import formatdate
+from functools import lru_cache
 from urllib.parse import quote
 
 from tailer.store.s3.client import Call, S3Client
@@ -68,8 +70,8 @@ class SimulatedS3Client(S3Client):
 
     def _headers(self, file: BucketFile) -> dict[str, str]:
         return {
-            "date": formatdate(self.world.clock(), usegmt=True),
-            "last-modified": formatdate(file.mtime_ms // 1000, usegmt=True),
+            "date": _http_date(int(self.world.clock())),
+            "last-modified": _http_date(file.mtime_ms // 1000),
             "etag": file.tag,
             "content-length": str(len(file.data)),
         }
@@ -99,9 +101,12 @@ class SimulatedS3Client(S3Client):
         return Answer(200, {}, (body + "</ListBucketResult>").encode())
 
 
-def _iso(mtime_ms: int) -> str:
-    import datetime as dt
+@lru_cache
+def _http_date(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)
 
+
+def _iso(mtime_ms: int) -> str:
     return dt.datetime.fromtimestamp(mtime_ms // 1000, dt.UTC).isoformat()
 
 

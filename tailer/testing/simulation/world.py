@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from zlib import crc32
 
 from tailer.errors import TransientError
-from tailer.testing.simulation.loop import PROCESS, SimulatedLoop
+from tailer.testing.simulation.loop import PROCESS, SimulatedLoop, turn
 
 __all__ = ["FAULTS", "Process", "ProcessKilled", "Violation", "World"]
 
@@ -32,6 +32,7 @@ FAULTS: Mapping[str, str] = {
     "thread late": "a worker thread takes its time",
     "busy": "a server has too much to do",
     "disk full": "a write to the local disk finds no room",
+    "disk away": "the local disk does not answer",
     "sink refuses": "a sink refuses a batch for now",
     "sink slow": "a sink takes long",
 }
@@ -96,6 +97,8 @@ class World:
         self.clock_offset_s = 1_767_225_600.0
         self.violation: Violation | None = None
         self.processes: list[Process] = []
+        #: The tasks of no process.
+        self.tasks: list[asyncio.Task[Any]] = []
         pick = self._pick if shuffled else None
         self.loop = SimulatedLoop(pick, self._register, callbacks_max)
         self.loop.set_exception_handler(self._unhandled)
@@ -165,8 +168,8 @@ class World:
 
     # Processes
 
-    def _register(self, task: asyncio.Task[Any], process: Process) -> None:
-        process.tasks.append(task)
+    def _register(self, task: asyncio.Task[Any], process: Process | None) -> None:
+        (self.tasks if process is None else process.tasks).append(task)
 
     def current(self) -> Process | None:
         """Return the process that the caller belongs to. Raises :class:`ProcessKilled` if it is
@@ -205,6 +208,22 @@ class World:
                 task.cancel()
             await asyncio.sleep(0)
 
+    async def bury(self) -> None:
+        """End all tasks, so that none is collected later while it waits."""
+        for process in self.processes:
+            process.alive = False
+            self.loop.continue_process(process)
+        this = asyncio.current_task()
+        for _ in range(1000):
+            every = [self.tasks, *(process.tasks for process in self.processes)]
+            left = [task for tasks in every for task in tasks if not task.done()]
+            if left == [this]:
+                return
+            for task in left:
+                if task is not this:
+                    task.cancel()
+            await turn()
+
     def known_dead(self, name: str) -> bool:
         """Return whether a process is known to be dead to the one that asks: on its machine."""
         asking = PROCESS.get()
@@ -234,7 +253,7 @@ class World:
             return effect()
         if self.chance("late"):
             return await self._slow(what, effect, failure, repeats=repeats)
-        await asyncio.sleep(0)
+        await turn()
         self.current()
         if self.fault("refused", what):
             raise failure(f"{what}: refused")

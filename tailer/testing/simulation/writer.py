@@ -21,7 +21,6 @@ from tailer.testing.simulation.model import (
     Row,
     TableVersion,
     changes,
-    difference,
     shown,
 )
 from tailer.testing.simulation.world import World
@@ -38,6 +37,11 @@ def _schema(columns: int) -> pa.Schema:
     return pa.schema([*_FIELDS, *(pa.field(f"c{n}", pa.int32()) for n in range(2, columns))])
 
 
+@lru_cache
+def _schema_text(columns: int) -> str:
+    return delta_schema(_schema(columns))
+
+
 @lru_cache(maxsize=4096)
 def _parquet(columns: int, rows: tuple[Row, ...], kinds: tuple[str, ...] | None = None) -> bytes:
     """Return a data file's bytes; with ``kinds`` a cdc file's. Histories share them."""
@@ -48,6 +52,15 @@ def _parquet(columns: int, rows: tuple[Row, ...], kinds: tuple[str, ...] | None 
         arrays.append(pa.array(kinds, pa.string()))
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="none")
+    return sink.getvalue()
+
+
+@lru_cache(maxsize=4096)
+def _checkpoint(actions: str) -> bytes:
+    """Return the bytes of a checkpoint with these actions, which are JSON."""
+    table = pa.Table.from_pylist(json.loads(actions), schema=CLASSIC_SCHEMA)
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
     return sink.getvalue()
 
 
@@ -128,7 +141,7 @@ class SimulatedTable:
             "metaData": {
                 "id": self.table_id,
                 "format": {"provider": "parquet", "options": {}},
-                "schemaString": delta_schema(_schema(columns)),
+                "schemaString": _schema_text(columns),
                 "partitionColumns": [],
                 "configuration": {"delta.enableChangeDataFeed": "true"},
                 "createdTime": 0,
@@ -189,10 +202,8 @@ class SimulatedTable:
         self.touched.append(
             {v["path"] for action in actions for v in action.values() if "path" in v}
         )
-        version = TableVersion(number, columns, files, events, events)
-        if self.versions and events:
-            derived = difference(self.newest, columns, version.rows())
-            version = replace(version, derived=derived)
+        before = self.versions[-1] if self.versions else None
+        version = TableVersion(number, columns, files, events, before)
         self.versions.append(version)
         data = "".join(json.dumps(action) + "\n" for action in actions).encode()
         self.bucket.put(f"{self.folder}/{_LOG}/{number:020d}.json", data)
@@ -328,10 +339,9 @@ class SimulatedTable:
         version = self.newest
         metadata = self._metadata(version.columns)
         actions = [self._protocol(), metadata, *map(self._add, version.files.values())]
-        sink = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(actions, schema=CLASSIC_SCHEMA), sink)
         log = f"{self.folder}/{_LOG}"
-        self.bucket.put(f"{log}/{version.number:020d}.checkpoint.parquet", sink.getvalue())
+        data = _checkpoint(json.dumps(actions))
+        self.bucket.put(f"{log}/{version.number:020d}.checkpoint.parquet", data)
         hint = {"version": version.number, "size": len(actions)}
         self.bucket.put(f"{log}/_last_checkpoint", json.dumps(hint).encode())
 
