@@ -1,7 +1,8 @@
 """A daemon that keeps a copy in a DuckDB file is killed again and again while a real writer
 commits, some of the times with a second daemon on the same file; in the end the copy is the table.
 
-``TAILER_TORTURE_ROUNDS`` is how many times (6); ``--randomly-seed`` repeats the moments.
+``TAILER_TORTURE_ROUNDS`` is how many times (3, a kind each); ``--randomly-seed`` repeats
+the moments.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.integration.test_kill import Writer
 from tests.support.duckdb_files import rows_of
 from tests.support.waiting import PATIENCE_S, eventually
 
-ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "3"))
 
 CONFIG = """
 [daemon]
