@@ -1,7 +1,7 @@
 """Tables that were damaged, or made, to hurt their reader: every file is refused by name or read.
 
 ``--randomly-seed`` repeats the damage. Ten times ``TAILER_TORTURE_ROUNDS`` is how much of it there
-is (500), or ``TAILER_HOSTILE_CASES``.
+is (200), or ``TAILER_HOSTILE_CASES``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from tests.integration.hostile import build_tables
 from tests.support.source import ROOT
 
-ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "50"))
+ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "20"))
 CASES = int(os.environ.get("TAILER_HOSTILE_CASES", 10 * ROUNDS))
 WORKERS = 2
 # A case takes some milliseconds. Who waits longer than this waits for ever.

@@ -1,7 +1,7 @@
 """A feed of a table on S3, its state there too, killed again and again or paused past its lease,
 while a real writer commits: nothing is lost, and no owner but one gets anywhere.
 
-``TAILER_TORTURE_ROUNDS`` is how many times it is killed (4, and 200 at most).
+``TAILER_TORTURE_ROUNDS`` is how many times it is killed (2, and 200 at most).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.s3.fixture import Bucket, S3Server
 from tests.support.source import ROOT
 from tests.support.waiting import eventually
 
-ROUNDS = min(200, int(os.environ.get("TAILER_TORTURE_ROUNDS", "4")))
+ROUNDS = min(200, int(os.environ.get("TAILER_TORTURE_ROUNDS", "2")))
 VERSION_ROWS = 100
 LEASE_S = 3.0
 PATIENCE_S = 200.0
