@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tailer.config.settings import DAEMON, FEED, TABLE_OF_OPTIONS, Section, read_document
-from tailer.decode.engine import DiffOptions
+from tailer.decode.options import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import ConfigError
 from tailer.feed.options import FeedOptions, PublishOptions, RetryOptions

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tailer.changes import ChangeFile, Notice, Offset
-from tailer.decode.pairing import Pairing
 from tailer.decode.plan import Rewrite, is_passed_over
 from tailer.delta.commit import Commit
 from tailer.errors import DataLoss, FileGone, TableError
 from tailer.feed.chunks import Version
-from tailer.feed.derive import derive
-from tailer.feed.pairing import pair_updates, read_paired
 from tailer.feed.policy import schema_notice, skip_notice, stop_for_schema
 from tailer.feed.reading import Emit, Reading
 from tailer.feed.run_reader import RunReader
 from tailer.log.changes import plan_commit
+
+if TYPE_CHECKING:
+    from tailer.decode.pairing import Pairing
 
 __all__ = ["read_commits", "skipped"]
 
@@ -76,6 +77,8 @@ async def _read_runs(
         if planned.error is not None:
             raise planned.error
         if planned.version and planned.pairing:
+            from tailer.feed.pairing import read_paired  # loads on demand
+
             await read_paired(reading, planned.version, planned.pairing, planned.first, emit)
         elif planned.version is not None:
             run.add(planned, planned.version)
@@ -172,6 +175,8 @@ async def _with_files(
         first = replace(first, index=0)  # counted rows of files that the version lacks
     pairing = None
     if reading.options.paired:
+        from tailer.feed.pairing import pair_updates  # loads on demand
+
         files, pairing = await pair_updates(reading, commit, files)
         if pairing and reading.is_former(first):
             first = replace(first, index=await reading.settled(first, files))
@@ -200,6 +205,8 @@ async def _files(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
 
 
 async def _derived(reading: Reading, commit: Commit, rewrite: Rewrite) -> Iterable[ChangeFile]:
+    from tailer.feed.derive import derive  # loads on demand, with the engine
+
     wants, options = reading.selector.wants, reading.options
     rewrite = replace(
         rewrite,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tailer.backoff import Backoff
 from tailer.changes import COUNTING, counting_id
-from tailer.decode.engine import DiffOptions
+from tailer.decode.options import DiffOptions
 from tailer.decode.plan import ChangeSource
 from tailer.decode.rows import DecodeOptions
 from tailer.feed.policy import Policies

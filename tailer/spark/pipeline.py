@@ -22,10 +22,10 @@ from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TailerError, TransientError
-from tailer.feed.commit import Item
 from tailer.feed.fanout import FanOut
 from tailer.feed.options import FeedOptions
 from tailer.feed.publish import Publisher
+from tailer.feed.reading import Item
 from tailer.feed.run import Feed
 from tailer.files.spill import SpillFolder
 from tailer.spark.envelope import BatchSource, feed_option, items
