@@ -39,7 +39,7 @@ SETTINGS: dict[str, Setting] = {
     "key": Setting(
         "texts", [], "Mode `mirror`: the columns that identify a row; empty means by row id.",
     ),
-    "storage_options": Setting("table", {}, "deltalake's options of the store, as strings."),
+    "storage_options": Setting("table", {}, "Options of the store, as in deltalake; strings.", secret=True),
 }  # fmt: skip
 _ROW_ID, _GONE = "_row_id", "_delta_tailer_gone"
 _OF_LOG = [*(field.name for field in METADATA_FIELDS), EVENT_ID]
@@ -62,7 +62,7 @@ class DeltaSink:
         self.key = key or (_ROW_ID,)
         self.traits = SinkTraits(key_columns=key, row_ids=mode == "mirror" and not key, runs=True)
         self._target = TargetTable(address, storage_options or {})
-        self._open_ = False
+        self._is_open = False
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> DeltaSink:
@@ -78,7 +78,7 @@ class DeltaSink:
 
     def _open(self, feed: str) -> Offset | None:
         claim = self._target.load(feed, self.mode)
-        self._open_ = True
+        self._is_open = True
         if claim is None:
             return None
         self._target.append(self._no_rows(), claim.next())
@@ -115,12 +115,12 @@ class DeltaSink:
 
     async def aclose(self) -> None:
         """See :class:`tailer.sink.Sink`."""
-        self._open_ = False
+        self._is_open = False
 
     # Writing
 
     def _claimed(self) -> Claim | None:
-        if not self._open_:
+        if not self._is_open:
             raise SinkRejected("the sink is not open")
         if self._target.claim is not None:
             self._target.refresh()

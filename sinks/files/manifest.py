@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sinks.files.targets import Target
 from tailer.changes import Offset
 from tailer.errors import OffsetError, SinkRejected, TransientError
+from tailer.targets import Target
 
 __all__ = ["FOLDER", "Manifest", "PublishedFile"]
 

@@ -23,12 +23,12 @@ from sinks.change_rows import change_rows, check_type
 from sinks.files.folders import FORM, Folders
 from sinks.files.manifest import Manifest, PublishedFile
 from sinks.files.spool import ENDINGS, Format, Spooled
-from sinks.files.targets import Target, open_target, writing
 from tailer.changes import COMMIT_VERSION, ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TailerError
 from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import SinkTraits
+from tailer.targets import Target, open_target, writing
 
 __all__ = ["SETTINGS", "FilesSink"]
 

@@ -1,7 +1,7 @@
 """The daemon is killed again and again, at any moment, while a real writer commits; in the end its
 output is Spark's change feed: nothing lost, and what came twice is the same to the byte.
 
-``TAILER_TORTURE_ROUNDS`` is how many times (5); ``--randomly-seed`` repeats the moments.
+``TAILER_TORTURE_ROUNDS`` is how many times (10); ``--randomly-seed`` repeats the moments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "10"))
 # A version of some 400 events has some 20 batches, so that most kills land between two of them.
 BATCH_ROWS = 20
 VERSION_ROWS = 200

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from sinks.files.targets import LocalTarget
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
+from tailer.targets import LocalTarget
 from tailer.testing.batches import change_batch, change_run
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import Bucket

@@ -13,8 +13,8 @@ import anyio
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sinks.files.targets import open_target
 from tailer.sink import Sink, make_sink
+from tailer.targets import open_target
 
 __all__ = ["Files", "manifest", "tables"]
 

@@ -1,4 +1,4 @@
-"""Where files are published: a local folder, or a prefix on S3.
+"""Where sinks publish files: a local folder, or a prefix on S3.
 
 Both create a file that is not there yet, whole or not at all, and say if it was there: by a hard
 link from a temporary file, and by ``If-None-Match``.
