@@ -39,7 +39,9 @@ SETTINGS: dict[str, Setting] = {
     "key": Setting(
         "texts", [], "Mode `mirror`: the columns that identify a row; empty means by row id.",
     ),
-    "storage_options": Setting("table", {}, "Options of the store, as in deltalake; strings.", secret=True),
+    "storage_options": Setting(
+        "table", {}, "Options of the store, as in deltalake; strings.", secret=True,
+    ),
 }  # fmt: skip
 _ROW_ID, _GONE = "_row_id", "_delta_tailer_gone"
 _OF_LOG = [*(field.name for field in METADATA_FIELDS), EVENT_ID]
