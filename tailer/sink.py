@@ -304,9 +304,14 @@ def load_sink(kind: str) -> SinkFactory:
     try:
         return known[kind].load()  # type: ignore[no-any-return]  # a promise of the group
     except ImportError as e:
-        raise ConfigError(
-            f"the sink {kind!r} can't be loaded ({e}); is its extra installed?"
-        ) from e
+        raise ConfigError(f"the sink {kind!r} can't be loaded ({e}){_extra(known[kind])}") from e
+
+
+def _extra(point: EntryPoint) -> str:
+    """Return how to install what a sink needs, if its package has an extra of the sink's name."""
+    if point.dist is None or point.name not in (point.dist.metadata.get_all("Provides-Extra") or ()):
+        return ""
+    return f": pip install '{point.dist.name}[{point.name}]'"
 
 
 def make_sink(kind: str, options: Mapping[str, Any], folder: Path) -> Sink:

@@ -170,11 +170,12 @@ class FilesSink:
 
     async def aclose(self) -> None:
         """Publish what is whole, and release everything; see :class:`tailer.sink.Sink`."""
-        if self._open:
-            with suppress(TailerError):  # it is read again
-                await self._publish()
-        self._open = False
-        await self._let_go()
+        async with self._turn:  # what is being published by now is published
+            if self._open:
+                with suppress(TailerError):  # it is read again
+                    await self._publish()
+            self._open = False
+            await self._let_go()
         await self._target.aclose()
 
     def _check(self) -> None:

@@ -42,11 +42,15 @@ def test_a_sink_that_cannot_be_loaded_is_listed_with_the_reason(
 ) -> None:
     info = tmp_path / "raven_post-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: raven-post\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[tailer.sinks]\nraven = raven_post:RavenSink\n")
+    about = "Metadata-Version: 2.1\nName: raven-post\nVersion: 1.0\nProvides-Extra: owl\n"
+    (info / "METADATA").write_text(about)
+    sinks = "raven = raven_post:RavenSink\nowl = raven_post:OwlSink\n"
+    (info / "entry_points.txt").write_text(f"[tailer.sinks]\n{sinks}")
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["sinks", "raven"]) == 2
-    assert "can't be loaded (No module named 'raven_post')" in capsys.readouterr().err
+    assert "can't be loaded (No module named 'raven_post')\n" in capsys.readouterr().err
+    assert main(["sinks", "owl"]) == 2
+    assert "'raven_post'): pip install 'raven-post[owl]'" in capsys.readouterr().err
     assert main(["sinks"]) == 0
     said = capsys.readouterr().out
     assert "raven (raven-post 1.0): the sink 'raven' can't be loaded" in said
