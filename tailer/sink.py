@@ -309,7 +309,8 @@ def load_sink(kind: str) -> SinkFactory:
 
 def _extra(point: EntryPoint) -> str:
     """Return how to install what a sink needs, if its package has an extra of the sink's name."""
-    if point.dist is None or point.name not in (point.dist.metadata.get_all("Provides-Extra") or ()):
+    extras = point.dist.metadata.get_all("Provides-Extra") if point.dist else None
+    if point.dist is None or point.name not in (extras or ()):
         return ""
     return f": pip install '{point.dist.name}[{point.name}]'"
 

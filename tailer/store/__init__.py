@@ -9,9 +9,8 @@ from __future__ import annotations
 import typing
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
-
-from msgspec import Struct
 
 from tailer.errors import ConfigError
 
@@ -44,7 +43,8 @@ LOG_DIR = "_delta_log"
 WHOLE_BYTES = 2 * 1024 * 1024
 
 
-class FileStatus(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FileStatus:
     """One file of a listing.
 
     ``name`` is relative to the listed folder, ``size`` is in bytes, ``mtime_ms`` is the
@@ -61,7 +61,8 @@ class FileStatus(Struct, frozen=True):
 Found: TypeAlias = tuple[bytes, FileStatus]
 
 
-class StoreTraits(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class StoreTraits:
     """Properties of a store that let log readers send it fewer requests.
 
     ``atomic``: a file appears whole and never grows. ``check_s``: how often, in seconds, a reader

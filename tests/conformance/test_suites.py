@@ -17,9 +17,9 @@ from tailer.testing.conformance import StoreConformance
 class EncodingStore(LocalStore):
     """Takes locations for URIs, lists inclusively, and never sees that a file has changed."""
 
-    def path(self, location):
+    async def read(self, location, offset=0, length=None):
         from urllib.parse import unquote
-        return super().path(unquote(location))
+        return await super().read(unquote(location), offset, length)
 
     async def list(self, folder, start_after=""):
         async for status in super().list(folder):
