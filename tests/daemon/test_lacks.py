@@ -53,13 +53,13 @@ def configure(folder: Path, feeds: int, more: str = "") -> Path:
 def test_feeds_without_a_descriptor_wait_for_one(tmp_path: Path) -> None:
     config = configure(tmp_path, 30)
     outputs = [tmp_path / f"f{i}.jsonl" for i in range(30)]
-    with started("run", config, dev=False) as program:
+    few = ("bash", "-c", 'ulimit -Sn 64; exec "$@"', "bash")
+    with started("run", config, dev=False, within=few) as program:
         pid = program.process.pid
-        _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, most))
         program.wait_until(
             lambda: any("tries again" in e and "Too many open files" in e for e in program.errors)
         )
+        _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
         program.wait_for(lambda: all(len(whole_lines(output)) == 3 for output in outputs))
         assert program.stop() == 0
