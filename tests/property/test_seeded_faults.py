@@ -168,7 +168,9 @@ def a_removed_file_s_vector_is_not_applied(patch: Patch) -> None:
 def rows_that_leave_have_the_new_schema(patch: Patch) -> None:
     leaving = plan._leaving
     patch.setattr(
-        plan, "_leaving", lambda commit, *rest: leaving(replace(commit, before=commit.after), *rest)
+        plan,
+        "_leaving",
+        lambda commit, *rest: leaving(structs.replace(commit, before=commit.after), *rest),
     )
 
 
