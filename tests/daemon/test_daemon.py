@@ -159,8 +159,8 @@ def gap(setting: Setting) -> str:
 
 def missing_file(setting: Setting) -> str:
     add = setting.table.add([{"id": 4}])
-    setting.table.commit(add)
     (setting.table.folder / add["add"]["path"]).unlink()
+    setting.table.commit(add)
     return rf"version 2, {add['add']['path']}: the data file is gone"
 
 
