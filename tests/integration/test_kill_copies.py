@@ -1,7 +1,8 @@
 """A daemon is killed again and again while a real writer commits, some of the times with a second
-daemon on the same target: files then have each event once, and a Delta copy is the table.
+daemon on the same target. In the end a copy is the table, and files have each event once.
 
-``TAILER_TORTURE_ROUNDS`` is how many times (2); ``--randomly-seed`` repeats the moments.
+``TAILER_TORTURE_ROUNDS`` is how many times (3, a kind each; at most 30); ``--randomly-seed``
+repeats the moments.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 import json
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import deltalake
+import duckdb
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -28,9 +32,10 @@ from tailer.changes import COMING_KINDS, Offset
 from tests.integration.killing import writing
 from tests.integration.test_kill import Writer
 from tests.support.published import manifest, tables
+from tests.support.sql_targets import SQL_SINKS, SqlTarget, sql_target
 from tests.support.waiting import PATIENCE_S, eventually
 
-ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "2"))
+ROUNDS = min(30, int(os.environ.get("TAILER_TORTURE_ROUNDS", "3")))
 CONFIG = """
 [daemon]
 http = ""
@@ -41,19 +46,18 @@ from = "snapshot"
 batch_rows_max = 100
 retry_max_s = 0.5
 [feeds.orders.sink]
-path = "out"
 {sink}
 """
 
 
 @dataclass(frozen=True)
 class Target:
-    """A sink's target: its offset, its rows, and the folder that each write changes."""
+    """A sink's target: its options, its offset, its rows by id, and what each write changes."""
 
     sink: str
-    log: str
-    offset: Callable[[Path], Offset | None]
-    rows: Callable[[Path], list[dict[str, Any]]]
+    offset: Callable[[], Offset | None]
+    rows: Callable[[], list[dict[str, Any]]]
+    changed: Callable[[], object]
 
 
 def files_offset(folder: Path) -> Offset | None:
@@ -94,10 +98,55 @@ def delta_rows(folder: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["id"])
 
 
-TARGETS = {
-    "files": Target('type = "files"', FOLDER, files_offset, files_rows),
-    "delta": Target('type = "delta"\nkey = ["id"]', "_delta_log", delta_offset, delta_rows),
-}
+def sql_offset(target: SqlTarget) -> Offset | None:
+    """What the database says, if it can be read now."""
+    with suppress(duckdb.Error, sqlite3.Error, psycopg.errors.UndefinedTable):
+        found = target.query(f'SELECT "offset" FROM {target.prefix}_delta_tailer')
+        if found and found[0][0]:
+            return Offset.from_json(json.loads(found[0][0]))
+    return None
+
+
+def sql_rows(target: SqlTarget) -> list[dict[str, Any]]:
+    names = ("id", "name", "amount")
+    found = target.query(f"SELECT {', '.join(names)} FROM {target.prefix}orders ORDER BY id")
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def times(*paths: Path) -> list[tuple[int, int]]:
+    """When the files were written last, and their sizes."""
+    found = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            at = path.stat()
+            found.append((at.st_mtime_ns, at.st_size))
+    return found
+
+
+def target_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Target:
+    out = folder / "out"
+    match kind:
+        case "files":
+            return Target(
+                'type = "files"\npath = "out"',
+                lambda: files_offset(out), lambda: files_rows(out), lambda: times(out / FOLDER),
+            )  # fmt: skip
+        case "delta":
+            return Target(
+                'type = "delta"\npath = "out"\nkey = ["id"]',
+                lambda: delta_offset(out), lambda: delta_rows(out),
+                lambda: times(out / "_delta_log"),
+            )  # fmt: skip
+    sql = sql_target(kind, folder, request)
+
+    def changed() -> object:
+        if "path" not in sql.options:
+            return sql_offset(sql)
+        file = folder / sql.options["path"]
+        return times(file, *(file.with_name(f"{file.name}{end}") for end in (".wal", "-wal")))
+
+    options = sql.toml(key=["id"])
+    return Target(options, lambda: sql_offset(sql), lambda: sql_rows(sql), changed)
 
 
 class Daemons:
@@ -126,19 +175,11 @@ class Daemons:
         """How often a daemon has begun to follow the table."""
         return self.errors.read_text().count("following") if self.errors.exists() else 0
 
-    def offset(self) -> Offset | None:
-        return self.target.offset(self.folder / "out")
-
     def wait_for_write(self, within_s: float) -> None:
-        """Until a file of the log is made: a kill then lands in a write, or behind it and before
-        the offset is saved in the daemon's state too."""
-        log, end = self.folder / "out" / self.target.log, time.monotonic() + within_s
-
-        def changed() -> int:
-            return log.stat().st_mtime_ns if log.exists() else 0
-
-        before = changed()
-        while changed() == before and time.monotonic() < end:
+        """Until the target changes: a kill then lands in a write, or behind it and before the
+        offset is saved in the daemon's state too."""
+        before, end = self.target.changed(), time.monotonic() + within_s
+        while self.target.changed() == before and time.monotonic() < end:
             time.sleep(0.0002)
 
 
@@ -167,20 +208,20 @@ def kill(daemons: Daemons, moments: random.Random, number: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 20 * ROUNDS)
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("kind", ["files", "delta", *SQL_SINKS])
 def test_the_target_is_exact_when_daemons_are_killed(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = random.randrange(2**32)
     moments, seen = random.Random(seed), Counter[str]()
-    target = TARGETS[name]
+    target = target_of(kind, tmp_path, request)
     daemons = Daemons(tmp_path, target)
     last = Offset(0)
     with writing(Writer(tmp_path, seed)) as writer:
         for number in range(ROUNDS):
             seen[kill(daemons, moments, number)] += 1
             assert writer.error is None, writer.error
-            at = daemons.offset() or last
+            at = target.offset() or last
             assert at.position >= last.position, "the offset never goes back"
             writer.read_version, last = at.version, at
     writer.finish()
@@ -190,15 +231,15 @@ def test_the_target_is_exact_when_daemons_are_killed(
 
         def at_end() -> bool:
             assert process.poll() is None, daemons.errors.read_text()[-2000:]
-            at = daemons.offset()
+            at = target.offset()
             # It may have been at the end before it started.
             return daemons.starts() > starts and at is not None and at.version >= end
 
-        eventually(at_end, PATIENCE_S, lambda: f"{daemons.offset()} is not {end}", pause_s=0.2)
+        eventually(at_end, PATIENCE_S, lambda: f"{target.offset()} is not {end}", pause_s=0.2)
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
-    found = target.rows(tmp_path / "out")
+    found = target.rows()
     with capsys.disabled():
-        print(f"\n{name}, seed {seed}: {dict(seen)}, {end} versions, {len(found)} rows")
+        print(f"\n{kind}, seed {seed}: {dict(seen)}, {end} versions, {len(found)} rows")
     expected: list[dict[str, Any]] = writer.table.to_pyarrow_table().to_pylist()
     assert found == sorted(expected, key=lambda row: row["id"])
