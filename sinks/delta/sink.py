@@ -112,7 +112,7 @@ class DeltaSink:
 
     async def announce(self, notice: Notice) -> None:
         """Store a notice's offset; see :class:`tailer.sink.Announces`."""
-        if notice.kind != "heartbeat" and notice.next_offset != notice.offset:
+        if notice.next_offset != notice.offset:
             await anyio.to_thread.run_sync(self._move, notice.next_offset)
 
     async def aclose(self) -> None:

@@ -161,7 +161,7 @@ class FilesSink:
 
     async def announce(self, notice: Notice) -> None:
         """Keep a notice's offset; see :class:`tailer.sink.Announces`."""
-        if notice.kind == "heartbeat" or notice.next_offset == notice.offset:
+        if notice.next_offset == notice.offset:
             return
         async with self._turn:
             self._check()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +14,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
-from tailer.testing.table import TableBuilder
 from tests.sinks.test_duckdb import mapped
-from tests.support.programs import run_tailer, started
-from tests.support.source import ROOT
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -143,28 +135,3 @@ async def test_an_offset_is_set_and_looked_at(tmp_path: Path) -> None:
     assert await sink.look("orders") == Offset(7)
     with pytest.raises(SinkRejected, match="its rows belong to its offset; remove the table"):
         await sink.set_offset("orders", None)
-
-
-def test_the_page_s_commands_do_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs" / "sinks" / "delta.md").read_text(encoding="utf-8")
-    (config,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)).splitlines()
-    check, run, read = map(shlex.split, commands)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tailer.toml").write_text(config)
-    table = TableBuilder(tmp_path / "orders", pa.schema([("order_id", pa.int64())]), cdf=True)
-    table.create()
-    table.commit(table.add([{"order_id": 4711}]))
-    done = run_tailer(*check[1:])
-    assert done.returncode == 0, done.stderr
-    with started(*run[1:]) as program:
-
-        def shown() -> bool:
-            command = [sys.executable, *read[1:]]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            return "4711" in done.stdout
-
-        eventually(shown, why=lambda: program)
-        assert program.stop() == 0

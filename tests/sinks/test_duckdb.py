@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,12 +22,9 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
-from tailer.testing.table import TableBuilder, delta_schema
+from tailer.testing.table import delta_schema
 from tests.support.duckdb_files import rows_of
-from tests.support.programs import run_tailer, started
-from tests.support.source import ROOT
 from tests.support.variants import encoded
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -314,31 +309,3 @@ def test_options_are_checked(tmp_path: Path) -> None:
         new(tmp_path, keys=["id"])
     with pytest.raises(ConfigError, match="'memory_bytes_max' of sink 'duckdb' is 1, and must be"):
         new(tmp_path, memory_bytes_max=1)
-
-
-def test_the_page_s_commands_do_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs" / "sinks" / "duckdb.md").read_text(encoding="utf-8")
-    (config,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)).splitlines()
-    check, run, read = map(shlex.split, commands)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tailer.toml").write_text(config)
-    table = TableBuilder(tmp_path / "orders", pa.schema([("order_id", pa.int64())]), cdf=True)
-    table.create()
-    table.commit(table.add([{"order_id": 4711}]))
-    done = run_tailer(*check[1:])
-    assert done.returncode == 0, done.stderr
-    with started(*run[1:]) as program:
-
-        def shown(number: str) -> bool:
-            # The file may be locked just then.
-            reader = [sys.executable, *read[1:]]
-            done = subprocess.run(reader, capture_output=True, text=True, check=False)
-            return number in done.stdout
-
-        eventually(lambda: shown("4711"), why=lambda: program)
-        table.commit(table.add([{"order_id": 815}]))
-        eventually(lambda: shown("815"), why=lambda: program)
-        assert program.stop() == 0

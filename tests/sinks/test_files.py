@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,12 +20,10 @@ from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.targets import LocalTarget
 from tailer.testing.batches import change_batch, change_run
-from tailer.testing.table import TableBuilder
 from tests.s3.fixture import Bucket
-from tests.support.programs import run_tailer, started
 from tests.support.published import manifest, tables
 from tests.support.source import ROOT
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -304,30 +300,3 @@ def test_options_are_checked(tmp_path: Path) -> None:
     for template in ("{id}", "../x={id}", "x={id}/", "x=1"):
         with pytest.raises(ConfigError, match=r"must be folders `name=\{column\}`"):
             new(tmp_path, folders=template)
-
-
-def test_the_page_s_commands_do_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs" / "sinks" / "files.md").read_text(encoding="utf-8")
-    (config,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)).splitlines()
-    check, run, *reads = map(shlex.split, commands)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tailer.toml").write_text(config)
-    columns = pa.schema([("order_id", pa.int64()), ("country", pa.string())])
-    table = TableBuilder(tmp_path / "orders", columns, cdf=True)
-    table.create()
-    table.commit(table.add([{"order_id": 4711, "country": "DE"}]))
-    done = run_tailer(*check[1:])
-    assert done.returncode == 0, done.stderr
-    with started(*run[1:]) as program:
-        for read in reads:
-
-            def shown(read: list[str] = read) -> bool:
-                command = [sys.executable, *read[1:]]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                return "4711" in done.stdout or "country=DE/" in done.stdout
-
-            eventually(shown, why=lambda: program)
-        assert program.stop() == 0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from decimal import Decimal
@@ -21,12 +19,8 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
-from tailer.testing.table import TableBuilder
 from tests.support.components import free_port
 from tests.support.postgres import PASSWORD, Postgres
-from tests.support.programs import run_tailer, started
-from tests.support.source import ROOT
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -223,34 +217,3 @@ async def test_a_server_that_ends_is_waited_for() -> None:
         await sink.write(rows((2, "b"), version=2))
         await sink.aclose()
         assert server.query("SELECT count(*) FROM orders") == [(2,)]
-
-
-def test_the_page_s_commands_do_what_it_says(
-    tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs" / "sinks" / "postgres.md").read_text(encoding="utf-8")
-    (config,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)).splitlines()
-    _install, check, run, verify, read = (shlex.split(c, comments=True) for c in commands)
-    monkeypatch.chdir(tmp_path)
-    # What the page leaves to libpq's environment.
-    monkeypatch.setenv("PGHOST", "127.0.0.1")
-    monkeypatch.setenv("PGPORT", str(postgres.port))
-    monkeypatch.setenv("PGPASSWORD", PASSWORD)
-    config = config.replace(
-        "host=db.example.org user=tailer dbname=lake", "user=tester dbname=postgres"
-    )
-    (tmp_path / "tailer.toml").write_text(config.replace("public", postgres.schema()))
-    table = TableBuilder(tmp_path / "orders", pa.schema([("order_id", pa.int64())]), cdf=True)
-    table.create()
-    table.commit(table.add([{"order_id": 4711}]))
-    done = run_tailer(*check[1:])
-    assert done.returncode == 0, done.stderr
-    with started(*run[1:]) as program:
-        eventually(lambda: run_tailer(*verify[1:]).returncode == 0, why=lambda: program)
-        assert program.stop() == 0
-    (schema,) = re.findall(r'schema = "(.*?)"', (tmp_path / "tailer.toml").read_text())
-    query = [part.replace("public", schema) for part in read]
-    query = ["postgres" if part == "lake" else part for part in query]
-    shown = subprocess.run([*query, "-U", "tester"], capture_output=True, text=True, check=False)
-    assert "4711" in shown.stdout, shown.stderr

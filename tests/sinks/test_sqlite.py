@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -19,10 +15,6 @@ from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
-from tailer.testing.table import TableBuilder
-from tests.support.programs import run_tailer, started
-from tests.support.source import ROOT
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -89,26 +81,3 @@ async def test_a_target_of_somebody_else_is_refused(tmp_path: Path) -> None:
         await new(tmp_path, path="folder").open("orders")
     with pytest.raises(ConfigError, match=r"'keys' of sink 'sqlite' is not known .did you mean"):
         new(tmp_path, keys=["id"])
-
-
-def test_the_page_s_commands_do_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs" / "sinks" / "sqlite.md").read_text(encoding="utf-8")
-    (config,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)).splitlines()
-    check, run, verify, read = (shlex.split(c, comments=True) for c in commands)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tailer.toml").write_text(config)
-    table = TableBuilder(tmp_path / "orders", pa.schema([("order_id", pa.int64())]), cdf=True)
-    table.create()
-    table.commit(table.add([{"order_id": 4711}]))
-    done = run_tailer(*check[1:])
-    assert done.returncode == 0, done.stderr
-    with started(*run[1:]) as program:
-        eventually(lambda: run_tailer(*verify[1:]).returncode == 0, why=lambda: program)
-        shown = subprocess.run(
-            [sys.executable, *read[1:]], capture_output=True, text=True, check=False
-        )
-        assert "(4711,)" in shown.stdout, shown.stderr
-        assert program.stop() == 0

@@ -6,6 +6,7 @@ The usual run takes tables of every kind; with TAILER_TORTURE_ROUNDS set, all of
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -107,8 +108,20 @@ def streamed(spark: SparkSession, table: Path, start: int, checkpoint: Path) -> 
     return rows
 
 
-@pytest.mark.parametrize("name", READABLE if ALL else BATCH)
+def framed(spark: SparkSession, table: Path, start: int, folder: Path) -> pa.Table:
+    """The changes by the frame that is planned here."""
+    return collected(changes(spark, str(table), startingVersion=start), folder)
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [
+        *((changes_of, name) for name in (READABLE if ALL else BATCH)),
+        *((framed, name) for name in (READABLE if ALL else FRAMES)),
+    ],
+)
 def test_a_batch_has_the_rows_of_tailer_read_and_of_spark(
+    read: Callable[[SparkSession, Path, int, Path], pa.Table],
     name: str,
     spark: SparkSession,
     golden: GoldenCase,
@@ -117,7 +130,7 @@ def test_a_batch_has_the_rows_of_tailer_read_and_of_spark(
 ) -> None:
     case = golden(name)
     start, last = first_version(case), case.summary["versions"][1]
-    got = changes_of(spark, case.table, start, tmp_path)
+    got = read(spark, case.table, start, tmp_path)
     hold(difference(reader.changes(case.table, start, last, "auto"), got))
     if "changes" in case.summary:
         hold(difference(case.changes(), got))
@@ -135,23 +148,6 @@ def test_a_stream_of_small_batches_has_the_same_rows(
     start, last = first_version(case), case.summary["versions"][1]
     got = streamed(spark, case.table, start, tmp_path / "checkpoint")
     hold(difference(reader.changes(case.table, start, last, "auto"), got))
-
-
-@pytest.mark.parametrize("name", READABLE if ALL else FRAMES)
-def test_the_frame_of_work_orders_has_the_same_rows(
-    name: str,
-    spark: SparkSession,
-    golden: GoldenCase,
-    reader: Reader,
-    tmp_path: Path,
-) -> None:
-    case = golden(name)
-    start, last = first_version(case), case.summary["versions"][1]
-    frame = changes(spark, str(case.table), startingVersion=start)
-    got = collected(frame, tmp_path)
-    hold(difference(reader.changes(case.table, start, last, "auto"), got))
-    if "changes" in case.summary:
-        hold(difference(case.changes(), got))
 
 
 def test_what_has_no_common_schema_is_refused_in_one_sentence(
