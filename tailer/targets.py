@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -203,7 +203,7 @@ class S3Target:
     async def _put(self, name: str, body: bytes, headers: Mapping[str, str]) -> bool:
         call = Call("put", "PUT", self._bucket, self._prefix + name, {}, headers, body)
         with _refused():
-            async with self._client() as client:
+            async with SharedClients.lent(self._options) as client:
                 answer = await client.request(call, Traffic())
             if answer.status not in (200, 412):
                 raise refusal(answer, "put", self._bucket, call.key)
@@ -213,18 +213,10 @@ class S3Target:
         """See :class:`Target`."""
         call = Call("delete", "DELETE", self._bucket, self._prefix + name)
         with _refused():
-            async with self._client() as client:
+            async with SharedClients.lent(self._options) as client:
                 answer = await client.request(call, Traffic())
             if answer.status not in (200, 204, 404):
                 raise refusal(answer, "delete", self._bucket, call.key)
-
-    @asynccontextmanager
-    async def _client(self) -> AsyncIterator[Any]:
-        client = SharedClients.take(self._options)
-        try:
-            yield client
-        finally:
-            await SharedClients.give_back(client)
 
     async def aclose(self) -> None:
         """See :class:`Target`."""

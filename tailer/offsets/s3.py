@@ -332,11 +332,8 @@ class S3OffsetStore(OffsetStore):
         if self._client is not None:
             yield self._client
             return
-        client = SharedClients.take(self._options)
-        try:
+        async with SharedClients.lent(self._options) as client:
             yield client
-        finally:
-            await SharedClients.give_back(client)
 
     async def _get(self) -> _Seen:
         async with self._connected() as client:

@@ -30,8 +30,7 @@ async def list_folders(address: str, options: Mapping[str, Any]) -> list[str]:
     prefix = f"{key}/" if key else ""
     query = {"list-type": "2", "prefix": prefix, "delimiter": "/", "encoding-type": "url"}
     names: set[str] = set()
-    client = SharedClients.take(S3Options.from_options(options))
-    try:
+    async with SharedClients.lent(S3Options.from_options(options)) as client:
         while True:
             answer = await client.request(
                 Call("list", "GET", bucket, query=query, check=_check_answer), Traffic()
@@ -43,8 +42,6 @@ async def list_folders(address: str, options: Mapping[str, Any]) -> list[str]:
             if following is None:
                 return sorted(names)
             query["continuation-token"] = following
-    finally:
-        await SharedClients.give_back(client)
 
 
 def _check_answer(answer: Answer) -> None:

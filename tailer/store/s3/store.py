@@ -81,6 +81,16 @@ class SharedClients:
                 del clients[client.options]
             await client.aclose()
 
+    @classmethod
+    @asynccontextmanager
+    async def lent(cls, options: S3Options) -> AsyncIterator[S3Client]:
+        """Provide the client of these options for a block."""
+        client = cls.take(options)
+        try:
+            yield client
+        finally:
+            await cls.give_back(client)
+
 
 class S3Store:
     """A table under a key of a bucket. ``table`` is ``s3://bucket/key``, or s3a or s3n.
