@@ -17,6 +17,7 @@ from tailer.daemon.assembly import assemble
 from tailer.daemon.metrics import MetricFamilies
 from tailer.errors import OffsetError
 from tailer.process.signals import listen, stop_asked
+from tailer.spark.order_files import OrderFiles
 from tailer.spark.pipeline import PipelineFeed, PipelineOptions, run_pipeline, start_session
 
 __all__ = ["checkpoint_offset", "run_cluster"]
@@ -78,11 +79,14 @@ def _serving(
 
 
 def checkpoint_offset(folder: Path) -> Offset:
-    """Return where a query of the source ``tailer`` continues: the end of its last committed batch.
+    """Return where a query of this package continues: the end of its last committed batch.
 
     ``folder`` is the query's checkpoint. A batch that was begun and not committed comes again.
     Raises :class:`OffsetError` if there is no such offset.
     """
+    orders = OrderFiles(folder)
+    if orders.folder.is_dir() and (last := orders.committed()) >= 0:
+        return Offset.from_json(orders.head(last).end)
     commits = folder / "commits"
     numbers = [int(f.name) for f in commits.glob("*") if re.fullmatch(r"\d+", f.name)]
     if not numbers:
@@ -99,7 +103,7 @@ def checkpoint_offset(folder: Path) -> Offset:
         raise OffsetError(
             f"the checkpoint's offset is not one of a query of the tailer source ({e})",
             path=str(file),
-            hint="the query must read one table, by format tailer",
+            hint="the query must read one table, by format tailer or tailer.spark",
         ) from None
     if version != "v1":
         raise OffsetError(f"the checkpoint is of format {version!r}, not v1", path=str(file))

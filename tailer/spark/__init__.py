@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["changes"]  # made on first use
+__all__ = ["changes", "foreach_batch", "stream"]  # made on first use
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from tailer.spark.frames import changes
 
         return changes
+    if name in ("foreach_batch", "stream"):
+        from tailer.spark import streams
+
+        return getattr(streams, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

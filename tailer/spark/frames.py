@@ -12,19 +12,20 @@ the same frame.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from msgspec import structs
 
 from tailer.errors import ConfigError
-from tailer.spark.driver import TaskPartition, tasks_of
+from tailer.spark.driver import tasks_of
 from tailer.spark.failing import one_sentence
+from tailer.spark.mapped import Decoder, Task, decoded_tasks
 from tailer.spark.native import NativeFiles
 from tailer.spark.opening import open_table
 from tailer.spark.python import use_this_python
+from tailer.spark.reader import ChangeStreamReader
 from tailer.spark.source import ChangeReader, TailerSource
 from tailer.store.local import LocalStore
 
@@ -32,34 +33,55 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["changes"]
+__all__ = ["Native", "changes", "check_native", "frame_of", "source_of"]
+
+#: Whether Spark reads files itself: wherever that gives the rows, or never.
+Native = Literal["auto", "never"]
 
 
 @one_sentence
 def changes(
-    spark: SparkSession, table: str, *, native: Literal["auto", "never"] = "auto", **options: Any
+    spark: SparkSession, table: str, *, native: Native = "auto", **options: Any
 ) -> DataFrame:
     """Return a table's changes: the rows and columns of ``format("tailer")``, with its options.
 
     The log is read now, so the frame always has the same rows. ``native="never"`` leaves all
     reading to the decoder.
     """
-    if native not in ("auto", "never"):
-        raise ConfigError(f"the option native is {native!r}; it must be auto or never")
-    use_this_python()
-    source = TailerSource({"path": table, **{name: _text(v) for name, v in options.items()}})
+    check_native(native)
+    source = source_of(table, options)
     schema = source.schema()
     reader = source.reader(schema)
     assert isinstance(reader, ChangeReader)
+    files = _native_files(spark, reader, schema, native)
     orders, removals = reader.planned()
-    frames: list[DataFrame] = []
-    if native == "auto" and (files := _native_files(spark, reader, schema)) is not None:
-        orders = files.take(orders)
-        frames += files.frames(spark)
-    if orders or not frames:
-        tasks = tasks_of(reader.options, orders, removals)
-        frames.append(_decoded(spark, reader, tasks, schema))
-    return reduce(lambda one, other: one.unionAll(other), frames)
+    left = orders if files is None else files.take(orders)
+    parts = tasks_of(reader.options, left, removals)
+    tasks = [Task.of(part, reader.target) for part in parts]
+    return _united(spark, reader, schema, files, tasks)
+
+
+def check_native(native: str) -> None:
+    """Refuse another value."""
+    if native not in ("auto", "never"):
+        raise ConfigError(f"the option native is {native!r}; it must be auto or never")
+
+
+def frame_of(
+    spark: SparkSession, reader: ChangeStreamReader, tasks: Iterable[Task], native: Native
+) -> DataFrame:
+    """Return the rows of a stream's tasks in the same way."""
+    files = _native_files(spark, reader, reader.schema, native)
+    if files is not None:
+        left = ((task, tuple(files.take(task.orders))) for task in tasks)
+        tasks = [structs.replace(task, orders=orders) for task, orders in left if orders]
+    return _united(spark, reader, reader.schema, files, [*tasks])
+
+
+def source_of(table: str, options: dict[str, Any]) -> TailerSource:
+    """Return the source of a table with these options, values as Python has them."""
+    use_this_python()
+    return TailerSource({"path": table, **{name: _text(v) for name, v in options.items()}})
 
 
 def _text(value: Any) -> str:
@@ -69,7 +91,10 @@ def _text(value: Any) -> str:
 
 
 def _native_files(
-    spark: SparkSession, reader: ChangeReader, schema: StructType
+    spark: SparkSession,
+    reader: ChangeReader | ChangeStreamReader,
+    schema: StructType,
+    native: Native,
 ) -> NativeFiles | None:
     """Return what takes the files for Spark; None if the query can have none of them.
 
@@ -79,45 +104,23 @@ def _native_files(
     options = reader.options
     store = open_table(options)
     by_name = spark.conf.get("spark.sql.caseSensitive") == "false"
-    if not isinstance(store, LocalStore) or options.with_ids or not by_name:
+    readable = isinstance(store, LocalStore) and by_name and not options.with_ids
+    if native == "never" or not readable:
         return None
+    assert isinstance(store, LocalStore)
     return NativeFiles(store, reader.target[0], schema, options.decode.writer_timezone)
 
 
-class _PlannedReader(DataSourceReader):
-    """Reads the tasks of a plan that was made before."""
-
-    def __init__(self, reader: ChangeReader, tasks: Sequence[TaskPartition]) -> None:
-        self._reader = reader
-        self._tasks = tasks
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks; one without orders if there is nothing to read."""
-        return self._tasks or [TaskPartition([])]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield one task's rows."""
-        return self._reader.read(partition)
-
-
-def _decoded(
-    spark: SparkSession, reader: ChangeReader, tasks: Sequence[TaskPartition], columns: StructType
+def _united(
+    spark: SparkSession,
+    reader: ChangeReader | ChangeStreamReader,
+    schema: StructType,
+    files: NativeFiles | None,
+    tasks: Sequence[Task],
 ) -> DataFrame:
-    """Return the rows of the tasks, by the decoder.
-
-    A frame keeps the source that its name meant when it was made, so the name can be used again.
-    """
-
-    class PlannedSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "tailer_planned"
-
-        def schema(self) -> StructType:
-            return columns
-
-        def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-            return _PlannedReader(reader, tasks)
-
-    spark.dataSource.register(PlannedSource)
-    return spark.read.format("tailer_planned").load()
+    """Return the rows of the files that Spark reads, and of the tasks for the decoder."""
+    frames = [] if files is None else files.frames(spark)
+    if tasks or not frames:
+        decoder = Decoder(reader.options, reader.arrow_schema)
+        frames.append(decoded_tasks(spark, tasks, decoder, schema))
+    return reduce(lambda one, other: one.unionAll(other), frames)

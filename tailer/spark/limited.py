@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 from tailer.changes import Offset
 from tailer.spark.failing import one_sentence
 from tailer.spark.planning import Planner
-from tailer.spark.stream import ChangeStreamReader, budget_of, no_lower
+from tailer.spark.reader import ChangeStreamReader, budget_of, no_lower
 
 __all__ = ["LimitedStreamReader"]
 
@@ -50,6 +50,10 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Leave commits from now on to another run."""
         self._until = self.driver.run(Planner.newest)
+
+    def follow(self) -> None:
+        """Take commits from now on too: the end of :meth:`prepareForTriggerAvailableNow`."""
+        self._until = None
 
     @one_sentence
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802

@@ -87,6 +87,7 @@ class NativeFiles:
         self._zone = writer_timezone
         self._layouts: dict[tuple[bool, tuple[str, ...]], _Layout] = {}
         self._names: dict[str, str] = {}
+        self._parts: dict[tuple[Any, ...], bool] = {}
         self._fitting: dict[int, tuple[TableState, bool]] = {}
         named = {name.lower() for name in target.schema.names}
         self._readable = "_metadata" not in named and all(
@@ -95,14 +96,26 @@ class NativeFiles:
         )
 
     def take(self, orders: Iterable[Order]) -> list[Order]:
-        """Take the orders that Spark can read; return the others."""
-        return [order for order in orders if not self._taken(order)]
+        """Take the orders that Spark can read; return the others.
+
+        A file in parts is taken whole, with its first part: all of them are here.
+        """
+        return [order for order in orders if not self._part_taken(order)]
+
+    def _part_taken(self, order: Order) -> bool:
+        if not isinstance(order, FileOrder) or order.part is None:
+            return self._taken(order)
+        file = order.file
+        key = (file.version, file.path, file.change_type, file.kinds, file.without)
+        if key not in self._parts:
+            self._parts[key] = self._taken(order)
+        return self._parts[key]
 
     def _taken(self, order: Order) -> bool:
         if not (self._readable and isinstance(order, FileOrder)):
             return False
         file = order.file
-        partial = order.skip or order.take is not None or order.part is not None
+        partial = order.skip or order.take is not None
         selected = file.only or file.without or file.rows is not None or file.kept is not None
         if partial or selected or file.updated is not None or not self._fits(file.state):
             return False

@@ -49,6 +49,7 @@ class SourceOptions:
     ending: str | None = None
     max_files: int = 1000
     max_bytes: int | None = None
+    max_versions: int | None = None
     ignore_deletes: bool = False
     skip_change_commits: bool = False
     fail_on_data_loss: bool = True
@@ -166,6 +167,9 @@ SOURCE: dict[str, Setting] = {
     "maxBytesPerTrigger": Setting(
         "whole", None, "The same in bytes; at least one file is always taken.", unit="bytes",
     ),
+    "maxVersionsPerTrigger": Setting(
+        "whole", None, "Most versions in one batch of a stream.", unit="versions",
+    ),
     "ignoreDeletes": FEED["ignore_deletes"],
     "skipChangeCommits": FEED["skip_change_commits"],
     "ignoreChanges": Setting(
@@ -254,6 +258,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         ending=_one_of(taken, "endingVersion", "endingTimestamp"),
         max_files=taken["maxFilesPerTrigger"],
         max_bytes=taken["maxBytesPerTrigger"],
+        max_versions=taken["maxVersionsPerTrigger"],
         ignore_deletes=taken["ignoreDeletes"],
         skip_change_commits=taken["skipChangeCommits"],
         fail_on_data_loss=taken["failOnDataLoss"],

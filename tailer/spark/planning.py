@@ -78,12 +78,14 @@ class Budget:
     files: int | None = None
     bytes: int | None = None
     rows: int | None = None
+    versions: int | None = None
     taken: bool = False
 
     @property
     def unlimited(self) -> bool:
         """Return whether nothing is bounded."""
-        return self.files is None and self.bytes is None and self.rows is None
+        limits = (self.files, self.bytes, self.rows, self.versions)
+        return all(limit is None for limit in limits)
 
     def admits(self, files: int, size: int) -> bool:
         """Return whether these files and bytes still fit."""
@@ -97,6 +99,12 @@ class Budget:
         self.taken = self.taken or files > 0
         self.files = None if self.files is None else max(0, self.files - files)
         self.bytes = None if self.bytes is None else max(0, self.bytes - size)
+
+    def take_version(self) -> bool:
+        """Subtract a version; return whether another one is admitted."""
+        if self.versions is not None:
+            self.versions -= 1
+        return self.versions is None or self.versions > 0
 
 
 class Planner:
@@ -236,7 +244,7 @@ class Planner:
                 at, whole = await self._admitted(planned, budget)
                 if len(kept) <= _KEPT_MAX:
                     kept.append(planned)
-                if not whole:
+                if not whole or not budget.take_version():
                     break
         if bounded and len(kept) <= _KEPT_MAX:
             self._advanced = start, at, kept

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from tailer.spark.stream import ChangeStreamReader
+    from tailer.spark.reader import ChangeStreamReader
 
 __all__ = ["ChangeReader", "FilteringReader", "TailerSource"]
 
@@ -106,25 +106,26 @@ class TailerSource(DataSource):
 
         It raises no error: Spark would hide it. The reader's first call does.
         """
-        from tailer.spark.stream import refusing
+        from tailer.spark.reader import refusing
 
         kind = _stream_kind()
         try:
-            return self._stream_reader(kind, schema)
+            return self.stream_reader(kind, schema)
         except TailerSourceError as e:
             return refusing(kind, e)
 
     @one_sentence
-    def _stream_reader(
+    def stream_reader(
         self, kind: type[ChangeStreamReader], schema: StructType
     ) -> ChangeStreamReader:
+        """Return a reader of this kind. Raises the error."""
         options, target = self._checked()
         return kind(options, target, schema, self._arrow_schema(schema))
 
 
 def _stream_kind() -> type[ChangeStreamReader]:
     if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
-        from tailer.spark.stream import ClassicStreamReader
+        from tailer.spark.reader import ClassicStreamReader
 
         return ClassicStreamReader
     from tailer.spark.limited import LimitedStreamReader

@@ -1,8 +1,9 @@
-"""`tailer.spark.changes` against Spark's own readChangeFeed and the data source, all to noop.
+"""`changes`, `stream` and `foreach_batch` against Spark's own readChangeFeed, all to noop.
 
     python -m tests.benchmarks.bench_spark_frames [--rounds 5] [--quick]
 
-All run by turns in one warm session, planning included. The tables are that of bench_spark and one
+The data source stands beside them. All run by turns in one warm session, planning included, streams
+as `AvailableNow` from a new checkpoint. The tables are that of bench_spark and one
 of thousands of small versions.
 """
 
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -25,8 +27,10 @@ from tests.benchmarks.tables import STARTING_VERSION, bench_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 VERSIONS, VERSIONS_QUICK = 2000, 20
+Run = Callable[[], None]
 Work = Callable[["DataFrame"], "DataFrame"]
 
 
@@ -45,6 +49,37 @@ def readers(spark: SparkSession, table: Path) -> dict[str, Callable[[], DataFram
     }
 
 
+def streams(spark: SparkSession, table: Path) -> dict[str, Callable[[Path], DataStreamWriter]]:
+    """Each contender's writer of a stream of all changes, from a checkpoint."""
+    from tailer.spark import foreach_batch, stream
+
+    def by_format(name: str) -> Callable[[Path], DataStreamWriter]:
+        reader = spark.readStream.format(name).option("readChangeFeed", "true")
+        frame = reader.option("startingVersion", STARTING_VERSION)
+        return lambda at: _to_noop(frame.load(str(table)), at)
+
+    def planned(at: Path) -> DataStreamWriter:
+        frame = stream(spark, str(table), str(at), startingVersion=STARTING_VERSION)
+        return _to_noop(frame, at)
+
+    return {
+        "readChangeFeed": by_format("delta"),
+        "foreach_batch()": lambda at: foreach_batch(
+            spark, str(table), str(at), _keep, startingVersion=STARTING_VERSION
+        ),
+        "stream()": planned,
+        "format(tailer)": by_format("tailer"),
+    }
+
+
+def _to_noop(frame: DataFrame, checkpoint: Path) -> DataStreamWriter:
+    return frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+
+
+def _keep(frame: DataFrame, _: int) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
 def whole(frame: DataFrame) -> DataFrame:
     """All columns and rows."""
     return frame
@@ -55,19 +90,37 @@ def few(frame: DataFrame) -> DataFrame:
     return frame.where("amount > 666666").select("id", "amount")
 
 
-def compare(
-    spark: SparkSession, name: str, table: Path, rounds: int, work: Work
-) -> dict[str, Cost]:
-    """Print and return all contenders' medians; they must have the same number of rows."""
+def batch_runs(spark: SparkSession, name: str, table: Path, work: Work) -> dict[str, Run]:
+    """Return the runs of batches, which must have the same number of rows."""
     make = readers(spark, table)
     counts = {kind: work(frame()).count() for kind, frame in make.items()}
     if len({*counts.values()}) != 1:
         sys.exit(f"{name}: not the same rows: {counts}")
-    found: dict[str, list[Cost]] = {kind: [] for kind in make}
+
+    def run(kind: str) -> None:
+        work(make[kind]()).write.format("noop").mode("overwrite").save()
+
+    return {kind: partial(run, kind) for kind in make}
+
+
+def stream_runs(spark: SparkSession, table: Path, folder: Path) -> dict[str, Run]:
+    """Return the runs of streams, each from its start to its end."""
+    make = streams(spark, table)
+
+    def run(kind: str) -> None:
+        checkpoint = Path(tempfile.mkdtemp(dir=folder))
+        make[kind](checkpoint).trigger(availableNow=True).start().awaitTermination()
+
+    return {kind: partial(run, kind) for kind in make}
+
+
+def compare(name: str, runs: dict[str, Run], rounds: int) -> dict[str, Cost]:
+    """Print and return all contenders' medians."""
+    found: dict[str, list[Cost]] = {kind: [] for kind in runs}
     for number in range(rounds + 1):
         for kind, costs in found.items():
             cpu, busy, start = cpu_s(), busy_s(), time.perf_counter()
-            work(make[kind]()).write.format("noop").mode("overwrite").save()
+            runs[kind]()
             wall, used = time.perf_counter() - start, cpu_s() - cpu
             others = max(0.0, (busy_s() - busy - used) / wall)
             if number or not rounds:  # the first one warms up
@@ -101,8 +154,11 @@ def main() -> None:
             ("spark-columns", feed, few),
             ("spark-backlog", small, whole),
         ):
-            found = compare(spark, name, table, rounds, work)
+            found = compare(name, batch_runs(spark, name, table, work), rounds)
             results.ratio(name, found["changes()"], found["readChangeFeed"])
+        for name, table in (("spark-stream", feed), ("spark-backlog-stream", small)):
+            found = compare(name, stream_runs(spark, table, Path(folder)), rounds)
+            results.ratio(name, found["foreach_batch()"], found["readChangeFeed"])
     spark.stop()
     results.end()
 

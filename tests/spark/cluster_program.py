@@ -1,9 +1,10 @@
-"""What the cluster's test runs as a driver: two queries over one table, until all is read.
+"""What the cluster's test runs as a driver: four queries over one table, until all is read.
 
     python -m tests.spark.cluster_program SETTINGS.json FOLDER
 
 ``mirror`` derives the changes and merges them into a Delta table; ``files`` takes them from the
-change data feed and writes Parquet by Spark's own sink.
+change data feed and writes Parquet by Spark's own sink. ``orders`` and ``frames`` merge too, from
+:func:`tailer.spark.stream` and :func:`tailer.spark.foreach_batch`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from tailer.spark import foreach_batch, stream
 from tailer.spark.mirror import mirror_into
 from tailer.spark.source import TailerSource
 
 __all__ = ["QUERIES", "changes", "start"]
 
-QUERIES = ("mirror", "files")
+QUERIES = ("mirror", "files", "orders", "frames")
 
 
 def changes(spark: SparkSession, **options: Any) -> DataStreamReader:
@@ -33,17 +35,24 @@ def changes(spark: SparkSession, **options: Any) -> DataStreamReader:
 
 
 def start(spark: SparkSession, folder: str) -> list[StreamingQuery]:
-    """Both queries, from their checkpoints."""
+    """All queries, from their checkpoints."""
     table = f"{folder}/orders"
     derived = changes(spark, changeSource="derived", key="id", maxFilesPerTrigger=4).load(table)
     given = changes(spark, changeSource="cdf", maxFilesPerTrigger=1).load(table)
-    merge = mirror_into(f"{folder}/mirror", key=["id"], app="mirror")
+    checkpoints = {name: f"{folder}/checkpoints/{name}" for name in QUERIES}
+    merges = {
+        name: mirror_into(f"{folder}/{name}-mirror", key=["id"], app=name) for name in QUERIES
+    }
+    planned: dict[str, Any] = {"startingVersion": 0, "maxFilesPerTrigger": 2, "minPartitions": 2}
+    orders = stream(spark, table, checkpoints["orders"], **planned)
     writers = (
-        derived.writeStream.foreachBatch(merge),
+        derived.writeStream.foreachBatch(merges["mirror"]),
         given.writeStream.format("parquet").option("path", f"{folder}/files"),
+        orders.writeStream.foreachBatch(merges["orders"]),
+        foreach_batch(spark, table, checkpoints["frames"], merges["frames"], **planned),
     )
     return [
-        writer.option("checkpointLocation", f"{folder}/checkpoints/{name}")
+        writer.option("checkpointLocation", checkpoints[name])
         .queryName(name)
         .trigger(availableNow=True)
         .start()
@@ -52,7 +61,7 @@ def start(spark: SparkSession, folder: str) -> list[StreamingQuery]:
 
 
 def finished(spark: SparkSession, folder: str) -> bool:
-    """Run both queries to their ends; False where they have to be started again."""
+    """Run the queries to their ends; False where they have to be started again."""
     try:
         for query in start(spark, folder):
             query.awaitTermination()
@@ -66,7 +75,7 @@ def finished(spark: SparkSession, folder: str) -> bool:
 
 
 def main(settings: str, folder: str) -> None:
-    """Start both queries and wait for their ends."""
+    """Start the queries and wait for their ends."""
     builder = SparkSession.builder.appName("tailer on a cluster")
     for name, value in json.loads(Path(settings).read_text()).items():
         builder = builder.config(name, value)

@@ -1,5 +1,6 @@
-"""A driver and executors of a real standalone cluster are killed in mid-batch; started again from
-their checkpoints, a Delta mirror and a Parquet sink have every change once.
+"""A driver and executors of a real standalone cluster are killed in mid-batch while the table is
+written; started again from their checkpoints, Delta mirrors and a Parquet sink have every change
+once, by each way to stream.
 
 Every 25 of ``TAILER_TORTURE_ROUNDS`` are a round of both kills (one); ``--randomly-seed`` repeats
 the moments.
@@ -16,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,14 @@ class Orders:
                 self.table.delete(f"id % 20 = {part}")
             self.table.update_incremental()
 
+    @contextmanager
+    def growing(self, versions: int) -> Iterator[None]:
+        """The same beside the block; it ends when they are written."""
+        with ThreadPoolExecutor(1) as threads:
+            writing = threads.submit(self.grow, versions)
+            yield
+            writing.result()
+
     def _append(self) -> None:
         ids = list(range(self.next_id, self.next_id + VERSION_ROWS))
         amounts = [self.dice.uniform(-1, 1) for _ in ids]
@@ -71,7 +81,7 @@ class Orders:
 
 
 class Driver:
-    """The program with the two queries, on the cluster."""
+    """The program with the queries, on the cluster."""
 
     def __init__(self, cluster: Cluster, folder: Path, jars: str) -> None:
         self.cluster = cluster
@@ -148,7 +158,7 @@ class Driver:
 def kill_driver(driver: Driver, pause_s: float) -> int:
     """Kill a driver in mid-batch; how many queries had a batch open."""
     with driver.running() as process:
-        driver.wait_for_batches(process, len(QUERIES))
+        driver.wait_for_batches(process, 2)
         time.sleep(pause_s)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -180,9 +190,12 @@ def rows(frame: DataFrame) -> Counter[tuple[Any, ...]]:
 
 
 def check(spark: SparkSession, folder: Path, orders: Orders) -> None:
-    """Both outputs are exact."""
-    mirror = deltalake.DeltaTable(str(folder / "mirror")).to_pyarrow_table().sort_by("id")
-    assert mirror.equals(orders.table.to_pyarrow_table().sort_by("id").select(mirror.schema.names))
+    """All outputs are exact."""
+    expected = orders.table.to_pyarrow_table().sort_by("id")
+    for name in ("mirror", "orders", "frames"):
+        path = str(folder / f"{name}-mirror")
+        mirror = deltalake.DeltaTable(path).to_pyarrow_table().sort_by("id")
+        assert mirror.equals(expected.select(mirror.schema.names)), name
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
     assert rows(spark.read.parquet(str(folder / "files"))) == rows(feed.load(orders.path))
 
@@ -206,7 +219,8 @@ def test_a_driver_and_an_executor_killed_in_mid_batch_leave_exact_tables(
         orders.grow(VERSIONS)
         # The first of all is at once, for sure in mid-batch; later ones are whenever it may be.
         pauses = [dice.uniform(0.0, 1.0) if number else 0.0 for _ in range(2)]
-        seen["batches open when the driver died"] += kill_driver(driver, pauses[0])
+        with orders.growing(VERSIONS // 2):
+            seen["batches open when the driver died"] += kill_driver(driver, pauses[0])
         assert not kill_executor(driver, pauses[1]).is_running()
         seen["executors killed"] += 1
     check(spark, tmp_path, orders)

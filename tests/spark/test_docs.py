@@ -76,7 +76,7 @@ def test_the_source(run: Run) -> None:
 @pytest.mark.timeout(600)  # half a dozen queries
 def test_mirror_history_and_totals_follow_the_table(run: Run) -> None:
     sections = [title for title in blocks() if title != "The source"]
-    assert len(sections) == 3
+    assert len(sections) == 4
     for section in sections:
         names = run(section)
     spark, folder = names["spark"], names["folder"]
@@ -84,7 +84,12 @@ def test_mirror_history_and_totals_follow_the_table(run: Run) -> None:
     for section in sections:
         run(section)
     now = rows(spark, folder / "orders")
-    assert rows(spark, folder / "mirror") == now
+    assert rows(spark, folder / "mirror") == rows(spark, folder / "planned-mirror") == now
+    planned = spark.read.parquet(str(folder / "planned"))
+    reader = spark.read.format("tailer").option("startingVersion", 0)
+    whole = reader.load(str(folder / "orders"))
+    assert planned.count() == whole.count()
+    assert planned.exceptAll(whole).isEmpty()
 
     history = spark.read.format("delta").load(str(folder / "history"))
     current = history.where("valid_to IS NULL").select("id", "name").collect()

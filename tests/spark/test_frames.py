@@ -55,7 +55,7 @@ def table(tmp_path: Path) -> TableBuilder:
 def test_columns_and_conditions_reach_parquet(spark: SparkSession, table: TableBuilder) -> None:
     frame = changes(spark, str(table.folder), startingVersion=0)
     planned = plan(frame.where("amount > 1").select("id", "_commit_version"))
-    assert "tailer_planned" not in planned
+    assert "MapInArrow" not in planned
     assert "PushedFilters: [IsNotNull(amount), GreaterThan(amount,1.0)]" in planned
     assert "ReadSchema: struct<id:bigint,amount:double>" in planned
 

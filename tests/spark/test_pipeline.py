@@ -17,8 +17,9 @@ from tailer.offsets.local import LocalOffsetStore
 from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 from tests.golden.test_golden import GoldenCase, golden
+from tests.spark.cluster import JAVA_OPTIONS
 from tests.spark.test_stream import SCHEMA, rows
-from tests.support.components import java_major, require
+from tests.support.components import SMALL_TABLES, java_major, require
 from tests.support.feeds import position_of
 from tests.support.programs import run_tailer, started, whole_lines
 from tests.support.waiting import eventually
@@ -26,7 +27,14 @@ from tests.support.waiting import eventually
 __all__ = ["golden"]  # a fixture
 
 SPARK_S = 500.0
-CONFS = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.memory=1g")
+# As short-lived as all processes of tests: no time for collectors and compilers.
+CONFS = (
+    "spark.ui.enabled=false",
+    "spark.driver.host=127.0.0.1",
+    "spark.driver.memory=1g",
+    f"spark.driver.extraJavaOptions={JAVA_OPTIONS}",
+    *(f"{name}={value}" for name, value in SMALL_TABLES.items()),
+)
 
 FEED = """
 [feeds.{name}]

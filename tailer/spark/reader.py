@@ -216,11 +216,11 @@ class ClassicStreamReader(ChangeStreamReader):
 
 def budget_of(limit: object, options: SourceOptions) -> Budget:
     """Return what Spark's ReadLimit admits. Except for "everything", it also respects the query's
-    own limit of bytes."""
+    own limits of bytes and versions."""
     kind = type(limit).__name__
     if kind == "ReadAllAvailable":
         return Budget()
-    budget = Budget(bytes=options.max_bytes)
+    budget = Budget(bytes=options.max_bytes, versions=options.max_versions)
     match kind:
         case "ReadMaxFiles":
             budget.files = limit.max_files  # type: ignore[attr-defined]

@@ -1,0 +1,104 @@
+"""Tasks that Spark runs as `mapInArrow`: workers of its own pool decode, with the one decoder.
+
+A data source in Python costs a process for each query, and Spark asks it for its plan again and
+again. A function over a frame of tasks costs neither.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from msgspec import Struct
+
+from tailer.decode.naming import Removal
+from tailer.delta.snapshot import TableState
+from tailer.spark.driver import TaskPartition
+from tailer.spark.failing import one_sentence
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import Order
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Decoder", "Task", "decoded_tasks", "map_in_arrow"]
+
+
+class Task(Struct, frozen=True):
+    """One task's work, complete but for the options: ``target`` is the schema of its rows, with
+    its version; ``removals`` are the column mapping removals between it and the orders' files."""
+
+    orders: tuple[Order, ...]
+    target: tuple[TableState, int]
+    removals: tuple[Removal, ...]
+
+    @classmethod
+    def of(cls, partition: TaskPartition, target: tuple[TableState, int]) -> Task:
+        """Return the task of a partition of a query with this schema."""
+        return cls(tuple(partition.orders), target, partition.removals)
+
+    def to_text(self) -> str:
+        """Return the task as one line of ASCII."""
+        parts = (self.orders, self.target, self.removals)
+        return base64.b64encode(zlib.compress(pickle.dumps(parts), 1)).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> Task:
+        """Return the task of a line. Our own driver wrote it, as it makes all that Spark itself
+        unpickles."""
+        return cls(*pickle.loads(zlib.decompress(base64.b64decode(text))))  # noqa: S301
+
+
+class Decoder:
+    """Turns tasks into rows, in exactly the Arrow schema of the frame."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+
+    @one_sentence
+    def rows(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """Yield a task's rows."""
+        from tailer.spark.tasks import spark_batches  # only executors load the decoder
+
+        decode = self._options.decoding(task.target, task.removals)
+        return spark_batches(task.orders, self._options, decode, self._schema)
+
+
+def decoded_tasks(
+    spark: SparkSession, tasks: Sequence[Task], decoder: Decoder, schema: StructType
+) -> DataFrame:
+    """Return the rows of these tasks: each is a partition of the frame."""
+    count = max(1, len(tasks))
+
+    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                if number < len(tasks):
+                    yield from decoder.rows(tasks[number])
+
+    return map_in_arrow(spark.range(0, count, 1, count), decode, schema)
+
+
+def map_in_arrow(
+    frame: DataFrame,
+    function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: StructType,
+) -> DataFrame:
+    """Return ``frame.mapInArrow(function, schema)``, which asks for pandas without a need."""
+    java: Any = getattr(frame, "_jdf", None)
+    if java is None:  # Spark Connect, whose client has pandas
+        return frame.mapInArrow(function, schema)
+    from pyspark.sql.classic.dataframe import DataFrame as Frame
+    from pyspark.sql.udf import UserDefinedFunction
+    from pyspark.util import PythonEvalType
+
+    kind = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    made = UserDefinedFunction(function, returnType=schema, evalType=kind)
+    column: Any = made(*(frame[name] for name in frame.columns))
+    return Frame(java.mapInArrow(column._jc, False, None), frame.sparkSession)  # noqa: SLF001  # as it does itself

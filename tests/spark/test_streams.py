@@ -1,0 +1,158 @@
+"""`tailer.spark.stream` and `foreach_batch`: exactly once from Spark's checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tailer.cli.spark import checkpoint_offset
+from tailer.spark import foreach_batch, stream
+from tailer.spark.failing import TailerSourceError
+from tailer.testing.table import TableBuilder
+from tests.support.waiting import eventually
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def plan(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def rows(*numbers: int) -> list[dict[str, Any]]:
+    return [{"id": n, "name": f"row {n}"} for n in numbers]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableBuilder:
+    built = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    built.create()
+    built.insert(rows(1, 2, 3))
+    built.insert(rows(4))
+    return built
+
+
+class Sink:
+    """A function for `foreachBatch` that keeps each batch's ids; ``fail_at`` fails once."""
+
+    def __init__(self, fail_at: int = -1) -> None:
+        self.batches: dict[int, list[int]] = {}
+        self.fail_at = fail_at
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        found = sorted(row.id for row in frame.select("id").collect())
+        if batch == self.fail_at:
+            self.fail_at = -1
+            raise RuntimeError("the sink fails in mid-batch")
+        self.batches[batch] = found
+
+    @property
+    def ids(self) -> list[int]:
+        return [number for _, found in sorted(self.batches.items()) for number in found]
+
+
+Way = Callable[..., Any]
+
+
+def started(writer: Any, **trigger: Any) -> StreamingQuery:
+    """A query for what is there, or with another trigger."""
+    query: StreamingQuery = writer.trigger(**(trigger or {"availableNow": True})).start()
+    return query
+
+
+def by_stream(spark: SparkSession, table: Path, checkpoint: Path, sink: Any, **options: Any) -> Any:
+    """The writer of the frame."""
+    frame = stream(spark, str(table), str(checkpoint), **{"startingVersion": 0, **options})
+    return frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(sink)
+
+
+def by_batch(spark: SparkSession, table: Path, checkpoint: Path, sink: Any, **options: Any) -> Any:
+    """The writer of the frames that Spark reads."""
+    options = {"startingVersion": 0, **options}
+    return foreach_batch(spark, str(table), str(checkpoint), sink, **options)
+
+
+both = pytest.mark.parametrize("way", [by_stream, by_batch])
+
+
+def failed(query: StreamingQuery, sentence: str) -> None:
+    """Wait for the end of a query, by an error that says this."""
+    with pytest.raises(PySparkException, match=sentence):
+        query.awaitTermination(200)
+
+
+def finished(query: StreamingQuery) -> None:
+    assert query.awaitTermination(200)
+
+
+@both
+def test_a_batch_that_failed_comes_again_with_the_same_rows(
+    way: Way, spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    checkpoint, sink = tmp_path / "checkpoint", Sink(fail_at=1)
+    failed(
+        started(way(spark, table.folder, checkpoint, sink, maxVersionsPerTrigger=2)), "in mid-batch"
+    )
+    assert sink.batches == {0: [1, 2, 3]}
+    table.insert(rows(5))
+    # The batch that was begun stays what it was, whatever is asked for now.
+    finished(started(way(spark, table.folder, checkpoint, sink, maxFilesPerTrigger=1)))
+    assert sink.batches == {0: [1, 2, 3], 1: [4], 2: [5]}
+    assert checkpoint_offset(checkpoint).version == 4
+
+
+@both
+def test_a_running_query_follows_the_table_until_its_schema_changes(
+    way: Way, spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    checkpoint, sink = tmp_path / "checkpoint", Sink()
+    query = started(way(spark, table.folder, checkpoint, sink), processingTime="0 seconds")
+    table.insert(rows(5))
+    eventually(lambda: sink.ids == [1, 2, 3, 4, 5], why=query.exception)
+    table.schema = pa.schema([*SCHEMA, ("size", pa.int32())])
+    table.commit(table.metadata(), table.add([{"id": 6, "name": "6", "size": 1}]))
+    failed(query, r"\[table\].* version 4.*it adds size; restart the query to take up")
+    finished(started(way(spark, table.folder, checkpoint, sink)))
+    assert sink.ids == [1, 2, 3, 4, 5, 6]
+
+
+def test_each_batch_is_a_frame_that_spark_reads_itself(
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    plans = []
+
+    def keep(frame: DataFrame, _: int) -> None:
+        plans.append(plan(frame.where("id > 1").select("name")))
+
+    finished(started(by_batch(spark, table.folder, tmp_path / "checkpoint", keep)))
+    writer = by_batch(spark, table.folder, tmp_path / "other", keep, native="never")
+    finished(started(writer))
+    assert "PushedFilters: [IsNotNull(id), GreaterThan(id,1)]" in plans[0]
+    assert "MapInArrow" not in plans[0]
+    assert "FileScan parquet" not in plans[1]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "options", "expected"),
+    [
+        ("s3://lake/checkpoint", {}, r"\[config\].*not the path of a local or mounted folder"),
+        ("/nowhere/check*", {}, r"\[config\].*without any of"),
+        ("/nowhere/none", {"startingVersoin": 0}, r"\[config\].*startingversoin"),
+        ("/nowhere/none", {"endingVersion": 2}, r"\[config\].*a stream has no end"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_query_starts(
+    checkpoint: str,
+    options: dict[str, Any],
+    expected: str,
+    spark: SparkSession,
+    table: TableBuilder,
+) -> None:
+    with pytest.raises(TailerSourceError, match=expected):
+        stream(spark, str(table.folder), checkpoint, **options)
