@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tailer.changes import CHANGE_TYPE, ChangeFile
 from tailer.decode.options import DecodeOptions
 from tailer.delta.arrow_views import plain_type, without_views
+from tailer.delta.parquet_columns import ParquetColumns, parse_footer
 from tailer.errors import CorruptLog, CorruptRow
 
 __all__ = ["SMALL_BYTES", "open_parquet", "usable"]
@@ -19,36 +20,34 @@ SMALL_BYTES = 1024 * 1024
 _BUFFER_BYTES = 256 * 1024
 
 
-def open_parquet(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions) -> pq.ParquetFile:
+def open_parquet(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions) -> ParquetColumns:
     """Open the Parquet file, to be read a buffer at a time: memory for whole column chunks would
     be bounded only by the writer's row group size."""
     large = source.size() > SMALL_BYTES
     opened = partial(
-        pq.ParquetFile,
+        ParquetColumns,
         source,
-        coerce_int96_timestamp_unit="us",
-        pre_buffer=False,
-        buffer_size=_BUFFER_BYTES if large else 0,
-        page_checksum_verification=options.page_checksums,
+        buffer_bytes=_BUFFER_BYTES if large else 0,
+        checksums=options.page_checksums,
         # Four values, repeated millions of times.
-        read_dictionary=[CHANGE_TYPE] if file.change_type is None else None,
+        dictionaries=[CHANGE_TYPE] if file.change_type is None else None,
     )
     try:
         parquet = opened()
-        if large and any(plain_type(field.type) != field.type for field in parquet.schema_arrow):
+        if large and any(plain_type(field.type) != field.type for field in parquet.schema):
             return opened(metadata=_without_arrow_types(source))
     except KeyError:
         raise CorruptRow(f"the cdc file has no column {CHANGE_TYPE}") from None
     return parquet
 
 
-def _without_arrow_types(source: pa.NativeFile) -> pq.FileMetaData:
+def _without_arrow_types(source: pa.NativeFile) -> Any:
     """Return the footer without the writer's Arrow types: pyarrow would decode strings to views, of
     which each value is then copied once more."""
     end = int(source.size()) - 8
     size = int.from_bytes(source.read_at(4, end), "little")
     footer = source.read_at(size + 8, end - size).replace(b"ARROW:schema", b"arrow:schema")
-    return pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
+    return parse_footer(b"PAR1" + footer)
 
 
 def usable(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -13,26 +13,27 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tailer.changes import CHANGE_TYPE
+from tailer.delta.parquet_columns import ParquetColumns
 
 __all__ = ["is_ordered"]
 
 _ROWS_AT_ONCE = 65_536
 
 
-def is_ordered(parquet: pq.ParquetFile) -> bool:
+def is_ordered(parquet: ParquetColumns) -> bool:
     """Return whether the rows of a cdc file can be given in the file's order: all rows that leave
     are before all that come; or there are postimages, and each directly follows a preimage.
 
     Only the change types are read. Statistics could save that, but they are hints, and pyarrow
     crashes when asked for those of a damaged file.
     """
-    if parquet.metadata.num_rows < 2:
+    if parquet.num_rows < 2:
         return True
     seen = _Seen()
-    for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[CHANGE_TYPE]):
+    groups = range(parquet.num_row_groups)
+    for batch in parquet.batches(_ROWS_AT_ONCE, groups, [CHANGE_TYPE], threads=True):
         seen.add(_shortened(batch.column(0)).cast(pa.string()))
         if not (seen.leaving_first or seen.adjacent):
             return False

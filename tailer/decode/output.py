@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile
 from tailer.decode.calendar import calendar_of
@@ -18,6 +17,7 @@ from tailer.decode.project import Convert, FileFields, converter, find_field
 from tailer.decode.tracking import row_id_column, tells_row_ids
 from tailer.delta.arrow_types import arrow_schema, arrow_type
 from tailer.delta.arrow_views import plain_type
+from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.schema import StructField
 from tailer.delta.snapshot import TableState
@@ -57,11 +57,11 @@ class Projection:
     all columns of the output, of which there may be thousands.
     """
 
-    def __init__(self, parquet: pq.ParquetFile, file: ChangeFile, options: DecodeOptions) -> None:
+    def __init__(self, parquet: ParquetColumns, file: ChangeFile, options: DecodeOptions) -> None:
         state = file.state
         self._file = file
         self._options = options
-        self._present = FileFields(f.with_type(plain_type(f.type)) for f in parquet.schema_arrow)
+        self._present = FileFields(f.with_type(plain_type(f.type)) for f in parquet.schema)
         self._calendar = calendar_of(parquet.metadata.metadata)
         self._partitions = {state.physical_name(f): f for f in state.partition_fields()}
         self._own = {state.physical_name(f).lower() for f in state.schema}
@@ -136,10 +136,10 @@ class Shape:
     row_id_column: str | None
 
     @classmethod
-    def of(cls, parquet: pq.ParquetFile, file: ChangeFile, options: DecodeOptions) -> Shape:
+    def of(cls, parquet: ParquetColumns, file: ChangeFile, options: DecodeOptions) -> Shape:
         """Return the shape of a file. Raises :class:`TableError` if it does not fit the log."""
         projection = Projection(parquet, file, options)
-        in_file = parquet.schema_arrow  # made at each call, of all columns
+        in_file = parquet.schema
         names = projection.names()
         if file.change_type is None:
             names.append(CHANGE_TYPE)
@@ -180,9 +180,9 @@ class Shapes:
         self._options = options
         self._last: tuple[ChangeFile, pa.Schema, object, Shape] | None = None
 
-    def of(self, parquet: pq.ParquetFile, file: ChangeFile) -> Shape:
+    def of(self, parquet: ParquetColumns, file: ChangeFile) -> Shape:
         """Return the shape of a file, as :meth:`Shape.of` does. Threads may share this."""
-        schema, calendar = parquet.schema_arrow, calendar_of(parquet.metadata.metadata)
+        schema, calendar = parquet.schema, calendar_of(parquet.metadata.metadata)
         if self._last is not None:
             like, its_schema, its_calendar, shape = self._last
             if (

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tailer.changes import (
     CHANGE_TYPE,
@@ -34,6 +33,7 @@ from tailer.decode.order import is_ordered
 from tailer.decode.output import Shapes, converted
 from tailer.decode.tracking import read_bytes, row_ids
 from tailer.decode.vectors import RowSelection, positions_within
+from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import CorruptLog, CorruptRow, TableError
 
 __all__ = [
@@ -84,10 +84,10 @@ def decode_file(
     Raises :class:`TableError`, naming version and file, if the file contradicts the log.
     """
     try:
-        with open_parquet(source, file, options) as parquet:
-            how = selection, options, shapes or Shapes(options)
-            decoder = _Decoder(parquet, source, file, *how)
-            yield from decoder.batches(skip, part)
+        parquet = open_parquet(source, file, options)
+        how = selection, options, shapes or Shapes(options)
+        decoder = _Decoder(parquet, source, file, *how)
+        yield from decoder.batches(skip, part)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
     except UNREADABLE as e:
@@ -97,8 +97,7 @@ def decode_file(
 def is_reordered(source: pa.NativeFile, file: ChangeFile) -> bool:
     """Return whether a cdc file's rows are delivered in another order than the file's."""
     try:
-        with open_parquet(source, file, DecodeOptions()) as parquet:
-            return not is_ordered(parquet)
+        return not is_ordered(open_parquet(source, file, DecodeOptions()))
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
     except UNREADABLE as e:
@@ -130,7 +129,7 @@ class _Decoder:
 
     def __init__(
         self,
-        parquet: pq.ParquetFile,
+        parquet: ParquetColumns,
         source: pa.NativeFile,
         file: ChangeFile,
         selection: RowSelection,
@@ -143,10 +142,10 @@ class _Decoder:
         self.file = file
         self.selection = selection
         self.options = options
-        if selection.end() > parquet.metadata.num_rows:
+        if selection.end() > parquet.num_rows:
             raise CorruptLog(
                 f"the deletion vector names row {selection.end() - 1} of a file that has "
-                f"{parquet.metadata.num_rows}"
+                f"{parquet.num_rows}"
             )
         shape = shapes.of(parquet, file)
         self.schema, self.parts, self.names = shape.schema, shape.parts, shape.names
@@ -156,7 +155,7 @@ class _Decoder:
     def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
         if self.options.on_read is not None and not self._is_read_whole():
             self.options.on_read(int(self.parquet.metadata.serialized_size))
-        total = int(self.parquet.metadata.num_rows)
+        total = self.parquet.num_rows
         if part is not None:
             self.selection = part.narrowed(self.selection, total, self.size)
         passes = self._passes(skip, part, total)
@@ -183,7 +182,7 @@ class _Decoder:
             return (file.kinds,)
         if part is None and self.selection.count(0, total) <= skip.remaining:
             return (None,)  # none of it is read
-        announce(self.source, [CHANGE_TYPE], range(self.parquet.metadata.num_row_groups))
+        announce(self.source, [CHANGE_TYPE], range(self.parquet.num_row_groups))
         return (None,) if is_ordered(self.parquet) else (LEAVING_KINDS, COMING_KINDS)
 
     def _pass(
@@ -199,8 +198,8 @@ class _Decoder:
         self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
     ) -> dict[int, int]:
         """Return the row groups to read, with their first rows; those before them are skipped."""
-        first, total, found = 0, int(self.parquet.metadata.num_rows), dict[int, int]()
-        for group in range(self.parquet.metadata.num_row_groups):
+        first, total, found = 0, self.parquet.num_rows, dict[int, int]()
+        for group in range(self.parquet.num_row_groups):
             rows = int(self.parquet.metadata.row_group(group).num_rows)
             if part is None or part.holds(first, rows, max(1, total), self.size):
                 wanted = self.selection.count(first, first + rows)
@@ -224,12 +223,8 @@ class _Decoder:
                 yield passes[0], rows
             return
         last: int | None = None
-        for batch in self.parquet.iter_batches(
-            batch_size=max(1, size),
-            row_groups=[group],
-            columns=self.names,
-            use_threads=self.size > SMALL_BYTES,
-        ):
+        threads = self.size > SMALL_BYTES
+        for batch in self.parquet.batches(max(1, size), [group], self.names, threads=threads):
             if last is None:
                 self._count_read(group)
             last = first + batch.num_rows
@@ -245,7 +240,7 @@ class _Decoder:
             raise CorruptLog(f"a row group of the data file lacks {end - first} of its rows")
 
     def _is_read_whole(self) -> bool:
-        return self.size <= SMALL_BYTES and self.parquet.metadata.num_row_groups == 1
+        return self.size <= SMALL_BYTES and self.parquet.num_row_groups == 1
 
     def _count_read(self, group: int) -> None:
         if self.options.on_read is None:
@@ -268,16 +263,14 @@ class _Decoder:
             return max(1, encoded)
         decoded = self.fixed_bits // 8
         if self.varying:
-            batches = self.parquet.iter_batches(
-                SAMPLE_ROWS, row_groups=[group], columns=self.varying, use_threads=False
-            )
-            sample = next(batches, None)
+            some = self.parquet.batches(SAMPLE_ROWS, [group], self.varying, threads=False)
+            sample = next(some, None)
             if sample is not None and sample.num_rows:
                 # Without views: older versions of pyarrow can't compute their size.
                 decoded += int(usable(sample).nbytes) // int(sample.num_rows)
         return max(1, encoded, decoded)
 
-    def _fits(self, meta: pq.RowGroupMetaData) -> bool:
+    def _fits(self, meta: Any) -> bool:
         """Return whether a small file's rows fit one batch, even if all values are the longest.
 
         A sample of such a file would decode most of it twice.

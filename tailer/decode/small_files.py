@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
 from tailer.compiled import loaded
@@ -22,6 +21,7 @@ from tailer.decode.damage import UNREADABLE
 from tailer.decode.options import DecodeOptions
 from tailer.decode.output import Shape, Shapes, converted
 from tailer.decode.rows import SAMPLE_ROWS
+from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
 
 __all__ = ["SmallFiles", "native"]
@@ -91,26 +91,20 @@ class SmallFiles:
         """Return the rows of a merged file; None if they are too large for one batch, or not as
         many as the footers say."""
         options = self._options
-        with pq.ParquetFile(
-            pa.BufferReader(data),
-            coerce_int96_timestamp_unit="us",
-            pre_buffer=False,
-            page_checksum_verification=options.page_checksums,
-        ) as parquet:
-            shape = self._shapes.of(parquet, files[0])
-            if not shape.plain or not shape.names:
-                return None  # how many rows a nested column has, only its values say
-            # With a dictionary, each row may have a value that is as large as its row group.
-            size = min(options.batch_rows_max, options.batch_bytes_max // max(1, largest))
-            batches, held = [], 0
-            for batch in parquet.iter_batches(
-                batch_size=max(SAMPLE_ROWS, size), columns=shape.names, use_threads=False
-            ):
-                batches.append(batch)
-                held += int(batch.nbytes)
-                if held > options.batch_bytes_max:
-                    self._growth *= 2
-                    return None
+        parquet = ParquetColumns(pa.BufferReader(data), checksums=options.page_checksums)
+        shape = self._shapes.of(parquet, files[0])
+        if not shape.plain or not shape.names:
+            return None  # how many rows a nested column has, only its values say
+        # With a dictionary, each row may have a value that is as large as its row group.
+        size = min(options.batch_rows_max, options.batch_bytes_max // max(1, largest))
+        groups = range(parquet.num_row_groups)
+        batches, held = [], 0
+        for batch in parquet.batches(max(SAMPLE_ROWS, size), groups, shape.names, threads=False):
+            batches.append(batch)
+            held += int(batch.nbytes)
+            if held > options.batch_bytes_max:
+                self._growth *= 2
+                return None
         if not batches or sum(b.num_rows for b in batches) != sum(counts):
             return None
         return _output(shape, pa.concat_batches(batches), files, counts)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tailer.changes import ChangeFile
 from tailer.decode.ahead import announce
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.vectors import RowSelection
 from tailer.delta.features import row_tracking_enabled
+from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import CorruptLog
 
 __all__ = [
@@ -64,16 +64,15 @@ def row_ids(
     return default if materialised is None else pc.coalesce(materialised.cast(pa.int64()), default)
 
 
-def read_bytes(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
+def read_bytes(parquet: ParquetColumns, group: int, names: Sequence[str]) -> int:
     """Return how many bytes these top-level columns of a row group take in the file, by its footer.
 
     Call it only after rows of them were read: pyarrow can crash on the column data in the footer of
     a damaged file.
     """
-    meta, schema, wanted = parquet.metadata.row_group(group), parquet.schema, set(names)
-    paths = ((i, schema.column(i).path) for i in range(parquet.metadata.num_columns))
-    read = [i for i, path in paths if path in wanted or path.partition(".")[0] in wanted]
-    return sum(max(0, int(meta.column(i).total_compressed_size)) for i in read)
+    meta = parquet.metadata.row_group(group)
+    sizes = (int(meta.column(i).total_compressed_size) for i in parquet.numbers(names))
+    return sum(max(0, size) for size in sizes)
 
 
 def tracked_rows(
@@ -97,38 +96,37 @@ def tracked_rows(
 def _tracked(
     source: pa.NativeFile, file: ChangeFile, selection: RowSelection, on_read: OnRead | None
 ) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
-        of_ids = row_id_column(file, parquet.schema_arrow.names)
-        of_versions = file.state.metadata.configuration.get(_COMMIT_VERSION)
-        present = [
-            n for n in (of_ids, of_versions) if n is not None and n in parquet.schema_arrow.names
-        ]
-        announce(source, present, range(parquet.metadata.num_row_groups))
-        for first, columns, count in _column_batches(parquet, present):
-            positions = pa.arange(first, first + count)
-            versions = pa.repeat(pa.scalar(file.default_row_commit_version, pa.int64()), count)
-            if of_versions in columns:
-                versions = pc.coalesce(columns[of_versions].cast(pa.int64()), versions)
-            ids = row_ids(file, positions, columns.get(of_ids))
-            batch = pa.RecordBatch.from_arrays([positions, ids, versions], schema=TRACKED)
-            indices = selection.indices(first, first + count)
-            yield batch if indices is None else batch.take(indices)
-        if on_read is not None:
-            groups = range(parquet.metadata.num_row_groups)
-            on_read(int(parquet.metadata.serialized_size))
-            on_read(sum(read_bytes(parquet, group, present) for group in groups))
+    parquet = ParquetColumns(source)
+    of_ids = row_id_column(file, parquet.schema.names)
+    of_versions = file.state.metadata.configuration.get(_COMMIT_VERSION)
+    present = [n for n in (of_ids, of_versions) if n is not None and n in parquet.schema.names]
+    announce(source, present, range(parquet.num_row_groups))
+    for first, columns, count in _column_batches(parquet, present):
+        positions = pa.arange(first, first + count)
+        versions = pa.repeat(pa.scalar(file.default_row_commit_version, pa.int64()), count)
+        if of_versions in columns:
+            versions = pc.coalesce(columns[of_versions].cast(pa.int64()), versions)
+        ids = row_ids(file, positions, columns.get(of_ids))
+        batch = pa.RecordBatch.from_arrays([positions, ids, versions], schema=TRACKED)
+        indices = selection.indices(first, first + count)
+        yield batch if indices is None else batch.take(indices)
+    if on_read is not None:
+        groups = range(parquet.num_row_groups)
+        on_read(int(parquet.metadata.serialized_size))
+        on_read(sum(read_bytes(parquet, group, present) for group in groups))
 
 
 def _column_batches(
-    parquet: pq.ParquetFile, names: list[str]
+    parquet: ParquetColumns, names: list[str]
 ) -> Iterator[tuple[int, dict[str | None, pa.Array], int]]:
     """Yield first position, columns by name and row count of each batch."""
     first = 0
     if not names:
-        for at in range(0, parquet.metadata.num_rows, _BATCH_ROWS):
-            yield at, {}, min(_BATCH_ROWS, parquet.metadata.num_rows - at)
+        for at in range(0, parquet.num_rows, _BATCH_ROWS):
+            yield at, {}, min(_BATCH_ROWS, parquet.num_rows - at)
         return
-    for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names):
+    groups = range(parquet.num_row_groups)
+    for batch in parquet.batches(_BATCH_ROWS, groups, names, threads=True):
         found: dict[str | None, pa.Array] = {n: batch.column(n) for n in batch.schema.names}
         yield first, found, batch.num_rows
         first += batch.num_rows

@@ -1,7 +1,7 @@
 """Consecutive commits of a feed: their notices, then their changes, in runs.
 
-A run ends where the operator or a policy may step in, and where a version is large: at a notice, a
-new schema, a skipped version, an offset within a version, updates to be paired.
+A run ends where the operator or a policy may step in: at a notice, a new schema, a skipped version,
+an offset within a version, updates to be paired; and before a version that is too large for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["read_commits", "skipped"]
 
 #: The most files in a run of several versions, and their most encoded bytes.
 _RUN_FILES = 1024
-_RUN_BYTES = 16 * 1024 * 1024
+_RUN_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ import anyio
 import anyio.to_thread
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.rows import EARLY_KINDS, Skip, is_reordered
 from tailer.decode.vectors import RowSelection
+from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import FileGone
 from tailer.feed.fetch import fetch
 from tailer.store import Store
@@ -32,6 +32,7 @@ __all__ = ["Place", "count_changes", "known_changes", "logged_rows"]
 
 #: The number of files that are counted at the same time.
 _FILES_MAX = 8
+_ROWS_AT_ONCE = 65_536
 
 
 def logged_rows(file: ChangeFile) -> int | None:
@@ -73,18 +74,19 @@ async def known_changes(store: Store, file: ChangeFile) -> int:
 
 def _count(source: pa.NativeFile, file: ChangeFile, selection: RowSelection) -> int:
     try:
-        with pq.ParquetFile(source) as parquet:
-            if file.kinds is None:
-                return selection.count(0, int(parquet.metadata.num_rows))
-            return sum(_of_kinds(parquet, file.kinds))
+        parquet = ParquetColumns(source, checksums=False)
+        if file.kinds is None:
+            return selection.count(0, parquet.num_rows)
+        return sum(_of_kinds(parquet, file.kinds))
     except UNREADABLE as e:
         raise unreadable(file, e) from None
 
 
-def _of_kinds(parquet: pq.ParquetFile, kinds: tuple[str, ...]) -> Iterator[int]:
+def _of_kinds(parquet: ParquetColumns, kinds: tuple[str, ...]) -> Iterator[int]:
     early = (name for name, kind in EARLY_KINDS.items() if kind in kinds)
     wanted = pa.array([*kinds, *early], pa.string())
-    for batch in parquet.iter_batches(columns=[CHANGE_TYPE]):
+    groups = range(parquet.num_row_groups)
+    for batch in parquet.batches(_ROWS_AT_ONCE, groups, [CHANGE_TYPE], threads=True):
         yield pc.sum(pc.is_in(batch.column(0), value_set=wanted)).as_py() or 0
 
 

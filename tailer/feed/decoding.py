@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from tailer.changes import ChangeFile, Rows
 from tailer.decode.damage import UNREADABLE, unreadable
-from tailer.decode.output import Shapes
 from tailer.decode.row_cache import kept_rows
 from tailer.decode.rows import Skip, decode_file
 from tailer.decode.small_files import SmallFiles
@@ -24,7 +23,6 @@ from tailer.feed.chunks import Entry, Item, Lost, Read, Together, Version, whole
 from tailer.feed.counting import logged_rows
 from tailer.feed.fetch import Fetched, fetch_here
 from tailer.feed.reading import Reading
-from tailer.store import ReadsHere
 
 __all__ = ["Decoding", "file_named"]
 
@@ -43,14 +41,12 @@ _Stretch: TypeAlias = list[ChangeFile | Fetched | Version]
 
 class Decoding:
     """Decodes the files of runs. ``joins``: the rows of several files may come together. A file
-    that was not fetched is opened ``here``."""
+    that was not fetched is opened here."""
 
-    def __init__(self, reading: Reading, here: ReadsHere | None, *, joins: bool) -> None:
+    def __init__(self, reading: Reading, *, joins: bool) -> None:
         self._reading = reading
-        self._here = here
         self._joins = joins
-        self._shapes = Shapes(reading.decode)
-        self._small = SmallFiles(reading.decode, self._shapes)
+        self._small = SmallFiles(reading.decode, reading.shapes)
 
     def items(self, entries: Iterable[Entry], skip: Skip) -> Iterator[Item | Read]:
         """Yield what the entries contain, in order, except the rows that ``skip`` skips."""
@@ -95,9 +91,9 @@ class Decoding:
             return
         fetched = self._opened(entry)
         with fetched.source:
-            options, shapes = self._reading.decode, self._shapes
-            how = fetched.selection, options, skip
-            decoded = decode_file(fetched.source, file, *how, shapes=shapes)
+            reading = self._reading
+            how = fetched.selection, reading.decode, skip
+            decoded = decode_file(fetched.source, file, *how, shapes=reading.shapes)
             if file.change_type is None and file.kinds is None:
                 decoded = whole_pairs(decoded)
             yield from decoded
@@ -105,9 +101,10 @@ class Decoding:
     def _opened(self, entry: ChangeFile | Fetched) -> Fetched:
         if isinstance(entry, Fetched):
             return entry
-        assert self._here is not None
+        here = self._reading.here
+        assert here is not None
         with file_named(entry):
-            return fetch_here(self._here, entry, self._reading.decode.on_read)
+            return fetch_here(here, entry, self._reading.decode.on_read)
 
     def _masked(self, rows: Rows) -> Rows:
         masked = self._reading.selector.rows(rows.batch)

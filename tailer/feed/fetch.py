@@ -25,7 +25,8 @@ from tailer.decode.vectors import (
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location
 from tailer.errors import FileGone, TableError
-from tailer.store import WHOLE_BYTES, Elsewhere, ReadsAhead, ReadsHere, Store
+from tailer.store import WHOLE_BYTES, Elsewhere, ReadsHere, Store
+from tailer.store.budget import Budget
 
 __all__ = ["FetchAhead", "Fetched", "fetch", "fetch_here"]
 
@@ -62,13 +63,13 @@ class FetchAhead:
     turn (:meth:`take`), which returns its part of the budget. A file that was not started is
     fetched when it is taken. An error is raised when its file is taken.
 
-    The budget is the store's; without a budget, no file is started.
+    Without a budget, no file is started.
     """
 
-    def __init__(self, store: Store, on_read: OnRead | None) -> None:
+    def __init__(self, store: Store, budget: Budget | None, on_read: OnRead | None) -> None:
         self._store = store
         self._on_read = on_read
-        self._budget = store.ahead() if isinstance(store, ReadsAhead) else None
+        self._budget = budget
         self._started: dict[int, _Started] = {}  # by the file's id
 
     async def in_order(

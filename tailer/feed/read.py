@@ -78,8 +78,9 @@ async def send_items(reading: Reading, start: Offset, last: int | None, emit: Em
             await check_there(log, sent.at.version)  # or all its files are missing, for now
             if policy == "fail":
                 raise
-            await check_same(log, sent.at)  # or they are missing because the table is another one
-            at = sent.at.under(reading.counted_by, reading.former)
+            # Or they are missing because the table is another one.
+            at = await check_same(log, sent.at)
+            at = at.under(reading.counted_by, reading.former)
             notice = await after_loss(log, at, loss, policy, reading.lost)
             reading.observer.lost(notice)
             await sent(notice)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
-from tailer.decode.output import check_names
+from tailer.decode.output import Shapes, check_names
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import TableState
 from tailer.errors import UnsupportedTable
@@ -20,7 +20,8 @@ from tailer.feed.progress import Observer
 from tailer.feed.selection import Selector
 from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
-from tailer.store import ChangeSourced
+from tailer.store import ChangeSourced, ReadsAhead, ReadsHere
+from tailer.store.budget import Budget
 from tailer.threads import stepwise
 
 __all__ = ["Emit", "EmitBatch", "Item", "Reading"]
@@ -39,7 +40,9 @@ class Reading:
 
     ``decode`` are the options' decode options, for the selected columns and with the observer
     notified of what is read. ``counted_by`` names the options that determine how changes are
-    counted, ``former`` the same for offsets of older releases.
+    counted, ``former`` the same for offsets of older releases. ``shapes`` are what the files before
+    were found to look like; ``here`` is the store, if a thread may read it without the event loop,
+    and ``budget`` what may be fetched of it ahead of time.
     """
 
     log: TableLog
@@ -52,6 +55,9 @@ class Reading:
     decode: DecodeOptions
     counted_by: str
     former: str
+    shapes: Shapes
+    here: ReadsHere | None
+    budget: Budget | None
 
     @classmethod
     def of(
@@ -72,15 +78,30 @@ class Reading:
         decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
         ways = options.counting_id(), options.counting_id(counting=1)
         known = orders or Orders(), lost or LostFiles(), live or LiveFiles()
-        return cls(log, options, observer, *known, selector, decode, *ways)
+        store = log.store
+        return cls(
+            log,
+            options,
+            observer,
+            *known,
+            selector,
+            decode,
+            *ways,
+            shapes=Shapes(decode),
+            here=store if isinstance(store, ReadsHere) else None,
+            budget=store.ahead() if isinstance(store, ReadsAhead) else None,
+        )
 
     def check(self, state: TableState, version: int) -> None:
         """Raise :class:`TableError` for a state that can't be published as it is selected."""
+        if self.selector.checked is state:
+            return
         self.selector.check(state)
         try:
             check_names(self.decode.target or state, self.decode.columns)
         except UnsupportedTable as e:
             raise e.at(table=self.log.store.root, version=version) from None
+        self.selector.checked = state
 
     def is_former(self, first: Offset) -> bool:
         """Return whether the index was counted in the former way, or in an unknown way."""

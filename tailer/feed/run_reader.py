@@ -1,12 +1,13 @@
 """A run of versions as change batches: fetch, decode, and the offsets between them.
 
-A run is one version, or several consecutive small ones. Its files are opened ahead where a store
-is slow to answer, decoded in worker threads, many small ones in one step, and handed on as one
-batch if the sink takes runs.
+A run is one version, or several consecutive ones. Its files are opened ahead where a store is slow
+to answer, and decoded in worker threads: many small ones in one step, and handed on as one batch if
+the sink takes runs; large ones two at a time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -21,8 +22,8 @@ from tailer.feed.chunks import Chunk, Entry, Lost, Together, Version, chunks
 from tailer.feed.counting import Place, logged_rows
 from tailer.feed.decoding import Decoding, file_named
 from tailer.feed.fetch import FetchAhead, Fetched
+from tailer.feed.lanes import Use, in_lanes
 from tailer.feed.reading import EmitBatch, Reading
-from tailer.store import ReadsHere
 from tailer.threads import one_by_one, stepwise
 
 __all__ = ["RunReader"]
@@ -45,9 +46,7 @@ class RunReader:
     def __init__(self, reading: Reading, *, joins: bool) -> None:
         self.reading = reading
         self.joins = joins
-        store = reading.log.store
-        self._here = store if isinstance(store, ReadsHere) else None
-        self._decoding = Decoding(reading, self._here, joins=joins)
+        self._decoding = Decoding(reading, joins=joins)
 
     async def read(self, versions: Sequence[Version], first: Offset, emit: EmitBatch) -> None:
         """Read the batches from an offset in the first version on.
@@ -57,7 +56,7 @@ class RunReader:
         reading = self.reading
         place = reading.place(first)
         assembly = _Assembly(reading, place, first, joins=self.joins)
-        fetching = FetchAhead(reading.log.store, reading.decode.on_read)
+        fetching = FetchAhead(reading.log.store, reading.budget, reading.decode.on_read)
 
         def may_start(file: ChangeFile) -> bool:
             return not place.skip.remaining and file.kept is None
@@ -68,8 +67,22 @@ class RunReader:
             aclosing(fetching.in_order(found, may_start)) as entries,
             aclosing(self._groups(entries, fetching)) as groups,
         ):
-            async for group in groups:
-                await self._decode(group, assembly, place.skip, emit)
+
+            async def decode(group: list[Entry], use: Use[Chunk]) -> None:
+                await self._decode(group, place.skip, use)
+
+            async def use(chunk: Chunk) -> None:
+                for batch in assembly.batches(chunk):
+                    await emit(batch)
+                reading.observer.fetched(chunk.files, chunk.read_bytes)
+                if chunk.error is not None:
+                    raise self._placed(chunk.error)
+
+            if place.skip.remaining or _size(versions) <= _GROUP_BYTES:
+                async for group in groups:
+                    await decode(group, use)
+            else:
+                await in_lanes(groups, decode, use)
 
     def _placed(self, error: Exception) -> Exception:
         return (
@@ -116,31 +129,33 @@ class RunReader:
             yield group
 
     async def _opened(self, entry: Entry, fetching: FetchAhead) -> Entry:
-        if not isinstance(entry, ChangeFile) or entry.kept is not None or self._here is not None:
+        here = self.reading.here is not None
+        if here or not isinstance(entry, ChangeFile) or entry.kept is not None:
             return entry
         with file_named(entry):
             return await fetching.take(entry)
 
-    async def _decode(
-        self, group: list[Entry], assembly: _Assembly, skip: Skip, emit: EmitBatch
-    ) -> None:
+    async def _decode(self, group: list[Entry], skip: Skip, use: Use[Chunk]) -> None:
         bounds = self.reading.decode
         items = self._decoding.items(group, skip)
         try:
             steps = chunks(items, bounds.batch_rows_max, bounds.batch_bytes_max)
             async with aclosing(stepwise(steps, quick=_is_quick(group))) as decoded:
                 async for chunk in decoded:
-                    for batch in assembly.batches(chunk):
-                        await emit(batch)
-                    self.reading.observer.fetched(chunk.files, chunk.read_bytes)
-                    if chunk.error is not None:
-                        raise self._placed(chunk.error)
+                    await use(chunk)
                     if chunk.last:  # another step in a thread would only find this out
                         break
         finally:
             for entry in group:
                 if isinstance(entry, Fetched):
                     entry.source.close()
+
+
+def _size(versions: Sequence[Version]) -> float:
+    """Return the encoded bytes of all files; infinite if they are not known."""
+    if not all(isinstance(version.files, list) for version in versions):
+        return math.inf
+    return sum(file.size or 0 for version in versions for file in version.files)
 
 
 def _is_quick(group: Sequence[Entry]) -> bool:

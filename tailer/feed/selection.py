@@ -169,13 +169,15 @@ class Selection:
 
 
 class Selector:
-    """Applies a selection to files, states and rows."""
+    """Applies a selection to files, states and rows. ``checked`` is the last state that can be
+    published as it is selected."""
 
     def __init__(self, selection: Selection, zone: str) -> None:
         self.selection = selection
         self.zone = zone
         self._masks = {name.lower(): mask for name, mask in selection.masks.items()}
         self._last: tuple[TableState, TableState] | None = None
+        self.checked: TableState | None = None
 
     def wants(self, file: ChangeFile) -> bool:
         """Return whether this file's partition is selected."""

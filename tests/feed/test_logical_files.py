@@ -11,6 +11,8 @@ from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tailer.changes import Offset
 from tailer.decode.plan import ChangeSource
@@ -20,6 +22,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.live import LiveFiles
+from tailer.log.live_database import Database
 from tailer.log.table import TableLog
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, RewriteOrder
@@ -245,6 +248,25 @@ def test_a_set_that_outgrows_its_memory_is_as_exact(tmp_path: Path) -> None:
     assert keys.follow(names[3] + later, names[4] + names[7]) == {names[4]}
     assert keys.follow(b"", later + names[7] + names[99_999]) == {names[7]}
     keys.close()
+
+
+_KEYS = st.lists(st.integers(0, 9).map(lambda n: n.to_bytes(16, "big")), max_size=5).map(b"".join)
+
+
+@given(st.lists(st.tuples(_KEYS, _KEYS), max_size=12), st.integers(0, 5))
+def test_a_set_in_memory_is_as_exact_as_a_database(
+    commits: list[tuple[bytes, bytes]], few: int
+) -> None:
+    from tailer.log import live
+
+    database = Database(None)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(live, "_FEW", few)
+        keys = live._Keys(None)
+        for added, removed in commits:
+            assert keys.follow(added, removed) == database.follow(added, removed)
+    keys.close()
+    database.close()
 
 
 @pytest.mark.parametrize("source", ["cdf", "derived"])

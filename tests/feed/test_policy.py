@@ -155,6 +155,18 @@ async def test_skip_goes_on_where_the_log_can_be_read_and_says_what_is_lost(long
     assert position_of(await long.offset()) == (7, 0)
 
 
+async def test_behind_a_loss_the_feed_is_bound_to_the_table(long: Rig) -> None:
+    """Also one that had delivered nothing before: rows of a table that replaces this one must not
+    follow."""
+    clean_up(long.table, 5)
+    script = Script({"write": [SinkRejected("no")]})
+    with pytest.raises(SinkRejected):
+        await run_feed(long.feed(script=script, last=6, policies=Policies(on_data_loss="skip")))
+    offset = await long.offset()
+    assert (position_of(offset), offset.table_id) == ((6, 0), long.table.table_id)
+    assert [notice["table_id"] for notice in long.notices] == [long.table.table_id]
+
+
 async def test_snapshot_starts_anew_with_the_newest_rows(long: Rig) -> None:
     await run_feed(long.feed(last=2))
     clean_up(long.table, 5)
