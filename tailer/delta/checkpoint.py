@@ -14,7 +14,7 @@ from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
 from tailer.delta.arrow_views import without_views
 from tailer.delta.damage import library_reason
 from tailer.delta.footer import pruned_footer
-from tailer.delta.parquet_columns import ParquetColumns, parse_footer
+from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, parse_footer
 from tailer.delta.parsing import action_of
 from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
 
@@ -52,7 +52,7 @@ def _columns_with_values(parquet: ParquetColumns, group: int) -> list[str]:
     """
     kinds = {f.name: f.type for f in parquet.schema if f.name in _STEERING}
     keys = {name: _key_field(kind) for name, kind in kinds.items()}
-    fields = [f"{name}.{key}" if key else name for name, key in keys.items()]
+    fields: list[ColumnPath] = [(name, key) if key else name for name, key in keys.items()]
     found = set()
     for batch in _batches(parquet, group, fields):
         for field, column in zip(batch.schema, batch.columns, strict=True):
@@ -61,7 +61,9 @@ def _columns_with_values(parquet: ParquetColumns, group: int) -> list[str]:
     return [name for name in keys if name in found]
 
 
-def _batches(parquet: ParquetColumns, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    parquet: ParquetColumns, group: int, columns: Sequence[ColumnPath]
+) -> Iterator[pa.RecordBatch]:
     # Threads would cost more than they save, and memory.
     return parquet.batches(_BATCH_ROWS, [group], columns, threads=False) if columns else iter(())
 
@@ -76,9 +78,9 @@ def add_batches(
     :class:`CorruptLog`, naming the file; also for a file with an unknown column in place of its
     adds, if they are ``required``.
     """
-    columns = [f"add.{field}" for field in fields]
+    columns = [("add", *field.split(".")) for field in fields]
     with _named(name):
-        parquet = _open(source, columns)
+        parquet = _open(source, [f"add.{field}" for field in fields])
         if "add" not in (names := parquet.schema.names):
             # "Any missing column should be treated as null." But a footer has no checksum, so the
             # column may be there under a damaged name.
@@ -268,7 +270,7 @@ def _open(source: pa.NativeFile, columns: Sequence[str]) -> ParquetColumns:
     One of those may be the cause: a group without a field, or a type unknown to pyarrow.
     """
     try:
-        return ParquetColumns(source)
+        return ParquetColumns(source, prefetch=True)
     except (pa.ArrowException, OSError) as refusal:
         try:
             end = source.size() - 8
@@ -276,7 +278,7 @@ def _open(source: pa.NativeFile, columns: Sequence[str]) -> ParquetColumns:
             if not 0 < size <= min(end, _FOOTER_BYTES_MAX):
                 raise ValueError("no footer")
             pruned = pruned_footer(source.read_at(size, end - size), columns)
-            return ParquetColumns(source, parse_footer(pruned))
+            return ParquetColumns(source, parse_footer(pruned), prefetch=True)
         except (pa.ArrowException, OSError, ValueError):
             raise refusal from None
 

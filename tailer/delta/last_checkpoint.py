@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -42,6 +43,7 @@ class _Number(str):
         return value if value is None or value <= LONG_MAX else None
 
 
+@lru_cache(maxsize=4)  # it is read again and again; to check its sum takes milliseconds
 def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
     """Parse the content of ``_last_checkpoint``.
 

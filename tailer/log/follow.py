@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from itertools import takewhile
 
 import anyio
@@ -124,6 +124,8 @@ class _Follower:
         self._tell = newest
         self._check_at = 0.0  # by the event loop's clock
         self._last = last
+        self._watching = AsyncExitStack()
+        self._watch: Watch | None = None  # a range of versions that are there needs none
         self._same = SameTable(log)
         self._ahead = CommitsAhead(log, last, self._same.unchanged)
 
@@ -132,9 +134,9 @@ class _Follower:
         witness = await self._same.witness(start.version - 1)
         state = await self._same.state_at(start)
         at = _Next(start.version, state, start.timestamp_floor_ms, witness)
-        async with self.log.store.watch(LOG_DIR) as watch, aclosing(self._ahead):
+        async with self._watching, aclosing(self._ahead):
             while self._last is None or at.version <= self._last:
-                commit, unchanged = await self._poll(at, watch)
+                commit, unchanged = await self._poll(at)
                 if not unchanged:
                     await self._same.check_table(commit, at.state)
                 if self.options.same_table:
@@ -186,7 +188,7 @@ class _Follower:
         finally:
             budget.give(count * _BROUGHT_BYTES_MAX)
 
-    async def _poll(self, at: _Next, watch: Watch) -> tuple[Commit, bool]:
+    async def _poll(self, at: _Next) -> tuple[Commit, bool]:
         """Return the next commit once it exists, and whether the one before it is unchanged."""
         pause, waited, rest = self.options.poll_min_s, False, None
         while True:
@@ -205,8 +207,13 @@ class _Follower:
                     await self._same.check_waiting(at.version, at.witness)
                     check_s = traits_of(self.log.store).check_s
                     self._check_at = asked_at + check_s * random.uniform(0.5, 1.0)
+            if self._watch is None:  # from here on; what came just before is looked for again
+                begun = self.log.store.watch(LOG_DIR)
+                self._watch = await self._watching.enter_async_context(begun)
+                rest = None
+                continue
             then = _spread(asked_at, pause, last=pause == self.options.poll_max_s)
-            await watch.wait(max(then - anyio.current_time(), self.options.poll_min_s))
+            await self._watch.wait(max(then - anyio.current_time(), self.options.poll_min_s))
             waited = True
             pause = min(pause * 2, self.options.poll_max_s)
 
@@ -225,6 +232,6 @@ class _Follower:
     async def _learn_newest(self, version: int, *, backlog: bool) -> None:
         """Find the newest version, listing the log if there may be a later one than this."""
         self.newest = version
-        if backlog:
+        if backlog and (self._last is None or version < self._last):
             self.newest = max([version, *versions_of(await self.log.files(commit_name(version)))])
         self._tell(self.newest)

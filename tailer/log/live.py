@@ -3,29 +3,28 @@
 A log may refer to one logical file any number of times ("Action Reconciliation"): a remove of a
 file that is not in the table removes no row, and an add of a file that is in it adds none. A
 commit's changes are therefore applied to the files of the version before it. Those are read once,
-when the first commit needs them, and then follow the commits: a key of 16 bytes for each file, in a
-database that keeps a few megabytes in memory and the rest on the disk.
+when the first commit needs them, and then follow the commits: a key of 16 bytes for each file, in
+memory while they are few, else in a database that keeps the rest on the disk.
 """
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import tempfile
-import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import aclosing, contextmanager
-from typing import TypeAlias
+from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeAlias
 
 from tailer.decode.plan import ChangeSource, counts_files
 from tailer.delta.add_fields import KEYS
 from tailer.delta.commit import Commit
-from tailer.delta.digests import KEY_BYTES, file_digest
-from tailer.errors import DataLoss, TransientError, no_room, spilling
+from tailer.delta.digests import KEY_BYTES, file_digest, split
+from tailer.errors import DataLoss, TransientError
 from tailer.log.table import TableLog
 from tailer.store import ChangeSourced
 from tailer.threads import blocking
+
+if TYPE_CHECKING:
+    from tailer.log.live_database import Database
 
 __all__ = ["LiveFiles", "Moot"]
 
@@ -36,7 +35,8 @@ Moot: TypeAlias = AbstractSet[bytes]
 _LOADED_AT_ONCE = 20_000
 #: Commits of more files than this are processed in a thread.
 _FILES_INLINE_MAX = 200
-_CACHE_KIB = 4096
+#: So many keys take a few megabytes of memory.
+_FEW = 32_768
 #: The commits whose results are remembered: more than a feed reads ahead.
 _REMEMBERED = 1024
 
@@ -140,84 +140,48 @@ class LiveFiles:
 
 
 class _Keys:
-    """A set of digests in a database that vanishes when it is closed, or when the process ends."""
+    """A set of digests: in memory while they are few, else in a database."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
-        with spilling(folder), self._writing():
-            self._db = self._opened()
-        self.close = weakref.finalize(self, self._db.close)
+        self._few: set[bytes] = set()
+        self._many: Database | None = None
 
-    def _opened(self) -> sqlite3.Connection:
-        if self._folder is None:
-            # It needs no file until it outgrows its cache; then it has an unnamed one in TMPDIR.
-            path, file = "", -1
-        else:
-            file, path = tempfile.mkstemp(prefix="tailer-live-", dir=self._folder)
-        try:
-            db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            db.executescript(
-                "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;"
-                f"PRAGMA locking_mode = EXCLUSIVE; PRAGMA cache_size = -{_CACHE_KIB};"
-                "CREATE TABLE live (key BLOB PRIMARY KEY) WITHOUT ROWID"
-            )
-        finally:
-            if path:
-                os.close(file)
-                os.unlink(path)  # noqa: PTH108 - the database keeps it open
-        return db
+    def close(self) -> None:
+        """Drop all."""
+        if self._many is not None:
+            self._many.close()
 
-    @contextmanager
-    def _writing(self) -> Generator[None]:
-        """Raise :class:`TransientError` when the disk is full."""
-        try:
-            yield
-        except sqlite3.OperationalError as e:
-            raise no_room(self._folder, str(e)) from e
-
-    def load(self, keys: Iterable[bytes]) -> None:
+    def load(self, keys: Sequence[bytes]) -> None:
         """Insert the keys of files in the table."""
-        with self._writing():
-            self._db.execute("BEGIN")
-            # Sorted, so that each page of the database is visited once.
-            self._insert(sorted(keys))
-            self._db.execute("COMMIT")
+        if self._many is None:
+            if len(self._few) + len(keys) <= _FEW:
+                self._few.update(keys)
+                return
+            self._grow()
+        assert self._many is not None
+        self._many.load(keys)
 
     def follow(self, added: bytes, removed: bytes) -> Moot:
         """Apply a commit, given as its concatenated added and removed keys.
 
         Return the added keys that were already present, and the removed keys that were not.
         """
-        with self._writing():
-            self._db.execute("BEGIN")
-            changed = self._db.total_changes
-            self._db.executemany("DELETE FROM live WHERE key = ?", _each(removed))
-            self._insert(_split(added))
-            changed = self._db.total_changes - changed
-            if changed == (len(added) + len(removed)) // KEY_BYTES:
-                self._db.execute("COMMIT")
-                return frozenset()
-            # Something is moot, which is rare: check key by key.
-            self._db.execute("ROLLBACK")
-            moot = {key for key in _split(added) if self._has(key)}
-            moot |= {key for key in _split(removed) if not self._has(key)}
-            self._db.execute("BEGIN")
-            self._db.executemany("DELETE FROM live WHERE key = ?", _each(removed))
-            self._insert(_split(added))
-            self._db.execute("COMMIT")
+        if self._many is not None:
+            return self._many.follow(added, removed)
+        few, coming, leaving = self._few, set(split(added)), set(split(removed))
+        moot: set[bytes] = leaving - few
+        if moot or not few.isdisjoint(coming - leaving):
+            moot |= coming & few
+        few -= leaving
+        few |= coming
+        if len(few) > _FEW:
+            self._grow()
         return frozenset(moot)
 
-    def _insert(self, keys: Iterable[bytes]) -> None:
-        self._db.executemany("INSERT OR IGNORE INTO live VALUES (?)", ((key,) for key in keys))
+    def _grow(self) -> None:
+        from tailer.log.live_database import Database  # loads on demand, with its engine
 
-    def _has(self, key: bytes) -> bool:
-        found = self._db.execute("SELECT 1 FROM live WHERE key = ?", (key,)).fetchone()
-        return found is not None
-
-
-def _split(keys: bytes) -> Iterator[bytes]:
-    return (keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))
-
-
-def _each(keys: bytes) -> Iterator[tuple[bytes]]:
-    return ((key,) for key in _split(keys))
+        many = Database(self._folder)
+        many.load(self._few)
+        self._many, self._few = many, set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from msgspec import Struct
 
 from tailer.changes import Offset
@@ -46,14 +48,15 @@ def check_offset(log: TableLog, offset: Offset, state: TableState) -> None:
         )
 
 
-async def check_same(log: TableLog, offset: Offset) -> None:
-    """Raise :class:`OffsetError` if the newest version is of another table than the offset. If
-    that version can't be read, nothing is known."""
+async def check_same(log: TableLog, offset: Offset) -> Offset:
+    """Return the offset with the id of the table that is there. Raises :class:`OffsetError` if it
+    is of another one. If the newest version can't be read, nothing is known."""
     try:
         state = (await log.snapshot()).state
     except TableError:
-        return
+        return offset
     check_offset(log, offset, state)
+    return replace(offset, table_id=state.table_id)
 
 
 class SameTable:
@@ -75,7 +78,26 @@ class SameTable:
             raise
         if state is not None:
             check_offset(self.log, start, state)
+        if start.index and not isinstance(self.log.store, ChangeSourced):
+            await self._check_begun(start.version)
         return state
+
+    async def _check_begun(self, version: int) -> None:
+        """Check that a version of which a part was delivered is not one that is still to come."""
+        if await self.log.has_commit(version):
+            return
+        newest = max(versions_of(await self.log.files()), default=-1)
+        if newest < version:
+            await check_there(self.log, version)
+            raise self._went_back(version, newest)
+
+    def _went_back(self, version: int, newest: int) -> TableReplaced:
+        return TableReplaced(
+            f"the table went back to version {newest}",
+            table=self.log.store.root,
+            version=version,
+            hint="an older copy was restored; reset the offset with `tailer offsets reset`",
+        )
 
     async def witness(self, version: int) -> Witness | None:
         """Return the commit of a version as a witness; None if there is no such file (any more).
@@ -136,12 +158,7 @@ class SameTable:
             await check_there(self.log, version)
             newest = max(versions_of(await self.log.files()), default=-1)
             if newest < version - 1 and not await self.log.has_commit(version - 1):
-                raise TableReplaced(
-                    f"the table went back to version {newest}",
-                    table=self.log.store.root,
-                    version=version,
-                    hint="an older copy was restored; reset the offset with `tailer offsets reset`",
-                )
+                raise self._went_back(version, newest)
 
     async def check_table(self, commit: Commit, state: TableState | None) -> None:
         """Check that this is still the followed table, after the commit before has changed.

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, suppress
 from functools import cached_property, partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from tailer.delta.actions import Action, AddFile
@@ -22,8 +23,8 @@ from tailer.log.json_files import JsonFiles
 from tailer.log.listing import LogListing, buildable, versions_of
 from tailer.log.snapshot_files import SnapshotFiles
 from tailer.log.ways import Damaged, read_by_any_way
-from tailer.store import LOG_DIR, FileStatus, ReadsHere, Store
-from tailer.store.brought import Brought, NotBrought
+from tailer.store import LOG_DIR, FileStatus, ReadsAhead, ReadsHere, Store
+from tailer.store.brought import Brought, NotBrought, bring
 from tailer.threads import blocking, in_thread
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ __all__ = ["TableLog"]
 
 #: The files of a log that are read in one step.
 _TAKEN_AT_ONCE = 512
+#: A larger file of a log on a server is read by itself.
+_BROUGHT_BYTES_MAX = 256 * 1024
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -104,11 +107,13 @@ class TableLog(LogListing):
         deltas = segment.deltas[::-1]
         at = 0
         while at < len(deltas):
-            if at and isinstance(self.store, ReadsHere):
-                some = deltas[at : at + _TAKEN_AT_ONCE]
-                if taken := await blocking(self._take_here, self.store, some, reconciliation):
-                    at += taken
-                    continue
+            some = deltas[at : at + _TAKEN_AT_ONCE] if at else []
+            here, some = await self._readable_here(some)
+            if here is not None and (
+                taken := await blocking(self._take_here, here, some, reconciliation)
+            ):
+                at += taken
+                continue
             file = deltas[at]
             try:
                 steering = await self._steering(file, newest=file.version == segment.version)
@@ -121,6 +126,29 @@ class TableLog(LogListing):
                 raise Damaged([file], self.vanished(e)) from None
             at += 1
 
+    async def _readable_here(
+        self, files: Sequence[LogFile]
+    ) -> tuple[ReadsHere | None, Sequence[LogFile]]:
+        """Return from where files can be read in the calling thread, and how many of the first
+        ones; a slow store is asked for all of them at once."""
+        store = self.store
+        if isinstance(store, ReadsHere):
+            return (store if files else None), files
+        if not isinstance(store, ReadsAhead):
+            return None, []
+        some = list(takewhile(lambda file: file.size <= _BROUGHT_BYTES_MAX, files))
+        budget, size = store.ahead(), sum(file.size for file in some)
+        while len(some) > 1 and not budget.take(size):
+            some = some[: len(some) // 2]
+            size = sum(file.size for file in some)
+        if len(some) < 2:
+            return None, []
+        try:
+            reads = [(f"{LOG_DIR}/{file.name}", file.size) for file in some]
+            return await bring(store, reads), some
+        finally:
+            budget.give(size)
+
     def _take_here(
         self, here: ReadsHere, files: Sequence[LogFile], reconciliation: Reconciliation
     ) -> int:
@@ -132,7 +160,7 @@ class TableLog(LogListing):
                 if whole is None:
                     return number
                 reconciliation.take(read_actions(file.name, whole[0](), files=False))
-            except (TableError, TransientError, FileNotFoundError):
+            except (TableError, TransientError, FileNotFoundError, NotBrought):
                 return number
         return len(files)
 

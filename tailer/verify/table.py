@@ -9,11 +9,13 @@ seen in sums of 128 bits of hash for each row, unless rows have nested columns.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Iterator
+from concurrent.futures import CancelledError
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Protocol
 
+import anyio.lowlevel
 import anyio.to_thread
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -122,7 +124,11 @@ async def _verify_in(
         async with BlockingPortal() as portal:
             signed = SignedRows(portal, log, first, last, options, state, side)
             compare = partial(compare_rows, signed, options)
-            missing, surplus, examples = await anyio.to_thread.run_sync(compare)
+            try:
+                missing, surplus, examples = await anyio.to_thread.run_sync(compare)
+            except CancelledError:  # the thread's: what it waited for here was cancelled
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                raise
     except BaseExceptionGroup as group:
         raise first_error(group) from None
     return Verdict(first, last, signed.events, missing, surplus, examples)

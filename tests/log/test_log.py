@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -10,9 +11,12 @@ import pyarrow as pa
 import pytest
 
 import tailer.log.json_files
+import tailer.log.table
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, UnsupportedTable
 from tailer.log.table import TableLog
+from tailer.store import Found
+from tailer.store.budget import Budget
 from tailer.store.local import LocalStore
 from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import Action, TableBuilder
@@ -69,6 +73,46 @@ async def test_no_table_is_said(tmp_path: Path) -> None:
         for ask in (log.latest_version, log.earliest_version, log.snapshot):
             with pytest.raises(TableError, match=f"{folder}: no Delta table there"):
                 await ask()
+
+
+class SlowStore(FaultyStore):
+    """A store that is read ahead, many files at once, and never in the calling thread."""
+
+    def __init__(self, folder: Path, budget: int) -> None:
+        super().__init__(LocalStore(str(folder)), Script({}))
+        self.budget = Budget(budget)
+        self.brought: list[list[str]] = []
+
+    def ahead(self) -> Budget:
+        return self.budget
+
+    async def read_many(self, reads: Sequence[tuple[str, int]]) -> list[Found | None]:
+        self.brought.append([location[-6:] for location, _ in reads])
+        return [await self.read(location, 0, length) for location, length in reads]
+
+
+@pytest.mark.parametrize(("budget", "brought"), [(1_000_000, [7]), (0, []), (900, [3, 2, 2])])
+async def test_the_commits_of_a_slow_store_are_read_at_once(
+    table: TableBuilder, budget: int, brought: list[int]
+) -> None:
+    adds = filled(table, 7)
+    store = SlowStore(table.folder, budget)
+    assert await paths(TableLog(store)) == of(*adds)
+    assert [len(names) for names in store.brought] == brought
+    assert not store.budget.taken
+
+
+async def test_a_large_commit_of_a_slow_store_is_read_alone(
+    table: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adds = filled(table, 7)
+    large = table.commit_path(3).stat().st_size
+    with table.commit_path(3).open("a") as file:
+        file.write(" " * 10_000 + "\n")
+    monkeypatch.setattr(tailer.log.table, "_BROUGHT_BYTES_MAX", large + 100)
+    store = SlowStore(table.folder, 1_000_000)
+    assert await paths(TableLog(store)) == of(*adds)
+    assert store.brought == [[f"{v}.json" for v in found] for found in ((6, 5, 4), (2, 1))]
 
 
 async def test_a_bad_hint_is_passed_over(table: TableBuilder) -> None:

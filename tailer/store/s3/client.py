@@ -13,7 +13,6 @@ import datetime as dt
 import os
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -27,6 +26,7 @@ from botocore.exceptions import (
 )
 from botocore.httpsession import where
 from botocore.utils import get_environ_proxies
+from msgspec import Struct
 from yarl import URL
 
 from tailer.backoff import Backoff
@@ -64,8 +64,7 @@ _READ_BYTES = 1024 * 1024
 _REFUSAL_BYTES_MAX = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One request. ``check`` raises :class:`Unfit` for an answer that must not be trusted.
 
     ``bytes_max`` bounds the body that is accepted; ``operation`` names it in metrics and messages.
@@ -75,8 +74,8 @@ class Call:
     method: str
     bucket: str
     key: str = ""
-    query: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
     body: bytes = b""
     bytes_max: int | None = None
     check: Callable[[Answer], None] = lambda _: None

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import aiohttp
+from msgspec import Struct
 
 from tailer.errors import TableError, TailerError, TransientError
 
@@ -59,8 +59,7 @@ _FORBIDDEN = (
 _RETRY_AFTER_MAX_S = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A whole answer: ``headers`` by lower-case names."""
 
     status: int
