@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio.to_thread
 
 from tailer.errors import SinkRejected, TableError, may_heal, out_of_reach
 from tailer.files.durable import make_folder, sync_folder
-from tailer.store.s3.client import Call
-from tailer.store.s3.errors import refusal
-from tailer.store.s3.options import S3Options, parse_s3_address
-from tailer.store.s3.store import S3Store, SharedClients
 from tailer.store.traffic import Traffic
+
+if TYPE_CHECKING:
+    from tailer.store.s3.options import S3Options
 
 __all__ = ["LocalTarget", "S3Target", "Target", "open_target", "writing"]
 
@@ -59,6 +58,8 @@ class Target(Protocol):
 def open_target(address: str, folder: Path, s3: Mapping[str, Any]) -> Target:
     """Return the target of an address; a local one is relative to ``folder``."""
     if "://" in address:
+        from tailer.store.s3.options import S3Options  # S3's client takes half a second to load
+
         return S3Target(address, S3Options.from_options(s3))
     return LocalTarget(folder / address)
 
@@ -156,6 +157,9 @@ class S3Target:
     """Files under a prefix of a bucket, by requests of the project's client."""
 
     def __init__(self, address: str, options: S3Options) -> None:
+        from tailer.store.s3.options import parse_s3_address
+        from tailer.store.s3.store import S3Store
+
         address = address.rstrip("/")
         self._store = S3Store(address, options)
         self.root = self._store.root
@@ -201,22 +205,33 @@ class S3Target:
         await self._put(name, data, {})
 
     async def _put(self, name: str, body: bytes, headers: Mapping[str, str]) -> bool:
-        call = Call("put", "PUT", self._bucket, self._prefix + name, {}, headers, body)
-        with _refused():
-            async with SharedClients.lent(self._options) as client:
-                answer = await client.request(call, Traffic())
-            if answer.status not in (200, 412):
-                raise refusal(answer, "put", self._bucket, call.key)
-        return bool(answer.status == 200)
+        return await self._request("put", name, (200, 412), headers, body) == 200
 
     async def remove(self, name: str) -> None:
         """See :class:`Target`."""
-        call = Call("delete", "DELETE", self._bucket, self._prefix + name)
+        await self._request("delete", name, (200, 204, 404))
+
+    async def _request(
+        self,
+        what: str,
+        name: str,
+        expected: Sequence[int],
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> int:
+        """Return the status of an answer, which is one of the expected ones."""
+        from tailer.store.s3.client import Call
+        from tailer.store.s3.errors import refusal
+        from tailer.store.s3.store import SharedClients
+
+        key = self._prefix + name
+        call = Call(what, what.upper(), self._bucket, key, {}, headers or {}, body)
         with _refused():
             async with SharedClients.lent(self._options) as client:
                 answer = await client.request(call, Traffic())
-            if answer.status not in (200, 204, 404):
-                raise refusal(answer, "delete", self._bucket, call.key)
+            if answer.status not in expected:
+                raise refusal(answer, what, self._bucket, key)
+        return int(answer.status)
 
     async def aclose(self) -> None:
         """See :class:`Target`."""

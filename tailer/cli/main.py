@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailer.errors import ConfigError, TailerError
@@ -272,7 +272,7 @@ def _installed() -> Iterator[str]:
     """Yield the names of all that lies in the folders that Python imports from."""
     for folder in sys.path:
         with suppress(OSError):  # an archive, or no folder
-            yield from (path.name for path in Path(folder).iterdir())
+            yield from os.listdir(folder or ".")  # noqa: PTH208  # no path for each of thousands
 
 
 def _choose_memory_pool() -> None:
@@ -324,4 +324,6 @@ def run() -> None:
         # case, nothing more can be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = EXIT_REFUSED
+    if "duckdb" not in sys.modules:  # which complains of what is left
+        gc.freeze()  # or the interpreter looks for garbage before it ends
     sys.exit(status)

@@ -103,6 +103,7 @@ async def open_output(
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.touch()
+            temporary.unlink()  # ext4 would write a file that was emptied to the disk at its end
             opened = await _open(temporary, kind, schema, ids=ids)
         except OSError as e:
             if e.errno in (errno.ENOSPC, errno.EDQUOT):

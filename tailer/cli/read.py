@@ -29,8 +29,8 @@ __all__ = ["read", "write_rows"]
 async def read(arguments: argparse.Namespace, log: TableLog) -> int:
     """Write the changes; return the exit status."""
     kind = output_kind(arguments.output)
-    first, last = await _range(arguments, log)
-    end = (await log.snapshot(last)).state
+    first, snapshot = await _range(arguments, log)
+    last, end = snapshot.version, snapshot.state
     check_columns(arguments.columns, end, log.store.root)
     # One file has one schema: the end version's, as in Spark. JSON lines each have their version's.
     target = None if kind == "jsonl" else end
@@ -45,9 +45,12 @@ async def read(arguments: argparse.Namespace, log: TableLog) -> int:
     return 0
 
 
-async def _range(arguments: argparse.Namespace, log: TableLog) -> tuple[int, int]:
-    """Return the first and last version of a bounded read, both inclusive."""
-    newest = await log.latest_version()
+async def _range(arguments: argparse.Namespace, log: TableLog) -> tuple[int, Snapshot]:
+    """Return the first version of a bounded read, and the snapshot of the last; both inclusive."""
+    end = None
+    if arguments.ending_version is None and arguments.ending_timestamp is None:
+        end = await log.snapshot()
+    newest = await log.latest_version() if end is None else end.version
     first, last = arguments.starting_version, arguments.ending_version
     if first is None:
         first = await version_at_or_after(log, parse_timestamp(arguments.starting_timestamp))
@@ -62,7 +65,7 @@ async def _range(arguments: argparse.Namespace, log: TableLog) -> tuple[int, int
                 hint="ask for versions that exist",
             )
     check_range(first, last)
-    return first, last
+    return first, end or await log.snapshot(last)
 
 
 async def write_rows(arguments: argparse.Namespace, log: TableLog, snapshot: Snapshot) -> None:

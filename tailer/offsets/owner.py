@@ -20,6 +20,7 @@ import fcntl
 import os
 import socket
 import uuid
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,13 @@ from tailer.errors import ConfigError, may_heal, out_of_reach
 __all__ = ["describe", "is_dead", "keep_place", "this_process"]
 
 _PROC = Path("/proc")
-#: Identifies this process among all that ever have the same place.
-_RUN = uuid.uuid4().hex
+
+
+@cache
+def _run() -> str:
+    """Return the id of this process among all that ever have the same place. It is made on first
+    use, because a process that is forked later has another one."""
+    return uuid.uuid4().hex
 
 
 class _Place:
@@ -62,7 +68,7 @@ class _Place:
             except OSError:
                 return None
             found = os.pread(self._file, 64, 0).decode("ascii", "replace")
-            if len(found) != len(_RUN):
+            if len(found) != len(_run()):
                 found = uuid.uuid4().hex
                 os.ftruncate(self._file, 0)
                 os.pwrite(self._file, found.encode(), 0)
@@ -92,7 +98,7 @@ def keep_place(folder: Path | None) -> None:
 
 def this_process() -> dict[str, Any]:
     """Describe this process to others: host name and process id, and what proves them."""
-    here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "run": _RUN}
+    here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "run": _run()}
     if (machine := _machine()) and (status := _status("self")):
         here |= {"machine": machine, "started": status[1]}
     place = _place.name() if _place else None
@@ -102,7 +108,7 @@ def this_process() -> dict[str, Any]:
 def is_dead(owner: dict[str, Any]) -> bool:
     """Return whether a process is known to have ended. False if that can't be known from here."""
     place = owner.get("place")
-    if place and _place and _place.name() == place and owner.get("run") not in (None, _RUN):
+    if place and _place and _place.name() == place and owner.get("run") not in (None, _run()):
         return True
     pid, started, machine = owner.get("pid"), owner.get("started"), _machine()
     if type(pid) is not int or type(started) is not int or pid <= 0:
