@@ -14,7 +14,6 @@ import stat
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,24 +22,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.json import text_of
+from sinks.formats.json_formats import JSON_FORMATS, listed_options, take_options
 from sinks.formats.load import encoder_settings, load_encoder
 from sinks.formats.records import Encoder
 from sinks.formats.rows import row_objects
 from sinks.line_file import LineFile
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TransientError
-from tailer.settings import REQUIRED, Setting, SettingTable
+from tailer.settings import REQUIRED, Setting
 from tailer.sink import SinkTraits
 
-__all__ = ["FORMATS", "SETTINGS", "JsonlSink", "batch_lines", "encoded_lines"]
+__all__ = ["SETTINGS", "JsonlSink", "batch_lines", "encoded_lines"]
 
-#: The formats whose values are JSON, one line each.
-FORMATS = ("rows", "debezium", "cloudevents")
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The file, or `-` for standard output.", form="a file or -"),
     "format": Setting(
         "text", "rows", "Format of the lines; its options are options of the sink.",
-        choices=FORMATS,
+        choices=JSON_FORMATS,
     ),
     "ids": Setting("flag", True, "Format `rows`: add `_event_id`."),
     "origin": Setting("flag", False, "Format `rows`: add `_origin`, how the change was found."),
@@ -50,6 +48,11 @@ SETTINGS: dict[str, Setting] = {
 }  # fmt: skip
 #: Encoder options that apply only to a message broker.
 _NOT_HERE = ("ids", "mode", "name", "schema", "tombstones", "topic")
+
+
+def _of_format(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
+    found = encoder_settings(format).items()
+    return {name: setting for name, setting in found if name not in _NOT_HERE}
 
 
 def batch_lines(
@@ -83,15 +86,7 @@ class JsonlSink:
     """
 
     #: See :class:`tailer.sink.ListsSettings`.
-    listed_settings: ClassVar = {
-        "": SETTINGS,
-        "format": {
-            name: setting
-            for each in FORMATS
-            for name, setting in encoder_settings(each).items()
-            if name not in _NOT_HERE
-        },
-    }
+    listed_settings: ClassVar = listed_options(SETTINGS, _of_format)
 
     def __init__(
         self,
@@ -119,11 +114,7 @@ class JsonlSink:
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        table = SettingTable("sink 'jsonl'", SETTINGS)
-        of_format = encoder_settings(table.value("format", options)).items()
-        more = {name: setting for name, setting in of_format if name not in _NOT_HERE}
-        taken = replace(table, settings={**SETTINGS, **more}).take(options)
-        chosen = {name: taken.pop(name) for name in more}
+        taken, chosen = take_options("jsonl", SETTINGS, options, _of_format)
         named = taken.pop("path")
         return cls(None if named == "-" else folder / named, **taken, options=chosen)
 

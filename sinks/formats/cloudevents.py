@@ -72,7 +72,7 @@ class CloudEventsEncoder:
             records = Records(keys, as_binary(data), headers, times)
         else:
             values = as_binary(_structured(attributes, data))
-            headers = (("content-type", _STRUCTURED), ("_event_id", batch.event_ids()))
+            headers = (("content-type", _STRUCTURED), ("_event_id", attributes["id"]))
             records = Records(keys, values, headers, times)
         if self.tombstones:
             deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")

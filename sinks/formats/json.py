@@ -30,6 +30,7 @@ __all__ = [
     "JsonText",
     "base64_text",
     "children",
+    "iso_timestamp",
     "json_lines",
     "json_objects",
     "json_values",
@@ -244,7 +245,7 @@ def _date(array: pa.Array) -> pa.StringArray:
 
 
 def _timestamp(array: pa.TimestampArray) -> pa.StringArray:
-    return _calendar(_micros(array), _DAY_US, _iso_timestamp, _zone(array))
+    return _calendar(_micros(array), _DAY_US, iso_timestamp, _zone(array))
 
 
 def _zone(array: pa.TimestampArray) -> str:
@@ -316,7 +317,8 @@ def _iso_date(days: int) -> str:
     return f"{text}-{month:02d}-{day:02d}"
 
 
-def _iso_timestamp(micros: int) -> str:
+def iso_timestamp(micros: int) -> str:
+    """Format any number of microseconds since 1970 in ISO 8601."""
     days, rest = divmod(micros, _DAY_US)
     seconds, fraction = divmod(rest, 1_000_000)
     hour, minute, second = seconds // 3600, seconds // 60 % 60, seconds % 60

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.json import JsonText, json_objects, json_values
+from sinks.formats.json import JsonText, iso_timestamp, json_objects
 from sinks.formats.parts import (
     as_binary,
     commit_ms,
@@ -48,8 +48,9 @@ def _row_objects(
 ) -> pa.StringArray:
     names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
     if batch.num_rows:
-        for number in (-2, -1):
-            columns[number] = JsonText(_of_parts(batch, columns[number]))
+        # The two columns whose value is the same in all rows of a file.
+        columns[-2] = JsonText(batch.by_part(lambda part: str(part.file.version)))
+        columns[-1] = JsonText(batch.by_part(lambda part: _time(part.file.timestamp_ms)))
     if ids:
         names.append("_event_id")
         columns.append(batch.event_ids())
@@ -62,11 +63,9 @@ def _row_objects(
     return json_objects(names, columns, end)
 
 
-def _of_parts(batch: ChangeBatch, column: pa.Array) -> pa.StringArray | str:
-    """Return a column as JSON text whose value is the same in all rows of a file."""
-    firsts = pa.array([part.first for part in batch.parts()], pa.int64())
-    texts = iter(json_values(column.take(firsts)).to_pylist())
-    return batch.by_part(lambda _: next(texts))
+def _time(ms: int) -> str:
+    """Return a commit's time as JSON, in the form of all timestamps."""
+    return f'"{iso_timestamp(ms * 1000)}Z"'
 
 
 class RowsEncoder:

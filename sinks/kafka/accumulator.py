@@ -3,9 +3,9 @@
 Its ``send()`` takes one record at a time, about 35 us of Python for each, and it has no public way
 to take more. Here whole record batches are put where ``send()`` puts its own: into the producer's
 accumulator. After that, the producer handles them like any batch: sequence numbers, transactions,
-compression, checksums, retries. Three smaller things are also here: a commit with a time-out, a
-close that does not wait for an unavailable broker, and the marker of a committed transaction (the
-public call only writes those of aborted ones).
+compression, checksums, retries. Four smaller things are also here: a fenced producer that stays
+fenced, a commit with a time-out, a close that does not wait for an unavailable broker, and the
+marker of a committed transaction (the public call only writes those of aborted ones).
 
 None of it is public, so :func:`usable` checks once, when a producer is created, whether all is as
 expected; if not, the driver uses ``send()``. Each function says when it can be removed;
@@ -25,6 +25,7 @@ __all__ = [
     "close_at_once",
     "commit_within",
     "forget_coordinators",
+    "stay_fenced",
     "usable",
     "write_marker",
 ]
@@ -109,6 +110,19 @@ def append_batch(
         accumulator._incomplete.add(batch)
     producer._sender.wakeup()
     return batch.produce_future
+
+
+def stay_fenced(producer: Any) -> None:
+    """Make a transactional producer fail for good when a broker says that its epoch is old.
+
+    By itself it asks for a new epoch in the background, and when that is refused, for a new
+    producer id: the daemon that has lost the transactional id takes it back from the newer one.
+    On brokers without that request it fails for good, so it is made to believe in such a broker.
+    Remove when InvalidProducerEpochError is fatal for transactional producers.
+    """
+    transactions = producer._transaction_manager
+    if transactions is not None and hasattr(transactions, "_supports_epoch_bump"):
+        transactions._supports_epoch_bump = lambda: False
 
 
 def commit_within(producer: Any, seconds: float) -> bool:

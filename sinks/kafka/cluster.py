@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from sinks.kafka import accumulator, topic_admin
+from sinks.kafka.client import client_settings
 from sinks.kafka.failures import connected, raised_as_failures
 from sinks.kafka.options import KafkaOptions
 from tailer.backoff import retried
@@ -24,7 +25,6 @@ __all__ = [
     "Place",
     "Topic",
     "Transaction",
-    "client_settings",
 ]
 
 #: The broker's default, for clusters whose configuration may not be read.
@@ -80,44 +80,6 @@ class OpenTransaction:
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-
-
-def client_settings(options: KafkaOptions) -> dict[str, Any]:
-    """Return the settings that every client of kafka-python gets."""
-    security = options.security
-    settings: dict[str, Any] = {
-        "bootstrap_servers": [part.strip() for part in options.bootstrap_servers.split(",")],
-        "client_id": options.client_id,
-        "security_protocol": security.security_protocol,
-        "request_timeout_ms": options.request_timeout_ms,
-        "reconnect_backoff_ms": 50,
-        "reconnect_backoff_max_ms": 1_000,
-    }
-    if security.tls:
-        settings["ssl_check_hostname"] = security.ssl_check_hostname
-        for key in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password"):
-            if getattr(security, key):
-                settings[key] = getattr(security, key)
-    if security.sasl:
-        settings["sasl_mechanism"] = security.sasl_mechanism
-        if security.sasl_mechanism == "OAUTHBEARER":
-            settings["sasl_oauth_token_provider"] = _token_provider(options)
-        else:
-            settings["sasl_plain_username"] = security.sasl_username
-            settings["sasl_plain_password"] = security.sasl_password
-    return settings
-
-
-def _token_provider(options: KafkaOptions) -> Any:
-    from kafka.net.sasl.oauth import AbstractTokenProvider
-
-    tokens = options.security.tokens()
-
-    class Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-        def token(self) -> str:
-            return tokens.token()
-
-    return Provider()
 
 
 class Cluster:

@@ -16,9 +16,9 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
+from sinks.encode_ahead import Pieces, slices
 from sinks.kafka.cluster import Topic
 from sinks.kafka.delivery import accepted, delivery_of
-from sinks.kafka.encode_ahead import Pieces, slices
 from sinks.kafka.failures import Fenced
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.progress import Progress, read_progress

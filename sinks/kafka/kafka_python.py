@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sinks.formats.records import Records
 from sinks.kafka import accumulator
-from sinks.kafka.cluster import client_settings
+from sinks.kafka.client import client_settings
 from sinks.kafka.failures import connected, raised_as_failures
 from sinks.kafka.options import KafkaOptions
 from sinks.kafka.record_batch import record_batches
@@ -63,6 +63,7 @@ class KafkaPythonDriver:
             settings["transactional_id"] = transactional_id
             settings["transaction_timeout_ms"] = options.transaction_timeout_ms
         self._producer: Any = connected(lambda **how: KafkaProducer(**settings, **how), options)
+        accumulator.stay_fenced(self._producer)
         self.by_batches = accumulator.usable(self._producer)
         self._sent: deque[_Sent] = deque()
         self._sent_bytes = 0

@@ -14,11 +14,11 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
+from sinks.encode_ahead import Ahead, Pieces
 from sinks.formats.load import load_encoder
 from sinks.formats.records import Encoder
 from sinks.kafka.cluster import Cluster, Topic
 from sinks.kafka.driver import Driver
-from sinks.kafka.encode_ahead import Ahead, Pieces
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.topic_writer import TopicWriter, single_record
 from tailer.changes import ChangeBatch, Notice, Offset

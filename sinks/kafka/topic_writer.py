@@ -1,6 +1,6 @@
 """From a batch of changes to records in partitions: encoding, routing, and records too large.
 
-Batches are written in pieces, which another thread encodes: see :mod:`sinks.kafka.encode_ahead`.
+Batches are written in pieces, which another thread encodes: see :mod:`sinks.encode_ahead`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sinks.encode_ahead import Pieces, slices
 from sinks.formats.records import Encoder, Records
 from sinks.kafka.cluster import Topic
 from sinks.kafka.driver import Driver
-from sinks.kafka.encode_ahead import Pieces, slices
 from sinks.kafka.partitioner import partitions_of_keys
 from sinks.kafka.record_batch import record_sizes
 from tailer.changes import ChangeBatch

@@ -22,7 +22,8 @@ INTERNALS = {
     "kafka.producer.record_accumulator:RecordAccumulator": ("_batches", "_incomplete", "_tp_lock"),
     "kafka.producer.sender:Sender": ("force_close", "wakeup"),
     "kafka.producer.transaction_manager:TransactionManager": (
-        "begin_commit", "is_transactional", "maybe_add_partition_to_transaction",
+        "_supports_epoch_bump", "begin_commit", "is_transactional",
+        "maybe_add_partition_to_transaction",
     ),
     "kafka.record.memory_records:MemoryRecordsBuilder": ("_builder", "_next_offset"),
     "kafka.record.default_records:DefaultRecordBatchBuilder": (
