@@ -149,7 +149,7 @@ class SqliteFile(Database):
             return "REAL"
         return "BLOB" if types.is_binary(data_type) else "TEXT"
 
-    def alterations(self, target: str, steps: Sequence[Step]) -> list[str]:
+    def alterations(self, target: str, steps: Sequence[Step], schema: pa.Schema) -> list[str]:
         """Return the statements that change the columns of a table. A type changes only where its
         values stay: SQLite has types of values, not of columns."""
         for step in steps:
@@ -159,7 +159,8 @@ class SqliteFile(Database):
                     f"now of type {step.field.type}, which SQLite writes in another way; `tailer "
                     "offsets reset` makes the copy again"
                 )
-        return super().alterations(target, [step for step in steps if step.kind != "retype"])
+        steps = [step for step in steps if step.kind != "retype"]
+        return super().alterations(target, steps, schema)
 
     def delete(self, target: str, keys: str, key: Sequence[str]) -> int:
         """Delete the rows with the keys of a staged relation; return how many there were."""

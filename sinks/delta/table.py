@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from tailer.changes import Offset
-from tailer.errors import OffsetError, SinkRejected, TransientError
+from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError
 
 __all__ = ["Claim", "TargetTable"]
 
@@ -74,8 +74,8 @@ class TargetTable:
                 raise SinkRejected(f"{self.address} can't be written ({e}); check it") from e
             raise TransientError(f"{self.address} can't be written now ({e})") from e
 
-    def _replaced(self) -> SinkRejected:
-        return SinkRejected(
+    def _replaced(self) -> ConfigError:
+        return ConfigError(
             f"{self.address}: another process writes this table now; stop one of them"
         )
 
@@ -123,7 +123,7 @@ class TargetTable:
             raise SinkRejected(f"{self.address}: the offset in its log is damaged ({e})") from e
 
     def refresh(self) -> None:
-        """Read the commits of others. Raises :class:`SinkRejected` if one of them has the table."""
+        """Read the commits of others. Raises :class:`ConfigError` if one of them has the table."""
         with self.failing():
             self.table.update_incremental()
             if self.claim is None or self.table.transaction_version(self._app) != self.claim.number:

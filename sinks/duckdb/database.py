@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +87,16 @@ class DuckdbFile(Database):
     @contextmanager
     def staged(self, keys: pa.Table) -> Iterator[str]:
         """Provide an Arrow table as a view."""
+        import duckdb
+
         with self._translated():
             self._connection.register("_staged", keys)
         try:
             yield "_staged"
         finally:
+            # In a transaction that has failed this fails too, and would hide why.
             if self._connection is not None:
-                with self._translated():
+                with suppress(duckdb.Error):
                     self._connection.unregister("_staged")
 
     @contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tailer.changes import Offset
-from tailer.errors import OffsetError, SinkRejected, TransientError
+from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError
 from tailer.targets import Target
 
 __all__ = ["FOLDER", "Manifest", "PublishedFile"]
@@ -132,10 +132,10 @@ class Manifest:
     async def publish(
         self, offset: Offset | None, sources: Mapping[str, Path], files: list[PublishedFile]
     ) -> None:
-        """Publish files, by their names, and the offset behind them. Raises :class:`SinkRejected`
+        """Publish files, by their names, and the offset behind them. Raises :class:`ConfigError`
         if another process has the target."""
         if not await self._publish(offset, sources, files):
-            raise SinkRejected(
+            raise ConfigError(
                 f"{self._target.root}: another process writes these files now; stop one of them"
             )
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from sinks.mirror import Step
 from tailer.changes import Offset
-from tailer.errors import OffsetError, SinkRejected, TransientError
+from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError
 
 __all__ = ["CLAIMS", "Claim", "Database", "KeyTaken", "ValueRefused"]
 
@@ -178,8 +178,13 @@ class Database(ABC):
         """Return the definitions of columns that a log has before the others."""
         return []
 
-    def alterations(self, target: str, steps: Sequence[Step]) -> list[str]:
-        """Return the statements that change the columns of a table."""
+    def is_done(self, target: str, schema: pa.Schema) -> bool:  # noqa: ARG002  # a dialect's
+        """Return whether a table is known to have these columns, where that is not part of the
+        transaction of the rows."""
+        return False
+
+    def alterations(self, target: str, steps: Sequence[Step], schema: pa.Schema) -> list[str]:  # noqa: ARG002  # the columns that it has then
+        """Return the statements that change the columns of a table to those of ``schema``."""
         return [f"ALTER TABLE {self.table(target)} {self.altering(step)}" for step in steps]
 
     def altering(self, step: Step) -> str:
@@ -302,7 +307,8 @@ class Database(ABC):
 
     def move(self, target: str, claim: Claim) -> None:
         """Store a claim's offset, key and columns, within a transaction. Raises
-        :class:`SinkRejected` if a newer process has claimed the target."""
+        :class:`ConfigError`, for which no row is parked, if a newer process has claimed the
+        target."""
         columns = None if claim.columns is None else claim.columns.serialize().to_pybytes()
         key = None if claim.key is None else json.dumps(claim.key)
         offset = None if claim.offset is None else str(claim.offset)
@@ -318,8 +324,8 @@ class Database(ABC):
         if found is None or found.epoch != claim.epoch:
             raise self._fenced(target)
 
-    def _fenced(self, target: str) -> SinkRejected:
-        return SinkRejected(
+    def _fenced(self, target: str) -> ConfigError:
+        return ConfigError(
             f"{self.place}: another process writes the table {target!r} now; stop one of them"
         )
 

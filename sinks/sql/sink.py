@@ -245,13 +245,15 @@ class SqlSink:
         if claim.columns is not None and claim.columns.equals(schema, check_metadata=True):
             return
         database, log = self._database, self.mode == "log"
+        if not self.ddl_in_transactions and database.is_done(self._target, schema):
+            return  # by a process that ended before its transaction
         if claim.columns is None:
             allowed, option = self.create, "create"
             statements = [database.creation(self._target, schema, self.key, log=log)]
         else:
             allowed, option = self.evolve, "evolve"
             steps = steps_between(claim.columns, schema, keep=log)
-            statements = database.alterations(self._target, steps)
+            statements = database.alterations(self._target, steps, schema)
         if allowed:
             for statement in statements:
                 database.execute(statement)
