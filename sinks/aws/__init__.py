@@ -1,0 +1,1 @@
+"""The sinks for Amazon SQS, SNS, Kinesis and Firehose."""

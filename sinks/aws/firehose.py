@@ -1,0 +1,51 @@
+"""The Firehose sink: each event as a line of what a delivery stream delivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from sinks.aws.kinesis import refused_records
+from sinks.aws.sink import CONNECTION, AwsSink, Refused, lone_settings
+from sinks.formats.json_formats import listed_options
+from sinks.messages.messages import Limits, Messages
+from tailer.settings import Setting
+
+__all__ = ["SETTINGS", "FirehoseSink"]
+
+SETTINGS: dict[str, Setting] = {
+    "delivery_stream": Setting(
+        "text", "{feed}", "The delivery stream; `{feed}` is replaced by the feed's name.",
+    ),
+    **CONNECTION,
+}  # fmt: skip
+
+
+class FirehoseSink(AwsSink):
+    """Events as records of a Firehose delivery stream, at least once."""
+
+    kind = "firehose"
+    own_settings = SETTINGS
+    listed_settings: ClassVar = listed_options(SETTINGS, lone_settings)
+    limits = Limits(500, 4 * 1024**2, message_bytes=1000 * 1024 - 1, overhead=1)
+
+    @classmethod
+    def settings_of(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
+        """See :class:`AwsSink`."""
+        return lone_settings(format)
+
+    @property
+    def place(self) -> str:
+        """See :class:`AwsSink`."""
+        return f"Firehose delivery stream {self.named('delivery_stream')}"
+
+    async def check(self) -> None:
+        """See :class:`AwsSink`."""
+        await self.client.describe_delivery_stream(DeliveryStreamName=self.named("delivery_stream"))
+
+    async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+        """See :class:`AwsSink`."""
+        records = [{"Data": value + b"\n"} for value in messages.values.to_pylist()]
+        name = self.named("delivery_stream")
+        answer = await self.client.put_record_batch(DeliveryStreamName=name, Records=records)
+        return refused_records(answer["RequestResponses"])

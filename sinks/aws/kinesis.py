@@ -1,0 +1,59 @@
+"""The Kinesis sink: each event as a record of a data stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from sinks.aws.sink import CONNECTION, AwsSink, Refused, lone_settings
+from sinks.formats.json_formats import listed_options
+from sinks.messages.messages import Limits, Messages
+from tailer.settings import Setting
+
+__all__ = ["SETTINGS", "KinesisSink", "refused_records"]
+
+SETTINGS: dict[str, Setting] = {
+    "stream": Setting("text", "{feed}", "The stream; `{feed}` is replaced by the feed's name."),
+    **CONNECTION,
+}
+_MIB = 1024**2
+
+
+class KinesisSink(AwsSink):
+    """Events as records of a Kinesis data stream, at least once."""
+
+    kind = "kinesis"
+    own_settings = SETTINGS
+    listed_settings: ClassVar = listed_options(SETTINGS, lone_settings)
+    #: The partition key counts too.
+    limits = Limits(500, 5 * _MIB, message_bytes=_MIB - 256, overhead=256)
+
+    @classmethod
+    def settings_of(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
+        """See :class:`AwsSink`."""
+        return lone_settings(format)
+
+    @property
+    def place(self) -> str:
+        """See :class:`AwsSink`."""
+        return f"Kinesis stream {self.named('stream')}"
+
+    async def check(self) -> None:
+        """See :class:`AwsSink`."""
+        await self.client.describe_stream_summary(StreamName=self.named("stream"))
+
+    async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+        """See :class:`AwsSink`."""
+        found = zip(messages.values.to_pylist(), self.groups(messages), strict=True)
+        records = [{"Data": value, "PartitionKey": group} for value, group in found]
+        answer = await self.client.put_records(StreamName=self.named("stream"), Records=records)
+        return refused_records(answer["Records"])
+
+
+def refused_records(answers: Sequence[dict[str, Any]]) -> list[tuple[int, Refused]]:
+    """Return the records that were not taken, in order."""
+    return [
+        (number, Refused(one["ErrorCode"], one.get("ErrorMessage", "")))
+        for number, one in enumerate(answers)
+        if one.get("ErrorCode")
+    ]

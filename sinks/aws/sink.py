@@ -1,0 +1,205 @@
+"""What the sinks of AWS have in common: a client, requests of several messages, and errors.
+
+A request may fail for some of its messages. Only these are sent again: they come behind the others
+of their request then. Delivery is at least once.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pyarrow as pa
+
+from sinks.formats.json_formats import FORMAT, message_settings, take_options
+from sinks.formats.load import encoder_settings
+from sinks.messages.messages import Limits, Messages
+from sinks.messages.retry import attempted
+from sinks.messages.sink import MessageSink
+from tailer.backoff import Backoff
+from tailer.changes import Offset
+from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.settings import Setting
+
+__all__ = ["CONNECTION", "AwsSink", "Refused", "keyed_settings", "lone_settings"]
+
+T = TypeVar("T")
+
+CONNECTION: dict[str, Setting] = {
+    "region": Setting(
+        "text", "", "The region.", unset="`AWS_DEFAULT_REGION`, or the profile's",
+    ),
+    "profile": Setting("text", "", "Profile of `~/.aws/config`.", unset="`AWS_PROFILE`"),
+    "endpoint_url": Setting(
+        "text", "", "Address of the service, if it is not AWS's.",
+        unset="`AWS_ENDPOINT_URL`, or AWS",
+    ),
+    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
+    "attempts": Setting(
+        "whole", 5, "How often a request is sent before the feed retries from its offset.",
+    ),
+    "format": FORMAT,
+}  # fmt: skip
+_PAUSE_S = 0.1, 5.0
+#: Parts of the codes of errors: of an account, and of what may pass.
+_ACCOUNT = ("AccessDenied", "Authorization", "ExpiredToken", "InvalidAccessKey",
+            "InvalidClientToken", "NotAuthorized", "SignatureDoesNotMatch",
+            "UnrecognizedClient")  # fmt: skip
+_MISSING = ("DoesNotExist", "NonExistent", "NotFound")
+_PASSING = ("Throttl", "Throughput", "LimitExceeded", "ServiceUnavailable", "InternalFailure",
+            "InternalError", "RequestTimeout", "SlowDown", "OverLimit")  # fmt: skip
+
+
+@cache
+def _session(profile: str | None) -> Any:
+    """Return a session, which keeps the descriptions of services that it has read."""
+    from aiobotocore.session import AioSession
+
+    return AioSession(profile=profile)
+
+
+class Refused(Exception):
+    """The service has not taken a message: the error's code, and what it says."""
+
+    def __init__(self, code: str, said: str) -> None:
+        super().__init__(f"{code}: {said}")
+        self.code = code
+
+
+def keyed_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
+    """Return the settings of a format for messages that may have a key."""
+    return {**message_settings(format), "key": encoder_settings(format)["key"]}
+
+
+def lone_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
+    """Return the same for messages that have nothing beside their text: events of the format `rows`
+    have their ids in it."""
+    found = dict(keyed_settings(format))
+    if "ids" in found:
+        found["ids"] = replace(found["ids"], default=True)
+    return found
+
+
+class AwsSink(MessageSink):
+    """Events as messages of a service of AWS, at least once."""
+
+    kind: ClassVar[str]
+    own_settings: ClassVar[Mapping[str, Setting]]
+    limits: ClassVar[Limits]
+    format_settings: ClassVar[Callable[[str], Mapping[str, Setting]]] = staticmethod(keyed_settings)
+    piece_rows = 5000
+
+    def __init__(self, options: Mapping[str, Any], of_format: Mapping[str, Any]) -> None:
+        super().__init__(options["format"], of_format)
+        self.given = options
+        self.client: Any = None
+        self._open = AsyncExitStack()
+        self._backoff = Backoff(*_PAUSE_S)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> AwsSink:  # noqa: ARG003  # no paths
+        """Create the sink. Options: those of the class's settings and of the format."""
+        return cls(*take_options(cls.kind, cls.own_settings, options, cls.settings_of))
+
+    @classmethod
+    def settings_of(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
+        """Return the settings that are taken of a format."""
+        return keyed_settings(format)
+
+    def named(self, option: str) -> str:
+        """Return an option, with the feed's name in it."""
+        return str(self.given[option]).replace("{feed}", self._feed)
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """What errors call the target."""
+
+    @abstractmethod
+    async def check(self) -> None:
+        """Find the target."""
+
+    @abstractmethod
+    async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+        """Send one request; return the places of the messages that were not taken."""
+
+    def groups(self, messages: Messages) -> list[str]:
+        """Return what keeps the messages of a key in order: the same text for the same key."""
+        if messages.keys is None:
+            return [self._feed] * len(messages)
+        keys = messages.keys.to_pylist()
+        return [blake2b(key or b"", digest_size=16).hexdigest() for key in keys]
+
+    async def _connect(self) -> Offset | None:
+        from aiobotocore.config import AioConfig
+
+        async def connect() -> None:
+            given = self.given
+            config = AioConfig(
+                connect_timeout=min(10.0, given["timeout_s"]),
+                read_timeout=given["timeout_s"],
+                retries={"total_max_attempts": 1},
+            )
+            created = _session(given["profile"] or None).create_client(
+                self.kind,
+                region_name=given["region"] or None,
+                endpoint_url=given["endpoint_url"] or None,
+                config=config,
+            )
+            self.client = await self._open.enter_async_context(created)
+            await self.check()
+
+        await self._translated(connect)
+        return None
+
+    async def _disconnect(self) -> None:
+        self.client = None
+        await self._open.aclose()
+
+    async def _send(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # not kept
+        for part in messages.requests(self.limits):
+            left = part
+
+            async def attempt() -> None:
+                nonlocal left
+                failed = await self._translated(lambda: self.put(left))
+                if failed:
+                    places = pa.array([place for place, _ in failed], pa.int64())
+                    left = left.take(places)
+                    raise self._error(failed[0][1])
+
+            await attempted(attempt, self._backoff, self.given["attempts"])
+            self._backoff = Backoff(*_PAUSE_S)
+
+    async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
+        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+        from botocore.exceptions import ConnectionError as NotConnected
+
+        try:
+            return await work()
+        except ClientError as e:
+            found = e.response.get("Error", {})
+            refused = Refused(str(found.get("Code", "")), str(found.get("Message", "")))
+            status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            raise self._error(refused, passing=status >= 500) from e
+        except (HTTPClientError, NotConnected, OSError, TimeoutError) as e:
+            raise TransientError(f"{self.place}: {' '.join(str(e).split())}") from e
+        except BotoCoreError as e:  # no credentials, region or profile
+            raise ConfigError(f"{self.place}: {' '.join(str(e).split())}") from e
+
+    def _error(self, refused: Refused, *, passing: bool = False) -> TailerError:
+        what = f"{self.place}: {' '.join(str(refused).split())}"
+        code = refused.code
+        if any(part in code for part in _ACCOUNT):
+            return ConfigError(f"{what}; check the account and its permissions")
+        if passing or any(part in code for part in _PASSING):
+            return TransientError(what)
+        if any(part in code for part in _MISSING):
+            return ConfigError(what)
+        return SinkRejected(what)

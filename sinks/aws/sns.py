@@ -1,0 +1,47 @@
+"""The SNS sink: each event as a message to a topic of Amazon SNS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from sinks.aws.sink import CONNECTION, AwsSink, Refused, keyed_settings
+from sinks.aws.sqs import entries_of, refused_of
+from sinks.formats.json_formats import listed_options
+from sinks.messages.messages import Limits, Messages
+from tailer.settings import REQUIRED, Setting
+
+__all__ = ["SETTINGS", "SnsSink"]
+
+SETTINGS: dict[str, Setting] = {
+    "topic_arn": Setting(
+        "text", REQUIRED, "The topic's ARN; `{feed}` is replaced by the feed's name. A name with "
+        "`.fifo` at its end is a FIFO topic.",
+    ),
+    **CONNECTION,
+}  # fmt: skip
+
+
+class SnsSink(AwsSink):
+    """Events as messages to an SNS topic, at least once."""
+
+    kind = "sns"
+    own_settings = SETTINGS
+    listed_settings: ClassVar = listed_options(SETTINGS, keyed_settings)
+    limits = Limits(10, 256 * 1024, overhead=160)
+
+    @property
+    def place(self) -> str:
+        """See :class:`AwsSink`."""
+        return f"SNS topic {self.named('topic_arn').rpartition(':')[2]}"
+
+    async def check(self) -> None:
+        """See :class:`AwsSink`."""
+        await self.client.get_topic_attributes(TopicArn=self.named("topic_arn"))
+
+    async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+        """See :class:`AwsSink`."""
+        arn = self.named("topic_arn")
+        entries = entries_of(self, messages, "Message", fifo=arn.endswith(".fifo"))
+        answer = await self.client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
+        return refused_of(answer)

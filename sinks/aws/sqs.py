@@ -1,0 +1,78 @@
+"""The SQS sink: each event as a message of a queue of Amazon SQS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from sinks.aws.sink import CONNECTION, AwsSink, Refused, keyed_settings
+from sinks.formats.json_formats import listed_options
+from sinks.messages.messages import Limits, Messages
+from tailer.settings import REQUIRED, Setting
+
+__all__ = ["SETTINGS", "SqsSink", "entries_of", "refused_of"]
+
+SETTINGS: dict[str, Setting] = {
+    "queue": Setting(
+        "text", REQUIRED, "The queue's URL or name; `{feed}` is replaced by the feed's name. A "
+        "name with `.fifo` at its end is a FIFO queue.",
+    ),
+    **CONNECTION,
+}  # fmt: skip
+
+
+class SqsSink(AwsSink):
+    """Events as messages of an SQS queue, at least once."""
+
+    kind = "sqs"
+    own_settings = SETTINGS
+    listed_settings: ClassVar = listed_options(SETTINGS, keyed_settings)
+    limits = Limits(10, 256 * 1024, overhead=160)
+    _url = ""
+
+    @property
+    def place(self) -> str:
+        """See :class:`AwsSink`."""
+        return f"SQS queue {self.named('queue').rpartition('/')[2]}"
+
+    async def check(self) -> None:
+        """See :class:`AwsSink`."""
+        queue = self.named("queue")
+        if "://" in queue:
+            await self.client.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])
+            self._url = queue
+        else:
+            self._url = (await self.client.get_queue_url(QueueName=queue))["QueueUrl"]
+
+    async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+        """See :class:`AwsSink`."""
+        entries = entries_of(self, messages, "MessageBody", fifo=self._url.endswith(".fifo"))
+        answer = await self.client.send_message_batch(QueueUrl=self._url, Entries=entries)
+        return refused_of(answer)
+
+
+def entries_of(sink: AwsSink, messages: Messages, body: str, *, fifo: bool) -> list[dict[str, Any]]:
+    """Return the entries of a request to SQS or SNS. A FIFO queue drops a message whose id it has
+    seen within five minutes, and keeps those of a group in order."""
+    ids, values = messages.ids.to_pylist(), messages.values.to_pylist()
+    groups = sink.groups(messages) if fifo else None
+    entries = []
+    for number, (event_id, value) in enumerate(zip(ids, values, strict=True)):
+        entry: dict[str, Any] = {
+            "Id": str(number),
+            body: value.decode(),
+            "MessageAttributes": {"event_id": {"DataType": "String", "StringValue": event_id}},
+        }
+        if groups is not None:
+            entry |= {"MessageGroupId": groups[number], "MessageDeduplicationId": event_id}
+        entries.append(entry)
+    return entries
+
+
+def refused_of(answer: dict[str, Any]) -> list[tuple[int, Refused]]:
+    """Return the entries that were not taken, in order."""
+    failed = answer.get("Failed", [])
+    return sorted(
+        ((int(one["Id"]), Refused(one.get("Code", ""), one.get("Message", ""))) for one in failed),
+        key=lambda found: found[0],
+    )

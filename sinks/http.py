@@ -1,0 +1,270 @@
+"""The HTTP sink: events in CloudEvents batches, to a webhook, signed as Standard Webhooks says.
+
+A request is an event batch of CloudEvents 1.0 (``application/cloudevents-batch+json``). Its id,
+``webhook-id``, follows from the ids of its events, so a request that comes again has the id that
+it had. Delivery is at least once.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from base64 import b64decode, b64encode
+from binascii import Error as NoBase64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.formats.json import text_of
+from sinks.messages.messages import Limits, Messages
+from sinks.messages.retry import attempted
+from sinks.messages.sink import MessageSink
+from sinks.messages.tls import trusting
+from tailer.backoff import Backoff
+from tailer.changes import Offset
+from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.settings import REQUIRED, Setting
+
+__all__ = ["SETTINGS", "HttpSink"]
+
+_MIB = 1024**2
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_URL = "an https:// URL (http:// for this machine)"
+_SECRET = "whsec_ and the base64 text of 24 to 64 bytes"  # noqa: S105  # a description
+
+
+def _checked_url(text: str) -> str:
+    parts = urlsplit(text)
+    plain = parts.scheme == "http" and parts.hostname in _LOCAL
+    if not parts.hostname or parts.username or not (plain or parts.scheme == "https"):
+        raise ValueError(text)
+    return text
+
+
+def _key(secret: str) -> bytes:
+    """Return the key in the text of a secret."""
+    try:
+        key = b64decode(secret.removeprefix("whsec_"), validate=True)
+    except NoBase64 as e:
+        raise ValueError(_SECRET) from e
+    if not secret.startswith("whsec_") or not 24 <= len(key) <= 64:
+        raise ValueError(_SECRET)
+    return key
+
+
+SETTINGS: dict[str, Setting] = {
+    "url": Setting(
+        "text", REQUIRED, "Where requests are posted to.", form=_URL, parse=_checked_url,
+    ),
+    "secrets": Setting(
+        "texts", [], "Secrets that sign each request; with several, each adds a signature.",
+        form=f"a list of {_SECRET}", parse=lambda texts: [_key(text) for text in texts],
+        secret=True,
+    ),
+    "secrets_file": Setting(
+        "text", "", "File with such secrets, one a line; read again when the feed starts or "
+        "retries.",
+    ),
+    "headers": Setting("table", {}, "More headers, for example `Authorization`.", secret=True),
+    "ca_file": Setting(
+        "text", "", "PEM file of the authorities to trust.", unset="the system's authorities",
+    ),
+    "request_events_max": Setting("whole", 1000, "Most events in one request.", most=100_000),
+    "request_bytes_max": Setting(
+        "whole", _MIB, "Most bytes in one request.", unit="bytes", least=1024, most=256 * _MIB,
+    ),
+    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
+    "attempts": Setting(
+        "whole", 5, "How often a request is sent before the feed retries from its offset.",
+        most=100,
+    ),
+    "table": Setting(
+        "text", "", "The table's name in events.", unset="the name in its metadata, else its id",
+    ),
+}  # fmt: skip
+#: The pauses between attempts, in seconds; the feed waits for what is longer.
+_PAUSES_S = (0.2, 20.0)
+#: The receiver is busy or away: the same request may pass later. So may all of 500 and more.
+_LATER = (408, 425, 429)
+#: The receiver does not take these events, whenever they come.
+_REFUSED = (400, 413, 415, 422)
+_SAID_BYTES = 500
+_TYPE = "application/cloudevents-batch+json; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class _Secrets:
+    """The keys that sign: those that are given, and those of a file."""
+
+    given: Sequence[bytes] = field(repr=False)
+    file: Path | None = None
+
+    def keys(self) -> list[bytes]:
+        """Return all keys. Raises :class:`ConfigError` for a file that has others."""
+        if self.file is None:
+            return list(self.given)
+        place = f"option 'secrets_file' of sink 'http': {self.file}"
+        try:
+            lines = self.file.read_text(encoding="utf-8").split()
+            return [*self.given, *map(_key, lines)]
+        except OSError as e:
+            raise ConfigError(f"{place} can't be read ({e.strerror})") from e
+        except ValueError as e:
+            raise ConfigError(f"{place}: a line is not {_SECRET}") from e
+
+
+class HttpSink(MessageSink):
+    """Events in signed requests to a webhook."""
+
+    settings = SETTINGS
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secrets: _Secrets | None = None,
+        headers: Mapping[str, str] | None = None,
+        ca_file: Path | None = None,
+        limits: Limits,
+        timeout_s: float = 30,
+        attempts: int = 5,
+        table: str = "",
+    ) -> None:
+        super().__init__("cloudevents", {"table": table})
+        self.url = url
+        self.secrets = secrets or _Secrets(())
+        self.headers = dict(headers or {})
+        self.ca_file = ca_file
+        self.limits = limits
+        self.timeout_s = timeout_s
+        self.attempts = attempts
+        parts = urlsplit(url)
+        # A query may have a token.
+        self._place = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        self._keys: Sequence[bytes] = ()
+        self._http: aiohttp.ClientSession | None = None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> HttpSink:
+        """Create the sink. Options: :data:`SETTINGS`."""
+        more = dict(options)
+        files = [more.pop(name) for name in ("ca_file", "secrets_file")]
+        ca_file, secrets_file = (folder / file if file else None for file in files)
+        secrets = _Secrets(more.pop("secrets"), secrets_file)
+        for name, value in more["headers"].items():
+            if not isinstance(value, str):
+                raise ConfigError(f"option 'headers' of sink 'http': {name!r} is not a string")
+        remedy = "increase request_bytes_max, "
+        # The brackets of the list, and a comma behind each event.
+        most = more.pop("request_bytes_max") - 2
+        limits = Limits(more.pop("request_events_max"), most, overhead=1, remedy=remedy)
+        return cls(more.pop("url"), secrets=secrets, ca_file=ca_file, limits=limits, **more)
+
+    async def _connect(self) -> Offset | None:
+        self._keys = self.secrets.keys()
+        context = trusting("http", self.ca_file)
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=context or True, limit=1),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=self.timeout_s),
+            headers={"User-Agent": "delta-tailer", "Content-Type": _TYPE, **self.headers},
+        )
+        return None
+
+    async def _disconnect(self) -> None:
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
+
+    async def _look(self) -> Offset | None:
+        await self._connect()
+        assert self._http is not None
+        try:
+            async with self._http.options(self.url, allow_redirects=False):
+                return None  # any answer means that it is there
+        except (aiohttp.ClientError, OSError) as e:
+            raise self._not_sent(e) from e
+
+    async def _send(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # the feed keeps it
+        for request in messages.requests(self.limits):
+            body = _body(request.values)
+            request_id = blake2b(text_of(request.ids), digest_size=16).hexdigest()
+            where = f"table {request.table}, versions {request.versions[0]} to "
+            where += f"{request.versions[-1]}, request {request_id}"
+
+            async def post(body: bytes = body, name: str = request_id, where: str = where) -> None:
+                await self._post(body, name, where)
+
+            await attempted(post, Backoff(*_PAUSES_S), self.attempts)
+
+    async def _post(self, body: bytes, name: str, where: str) -> None:
+        assert self._http is not None
+        at = str(int(time.time()))
+        headers = {"webhook-id": name, "webhook-timestamp": at}
+        if self._keys:
+            headers["webhook-signature"] = _signatures(self._keys, name, at, body)
+        try:
+            async with self._http.post(
+                self.url, data=body, headers=headers, allow_redirects=False
+            ) as answer:
+                if 200 <= answer.status < 300:
+                    await answer.read()
+                    return
+                said = await answer.content.read(_SAID_BYTES)
+                raise self._answered(answer, said.decode(errors="replace").strip(), where)
+        except (aiohttp.ClientError, OSError) as e:
+            raise self._not_sent(e) from e
+
+    def _answered(self, answer: aiohttp.ClientResponse, said: str, where: str) -> TailerError:
+        status = answer.status
+        what = f"{self._place} answered {status}" + (f" ({said})" if said else "")
+        if status in _LATER or status >= 500:
+            return TransientError(what, _retry_after_s(answer.headers.get("Retry-After", "")))
+        if status in _REFUSED:
+            return SinkRejected(f"{where}: {what}; mend the receiver, or park such rows by "
+                                'on_reject = "park"')  # fmt: skip
+        if 300 <= status < 400:
+            to = answer.headers.get("Location", "nowhere")
+            return ConfigError(f"{what}, which leads to {to}: redirects are not followed; set url")
+        return ConfigError(f"{what}; check url, secrets and headers of the sink")
+
+    def _not_sent(self, e: Exception) -> TailerError:
+        """Return the error of a request without an answer."""
+        if isinstance(e, aiohttp.ClientConnectorCertificateError):
+            return ConfigError(
+                f"{self._place}: the certificate is not trusted ({e.certificate_error}); set "
+                "ca_file, or mend the receiver"
+            )
+        reason = str(e) or type(e).__name__
+        return TransientError(f"{self._place} does not answer ({reason})")
+
+
+def _body(values: pa.BinaryArray) -> bytes:
+    """Return events as a JSON array."""
+    listed = pc.binary_join_element_wise(values, pa.scalar(b","), pa.scalar(b""))
+    return b"".join((b"[", memoryview(text_of(listed))[:-1], b"]"))
+
+
+def _signatures(keys: Sequence[bytes], name: str, at: str, body: bytes) -> str:
+    """Return the header ``webhook-signature``."""
+    signed = b"".join((f"{name}.{at}.".encode(), body))
+    found = (b64encode(hmac.digest(key, signed, "sha256")).decode() for key in keys)
+    return " ".join(f"v1,{text}" for text in found)
+
+
+def _retry_after_s(text: str) -> float | None:
+    """Return the seconds in a header ``Retry-After``, which has seconds or a date."""
+    if text.isdecimal():
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return None

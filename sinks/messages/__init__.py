@@ -1,0 +1,1 @@
+"""What sinks that send each event as a message have in common."""

@@ -1,0 +1,113 @@
+"""A batch as messages, in arrays, and how they are divided among requests."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.formats.parts import table_name
+from sinks.formats.records import Encoder
+from tailer.changes import COMMIT_VERSION, ChangeBatch
+from tailer.errors import SinkRejected
+
+__all__ = ["Limits", "Messages"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request takes: messages, bytes of all of them with ``overhead`` for each, and bytes
+    of a single one (None: those of a request), which is alone if it has more than the request's.
+    ``remedy`` is for a message that is too large."""
+
+    messages: int
+    bytes: int
+    message_bytes: int | None = None
+    overhead: int = 0
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The messages of consecutive rows, one each, in order: ``values`` (binary), the events'
+    ``ids``, and ``keys`` (binary; None: they have none). ``versions`` and ``table`` are for
+    errors."""
+
+    batch: ChangeBatch
+    values: pa.BinaryArray
+    ids: pa.StringArray
+    versions: pa.Int64Array
+    table: str
+    keys: pa.BinaryArray | None = None
+
+    @classmethod
+    def of(cls, batch: ChangeBatch, encoder: Encoder) -> Messages:
+        """Encode a batch, which has rows."""
+        records = encoder.encode(batch)
+        ids: Any = dict(records.headers)["_event_id"]
+        versions = batch.rows.column(COMMIT_VERSION)
+        return cls(batch, records.values, ids, versions, table_name(batch, ""), records.keys)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def slice(self, first: int, end: int) -> Messages:
+        """Return the messages ``first`` to ``end`` (exclusive) of the same batch."""
+        return self._with(lambda array: array.slice(first, end - first))
+
+    def take(self, places: pa.Int64Array) -> Messages:
+        """Return the messages at these places."""
+        return self._with(lambda array: array.take(places))
+
+    def without(self, ids: pa.StringArray) -> Messages:
+        """Return the messages that have none of these ids."""
+        left = pc.invert(pc.is_in(self.ids, ids))
+        return self._with(lambda array: array.filter(left))
+
+    def _with(self, some: Callable[[pa.Array], pa.Array]) -> Messages:
+        return replace(
+            self,
+            values=some(self.values),
+            ids=some(self.ids),
+            versions=some(self.versions),
+            keys=None if self.keys is None else some(self.keys),
+        )
+
+    def requests(self, limits: Limits) -> Iterator[Messages]:
+        """Yield the messages in requests, as many in each as it takes. Raises
+        :class:`SinkRejected`, before the first, if one is too large."""
+        self.check(limits)
+        ends = self._ends() if len(self) else []
+        first = 0
+        while first < len(self):
+            begun, most = first, min(first + limits.messages, len(self))
+
+            def size(end: int, begun: int = begun) -> int:
+                return ends[end] - ends[begun] + (end - begun) * limits.overhead
+
+            first += max(1, bisect_right(range(begun + 1, most + 1), limits.bytes, key=size))
+            yield self.slice(begun, first)
+
+    def _ends(self) -> Sequence[int]:
+        """Return the places of the values in their buffer: one more than there are values."""
+        ends = memoryview(self.values.buffers()[1]).cast("i")
+        return ends[self.values.offset : self.values.offset + len(self) + 1]
+
+    def check(self, limits: Limits) -> None:
+        """Raise :class:`SinkRejected`, naming the first one, if a message is too large."""
+        most = limits.message_bytes
+        if most is None:
+            most = limits.bytes - limits.overhead
+        sizes = pc.binary_length(self.values)
+        place = pc.index(pc.greater(sizes, most), value=True).as_py()
+        if place >= 0:
+            raise SinkRejected(
+                f"table {self.table}, version {self.versions[place]}: the event "
+                f"{self.ids[place]} has {sizes[place]} bytes, and at most {most} can be sent; "
+                f"{limits.remedy}leave columns out by `columns`, or park such rows by "
+                'on_reject = "park"'
+            )

@@ -1,0 +1,31 @@
+"""A few attempts within a write, before the feed tries again from its offset."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from tailer.backoff import Backoff
+from tailer.errors import TransientError
+
+__all__ = ["attempted"]
+
+T = TypeVar("T")
+
+
+async def attempted(attempt: Callable[[], Awaitable[T]], backoff: Backoff, most: int) -> T:
+    """Return what ``attempt`` returns, after at most ``most`` attempts.
+
+    A delay that the other side requests is waited for, if it is not longer than the longest pause;
+    otherwise the feed waits.
+    """
+    for _ in range(most - 1):
+        try:
+            return await attempt()
+        except TransientError as e:
+            if (e.retry_after_s or 0) > backoff.max_s:
+                raise
+            await anyio.sleep(backoff.next_s(e.retry_after_s))
+    return await attempt()

@@ -1,0 +1,149 @@
+"""What all sinks do that send each event as a message: encode ahead, send in pieces, in order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import anyio
+import anyio.to_thread
+
+from sinks.encode_ahead import Ahead, Pieces, slices
+from sinks.formats.load import load_encoder
+from sinks.messages.messages import Messages
+from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.errors import SinkRejected
+from tailer.sink import SinkTraits
+
+__all__ = ["MessageSink"]
+
+_MIB = 1024**2
+
+
+class MessageSink(ABC):
+    """Each event as a message, in order. Leaves say how they connect and send.
+
+    A target that stores progress stores it with each piece; for any other, pieces that were sent
+    before a failure are sent again by the next attempt, with the same ids and bytes.
+    """
+
+    #: What is encoded, sent and, if the target keeps progress, stored in one step.
+    piece_rows: ClassVar[int] = 10_000
+    piece_bytes: ClassVar[int] = 8 * _MIB
+
+    def __init__(self, format: str, options: Mapping[str, Any]) -> None:  # noqa: A002
+        self.format = format
+        self.options = dict(options)
+        self._encoder = load_encoder(format, self.options)
+        self.traits = SinkTraits(self._encoder.paired, self._encoder.key_columns, runs=True)
+        self._feed = ""
+        self._at: Offset | None = None
+        self._failed_at: Offset | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._ahead = Ahead[Pieces[Messages]]()
+
+    @abstractmethod
+    async def _connect(self) -> Offset | None:
+        """Get ready to send; return the offset that the target keeps, if it keeps one."""
+
+    @abstractmethod
+    async def _disconnect(self) -> None:
+        """Release everything, also after half of :meth:`_connect`."""
+
+    @abstractmethod
+    async def _send(self, messages: Messages, then: Offset) -> None:
+        """Send messages, in order; they are durable when this returns, with the offset behind them
+        if the target keeps it."""
+
+    async def _move(self, then: Offset) -> None:  # noqa: B027  # a target without progress
+        """Store an offset without messages, if the target keeps it."""
+
+    async def open(self, feed: str) -> Offset | None:
+        """See :class:`tailer.sink.Sink`."""
+        await self.aclose()
+        self._feed = feed
+        self._encoder = load_encoder(self.format, {**self.options, "name": feed})
+        try:
+            self._at = await self._connect()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._disconnect()
+            raise
+        self._threads = ThreadPoolExecutor(1, "encode")
+        return self._at
+
+    async def look(self, feed: str) -> Offset | None:
+        """See :class:`tailer.sink.Looks`."""
+        self._feed = feed
+        try:
+            return await self._look()
+        finally:
+            await self._disconnect()
+
+    async def _look(self) -> Offset | None:
+        """Return what :meth:`_connect` would, changing nothing."""
+        return await self._connect()
+
+    async def aclose(self) -> None:
+        """See :class:`tailer.sink.Sink`."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
+        self._ahead, self._failed_at = Ahead(), None
+        await self._disconnect()
+
+    def prepare(self, batch: ChangeBatch) -> None:
+        """See :class:`tailer.sink.Prepares`."""
+        if self._threads is not None and batch.num_rows:
+            self._ahead.begin(batch, self._begun(batch, self._threads))
+
+    def _begun(self, batch: ChangeBatch, threads: ThreadPoolExecutor) -> Pieces[Messages]:
+        encoder = self._encoder
+        pieces = slices(batch, self.piece_rows, self.piece_bytes)
+        return Pieces(pieces, lambda piece: Messages.of(piece, encoder), threads)
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """See :class:`tailer.sink.Sink`."""
+        if self._threads is None:
+            raise SinkRejected("the sink is not open")
+        pieces = self._ahead.take(batch)
+        # Rows of a snapshot that is taken while the stream continues do not move its offset.
+        end = batch.next_offset
+        at = self._at
+        stays = batch.offset.snapshot and at is not None and end.position == at.position
+        left = self._unsent(batch)
+        if not left.num_rows:
+            if not batch.num_rows:
+                await self._moved(end)
+            return
+        if pieces is None or left is not batch:
+            pieces = self._begun(left, self._threads)
+        found = iter(pieces)
+        self._failed_at = left.offset
+        while (piece := await anyio.to_thread.run_sync(next, found, None)) is not None:
+            then = piece.batch.next_offset
+            await self._send(piece, end if stays else then)
+            self._failed_at, self._at = then, end if stays else then
+        self._failed_at = None
+
+    def _unsent(self, batch: ChangeBatch) -> ChangeBatch:
+        """Return the rows of a batch that were not sent by a write that failed since the sink was
+        opened: a feed that parks rows writes the halves of a refused batch."""
+        failed = self._failed_at
+        if failed is None or failed.snapshot != batch.offset.snapshot:
+            return batch
+        sent = batch.rows_before(failed)
+        return batch.slice(sent, batch.num_rows) if sent else batch
+
+    async def announce(self, notice: Notice) -> None:
+        """Store a notice's offset; see :class:`tailer.sink.Announces`."""
+        if notice.kind != "heartbeat":
+            if notice.next_offset != notice.offset:
+                await self._moved(notice.next_offset)
+            self._at = notice.next_offset
+
+    async def _moved(self, then: Offset) -> None:
+        await self._move(then)
+        self._at = then

@@ -1,0 +1,23 @@
+"""Whom a sink's connection trusts."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from tailer.errors import ConfigError
+
+__all__ = ["trusting"]
+
+
+def trusting(kind: str, ca_file: Path | None) -> ssl.SSLContext | None:
+    """Return a context that trusts the authorities in the file of a sink's option `ca_file`; None
+    if there is none. Raises :class:`ConfigError` for a file that can't be used."""
+    if ca_file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as e:
+        raise ConfigError(
+            f"option 'ca_file' of sink {kind!r}: {ca_file} can't be used ({e.strerror})"
+        ) from e

@@ -1,0 +1,1 @@
+"""The MySQL sink, for MySQL and MariaDB."""

@@ -1,0 +1,345 @@
+"""One MySQL or MariaDB database: its connection, and its dialect of SQL.
+
+A statement that makes or changes a table commits what is open. So it comes before the transaction
+of the rows, as a single statement, which is carried out as a whole or not at all, and leaves a mark
+of the columns that the table then has: after a crash between the two, the mark shows that it was
+carried out.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from sinks.messages.tls import trusting
+from sinks.mirror import Step
+from sinks.mysql.statements import insertions
+from sinks.sql.database import Database, KeyTaken, ValueRefused
+from sinks.sql.rows import batches_of, check_finite, comparable
+from sinks.sql.text import check_times, is_json, with_json
+from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+
+__all__ = ["Mysql"]
+
+_TYPES = {
+    pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT",
+    # A FLOAT is shown with six digits only.
+    pa.int64(): "BIGINT", pa.float32(): "DOUBLE", pa.float64(): "DOUBLE",
+    pa.string(): "LONGTEXT", pa.binary(): "LONGBLOB", pa.date32(): "DATE",
+}  # fmt: skip
+#: Of a session: values that do not fit are errors, and instants are in UTC.
+_SESSION = """
+    SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00',
+    innodb_lock_wait_timeout = 60
+"""
+_IS_THERE = """
+    SELECT table_comment FROM information_schema.tables
+    WHERE table_schema = DATABASE() AND table_name = ?
+"""
+_COLUMNS = """
+    SELECT column_name FROM information_schema.columns
+    WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position
+"""
+_DUPLICATE = 1062
+#: What may pass: locks and deadlocks, too many connections, a server that ends, a full disk or
+#: table, read-only for now; and 2000 and above: the connection itself.
+_PASSING = (1021, 1037, 1040, 1041, 1053, 1114, 1158, 1159, 1160, 1161, 1203, 1205, 1206, 1213,
+            1226, 1290, 1792, 1836)  # fmt: skip
+_OF_CONNECTIONS = 2000
+#: Bytes that the columns of a key have together, and the most of a character.
+_KEY_BYTES, _CHARACTER_BYTES = 3072, 4
+_SCALE_MAX = 30
+
+
+class Mysql(Database):
+    """A MySQL or MariaDB database, by PyMySQL. ``url`` is never shown."""
+
+    claim_types = ("VARCHAR(255)", "LONGTEXT", "BIGINT", "LONGBLOB")
+    lock = " FOR UPDATE"
+
+    def __init__(self, url: str, *, tls: bool, ca_file: Path | None) -> None:
+        try:
+            import pymysql
+        except ImportError as e:
+            raise ConfigError(
+                f"the sink 'mysql' needs PyMySQL ({e}): pip install 'delta-tailer[mysql]'"
+            ) from None
+        parts = urlsplit(url)
+        self._mysql: Any = pymysql
+        self._name = unquote(parts.path.strip("/"))
+        self._given: dict[str, Any] = {
+            "host": parts.hostname, "port": parts.port or 3306, "database": self._name,
+            "user": unquote(parts.username or ""), "password": unquote(parts.password or ""),
+        }  # fmt: skip
+        self._tls, self._ca = tls, ca_file
+        self.place = f"MySQL/{parts.hostname}/{self._name}"
+        self._connection: Any = None
+        self._collation = ""
+        self._packet_bytes = 0
+
+    def connect(self, *, read_only: bool = False) -> None:  # noqa: ARG002  # queries alone change nothing
+        """Connect, if there is no connection."""
+        if self._connection is not None:
+            return
+        context = None
+        if self._tls:
+            context = trusting("mysql", self._ca) or ssl.create_default_context()
+        flags = self._mysql.constants.CLIENT.FOUND_ROWS  # also a row that stays as it is counts
+        with self._translated():
+            self._connection = self._mysql.connect(
+                **self._given, charset="utf8mb4", autocommit=True, client_flag=flags,
+                conv=_conversions(), ssl=context, ssl_disabled=context is None,
+                connect_timeout=10, init_command=_SESSION,
+            )  # fmt: skip
+            ((version, packet),) = self.execute("SELECT VERSION(), @@max_allowed_packet")
+        # Texts are equal only if all their bytes are, trailing blanks among them.
+        maria = "MariaDB" in version
+        self._collation = "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
+        self._packet_bytes = int(packet)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the connection; the server undoes its transaction."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(self._mysql.Error, OSError):
+                connection.close()
+
+    def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement; return its rows."""
+        return list(self._run(statement, values).fetchall())
+
+    def changed(self, statement: str, *values: Any) -> int:
+        """Run one statement; return how many rows it has changed."""
+        return int(self._run(statement, values).rowcount)
+
+    def _run(self, statement: str, values: tuple[Any, ...]) -> Any:
+        with self._translated():
+            cursor = self._connection.cursor()
+            if values:
+                cursor.execute(statement.replace("%", "%%").replace("?", "%s"), values)
+            else:
+                cursor.execute(statement)
+            return cursor
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self.execute("START TRANSACTION")
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Provide a transaction in which all queries see the same."""
+        self.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        self.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        yield
+        self.execute("ROLLBACK")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate PyMySQL's errors into our own, around each use of it."""
+        try:
+            yield
+        except (self._mysql.Error, OSError) as e:
+            raise self._error(e) from e
+
+    def _error(self, e: Exception) -> TailerError:
+        code, *said = e.args or (0,)
+        what = f"{self.place}: {' '.join(map(str, said or [e]))}"
+        if not isinstance(code, int) or not isinstance(e, self._mysql.Error):
+            return TransientError(what)
+        if code == _DUPLICATE:
+            return KeyTaken(what)
+        refused = isinstance(e.__cause__ or e.__context__, ssl.SSLCertVerificationError)
+        if refused or "SSL is required" in what or "doesn't support SSL" in what:
+            return ConfigError(f"{what}; see the options 'tls' and 'ca_file' of sink 'mysql'")
+        if code >= _OF_CONNECTIONS or code in _PASSING or code == 0:
+            return TransientError(what)
+        return SinkRejected(what)
+
+    # Tables
+
+    def quoted(self, name: str) -> str:
+        """Return a name as an identifier."""
+        return "`" + name.replace("`", "``") + "`"
+
+    def has_table(self, name: str) -> bool:
+        """Return whether the database has a table of this name."""
+        return bool(self.execute(_IS_THERE, name))
+
+    def columns_of(self, name: str) -> list[str]:
+        """Return the names of a table's columns."""
+        return [row[0] for row in self.execute(_COLUMNS, name)]
+
+    def log_columns(self) -> list[str]:
+        """Return the column that has the order of the events."""
+        return ["`_seq` BIGINT AUTO_INCREMENT PRIMARY KEY"]
+
+    def is_done(self, target: str, schema: pa.Schema) -> bool:
+        """Return whether the table has the mark of these columns."""
+        return [(_mark(schema),)] == self.execute(_IS_THERE, target)
+
+    def creation(self, target: str, schema: pa.Schema, key: Sequence[str], *, log: bool) -> str:
+        """Return the statement that makes a table."""
+        keyed = [] if log else list(key)
+        columns = [f"{self.quoted(f.name)} {self._type(f, keyed, schema)}" for f in schema]
+        if log:
+            columns = [*self.log_columns(), *columns]
+        else:
+            columns.append(f"PRIMARY KEY ({self.columns_text(key)})")
+        return (
+            f"CREATE TABLE {self.table(target)} ({', '.join(columns)}) ENGINE = InnoDB "
+            f"CHARACTER SET utf8mb4 COLLATE {self._collation} COMMENT = '{_mark(schema)}'"
+        )
+
+    def _type(self, field: pa.Field, key: Sequence[str], schema: pa.Schema) -> str:
+        """Return the type of a column; text and bytes of a key have a length."""
+        sized = [n for n in key if pa.types.is_binary(schema.field(n).type)
+                 or pa.types.is_string(schema.field(n).type)]  # fmt: skip
+        if field.name not in sized:
+            return self.type_of(field.type)
+        most = (_KEY_BYTES - 16 * (len(key) - len(sized))) // len(sized)
+        if pa.types.is_binary(field.type):
+            return f"VARBINARY({most})"
+        return f"VARCHAR({most // _CHARACTER_BYTES})"
+
+    def alterations(self, target: str, steps: Sequence[Step], schema: pa.Schema) -> list[str]:
+        """Return one statement that changes the columns of a table."""
+        if not steps:
+            return []
+        changes = [self._change(step) for step in _at_once(steps)]
+        changes.append(f"COMMENT = '{_mark(schema)}'")
+        return [f"ALTER TABLE {self.table(target)} {', '.join(changes)}"]
+
+    def _change(self, step: Step) -> str:
+        column, to = self.quoted(step.column), step.field
+        if step.kind == "retype":
+            return f"CHANGE COLUMN {column} {self.quoted(to.name)} {self.type_of(to.type)}"
+        return self.altering(step)
+
+    def delete(self, target: str, keys: str, key: Sequence[str]) -> int:
+        """Delete the rows with the keys of a staged relation; return how many there were."""
+        # In this order: each key is looked up in the table.
+        return self.changed(
+            f"DELETE t FROM {keys} AS k STRAIGHT_JOIN {self.table(target)} AS t ON {self.same(key)}"
+        )
+
+    # Values
+
+    def held(self, column: pa.Array) -> pa.Array:
+        """Return a variant as its JSON, and all else as it is."""
+        kind = column.type
+        if pa.types.is_decimal(kind) and kind.scale > _SCALE_MAX:
+            raise ValueRefused(f"the type {kind}, of which MySQL holds {_SCALE_MAX} decimals")
+        check_times(column)
+        check_finite(column, "MySQL", infinity=False)
+        return with_json(column)
+
+    def type_of(self, data_type: pa.DataType) -> str:
+        """Return MySQL's type of an Arrow type."""
+        if pa.types.is_decimal(data_type):
+            return f"DECIMAL({data_type.precision},{data_type.scale})"
+        if pa.types.is_timestamp(data_type):
+            return "DATETIME(6)"  # a TIMESTAMP ends in 2038
+        return "JSON" if is_json(data_type) else _TYPES[data_type]
+
+    def comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
+        """Return JSON in one form."""
+        return comparable(column, data_type)
+
+    # Rows: statements of many rows, made by columns
+
+    @contextmanager
+    def staged(self, keys: pa.Table) -> Iterator[str]:
+        """Provide rows as a temporary table."""
+        name = self.quoted("_delta_tailer_keys")
+        names = keys.schema.names
+        columns = (
+            f"{self.quoted(f.name)} {self._type(f, names, keys.schema)}" for f in keys.schema
+        )
+        self.execute(f"DROP TEMPORARY TABLE IF EXISTS {name}")
+        self.execute(
+            f"CREATE TEMPORARY TABLE {name} ({', '.join(columns)}) ENGINE = InnoDB "
+            f"CHARACTER SET utf8mb4 COLLATE {self._collation}"
+        )
+        self._insert(name, keys)
+        yield name
+        self.execute(f"DROP TEMPORARY TABLE {name}")
+
+    def append(self, target: str, rows: pa.Table) -> None:
+        """Add rows to a table."""
+        self._insert(self.table(target), rows)
+
+    def _insert(self, target: str, rows: pa.Table) -> None:
+        names = self.columns_text(rows.schema.names)
+        head = f"INSERT INTO {target} ({names}) VALUES ".encode()
+        for statement in insertions(head, rows, self._packet_bytes):
+            if len(statement) >= self._packet_bytes:
+                raise SinkRejected(
+                    f"{self.place}: a row has {len(statement)} bytes, and the server takes "
+                    f"{self._packet_bytes}; increase its max_allowed_packet, or leave columns out "
+                    "by the option 'columns' of the feed"
+                )
+            with self._translated():
+                self._connection.query(statement)
+
+    def read(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query."""
+        instants = [i for i, f in enumerate(schema) if pa.types.is_timestamp(f.type) and f.type.tz]
+        with self._translated(), self._connection.cursor(self._mysql.cursors.SSCursor) as cursor:
+            cursor.execute(query)
+
+            def fetch(count: int) -> list[tuple[Any, ...]]:
+                rows: list[tuple[Any, ...]] = cursor.fetchmany(count)
+                if not instants:
+                    return rows
+                found = [list(row) for row in rows]
+                for row in found:
+                    for i in instants:
+                        row[i] = row[i] and f"{row[i]}Z"
+                return [tuple(row) for row in found]
+
+            yield from batches_of(self.place, fetch, schema)
+
+
+def _conversions() -> dict[Any, Any]:
+    """Return how values are written, and which are read as numbers; all else is text or bytes."""
+    from pymysql import converters
+    from pymysql.constants import FIELD_TYPE as KIND
+
+    whole = (KIND.TINY, KIND.SHORT, KIND.INT24, KIND.LONG, KIND.LONGLONG)
+    numbers = dict.fromkeys(whole, int) | {KIND.DOUBLE: float}
+    return {**converters.encoders, **numbers}
+
+
+def _mark(schema: pa.Schema) -> str:
+    """Return a mark of the columns of a table."""
+    return f"delta-tailer {blake2b(schema.serialize(), digest_size=8).hexdigest()}"
+
+
+def _at_once(steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield steps that are taken at the same time: one for each column."""
+    renames: dict[str, Step] = {}  # by the name that the column has by then
+    others = []
+    for step in steps:
+        if step.kind == "rename":
+            before = renames.pop(step.column, None)
+            renames[step.field.name] = Step(
+                "rename", before.column if before else step.column, step.field
+            )
+        elif step.kind == "retype" and step.column in renames:
+            before = renames.pop(step.column)
+            others.append(Step("retype", before.column, step.field, step.old))
+        else:
+            others.append(step)
+    yield from renames.values()
+    yield from others

@@ -1,0 +1,379 @@
+"""The NATS sink: each event as a message of a JetStream stream, exactly once.
+
+Each message says which one must be the stream's last: the first of a request by its sequence
+number, the others by the id of their predecessor. So messages are stored one after the other, by
+one process at a time, or not at all; and the answer to the last one is an answer for all of them.
+(With sequence numbers alone, a message of somebody else could take the place of one that was
+refused, and those behind it would be stored.) The offset behind a piece is in a key-value bucket,
+with the stream's sequence there. What a crash left between the two is found by its event ids, and
+not sent again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pyarrow as pa
+
+from sinks.formats.json_formats import FORMAT, listed_options, take_options
+from sinks.messages.messages import Limits, Messages
+from sinks.messages.sink import MessageSink
+from sinks.messages.tls import trusting
+from tailer.changes import Offset
+from tailer.errors import ConfigError, OffsetError, SinkRejected, TailerError, TransientError
+from tailer.settings import REQUIRED, Setting
+
+__all__ = ["SETTINGS", "NatsSink"]
+
+T = TypeVar("T")
+
+SETTINGS: dict[str, Setting] = {
+    "servers": Setting(
+        "texts", REQUIRED, "Servers to connect to: `nats://user:password@host:port`, or `tls://`.",
+        form="a list of nats:// or tls:// URLs", secret=True,
+    ),
+    "stream": Setting("text", "{feed}", "The stream; `{feed}` is replaced by the feed's name."),
+    "subject": Setting("text", "{feed}", "The subject of the messages, likewise."),
+    "bucket": Setting("text", "delta-tailer", "The key-value bucket with the offsets."),
+    "create": Setting("flag", True, "Make stream and bucket if they are missing."),
+    "replicas": Setting(
+        "whole", 1, "Replicas of stream and bucket, when they are made.", most=5,
+    ),
+    "credentials_file": Setting("text", "", "File with the JWT and the seed of the account."),
+    "ca_file": Setting(
+        "text", "", "PEM file of the authorities to trust.", unset="the system's authorities",
+    ),
+    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
+    "format": FORMAT,
+}  # fmt: skip
+#: What the server takes before it has stored the first of them.
+_IN_FLIGHT = 500
+_IN_FLIGHT_BYTES = 4 * 1024**2
+#: Room for the headers, which count as part of a message.
+_HEADERS_BYTES = 512
+#: The server's codes for a message that does not follow the last one: by its id, by its number.
+_NOT_IN_TURN = (10070, 10071)
+_TOO_LARGE = 10054
+_PASSING = (10077, 10047, 10023)  # the stream, the disk, or the account is full
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """What the bucket says of a stream: its feed, the last process that claimed it, the offset, and
+    the stream's last sequence number there."""
+
+    feed: str
+    epoch: int
+    offset: Offset | None
+    sequence: int
+
+    def to_bytes(self) -> bytes:
+        offset = None if self.offset is None else self.offset.to_json()
+        document = {"feed": self.feed, "epoch": self.epoch, "sequence": self.sequence}
+        return json.dumps({**document, "offset": offset}).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> _Progress:
+        found = json.loads(value)
+        offset = found["offset"]
+        at = None if offset is None else Offset.from_json(offset)
+        return cls(found["feed"], found["epoch"], at, found["sequence"])
+
+
+class NatsSink(MessageSink):
+    """Events as messages of a JetStream stream, exactly once."""
+
+    #: See :class:`tailer.sink.ListsSettings`.
+    listed_settings: ClassVar = listed_options(SETTINGS)
+    piece_rows = 5000
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        folder: Path,
+        of_format: Mapping[str, Any],
+    ) -> None:
+        super().__init__(options["format"], of_format)
+        try:
+            import nats
+        except ImportError as e:
+            raise ConfigError(
+                f"the sink 'nats' needs nats-py ({e}): pip install 'delta-tailer[nats]'"
+            ) from None
+        self._nats: Any = nats
+        self._given = options
+        files = (options["credentials_file"], options["ca_file"])
+        self._credentials, self._ca = (folder / file if file else None for file in files)
+        hosts = (server.rpartition("@")[2].rpartition("/")[2] for server in options["servers"])
+        self._place = f"NATS at {','.join(hosts)}"
+        self._client: Any = None
+        self._jetstream: Any = None
+        self._bucket: Any = None
+        self._said: Exception | None = None  # by the server, beside the answers
+        self._revision = 0
+        self._progress = _Progress("", 0, None, 0)
+        self._sequence = 0
+        self._there: pa.StringArray | None = None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> NatsSink:
+        """Create the sink. Options: :data:`SETTINGS` and those of the format."""
+        taken, of_format = take_options("nats", SETTINGS, options)
+        return cls(taken, folder, of_format)
+
+    @property
+    def _stream(self) -> str:
+        return str(self._given["stream"]).replace("{feed}", self._feed)
+
+    @property
+    def _subject(self) -> str:
+        return str(self._given["subject"]).replace("{feed}", self._feed)
+
+    # Connections
+
+    async def _connect(self) -> Offset | None:
+        return await self._translated(self._claim)
+
+    async def _look(self) -> Offset | None:
+        async def look() -> Offset | None:
+            await self._log_in()
+            with suppress(self._nats.js.errors.NotFoundError):
+                found = await self._found()
+                return found.offset if found else None
+            if self._given["create"]:
+                return None
+            raise self._missing()
+
+        return await self._translated(look)
+
+    async def _log_in(self) -> None:
+        context = trusting("nats", self._ca)
+
+        async def note(e: Exception) -> None:
+            self._said = e
+
+        self._said = None
+        self._client = self._nats.NATS()
+        await self._client.connect(
+            list(self._given["servers"]), name="delta-tailer", allow_reconnect=False,
+            connect_timeout=self._given["timeout_s"], max_reconnect_attempts=1,
+            reconnect_time_wait=0.1, error_cb=note, tls=context,
+            user_credentials=self._credentials and str(self._credentials),
+        )  # fmt: skip
+        self._said = None  # by servers that were passed over
+        self._jetstream = self._client.jetstream(timeout=self._given["timeout_s"])
+
+    async def _disconnect(self) -> None:
+        client, self._client, self._bucket = self._client, None, None
+        if client is not None:
+            with suppress(self._nats.errors.Error, OSError):
+                await client.close()
+
+    async def _claim(self) -> Offset | None:
+        """Claim the stream for this process, and find what it has behind the offset."""
+        await self._log_in()
+        await self._made()
+        found = await self._found()
+        last = await self._last_sequence()
+        claimed = found or _Progress(self._feed, 0, None, last)
+        if last < claimed.sequence:
+            raise ConfigError(
+                f"{self._place}: the stream {self._stream} was made again since the feed wrote it; "
+                "say by `tailer offsets set` or `reset` where the feed goes on"
+            )
+        self._progress = replace(claimed, epoch=claimed.epoch + 1)
+        await self._save(self._progress)
+        # From here on, an older process can store messages only before our first one.
+        self._sequence = await self._last_sequence()
+        self._there = await self._ids(claimed.sequence + 1, self._sequence)
+        return claimed.offset
+
+    async def _made(self) -> None:
+        errors, api = self._nats.js.errors, self._nats.js.api
+        create, replicas = self._given["create"], self._given["replicas"]
+        try:
+            await self._jetstream.stream_info(self._stream)
+        except errors.NotFoundError:
+            if not create:
+                raise self._missing() from None
+            config = api.StreamConfig(
+                name=self._stream, subjects=[self._subject], num_replicas=replicas
+            )
+            await self._jetstream.add_stream(config)
+        try:
+            self._bucket = await self._jetstream.key_value(self._given["bucket"])
+        except errors.NotFoundError:
+            if not create:
+                raise self._missing() from None
+            config = api.KeyValueConfig(bucket=self._given["bucket"], replicas=replicas)
+            self._bucket = await self._jetstream.create_key_value(config)
+
+    def _missing(self) -> ConfigError:
+        return ConfigError(
+            f"{self._place}: there is no stream {self._stream} or no bucket "
+            f"{self._given['bucket']}, and create is false; make them"
+        )
+
+    async def _found(self) -> _Progress | None:
+        """Return what the bucket says. Raises ``NotFoundError`` if there is no bucket."""
+        errors = self._nats.js.errors
+        if self._bucket is None:
+            self._bucket = await self._jetstream.key_value(self._given["bucket"])
+        self._revision = 0
+        try:
+            entry = await self._bucket.get(self._stream)
+        except errors.KeyDeletedError as e:
+            self._revision = e.entry.revision
+            return None
+        except errors.KeyNotFoundError:
+            return None
+        self._revision = entry.revision
+        try:
+            found = _Progress.from_bytes(entry.value)
+        except (ValueError, KeyError, TypeError, OffsetError) as e:
+            raise ConfigError(
+                f"{self._place}: the entry {self._stream} of the bucket {self._given['bucket']} is "
+                f"damaged ({e}); delete it, and set the offset by `tailer offsets set`"
+            ) from e
+        if found.feed != self._feed:
+            raise ConfigError(
+                f"{self._place}: the stream {self._stream} is written by the feed {found.feed!r}; "
+                "name another in the option 'stream'"
+            )
+        return found
+
+    async def _last_sequence(self) -> int:
+        return int((await self._jetstream.stream_info(self._stream)).state.last_seq)
+
+    async def _ids(self, first: int, last: int) -> pa.StringArray | None:
+        """Return the event ids of the messages that are there of a piece."""
+        ids = []
+        for sequence in range(first, last + 1):
+            with suppress(self._nats.js.errors.NotFoundError):  # a reader has removed it
+                message = await self._jetstream.get_msg(self._stream, sequence)
+                ids.append((message.headers or {}).get("Nats-Msg-Id"))
+        return pa.array(ids, pa.string()) if ids else None
+
+    async def set_offset(self, feed: str, offset: Offset | None) -> None:
+        """See :class:`tailer.sink.KeepsProgress`. The messages stay."""
+        self._feed = feed
+
+        async def move() -> None:
+            await self._log_in()
+            await self._made()
+            found = await self._found()
+            epoch = found.epoch + 1 if found else 1
+            await self._save(_Progress(feed, epoch, offset, await self._last_sequence()))
+
+        try:
+            await self._translated(move)
+        finally:
+            await self._disconnect()
+
+    # Messages
+
+    async def _send(self, messages: Messages, then: Offset) -> None:
+        if self._there is not None:
+            left = messages.without(self._there)
+            if len(left) == len(messages):
+                self._there = None
+            messages = left
+        limits = Limits(
+            _IN_FLIGHT, max(_IN_FLIGHT_BYTES, self._client.max_payload),
+            message_bytes=self._client.max_payload - _HEADERS_BYTES,
+            remedy="increase max_payload of the server, ",
+        )  # fmt: skip
+        for part in messages.requests(limits):
+            await self._translated(partial(self._publish, part))
+        await self._move(then)
+
+    async def _publish(self, messages: Messages) -> None:
+        subject, values, ids = self._subject, messages.values, messages.ids.to_pylist()
+        count = len(ids)
+        for place, value in enumerate(values.to_pylist()):
+            headers = {"Nats-Msg-Id": ids[place], "Nats-Expected-Stream": self._stream}
+            if place:
+                headers["Nats-Expected-Last-Msg-Id"] = ids[place - 1]
+            else:
+                headers["Nats-Expected-Last-Sequence"] = str(self._sequence)
+            if place < count - 1:
+                await self._client.publish(subject, value, headers=headers)
+            else:
+                answer = await self._jetstream.publish(subject, value, headers=headers)
+        # Repeated messages are there already, unless they were removed since.
+        self._sequence = await self._seen(answer.seq) if answer.duplicate else answer.seq
+
+    async def _seen(self, sequence: int) -> int:
+        """Return the stream's last sequence, if the message with this one is there."""
+        try:
+            await self._jetstream.get_msg(self._stream, sequence)
+        except self._nats.js.errors.NotFoundError:
+            raise self._not_in_turn() from None
+        return await self._last_sequence()
+
+    async def _move(self, then: Offset) -> None:
+        moved = replace(self._progress, offset=then, sequence=self._sequence)
+        await self._translated(lambda: self._save(moved))
+        self._progress = moved
+
+    async def _save(self, progress: _Progress) -> None:
+        """Store the progress, if nobody else has since it was read."""
+        value = progress.to_bytes()
+        self._revision = await self._bucket.update(self._stream, value, last=self._revision)
+
+    # Errors
+
+    async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
+        errors = self._nats.errors
+        try:
+            return await work()
+        except (errors.Error, OSError, TimeoutError) as e:
+            raise await self._error(e) from e
+
+    async def _error(self, e: Exception) -> TailerError:
+        errors, js = self._nats.errors, self._nats.js.errors
+        said = self._said or e
+        what = f"{self._place}: {' '.join(str(said).split()) or type(said).__name__}"
+        if "authorization" in str(said).lower() or "permissions" in str(said).lower():
+            return ConfigError(f"{what}; check the account in the options of the sink")
+        if isinstance(e, js.KeyWrongLastSequenceError):
+            return self._fenced()
+        code = getattr(e, "err_code", None)
+        if code in _NOT_IN_TURN:
+            return await self._interrupted()
+        if isinstance(e, js.NoStreamResponseError):
+            return ConfigError(
+                f"{self._place}: no stream takes the subject {self._subject}; add it to the "
+                f"stream {self._stream}, or change the option 'subject'"
+            )
+        if isinstance(e, js.APIError) and code not in _PASSING and (e.code or 500) < 500:
+            return SinkRejected(what) if code == _TOO_LARGE else ConfigError(what)
+        if isinstance(e, errors.MaxPayloadError | errors.BadSubjectError):
+            return SinkRejected(what)
+        return TransientError(what)
+
+    def _fenced(self) -> ConfigError:
+        return ConfigError(
+            f"{self._place}: another process writes the stream {self._stream} now; stop one of them"
+        )
+
+    async def _interrupted(self) -> TailerError:
+        """Return the error of a message that does not follow the last one."""
+        with suppress(self._nats.errors.Error, OSError):
+            revision = self._revision
+            await self._found()
+            if self._revision != revision:
+                return self._fenced()
+        return self._not_in_turn()
+
+    def _not_in_turn(self) -> TransientError:
+        return TransientError(
+            f"{self._place}: somebody else publishes to the stream {self._stream}, or it has these "
+            "messages already and takes them again when its duplicate window is over"
+        )

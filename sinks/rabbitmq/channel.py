@@ -1,0 +1,139 @@
+"""A channel of RabbitMQ that confirms messages, for code that waits: pika has callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+__all__ = ["Channel", "NotConfirmed", "Unroutable"]
+
+#: How long to wait for the broker's goodbye, in seconds.
+_CLOSE_S = 3.0
+
+
+class NotConfirmed(Exception):
+    """The broker has not taken a message."""
+
+
+class Unroutable(Exception):
+    """No queue is bound to the exchange for the routing key."""
+
+
+class Channel:
+    """One connection, with one channel at a time. Every call waits ``timeout_s`` at most. It raises
+    pika's errors, also that with which the connection ended, and TimeoutError."""
+
+    def __init__(self, parameters: Any, timeout_s: float) -> None:
+        self._parameters = parameters
+        self._timeout_s = timeout_s
+        self._connection: Any = None
+        self._channel: Any = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sent = 0
+        self._unconfirmed: set[int] = set()
+        self._confirmed: asyncio.Future[None] | None = None
+        self._refused: Exception | None = None
+
+    async def open(self) -> None:
+        """Connect, and open a channel."""
+        from pika.adapters.asyncio_connection import AsyncioConnection
+
+        def connect(opened: Callable[[Any], None]) -> None:
+            self._connection = AsyncioConnection(
+                self._parameters,
+                on_open_callback=opened,
+                on_open_error_callback=self._end,
+                on_close_callback=self._end,
+            )
+
+        await self._answer(connect)
+        await self.open_channel()
+
+    async def open_channel(self) -> None:
+        """Open a channel, also in the place of one that the broker has closed."""
+        self._ended = asyncio.get_running_loop().create_future()
+        self._channel = await self._answer(
+            lambda opened: self._connection.channel(on_open_callback=opened)
+        )
+        self._channel.add_on_close_callback(self._end)
+        self._channel.add_on_return_callback(self._returned)
+        self._sent, self._unconfirmed = 0, set()
+        await self._answer(lambda done: self._channel.confirm_delivery(self._confirm, done))
+
+    async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of pika's channel that has an answer."""
+        ask = getattr(self._channel, method)
+        return await self._answer(lambda done: ask(*arguments, callback=done, **named))
+
+    async def publish(self, exchange: str, key: str, messages: Iterable[tuple[bytes, Any]]) -> None:
+        """Publish messages (body and pika's properties), in order; return when all are confirmed.
+
+        Raises :class:`NotConfirmed` and :class:`Unroutable`.
+        """
+        self._refused = None
+        self._confirmed = asyncio.get_running_loop().create_future()
+        publish = self._channel.basic_publish
+        for body, properties in messages:
+            self._sent += 1
+            self._unconfirmed.add(self._sent)
+            publish(exchange, key, body, properties, mandatory=True)
+        await self._wait(self._confirmed)
+        if self._refused is not None:
+            raise self._refused
+
+    def _confirm(self, frame: Any) -> None:
+        from pika.spec import Basic
+
+        tag = frame.method.delivery_tag
+        if frame.method.multiple:
+            self._unconfirmed = {one for one in self._unconfirmed if one > tag}
+        else:
+            self._unconfirmed.discard(tag)
+        if isinstance(frame.method, Basic.Nack):
+            self._refused = self._refused or NotConfirmed()
+        if not self._unconfirmed and self._confirmed and not self._confirmed.done():
+            self._confirmed.set_result(None)
+
+    def _returned(self, _: Any, method: Any, *__: Any) -> None:
+        self._refused = Unroutable(str(method.reply_text))
+
+    def _end(self, _: Any, reason: Any) -> None:
+        """Keep why the connection or the channel has ended, if it is the first reason."""
+        if not self._ended.done():
+            error = reason if isinstance(reason, Exception) else ConnectionError(str(reason))
+            self._ended.set_exception(error)
+            self._ended.exception()  # nobody may wait for it
+
+    async def _answer(self, ask: Callable[[Callable[[Any], None]], object]) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(found: Any) -> None:
+            if not answer.done():
+                answer.set_result(found)
+
+        ask(done)
+        return await self._wait(answer)
+
+    async def _wait(self, answer: asyncio.Future[Any]) -> Any:
+        """Return an answer, or raise why there will be none."""
+        both = {answer, self._ended}
+        await asyncio.wait(both, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        answer.cancel()
+        if self._ended.done():
+            self._ended.result()
+        raise TimeoutError(f"no answer in {self._timeout_s:g} s")
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is None or connection.is_closed:
+            return
+        if not connection.is_closing:
+            ended = self._ended = asyncio.get_running_loop().create_future()
+            with suppress(Exception):  # it may be closing just now
+                connection.close()
+                await asyncio.wait({ended}, timeout=min(self._timeout_s, _CLOSE_S))

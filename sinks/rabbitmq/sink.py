@@ -1,0 +1,224 @@
+"""The RabbitMQ sink: each event as a persistent message, confirmed by the broker.
+
+A queue has no transaction that could hold an offset too, so delivery is at least once: after a
+failure, the events that were not confirmed come again, from their beginning, with the same ids.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
+
+from sinks.formats.json_formats import FORMAT, listed_options, take_options
+from sinks.messages.messages import Limits, Messages
+from sinks.messages.sink import MessageSink
+from sinks.messages.tls import trusting
+from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
+from tailer.changes import Offset
+from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.settings import REQUIRED, Setting
+
+__all__ = ["SETTINGS", "RabbitmqSink"]
+
+T = TypeVar("T")
+
+_MIB = 1024**2
+
+
+def _checked_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
+        raise ValueError(text)
+    return text
+
+
+SETTINGS: dict[str, Setting] = {
+    "url": Setting(
+        "text", REQUIRED, "The broker: `amqp://user:password@host:port/vhost`, or `amqps://` for "
+        "TLS.", form="an amqp:// or amqps:// URL", parse=_checked_url, secret=True,
+    ),
+    "queue": Setting(
+        "text", "{feed}", "The queue, where no exchange is named; `{feed}` is replaced by the "
+        "feed's name.",
+    ),
+    "exchange": Setting(
+        "text", "", "An exchange, which must be there, and a queue bound to it.",
+        unset="the queue itself",
+    ),
+    "routing_key": Setting("text", "{feed}", "The routing key for the exchange, likewise."),
+    "create": Setting("flag", True, "Declare the queue if it is missing."),
+    "queue_type": Setting(
+        "text", "quorum", "The type of the queue, when it is declared.",
+        choices=("quorum", "classic", "stream"),
+    ),
+    "ca_file": Setting(
+        "text", "", "PEM file of the authorities to trust.", unset="the system's authorities",
+    ),
+    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
+    "format": FORMAT,
+}  # fmt: skip
+#: What is on its way before the broker has confirmed the first of them; a single message may have
+#: the broker's own limit before RabbitMQ 4 (`max_message_size`).
+_LIMITS = Limits(500, 4 * _MIB, message_bytes=128 * _MIB)
+#: Of the broker's answers.
+_NOT_FOUND, _NOT_ALLOWED = 404, 530
+
+
+class RabbitmqSink(MessageSink):
+    """Events as messages of a RabbitMQ queue, at least once."""
+
+    #: See :class:`tailer.sink.ListsSettings`.
+    listed_settings: ClassVar = listed_options(SETTINGS)
+    piece_rows = 5000
+
+    def __init__(
+        self, options: Mapping[str, Any], folder: Path, of_format: Mapping[str, Any]
+    ) -> None:
+        super().__init__(options["format"], of_format)
+        try:
+            import pika
+        except ImportError as e:
+            raise ConfigError(
+                f"the sink 'rabbitmq' needs pika ({e}): pip install 'delta-tailer[rabbitmq]'"
+            ) from None
+        self._pika: Any = pika
+        self._given = options
+        self._ca = folder / options["ca_file"] if options["ca_file"] else None
+        parts = urlsplit(options["url"])
+        self._host, self._tls = str(parts.hostname), parts.scheme == "amqps"
+        self._place = f"RabbitMQ at {self._host}:{parts.port or (5671 if self._tls else 5672)}"
+        self._channel: Channel | None = None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> RabbitmqSink:
+        """Create the sink. Options: :data:`SETTINGS` and those of the format."""
+        taken, of_format = take_options("rabbitmq", SETTINGS, options)
+        return cls(taken, folder, of_format)
+
+    def _named(self, option: str) -> str:
+        return str(self._given[option]).replace("{feed}", self._feed)
+
+    async def _connect(self) -> Offset | None:
+        await self._translated(partial(self._ready, create=self._given["create"]))
+        return None
+
+    async def _look(self) -> Offset | None:
+        await self._translated(partial(self._ready, create=False))
+        return None
+
+    def _parameters(self) -> Any:
+        try:
+            found = self._pika.URLParameters(self._given["url"])
+        except (ValueError, TypeError):
+            # Its message may show the password.
+            raise ConfigError(
+                "option 'url' of sink 'rabbitmq' is not a URL of pika; see docs/sinks/rabbitmq.md"
+            ) from None
+        timeout_s = self._given["timeout_s"]
+        found.connection_attempts = 1
+        found.socket_timeout = found.stack_timeout = timeout_s
+        found.blocked_connection_timeout = timeout_s
+        found.client_properties = {"connection_name": f"delta-tailer {self._feed}"}
+        if self._tls:
+            context = trusting("rabbitmq", self._ca) or ssl.create_default_context()
+            found.ssl_options = self._pika.SSLOptions(context, self._host)
+        return found
+
+    async def _ready(self, *, create: bool) -> None:
+        """Open a channel; check that the exchange or the queue is there."""
+        self._channel = channel = Channel(self._parameters(), self._given["timeout_s"])
+        await channel.open()
+        if exchange := self._named("exchange"):
+            await channel.call("exchange_declare", exchange, passive=True)
+            return
+        queue = self._named("queue")
+        try:
+            await channel.call("queue_declare", queue, passive=True)
+        except self._pika.exceptions.ChannelClosedByBroker as e:
+            if e.reply_code != _NOT_FOUND:
+                raise
+            if not self._given["create"]:
+                raise ConfigError(
+                    f"{self._place}: there is no queue {queue}, and create is false; declare it"
+                ) from None
+            if create:
+                await channel.open_channel()
+                kind = {"x-queue-type": self._given["queue_type"]}
+                await channel.call("queue_declare", queue, durable=True, arguments=kind)
+
+    async def _disconnect(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def _send(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # not kept
+        for part in messages.requests(_LIMITS):
+            await self._translated(partial(self._publish, part))
+
+    async def _publish(self, messages: Messages) -> None:
+        """Publish messages, and wait until the broker has confirmed all of them."""
+        assert self._channel is not None
+        made = partial(
+            self._pika.BasicProperties,
+            content_type="application/json",
+            delivery_mode=2,  # it is kept on the disk
+            app_id="delta-tailer",
+        )
+        exchange = self._named("exchange")
+        key = self._named("routing_key" if exchange else "queue")
+        ids, values = messages.ids.to_pylist(), messages.values.to_pylist()
+        found = zip(values, (made(message_id=event_id) for event_id in ids), strict=True)
+        await self._channel.publish(exchange, key, found)
+
+    # Errors
+
+    async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
+        known = self._pika.exceptions
+        failures = (known.AMQPError, NotConfirmed, Unroutable, OSError, TimeoutError)
+        try:
+            return await work()
+        except failures as e:
+            raise self._error(e) from e
+
+    def _error(self, e: Exception) -> TailerError:
+        known = self._pika.exceptions
+        if isinstance(e, Unroutable):
+            exchange, key = self._named("exchange"), self._named("routing_key")
+            return ConfigError(
+                f"{self._place}: no queue is bound to the exchange {exchange!r} for the routing "
+                f"key {key!r}; bind one"
+                if exchange
+                else f"{self._place}: the queue {self._named('queue')} is gone"
+            )
+        if isinstance(e, NotConfirmed):
+            return TransientError(
+                f"{self._place}: the broker has not taken a message; the queue is full, or has no "
+                "leader"
+            )
+        code = getattr(e, "reply_code", 0)
+        said = getattr(e, "reply_text", "") or _innermost(e)
+        what = f"{self._place}: {' '.join(said.split()) or type(e).__name__}"
+        if isinstance(e, known.ProbableAuthenticationError | known.AuthenticationError) or (
+            "ACCESS_REFUSED" in what
+        ):
+            return ConfigError(
+                f"{what}; check the user, and what docs/sinks/rabbitmq.md says of it"
+            )
+        if "PRECONDITION_FAILED - message size" in what:
+            return SinkRejected(what)
+        if isinstance(e, known.ProbableAccessDeniedError | known.ChannelClosedByBroker) or (
+            code == _NOT_ALLOWED
+        ):
+            return ConfigError(what)
+        return TransientError(what)
+
+
+def _innermost(e: BaseException) -> str:
+    """Return what the cause of a failed connection says; pika wraps it several times."""
+    inner = [*getattr(e, "exceptions", ()), getattr(e, "exception", None), *e.args]
+    failures = [each for each in inner if isinstance(each, BaseException)]
+    return _innermost(failures[-1]) if failures else str(e) or type(e).__name__

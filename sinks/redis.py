@@ -1,0 +1,241 @@
+"""The Redis sink: each event as an entry of a stream, exactly once.
+
+A piece is one call of a script, which Redis runs as a transaction: it checks that no newer process
+has claimed the stream, adds the entries, and stores the offset behind them. The command is made by
+columns, in Redis' protocol (RESP), so no event is a Python object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.formats.json import text_of
+from sinks.formats.json_formats import FORMAT, listed_options, take_options
+from sinks.messages.messages import Limits, Messages
+from sinks.messages.sink import MessageSink
+from tailer.changes import Offset
+from tailer.errors import ConfigError, OffsetError, SinkRejected, TailerError, TransientError
+from tailer.rowbytes import Column, join, whole_numbers
+from tailer.settings import REQUIRED, Setting
+
+__all__ = ["SETTINGS", "RedisSink"]
+
+_MIB = 1024**2
+SETTINGS: dict[str, Setting] = {
+    "url": Setting(
+        "text", REQUIRED, "The server: `redis://user:password@host:port/database`, `rediss://` "
+        "for TLS, or `unix://path`; `?ssl_ca_certs=FILE` and others are options of redis-py.",
+        secret=True,
+    ),
+    "stream": Setting(
+        "text", "{feed}", "The stream's key; `{feed}` is replaced by the feed's name.",
+    ),
+    "maxlen": Setting(
+        "whole", 0, "Most entries that the stream keeps, about; 0 means all.", least=0,
+    ),
+    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
+    "format": FORMAT,
+}  # fmt: skip
+#: A claim: from now on, older processes can't write. A stream of another feed is refused.
+_CLAIM = """
+    local kept = redis.call('HGET', KEYS[2], 'feed')
+    if kept and kept ~= ARGV[1] then return {kept, '', false} end
+    redis.call('HSET', KEYS[2], 'feed', ARGV[1])
+    local epoch = redis.call('HINCRBY', KEYS[2], 'epoch', 1)
+    return {ARGV[1], tostring(epoch), redis.call('HGET', KEYS[2], 'offset')}
+"""
+#: A write: ARGV is epoch, offset, maxlen, then id and event of each entry. What can refuse an entry
+#: refuses the first one: a key of another type, memory, a server that may not write.
+_WRITE = """
+    local stream, progress = KEYS[1], KEYS[2]
+    if redis.call('HGET', progress, 'epoch') ~= ARGV[1] then return 'fenced' end
+    for i = 4, #ARGV, 2 do
+        redis.call('XADD', stream, '*', 'id', ARGV[i], 'event', ARGV[i + 1])
+    end
+    if ARGV[3] ~= '0' and #ARGV > 3 then redis.call('XTRIM', stream, 'MAXLEN', '~', ARGV[3]) end
+    redis.call('HSET', progress, 'offset', ARGV[2])
+    return 'written'
+"""
+_SHA = sha1(_WRITE.encode(), usedforsecurity=False).hexdigest()
+#: Errors of the server that may pass.
+_PASSING = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM",
+            "READONLY", "TRYAGAIN", "UNKILLABLE")  # fmt: skip
+_DENIED = ("NOAUTH", "NOPERM", "WRONGPASS")
+_TAG = re.compile(r"\{([^}]+)\}")
+#: What Redis takes as one argument, by `proto-max-bulk-len`.
+_LIMITS = Limits(1 << 30, 1 << 31, message_bytes=512 * _MIB)
+
+
+class RedisSink(MessageSink):
+    """Events as entries of a Redis stream, exactly once."""
+
+    #: See :class:`tailer.sink.ListsSettings`.
+    listed_settings: ClassVar = listed_options(SETTINGS)
+    piece_rows = 5000
+    piece_bytes = 4 * _MIB
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        stream: str = "{feed}",
+        maxlen: int = 0,
+        timeout_s: float = 30,
+        format: str = "rows",  # noqa: A002  # the option's name
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(format, options or {})
+        try:
+            from redis.asyncio import ConnectionPool
+        except ImportError as e:
+            raise ConfigError(
+                f"the sink 'redis' needs redis ({e}): pip install 'delta-tailer[redis]'"
+            ) from None
+        try:
+            self._pool: Any = ConnectionPool.from_url(url, socket_timeout=timeout_s)
+        except (ValueError, TypeError):
+            # Its message may show the password.
+            raise ConfigError(
+                "option 'url' of sink 'redis' is not a URL of redis-py; see docs/sinks/redis.md"
+            ) from None
+        parts = urlsplit(url)
+        self._place = f"Redis at {parts.hostname}:{parts.port or 6379}"
+        if parts.scheme == "unix":
+            self._place = f"Redis at {parts.path}"
+        self.stream = stream
+        self.maxlen = maxlen
+        self._connection: Any = None
+        self._epoch = b""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> RedisSink:  # noqa: ARG003  # no paths
+        """Create the sink. Options: :data:`SETTINGS` and those of the format."""
+        taken, of_format = take_options("redis", SETTINGS, options)
+        return cls(taken.pop("url"), **taken, options=of_format)
+
+    def _keys(self) -> tuple[str, str]:
+        """Return the keys of the stream and of its progress, in one slot of a cluster."""
+        stream = self.stream.replace("{feed}", self._feed)
+        tag = _TAG.search(stream)
+        return stream, f"delta-tailer:{{{tag[1] if tag else stream}}}:{stream}"
+
+    async def _connect(self) -> Offset | None:
+        feed, epoch, offset = await self._called("EVAL", _CLAIM, 2, *self._keys(), self._feed)
+        self._check_feed(feed)
+        self._epoch = epoch
+        await self._called("SCRIPT LOAD", _WRITE)
+        return self._parsed(offset)
+
+    async def _look(self) -> Offset | None:
+        feed, offset = await self._called("HMGET", self._keys()[1], "feed", "offset")
+        self._check_feed(feed or self._feed.encode())
+        return self._parsed(offset)
+
+    def _check_feed(self, feed: bytes) -> None:
+        if feed != self._feed.encode():
+            raise ConfigError(
+                f"{self._place}: the stream {self._keys()[0]} is written by the feed "
+                f"{feed.decode()!r}; name another in the option 'stream'"
+            )
+
+    def _parsed(self, offset: bytes | None) -> Offset | None:
+        try:
+            return None if offset is None else Offset.from_json(json.loads(offset))
+        except (ValueError, OffsetError) as e:
+            raise ConfigError(
+                f"{self._place}: the offset in {self._keys()[1]} is damaged ({e}); set it by "
+                "`tailer offsets set`"
+            ) from e
+
+    async def set_offset(self, feed: str, offset: Offset | None) -> None:
+        """See :class:`tailer.sink.KeepsProgress`. The entries stay."""
+        self._feed = feed
+        try:
+            await self._called("EVAL", _CLAIM, 2, *self._keys(), feed)
+            if offset is None:
+                await self._called("HDEL", self._keys()[1], "offset")
+            else:
+                await self._called("HSET", self._keys()[1], "offset", str(offset))
+        finally:
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        self._connection = None
+        await self._pool.disconnect()
+
+    async def _send(self, messages: Messages, then: Offset) -> None:
+        messages.check(_LIMITS)
+        await self._written(len(messages), _entries(messages), then)
+
+    async def _move(self, then: Offset) -> None:
+        await self._written(0, b"", then)
+
+    async def _written(self, count: int, entries: bytes | memoryview, then: Offset) -> None:
+        head = ("EVALSHA", _SHA, 2, *self._keys(), self._epoch, str(then), self.maxlen)
+        found = await self._answered([_command(head, len(head) + 2 * count), entries])
+        if found != b"written":
+            raise ConfigError(
+                f"{self._place}: another process writes the stream {self._keys()[0]} now; stop "
+                "one of them"
+            )
+
+    async def _called(self, *command: Any) -> Any:
+        words = (*command[0].split(), *command[1:])
+        return await self._answered([_command(words, len(words))])
+
+    async def _answered(self, command: list[bytes | memoryview]) -> Any:
+        """Return the answer to a command. It is sent once: a lost answer does not say whether it
+        was carried out."""
+        from redis.exceptions import RedisError
+
+        try:
+            if self._connection is None:
+                self._connection = await self._pool.get_connection()
+            await self._connection.send_packed_command(command, check_health=False)
+            return await self._connection.read_response()
+        except (RedisError, OSError) as e:
+            self._connection = None
+            await self._pool.disconnect()
+            raise self._error(e) from e
+
+    def _error(self, e: Exception) -> TailerError:
+        from redis import exceptions as known
+
+        what = f"{self._place}: {' '.join(str(e).split())}"
+        if isinstance(e, known.AuthenticationError | known.NoPermissionError) or (
+            isinstance(e, known.ResponseError) and str(e).startswith(_DENIED)
+        ):
+            return ConfigError(f"{what}; check the user and the password in the option 'url'")
+        passing = isinstance(
+            e, known.ConnectionError | known.TimeoutError | known.NoScriptError | OSError
+            | known.ReadOnlyError | known.OutOfMemoryError,
+        )  # fmt: skip
+        if passing or str(e).startswith(_PASSING):
+            return TransientError(what)
+        return SinkRejected(what)
+
+
+def _command(words: tuple[Any, ...], count: int) -> bytes:
+    """Return the first words of a command of ``count`` words."""
+    parts = [f"*{count}\r\n".encode()]
+    for word in words:
+        data = word if isinstance(word, bytes) else str(word).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+def _entries(messages: Messages) -> memoryview:
+    """Return id and event of each message, as words of a command."""
+    parts: list[Column] = []
+    for array in (messages.ids, messages.values.cast(pa.string())):
+        parts += ["$", whole_numbers(pc.binary_length(array)), "\r\n", array, "\r\n"]
+    return memoryview(text_of(join(parts, len(messages)))).cast("B")
