@@ -1,4 +1,4 @@
-"""Ten faults that the code must not have, each as a switch: the simulator has to find them.
+"""Faults that the code must not have, each as a switch: the simulator has to find them.
 
 A switch replaces a piece of the real code by one with a known mistake.
 """
@@ -19,6 +19,7 @@ from tailer.feed.publish import Publisher, Saver
 from tailer.feed.reading import Emit, Item, Reading
 from tailer.offsets.held import HeldOffsets
 from tailer.offsets.s3 import S3OffsetStore, _now, _Seen
+from tailer.testing.simulation.bucket import DiskStore
 from tailer.testing.simulation.disk import Disk
 
 __all__ = ["INJECTED", "injected"]
@@ -195,3 +196,23 @@ def _cancelled_write(put: Any) -> None:
         await real(self, item)
 
     put(Publisher, "publish", publish)
+
+
+@_fault("the offset behind a run is one version too far")
+def _beyond_the_run(put: Any) -> None:
+    real = Publisher.publish
+
+    async def publish(self: Publisher, item: ChangeBatch | Notice) -> None:
+        if isinstance(item, ChangeBatch) and item.run:
+            item = replace(item, next_offset=item.next_offset.next_version(item.timestamp_ms))
+        await real(self, item)
+
+    put(Publisher, "publish", publish)
+
+
+@_fault("a folder counts as at rest right after a change")
+def _at_rest(put: Any) -> None:
+    def rest_mark(self: DiskStore, folder: str) -> str:
+        return str(int(self._bucket.changed_at.get(f"{self._folder}/{folder}", 0.0)))
+
+    put(DiskStore, "rest_mark", rest_mark)

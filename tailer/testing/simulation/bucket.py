@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import anyio
 import pyarrow as pa
+from msgspec import Struct
 
 from tailer.errors import TransientError
 from tailer.store import FileStatus, StoreTraits
 from tailer.store.budget import Budget
 from tailer.testing.simulation.world import World
 
-__all__ = ["Bucket", "BucketFile", "MemoryStore", "ReadAheadStore"]
+__all__ = ["Bucket", "BucketFile", "DiskStore", "ReadAheadStore"]
 
 #: How long a listing may lack a new file, in seconds.
 _STALE_S = 20.0
+#: A folder that has changed within so many seconds is not at rest, as on a local disk.
+_REST_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class BucketFile:
+class BucketFile(Struct, frozen=True):
     """One file: its bytes, when it was written (epoch ms, and simulated seconds), and its tag."""
 
     data: bytes
@@ -41,6 +42,8 @@ class Bucket:
         self.world = world
         self.on_put: Callable[[str, bytes], None] = lambda _, __: None
         self.files: dict[str, BucketFile] = {}
+        #: The time of day of the last change, by folder.
+        self.changed_at: dict[str, float] = {}
         self._changed: dict[str, anyio.Event] = {}
         self._tags = 0
 
@@ -75,6 +78,7 @@ class Bucket:
         ]
 
     def _notify(self, location: str) -> None:
+        self.changed_at[location.rpartition("/")[0]] = self.world.clock()
         changed = self._changed.pop(location.partition("/")[0], None)
         if changed is not None:
             changed.set()
@@ -95,11 +99,8 @@ class _Watch:
         self._changed = self._bucket.changed(self._folder)
 
 
-class MemoryStore:
-    """A table in memory, by the contract :class:`tailer.store.Store`: like a local disk.
-
-    Its files appear whole unless their writer tears them. Listings are never stale.
-    """
+class _BucketStore:
+    """A table in a bucket, by the contract :class:`tailer.store.Store`."""
 
     traits = StoreTraits()
 
@@ -121,6 +122,12 @@ class MemoryStore:
 
     def _status(self, name: str, file: BucketFile) -> FileStatus:
         return FileStatus(name.rpartition("/")[2], len(file.data), file.mtime_ms, file.tag)
+
+    def _part(
+        self, location: str, file: BucketFile, offset: int, length: int | None
+    ) -> tuple[bytes, FileStatus]:
+        end = None if length is None else offset + length
+        return file.data[offset:end], self._status(location, file)
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`."""
@@ -144,13 +151,10 @@ class MemoryStore:
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
         """See :class:`tailer.store.Store`."""
-
-        def found() -> tuple[bytes, FileStatus]:
-            file = self._file(location)
-            end = None if length is None else offset + length
-            return file.data[offset:end], self._status(location, file)
-
-        data, status = await self._world.request(f"read {location}", found)
+        data, status = await self._world.request(
+            f"read {location}",
+            lambda: self._part(location, self._file(location), offset, length),
+        )
         if data and self._world.fault("short", location):
             raise TransientError(f"{location}: the answer was cut")
         return data, status
@@ -160,13 +164,41 @@ class MemoryStore:
         file = await self._world.request(f"open {location}", lambda: self._file(location))
         return pa.BufferReader(file.data)
 
+    async def aclose(self) -> None:
+        """Do nothing: nothing is held open."""
+
+
+class DiskStore(_BucketStore):
+    """The same like a local disk: listings are never stale, a watch is woken, and worker threads
+    read files without the event loop."""
+
     @asynccontextmanager
     async def watch(self, folder: str) -> AsyncIterator[_Watch]:  # noqa: ARG002  # it has one
         """See :class:`tailer.store.Store`."""
         yield _Watch(self._bucket, self._folder)
 
-    async def aclose(self) -> None:
-        """Do nothing: nothing is held open."""
+    def rest_mark(self, folder: str) -> str | None:
+        """See :func:`tailer.store.rest_mark`. Times are those of a disk that counts seconds."""
+        world = self._world
+        changed = int(self._bucket.changed_at.get(f"{self._folder}/{folder}", 0.0))
+        return None if world.clock() - changed < _REST_S else str(changed)
+
+    def stat_here(self, location: str) -> FileStatus:
+        """See :class:`tailer.store.ReadsHere`."""
+        file = self._world.call(f"stat {location}", lambda: self._file(location))
+        return self._status(location, file)
+
+    def read_here(
+        self, location: str, offset: int = 0, length: int | None = None
+    ) -> tuple[bytes, FileStatus]:
+        """See :class:`tailer.store.ReadsHere`."""
+        file = self._world.call(f"read {location}", lambda: self._file(location))
+        return self._part(location, file, offset, length)
+
+    def open_here(self, location: str) -> pa.NativeFile:
+        """See :class:`tailer.store.ReadsHere`."""
+        file = self._world.call(f"open {location}", lambda: self._file(location))
+        return pa.BufferReader(file.data)
 
 
 class _Sleep:
@@ -175,7 +207,7 @@ class _Sleep:
         await anyio.sleep(seconds)
 
 
-class ReadAheadStore(MemoryStore):
+class ReadAheadStore(_BucketStore):
     """The same like an object store: atomic files, no notices, stale listings, reads ahead."""
 
     traits = StoreTraits(atomic=True, check_s=10.0)
@@ -193,6 +225,6 @@ class ReadAheadStore(MemoryStore):
         return await self.open(location, size)
 
     @asynccontextmanager
-    async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # type: ignore[override]  # noqa: ARG002
+    async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002  # no notices
         """See :class:`tailer.store.Store`."""
         yield _Sleep()

@@ -32,13 +32,13 @@ from tailer.offsets.s3 import S3OffsetStore
 from tailer.sink import Sink
 from tailer.store import Store
 from tailer.store.s3.store import S3Store
-from tailer.testing.simulation.bucket import Bucket, MemoryStore, ReadAheadStore
+from tailer.testing.simulation.bucket import Bucket, DiskStore, ReadAheadStore
 from tailer.testing.simulation.disk import Disk, DiskPath
 from tailer.testing.simulation.loop import PROCESS
 from tailer.testing.simulation.orders import Operator
 from tailer.testing.simulation.plan import Plan
 from tailer.testing.simulation.s3 import options_of
-from tailer.testing.simulation.sinks import PlainSink, Target, TransactionalSink
+from tailer.testing.simulation.sinks import SINKS, PlainSink, Target
 from tailer.testing.simulation.world import Process, World
 
 __all__ = ["Daemons", "Surroundings"]
@@ -104,6 +104,16 @@ class Daemons:
         self._acknowledged: dict[str, Offset] = {}
         self._lives = self._edits = 0
         self._failures = 0
+        plan = self.plan
+        self._options = FeedOptions(
+            change_source=plan.change_source,
+            paired=plan.paired,
+            diff=DiffOptions(threads=1),
+            decode=DecodeOptions(batch_rows_max=plan.batch_rows),
+            follow=FollowOptions(poll_min_s=0.4, poll_max_s=4.0),
+            retry=RetryOptions(0.2, 5.0),
+            policies=plan.policies,
+        )
 
     def running(self) -> list[Process]:
         """Return the processes that are alive."""
@@ -121,8 +131,8 @@ class Daemons:
 
     def _store(self, process: Process) -> Store:
         match self.plan.store:
-            case "memory":
-                return MemoryStore(self.around.bucket)
+            case "disk":
+                return DiskStore(self.around.bucket)
             case "ahead":
                 return ReadAheadStore(self.around.bucket)
         return S3Store("s3://simulated/table", options_of(process.name))
@@ -135,8 +145,7 @@ class Daemons:
         )
 
     def _sink(self, number: int, target: Target) -> Sink:
-        kind = PlainSink if self.plan.sinks[number] == "plain" else TransactionalSink
-        return kind(target)
+        return SINKS[self.plan.sinks[number]](target)
 
     def _feed(self, process: Process) -> Feed:
         async def start(log: TableLog) -> Offset:
@@ -167,21 +176,13 @@ class Daemons:
             park=park,
             progress=FeedProgress("feed", self.world.clock),
             jitter=self.world.rng.random,
-            options=FeedOptions(
-                change_source=self.plan.change_source,
-                paired=self.plan.paired,
-                diff=DiffOptions(threads=1),
-                decode=DecodeOptions(batch_rows_max=self.plan.batch_rows),
-                follow=FollowOptions(poll_min_s=0.1, poll_max_s=4.0),
-                retry=RetryOptions(0.2, 5.0),
-                policies=self.plan.policies,
-            ),
+            options=self._options,
         )
 
     def _config(self) -> Config:
         """Return what a daemon reads as its configuration file."""
         feed = FeedConfig(
-            "feed", "simulated", self.plan.start, 10.0, FeedOptions(), {},
+            "feed", "simulated", self.plan.start, 10.0, self._options, {},
             discover_s=60.0 + self._edits,
         )  # fmt: skip
         return Config(Path("simulated.toml"), None, "state", {"feed": feed})

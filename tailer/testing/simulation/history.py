@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 import tailer.offsets.local
 from tailer.changes import Offset
@@ -81,17 +82,17 @@ class History:
         target = self._target_of.get(location.removeprefix("state/"))
         if target is None:
             return
-        document = json.loads(data)
+        document = msgspec.json.decode(data)
         owner = (document.get("owner") or {}).get("run")
         if owner is not None and owner != target.owner:
             if target.owner is not None:
                 target.late_writes[target.owner] = 0
             target.owner = owner
-        if document.get("offset") is not None:
-            offset = Offset.from_json(document["offset"])
-            if target.judge.saved.get("file") != offset:
-                self.world.tell(f"{target.name} saved {offset.position}")
-                target.judge.offset_saved(offset, "file")
+        saved = document.get("offset")
+        if saved is not None and saved != target.saved:
+            offset, target.saved = Offset.from_json(saved), saved
+            self.world.tell(f"{target.name} saved {offset.position}")
+            target.judge.offset_saved(offset, "file")
 
     # The world's steps
 
@@ -104,7 +105,7 @@ class History:
                 await asyncio.sleep(max(0.0, step.at - world.now))
                 world.tell(f"step {number}: {step.what}")
                 await self._step(step.what, tasks)
-            await asyncio.sleep(world.rng.uniform(0.0, 10.0))
+            await asyncio.sleep(world.rng.uniform(0.0, 5.0))
             world.calm = True
             for target in self.targets:
                 target.poison.clear()
@@ -119,8 +120,8 @@ class History:
         if what in OPERATIONS:
             OPERATIONS[what][1](self.table)
         elif what in LAST_ACTIONS or what in ("vacuum", "clean_up"):
-            # Before its first save, a feed follows whatever table is there.
-            if what not in LAST_ACTIONS or all(judge.saved for judge in self.judges):
+            # Before it has saved a table's id, a feed follows whatever table is there.
+            if what not in LAST_ACTIONS or all(judge.knows_table() for judge in self.judges):
                 getattr(self.table, what)()
         elif what == "poison":
             for target in self.targets:
@@ -165,7 +166,9 @@ class History:
 
 def run_history(recipe: Recipe) -> Outcome:
     """Run one history to its end."""
-    logging.disable(logging.CRITICAL)
+    logged = logging.root.manager.disable
+    if logged < logging.CRITICAL:  # a change takes long: every logger notices it
+        logging.disable(logging.CRITICAL)
     history = History(recipe)
     world, loop = history.world, history.world.loop
     broken: BaseException | None = None
@@ -187,7 +190,8 @@ def run_history(recipe: Recipe) -> Outcome:
             loop.run_until_complete(world.bury())
             loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
-        logging.disable(logging.NOTSET)
+        if logged < logging.CRITICAL:
+            logging.disable(logged)
         loop.close()
     events = sum(judge.events for judge in history.judges)
     return Outcome(

@@ -7,22 +7,20 @@ said so. The numbers are those of the promises in docs/reliability.md.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from tailer.changes import Notice, Offset
-from tailer.testing.simulation.model import Event, Row, shown
+from tailer.testing.simulation.model import LEAVING, Event, Row, shown
 from tailer.testing.simulation.world import World
 from tailer.testing.simulation.writer import SimulatedTable
 
 __all__ = ["Delivered", "Judge"]
 
-_LEAVING = ("delete", "update_preimage")
 
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(Struct, frozen=True):
     """One event as a sink got it; ``snapshot`` says that it is a row of a snapshot."""
 
     id: str
@@ -109,7 +107,7 @@ class Judge:
             self._coming.clear()
         # Per key: what leaves comes first.
         key = event.row[0]
-        if event.kind not in _LEAVING:
+        if event.kind not in LEAVING:
             self._coming.add(key)
         elif key in self._coming and event.version == self._newest:
             self.world.broken(f"P3: {event} came after the row that replaces it")
@@ -167,6 +165,10 @@ class Judge:
                 self.world.broken(f"P1: offset {offset.position} was saved, and only {count} "
                                   "changes of its version were delivered")  # fmt: skip
 
+    def knows_table(self) -> bool:
+        """Return whether a saved offset names its table."""
+        return any(offset.table_id is not None for offset in self.saved.values())
+
     def _check_version(self, version: int) -> None:
         if version in self.excused and version >= len(self.table.versions):
             return  # the operator had it skipped before it was there
@@ -185,6 +187,22 @@ class Judge:
         if got < offset.index and offset.version not in self.excused_snapshots:
             self.world.broken(f"P1: {offset.position} of a snapshot was saved, and only {got} of "
                               "its rows were delivered")  # fmt: skip
+
+    # What a copy of the table has
+
+    def copied(self, rows: Iterable[Row]) -> None:
+        """Judge a copy that was begun with the table's first rows: behind a version's last change,
+        it has the rows of the version."""
+        start, at = self.start, self.saved["sink"]
+        whole = start is not None and (start.snapshot or not start.version)
+        if not whole or at.index or at.snapshot or self.excused or self.excused_snapshots:
+            return
+        version = self.table.versions[at.version - 1]
+        found = Counter(shown(row, version.columns) for row in rows)
+        if at.version and found != version.rows:
+            lacks, more = dict(version.rows - found), dict(found - version.rows)
+            self.world.broken(f"P2: the copy of version {version.number} lacks {lacks}, and has "
+                              f"{more} besides")  # fmt: skip
 
     # The end
 
@@ -210,7 +228,7 @@ class Judge:
             rows = _widened(self.table.versions[at].rows, width)
         for version in range(at + 1, newest.number + 1):
             for (kind, row), count in self.of_version[version].items():
-                rows[shown(row, width)] += -count if kind in _LEAVING else count
+                rows[shown(row, width)] += -count if kind in LEAVING else count
         if rows != _widened(newest.rows, width) and not (self.snapshots - {first.version}):
             self.world.broken("P2: the events applied to the first rows do not give the last rows")
 

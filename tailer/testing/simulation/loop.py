@@ -102,6 +102,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._stopped: dict[Any, list[_Callback]] = {}
         self.set_task_factory(self._new_task)  # type: ignore[arg-type]  # 3.11 passes a context
 
+    #: Asked at each task and future; a type without arguments answers soonest: False.
+    get_debug: Any = bool
+
     def time(self) -> float:
         """Return the simulated time in seconds."""
         return self._now
@@ -165,11 +168,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Do nothing: there are no files to watch."""
 
     def _run_once(self) -> None:
-        callbacks, pick = self._callbacks, self._pick
-        self._move_due()
+        callbacks, timers, pick, stopped = self._callbacks, self._timers, self._pick, self._stopped
+        if not callbacks:
+            self._jump()
+        while timers and timers[0][0] <= self._now:
+            callbacks.append(heapq.heappop(timers)[2])
         for _ in range(len(callbacks)):
             found = callbacks.popleft() if pick is None else self._picked(pick)
-            if found._cancelled or (self._stopped and self._is_held(found)):
+            if found._cancelled or (stopped and self._is_held(found)):
                 continue
             self._left -= 1
             if self._left < 0:
@@ -202,16 +208,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         ready.rotate(first)
         return found
 
-    def _move_due(self) -> None:
-        """Make due timers ready; if nothing is ready, jump to the next timer first."""
-        timers, callbacks = self._timers, self._callbacks
+    def _jump(self) -> None:
+        """Let the time pass until the next timer is due."""
+        timers = self._timers
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
-        if not callbacks and not self._stopping:
-            if not timers:
-                raise Stalled(f"at {self._now:.3f} s")
-            self._now = max(self._now, timers[0][0])
-        while timers and timers[0][0] <= self._now:
-            callbacks.append(heapq.heappop(timers)[2])
+        if self._stopping:
+            return
+        if not timers:
+            raise Stalled(f"at {self._now:.3f} s")
+        self._now = max(self._now, timers[0][0])
 
     _stopping: bool

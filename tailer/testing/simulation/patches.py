@@ -5,13 +5,15 @@ Everything else that runs is the real code.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import time
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from email.utils import parsedate_to_datetime
+from functools import cache, lru_cache, partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +39,10 @@ __all__ = ["simulated"]
 
 #: isinstance() with a protocol asks for its names each time, and takes long to find them.
 _PROTOCOL_ATTRS = cache(getattr(typing, "_get_protocol_attrs", frozenset))
+#: asyncio.current_task() looks here, and takes ten times as long.
+_CURRENT_TASKS: dict[Any, Any] = vars(asyncio.tasks)["_current_tasks"]
+#: Every answer of the simulated S3 has two dates.
+_DATES = lru_cache(parsedate_to_datetime)
 
 
 class _Scope(anyio_asyncio.CancelScope):
@@ -103,11 +109,15 @@ def simulated(
     fixed: dict[tuple[Any, str], Any] = {
         (anyio.to_thread, "run_sync"): _in_thread(world),
         (anyio_asyncio, "CancelScope"): _Scope,
+        (anyio_asyncio, "_task_states"): {},  # the tasks live no longer than the history
+        (anyio_asyncio, "current_task"): partial(_CURRENT_TASKS.get, world.loop),
         (anyio_eventloop, "current_async_library"): lambda: "asyncio",
         (duckdb, "connect"): shared_duckdb,
         (typing, "_get_protocol_attrs"): _PROTOCOL_ATTRS,
         (tailer.daemon.runner, "_STANDBY_LOOK_S"): 2.0,
         (tailer.offsets.s3, "_now"): lambda: world.now,
+        (tailer.offsets.s3, "parsedate_to_datetime"): _DATES,
+        (tailer.store.s3.store, "parsedate_to_datetime"): _DATES,
         (tailer.offsets.s3, "uuid"): SimpleNamespace(
             uuid4=lambda: SimpleNamespace(hex=f"owner-{next(numbers)}")
         ),

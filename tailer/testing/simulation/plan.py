@@ -16,14 +16,14 @@ from tailer.testing.simulation.writer import OPERATIONS
 
 __all__ = ["ACTIONS", "LAST_ACTIONS", "Plan", "Recipe", "Step"]
 
-StoreKind = Literal["memory", "ahead", "s3"]
+StoreKind = Literal["disk", "ahead", "s3"]
 OffsetsKind = Literal["s3", "local"]
-SinkKind = Literal["plain", "transactional"]
+SinkKind = Literal["plain", "transactional", "copy"]
 
 #: What the world does besides the writer's operations, and how often.
 ACTIONS = {
     "kill": 6, "freeze": 5, "restart": 2, "reload": 2, "power cut": 2, "clock": 1,
-    "pause": 1, "resume": 2, "stop": 1, "skip": 1, "resnapshot": 2,
+    "pause": 2, "resume": 2, "stop": 1, "skip": 2, "resnapshot": 2,
     "vacuum": 1, "clean_up": 1, "poison": 1,
 }  # fmt: skip
 #: What ends a history, because the feed must refuse to go on.
@@ -110,10 +110,10 @@ class Plan:
         chosen = rng.sample(sorted(FAULTS), rng.randint(0, 5))
         steps = _steps(rng)
         number = rng.randint(2, 3) if rng.random() < 0.2 else 1
-        kinds: tuple[SinkKind, ...] = ("plain", "transactional")
+        kinds: tuple[SinkKind, ...] = ("plain", "transactional", "copy")
         sinks = tuple(rng.choice(kinds) for _ in range(number))
         return cls(
-            store=rng.choices(["memory", "ahead", "s3"], [4, 3, 2])[0],  # type: ignore[arg-type]
+            store=rng.choices(["disk", "ahead", "s3"], [4, 3, 2])[0],  # type: ignore[arg-type]
             offsets=rng.choices(["s3", "local"], [2, 1])[0],  # type: ignore[arg-type]
             sinks=sinks,
             daemons=rng.choices([1, 2, 3], [4, 4, 1])[0],
@@ -142,8 +142,8 @@ def _steps(rng: random.Random) -> list[Step]:
     size = rng.randint(1, 3) if rng.random() < _SHORT else rng.randint(3, 9)
     for number in range(size):
         known = weights if number < early or rng.random() < 0.65 else ACTIONS
-        at += 0.0 if number < early else rng.expovariate(0.3)
+        at += 0.0 if number < early else rng.expovariate(0.5)
         steps.append(Step(at, rng.choices([*known], [*known.values()])[0]))
     if rng.random() < 0.1:
-        steps.append(Step(at + rng.expovariate(0.3), rng.choice(LAST_ACTIONS)))
+        steps.append(Step(at + rng.expovariate(0.5), rng.choice(LAST_ACTIONS)))
     return steps

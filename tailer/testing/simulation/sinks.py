@@ -7,6 +7,7 @@ its target: :meth:`Target.take`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 
@@ -14,9 +15,10 @@ from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TransientError
 from tailer.sink import SinkTraits
 from tailer.testing.simulation.judge import Delivered, Judge
+from tailer.testing.simulation.model import LEAVING, Row
 from tailer.testing.simulation.world import Process, World
 
-__all__ = ["PlainSink", "Target", "TransactionalSink", "delivered_rows"]
+__all__ = ["SINKS", "CopySink", "PlainSink", "Target", "TransactionalSink", "delivered_rows"]
 
 _METADATA = tuple(f.name for f in METADATA_FIELDS)
 
@@ -41,7 +43,8 @@ def delivered_rows(batch: ChangeBatch) -> list[Delivered]:
 
 
 class Target:
-    """What a sink writes to. It outlives the processes, and knows the newest writer's epoch.
+    """What a sink writes to. It outlives the processes, and knows the newest writer's epoch; of a
+    copy of the table, ``rows`` are the rows by their id.
 
     ``on_write`` is called with the process that makes events visible, and with the events.
     """
@@ -61,8 +64,11 @@ class Target:
         self.late_writes: dict[str, int] = {}
         self.epoch = 0
         self.owner: str | None = None
+        #: The offset in the state's file, as JSON.
+        self.saved: dict[str, Any] | None = None
         self.progress: Offset | None = None
         self.poison: set[object] = set()
+        self.rows: dict[object, Row] = {}
 
     def parking(self) -> Target:
         """Return where rows go that this target refuses; for the judge, they are delivered."""
@@ -175,8 +181,46 @@ class TransactionalSink(PlainSink):
                 judge.noticed(notice)
             target.progress = following
             judge.offset_saved(following, "sink")
+            self._stored(events)
 
         await world.request(f"commit {target.name}", committed)
+        self._done()
+
+    def _stored(self, events: list[Delivered]) -> None:
+        """Take note of a transaction's events where they are stored."""
+
+    def _done(self) -> None:
+        """Take note of a transaction whose answer has come."""
+
+
+class CopySink(TransactionalSink):
+    """A sink that keeps a copy of the table, like a Delta table: each commit is the one behind that
+    which its writer knows, and the first one makes the table."""
+
+    async def open(self, feed: str) -> Offset | None:
+        """See :class:`tailer.sink.Sink`."""
+        if self.target.progress is not None:
+            return await super().open(feed)
+        self._epoch = 0
+        await self.world.request(f"open {self.target.name}", lambda: None)
+        return None
+
+    def _stored(self, events: list[Delivered]) -> None:
+        target, rows = self.target, self.target.rows
+        target.epoch += 1
+        for event in events:
+            if event.kind in LEAVING:
+                rows.pop(event.row[0], None)
+            else:
+                rows[event.row[0]] = event.row
+        target.judge.copied(rows.values())
+
+    def _done(self) -> None:
+        self._epoch += 1
+
+
+#: The sinks by their kinds.
+SINKS = {"plain": PlainSink, "transactional": TransactionalSink, "copy": CopySink}
 
 
 async def _wait(world: World) -> None:

@@ -126,7 +126,8 @@ class World:
 
     def fault(self, kind: str, where: str) -> bool:
         """Return whether a fault happens here; it becomes a part of the story."""
-        if not self.chance(kind):
+        rate = self.rates.get(kind)
+        if rate is None or self.calm or self.rng.random() >= rate:
             return False
         number = len(self.faults)
         self.faults.append(kind)
@@ -234,6 +235,13 @@ class World:
         )
 
     # Requests
+
+    def call(self, what: str, effect: Callable[[], T]) -> T:
+        """Have ``effect`` happen now, in the place of a worker thread that waits for it."""
+        self.current()
+        if self.fault("refused", what):
+            raise TransientError(f"{what}: refused")
+        return effect()
 
     async def request(
         self,
