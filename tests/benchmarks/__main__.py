@@ -25,6 +25,7 @@ NAMES = (
     "daemon",
     "s3",
     "remote",
+    "sinks",
     "kafka",
     "kafka_runs",
     "spark",

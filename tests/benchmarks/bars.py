@@ -63,8 +63,26 @@ BARS: dict[str, Bar] = {
             "readChangeFeed", 0.5),
         Bar("spark-backlog", "spark_frames", "`changes()` of 2,000 versions of 100 rows",
             "readChangeFeed", 0.25),
+        Bar("spark-stream", "spark_frames", "`foreach_batch()`, `AvailableNow` of 3 M rows",
+            "readChangeFeed", 1.0),
+        Bar("spark-backlog-stream", "spark_frames", "the same, of 2,000 versions of 100 rows",
+            "readChangeFeed", 0.5),
         Bar("latency-p50", "daemon", "commit to event, 20 commits a second, median", "", 5.0, "ms"),
         Bar("latency-p99", "daemon", "the same, 99th percentile", "", 20.0, "ms"),
+        *(
+            Bar(f"sink-{kind}", "sinks", f"1,000,000 inserts to the sink `{kind}`", against, bound)
+            for kind, against, bound in (
+                ("files", "a bare scan that writes Parquet", 1.5),
+                ("duckdb", "a bare scan that DuckDB inserts", 1.5),
+                ("delta", "a bare scan that deltalake appends", 1.5),
+                ("postgres", "COPY of a bare scan", 1.3),
+            )
+        ),
+        *(
+            Bar(f"sink-{kind}-small", "sinks", f"10,000 versions of 100 rows to the sink `{kind}`",
+                "one version of as many rows", 3.0)
+            for kind in ("files", "duckdb", "delta", "postgres")
+        ),
         *(
             Bar(f"growth-{what}", "growth", f"growth: {what}, doubled four times",
                 "slope of time over size, both logarithmic", 1.1, "slope")

@@ -25,8 +25,9 @@ TABLES = ("small", "large", "files")
 ROWS_OF_A_FILE, COPIES = 175_000, 10
 FILES, ROWS_OF_MANY = 1_000, 1_000
 QUICK = 50
-#: Of `tailer read`: the peak, and how it may grow from `small` to `large`.
-PEAK_MIB_MAX, PEAK_GROWTH_MAX = 300.0, 1.10
+#: Of `tailer read`: the peak, and how it may grow from `small` to `large`: `small` has so few files
+#: that two of them are seldom at their largest at once.
+PEAK_MIB_MAX, PEAK_GROWTH_MAX = 300.0, 1.15
 CONTENDERS = "tests.benchmarks.contenders"
 
 

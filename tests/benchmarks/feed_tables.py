@@ -2,6 +2,7 @@
 
 * feed: half inserts, half updates with change data files, one file a version;
 * many: the same rows in one version, as one file and as many;
+* versions: inserts in many small versions;
 * checked: inserts and updates in ten versions, whole at each, for `verify`;
 * rewritten: a version that rewrites all files to change each tenth row, without change data.
 """
@@ -31,6 +32,7 @@ __all__ = [
     "many_files",
     "rewritten_table",
     "rows",
+    "small_versions",
 ]
 
 INSERTS, UPDATES = 6, 6
@@ -192,6 +194,20 @@ def many_files(files: int, rows_of_a_file: int) -> Path:
         )
 
     return _kept(f"many-{files}-{rows_of_a_file}", make)
+
+
+def small_versions(versions: int, rows_of_a_version: int) -> Path:
+    """A table with many versions that insert."""
+
+    def make(folder: Path) -> None:
+        table = TableBuilder(folder, SCHEMA, properties=CDF)
+        table.create()
+        all_rows = rows(0, versions * rows_of_a_version)
+        for i in range(versions):
+            part = all_rows.slice(i * rows_of_a_version, rows_of_a_version)
+            table.commit(_add(table, part, f"{i:05d}.parquet"))
+
+    return _kept(f"versions-{versions}-{rows_of_a_version}", make)
 
 
 def rewritten_table(origin: str, count: int, files: int) -> Path:

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -27,8 +28,10 @@ __all__ = [
     "environment",
     "measure",
     "median_cost",
+    "own_s",
     "print_costs",
     "python",
+    "tree_s",
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +44,7 @@ POLLS_PER_SEARCH = 10
 class Cost:
     """Wall and processor seconds (user and system), and the peak of the resident MiB.
 
-    ``others``: cores that all other programs of the machine used meanwhile.
+    ``others``: cores that programs which are not the benchmark's used meanwhile.
     """
 
     wall_s: float
@@ -111,7 +114,7 @@ def measure(command: Sequence[str | Path]) -> Cost:
     """
     # A file and no pipe: nobody need read along while the program is timed.
     with tempfile.TemporaryFile() as output:
-        started, busy = time.perf_counter(), busy_s()
+        started, busy = time.perf_counter(), busy_s() - own_s()
         child = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env=environment()
         )
@@ -130,13 +133,32 @@ def measure(command: Sequence[str | Path]) -> Cost:
     own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak_mib = max(peak.bytes / 2**20, usage.ru_maxrss / 2**10 if usage.ru_maxrss > own_kib else 0)
     cpu_s = usage.ru_utime + usage.ru_stime
-    return Cost(wall_s, cpu_s, peak_mib, max(0.0, (busy_s() - busy - cpu_s) / wall_s))
+    others_s = busy_s() - own_s() - busy - cpu_s
+    return Cost(wall_s, cpu_s, peak_mib, max(0.0, others_s / wall_s))
 
 
 def busy_s() -> float:
     """The processor seconds of all programs so far, this one's own and stolen ones among them."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
+
+
+def own_s() -> float:
+    """The processor seconds of this process and of the servers that it has started: they belong to
+    what is measured."""
+    return tree_s(psutil.Process(), ended=False)
+
+
+def tree_s(root: psutil.Process, *, ended: bool) -> float:
+    """The processor seconds of a process and its descendants; with ``ended``, also of those that
+    have ended."""
+    seconds = 0.0
+    for process in (root, *root.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # a server's process of one connection
+            times = process.cpu_times()
+            seconds += times.user + times.system
+            seconds += times.children_user + times.children_system if ended else 0.0
+    return seconds
 
 
 def by_turns(
