@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from tests.kafka.broker import Broker
     from tests.kafka.brokers import Brokers
+    from tests.support.aws import Aws
+    from tests.support.brokers import Nats, RabbitMq, Redis
+    from tests.support.mysql import Mysql
     from tests.support.postgres import Postgres
     from tests.support.registry import Registry
 
@@ -37,6 +40,7 @@ NEEDS = {
     "secured": "kafka",
     "official": "official",
     "client_python": "official",
+    "aws": "moto",
 }
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}
@@ -190,6 +194,54 @@ def postgres() -> Iterator[Postgres]:
     from tests.support.postgres import Postgres
 
     with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def aws() -> Iterator[Aws]:
+    """Services of AWS for all tests; each uses targets of its own."""
+    from tests.support.aws import ACCOUNT, Aws
+
+    with pytest.MonkeyPatch.context() as patched, Aws() as server:
+        for name, value in ACCOUNT.items():
+            patched.setenv(name, value)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[Mysql]:
+    """One real MariaDB server for all tests that do not stop it; each uses a database of its
+    own."""
+    from tests.support.mysql import Mysql
+
+    with Mysql() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Redis]:
+    """One real Redis server for all tests that do not stop it; each uses streams of its own."""
+    from tests.support.brokers import Redis
+
+    with Redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> Iterator[RabbitMq]:
+    """One real RabbitMQ server for all tests that do not stop it; each uses queues of its own."""
+    from tests.support.brokers import RabbitMq
+
+    with RabbitMq() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[Nats]:
+    """One real NATS server for all tests that do not stop it; each uses streams of its own."""
+    from tests.support.brokers import Nats
+
+    with Nats() as server:
         yield server
 
 

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from sinks import jsonl, sqlite
+from sinks import http, jsonl, nats, redis, sqlite
+from sinks.aws import firehose, kinesis, sns, sqs
 from sinks.delta import sink as delta_sink
 from sinks.duckdb import sink as duckdb_sink
 from sinks.files import sink as files_sink
@@ -18,7 +19,9 @@ from sinks.formats.load import LISTED
 from sinks.formats.registry import REGISTRY
 from sinks.kafka.options import KafkaOptions
 from sinks.kafka.security import Security
+from sinks.mysql import sink as mysql_sink
 from sinks.postgres import sink as postgres_sink
+from sinks.rabbitmq import sink as rabbitmq_sink
 from tailer.config.settings import DAEMON, FEED
 from tailer.settings import Setting, options_table, settings_of
 from tailer.share_server.config import SHARE, TABLE
@@ -43,6 +46,15 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "postgres": postgres_sink.SETTINGS,
     "sqlite": sqlite.SETTINGS,
     "files": files_sink.SETTINGS,
+    "firehose": firehose.SETTINGS,
+    "http": http.SETTINGS,
+    "kinesis": kinesis.SETTINGS,
+    "sns": sns.SETTINGS,
+    "sqs": sqs.SETTINGS,
+    "mysql": mysql_sink.SETTINGS,
+    "nats": nats.SETTINGS,
+    "rabbitmq": rabbitmq_sink.SETTINGS,
+    "redis": redis.SETTINGS,
     "formats": LISTED,
     "registry": REGISTRY,
     "kafka": settings_of(KafkaOptions),

@@ -22,12 +22,13 @@ from tests.kafka.broker import KAFKA
 from tests.s3.fixture import S3_SERVER
 from tests.sharing.official import OFFICIAL_CLIENT
 from tests.spark.others import OTHERS
+from tests.support.aws import MOTO
 from tests.support.components import DELTA, Component, NotMade
 from tests.support.registry import REGISTRY
 
 __all__ = ["COMPONENTS", "prepare", "prepare_all"]
 
-EVERY_RUN = (S3_SERVER, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT)
+EVERY_RUN = (S3_SERVER, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO)
 COMPONENTS = {component.name: component for component in (*EVERY_RUN, *OTHERS.values())}
 
 # How often it is said what is still being made.

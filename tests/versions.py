@@ -26,9 +26,9 @@ __all__ = ["CORE", "RESOLUTIONS", "environment"]
 
 #: uv's names. Lowest are those that pyproject.toml names; what these need themselves is the newest.
 RESOLUTIONS = {"lowest": "lowest-direct", "highest": "highest"}
-EXTRAS = "compression,demo,librdkafka,sharing"
+EXTRAS = "compression,delta,demo,librdkafka,mysql,nats,postgres,rabbitmq,redis,sharing"
 # Of the development's extra: what the core's own files need.
-TOOLS = ("fastavro", "hypothesis", "orjson", "psutil", "pytest")
+TOOLS = ("fastavro", "hypothesis", "orjson", "polars", "psutil", "pytest")
 
 #: Each dependency is driven by some of these: pyarrow, DuckDB and pyroaring; aiohttp, aiobotocore
 #: and yarl; kafka-python and librdkafka against a real broker; prometheus-client; cryptography.
@@ -68,7 +68,8 @@ def environment(which: str) -> Component:
 def _key(which: str) -> str:
     parts = [(ROOT / name).read_bytes() for name in BUILT_FROM]
     today = dt.datetime.now(dt.UTC).date().isoformat() if which == "highest" else ""
-    text = b"\0".join([*parts, python_tag().encode(), today.encode()])
+    chosen = (EXTRAS, *TOOLS, python_tag(), today)
+    text = b"\0".join([*parts, *(each.encode() for each in chosen)])
     return hashlib.sha256(text).hexdigest()[:16]
 
 

@@ -19,10 +19,20 @@ from tailer.sink import make_sink as made_sink
 from tailer.testing.conformance import MirrorConformance, SinkConformance
 from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import VALUES, Event, MakeSink, ReadEvents
+from tests.support.mysql import Mysql
 from tests.support.postgres import Postgres
 
 #: Without the character NUL, and a map in the order of jsonb.
 NO_NUL = {**VALUES, "string": VALUES["string"].replace("\x00", ""), "map": {"": None, "a": 1}}
+
+
+#: Without infinity.
+FINITE = {**VALUES, "double": 1.5e300}
+
+
+@pytest.fixture
+def database(mysql: Mysql) -> str:
+    return mysql.database()
 
 
 @pytest.fixture
@@ -81,6 +91,69 @@ class TestPostgresLog(SinkConformance):
             return [Event(*row) for row in found]
 
         return read
+
+
+class TestMysqlMirror(MirrorConformance):
+    @pytest.fixture
+    def values(self) -> Mapping[str, Any]:
+        return FINITE
+
+    @pytest.fixture
+    def make_sink(self, mysql: Mysql, database: str) -> MakeSink:
+        options = {"url": mysql.url(database), "tls": False, "key": ["id"]}
+        return lambda: made_sink("mysql", options, Path())
+
+    @pytest.fixture
+    def read_rows(self, mysql: Mysql, database: str) -> ReadRows:
+        return lambda: [typed_of_mysql(row) for row in rows_of_mysql(mysql, database)]
+
+
+class TestMysqlLog(SinkConformance):
+    @pytest.fixture
+    def values(self) -> Mapping[str, Any]:
+        return FINITE
+
+    @pytest.fixture
+    def make_sink(self, mysql: Mysql, database: str) -> MakeSink:
+        options = {"url": mysql.url(database), "tls": False, "mode": "log"}
+        return lambda: made_sink("mysql", options, Path())
+
+    @pytest.fixture
+    def read_events(self, mysql: Mysql, database: str) -> ReadEvents:
+        def read() -> Sequence[Event]:
+            found = rows_of_mysql(mysql, database, " ORDER BY _seq")
+            rows = [{n: value for n, value in row.items() if n != "_seq"} for row in found]
+            return [
+                Event(row["_event_id"], row["_change_type"], row["_commit_version"], row)
+                for row in rows
+            ]
+
+        return read
+
+
+def rows_of_mysql(server: Mysql, database: str, order: str = "") -> list[dict[str, Any]]:
+    """The rows of the table, if it is there."""
+    columns = server.query(
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND "
+        "table_name = 'orders' ORDER BY ordinal_position", [database],
+    )  # fmt: skip
+    if not columns:
+        return []
+    names = [name for (name,) in columns]
+    found = server.query(f"SELECT * FROM {database}.orders{order}")
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def typed_of_mysql(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of MySQL in the types of Arrow."""
+    parse: dict[str, Callable[[Any], Any]] = {
+        "bool": bool,
+        "timestamp": lambda time: time.replace(tzinfo=dt.UTC),
+        "list": json.loads,
+        "map": lambda text: list(json.loads(text).items()),
+        "struct": json.loads,
+    }
+    return {n: parse.get(n, lambda v: v)(v) if v is not None else v for n, v in row.items()}
 
 
 class TestSqliteMirror(MirrorConformance):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import logging
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import tailer.sink
 from tailer.changes import Offset
 from tailer.daemon.progress_log import FEEDS_MAX, ProgressLog
 from tailer.feed.progress import FeedProgress
@@ -157,5 +157,5 @@ def test_what_is_installed_is_gone_through_once(monkeypatch: pytest.MonkeyPatch)
     def look(**_: Any) -> None:
         raise AssertionError("all that is installed is gone through again")
 
-    monkeypatch.setattr(tailer.sink, "entry_points", look)
+    monkeypatch.setattr(importlib.metadata, "entry_points", look)
     assert load_sink("jsonl") is load_sink("jsonl")

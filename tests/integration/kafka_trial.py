@@ -7,8 +7,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -33,6 +31,8 @@ from tests.support.feeds import table_log
 from tests.support.waiting import eventually
 
 __all__ = ["PARTITIONS", "TOPIC", "Daemon", "Trial", "check", "running", "survives", "wait_for"]
+
+from tests.support.forking import Process, start
 
 PATIENCE_S = 200.0
 PARTITIONS = 3
@@ -74,12 +74,11 @@ class Daemon:
             """
             + "\n".join(lines)
         )
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
 
     def start(self) -> None:
         with self.errors.open("ab") as errors:
-            command = [sys.executable, "-X", "faulthandler", "-m", "tailer", "run"]
-            self.process = subprocess.Popen([*command, str(self.config)], stderr=errors)
+            self.process = start("tailer", "run", self.config, stderr=errors.fileno())
 
     def kill(self) -> None:
         assert self.process is not None

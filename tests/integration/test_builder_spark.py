@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-HISTORIES = 15
+# One keeps each feature; five have all operations. More of them is for `make torture`.
+HISTORIES = max(len(FEATURES), int(os.environ.get("TAILER_TORTURE_ROUNDS", "0")) // 50)
 STEPS = 6
 ROW_OPERATIONS = (
     "append", "update", "merge", "append_and_compact", "delete", "optimise", "update", "restore",

@@ -10,12 +10,9 @@ import json
 import math
 import os
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +22,8 @@ import pytest
 
 from tailer.changes import Offset
 from tests.integration.killing import PacedWriter, in_order, without_repeats, writing
+from tests.support.forking import Process
+from tests.support.programs import running_daemon
 from tests.support.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
@@ -110,26 +109,17 @@ class Daemon:
             return Offset(0)
         return Offset.from_json(json.loads(text)["offset"])
 
-    @contextmanager
-    def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        with self.errors.open("ab") as errors:
-            command = [sys.executable, "-m", "tailer", "run", str(self.config)]
-            with subprocess.Popen(command, stderr=errors) as process:
-                try:
-                    yield process
-                finally:
-                    process.kill()
+    def running(self) -> AbstractContextManager[Process]:
+        return running_daemon(self.config, self.errors)
 
     def starts(self) -> int:
         """How often the daemon has begun to follow the table."""
         return self.errors.read_text().count("following") if self.errors.exists() else 0
 
-    def check_alive(self, process: subprocess.Popen[bytes]) -> None:
+    def check_alive(self, process: Process) -> None:
         assert process.poll() is None, self.errors.read_text()[-2000:]
 
-    def wait_for_saves(
-        self, process: subprocess.Popen[bytes], saves: int, writer: Writer, starts: int
-    ) -> None:
+    def wait_for_saves(self, process: Process, saves: int, writer: Writer, starts: int) -> None:
         """Until the offset has moved so many times, or rests because there is no more to read:
         after the daemon has started, as it had ``starts`` times before."""
         last, moved = self.offset(), math.inf

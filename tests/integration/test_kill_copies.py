@@ -1,5 +1,6 @@
 """A daemon is killed again and again while a real writer commits, some of the times with a second
-daemon on the same target. In the end a copy is the table, and files have each event once.
+daemon on the same target. In the end a copy is the table; files and targets that keep the offset
+have each event once, and others may have some twice.
 
 ``TAILER_TORTURE_ROUNDS`` is how many times (3, a kind each; at most 30); ``--randomly-seed``
 repeats the moments.
@@ -11,12 +12,10 @@ import json
 import os
 import random
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,17 @@ import deltalake
 import duckdb
 import psycopg
 import pyarrow as pa
+import pymysql
 import pytest
 
 from sinks.files.manifest import FOLDER
 from tailer.changes import COMING_KINDS, Offset
+from tailer.testing.conformance.sink import Event
 from tests.integration.killing import writing
 from tests.integration.test_kill import Writer
+from tests.support.forking import Process
+from tests.support.message_targets import MESSAGE_SINKS, MessageTarget, message_target
+from tests.support.programs import running_daemon
 from tests.support.published import manifest, tables
 from tests.support.sql_targets import SQL_SINKS, SqlTarget, sql_target
 from tests.support.waiting import PATIENCE_S, eventually
@@ -58,6 +62,8 @@ class Target:
     offset: Callable[[], Offset | None]
     rows: Callable[[], list[dict[str, Any]]]
     changed: Callable[[], object]
+    #: Whether a second daemon has another state; if not, it waits for the first one.
+    fences: bool = True
 
 
 def files_offset(folder: Path) -> Offset | None:
@@ -67,22 +73,50 @@ def files_offset(folder: Path) -> Offset | None:
 
 def files_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows that the events leave, each event once."""
-    found = pa.concat_tables(tables(folder)).to_pylist()
-    ids = [row["_event_id"] for row in found]
+    events = [
+        Event(row["_event_id"], row["_change_type"], row["_commit_version"], row)
+        for row in pa.concat_tables(tables(folder)).to_pylist()
+    ]
+    return rows_left(events)
+
+
+def rows_left(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The rows that events leave, none of which is there twice."""
+    ids = [event.event_id for event in events]
     assert len(set(ids)) == len(ids), "an event is there twice"
-    versions = [row["_commit_version"] for row in found]
+    versions = [event.commit_version for event in events]
     assert versions == sorted(versions)
     # Within a version, what leaves comes first: delta-rs writes postimages before preimages.
-    found.sort(key=lambda row: (row["_commit_version"], row["_change_type"] in COMING_KINDS))
+    found = sorted(events, key=lambda e: (e.commit_version, e.change_type in COMING_KINDS))
     rows = {}
-    for row in found:
-        data = {name: value for name, value in row.items() if not name.startswith("_")}
-        if row["_change_type"] in COMING_KINDS:
-            assert row["id"] not in rows, row
-            rows[row["id"]] = data
+    for event in found:
+        row = {n: value for n, value in event.payload.items() if not n.startswith("_")}
+        if event.change_type in COMING_KINDS:
+            assert row["id"] not in rows, event
+            rows[row["id"]] = row
         else:
-            assert rows.pop(row["id"]) == data, row
+            assert rows.pop(row["id"]) == row, event
     return sorted(rows.values(), key=lambda row: row["id"])
+
+
+def without_repeats(events: Sequence[Event]) -> list[Event]:
+    """The events in the order of their first appearance; one that came again is the same."""
+    first: dict[str, Event] = {}
+    for event in events:
+        assert first.setdefault(event.event_id, event) == event, "what came again was another"
+    return list(first.values())
+
+
+def state_offset(folder: Path) -> Offset | None:
+    """What the daemon has saved."""
+    file = folder / "one" / "orders.offset.json"
+    return Offset.from_json(json.loads(file.read_text())["offset"]) if file.exists() else None
+
+
+def message_rows(target: MessageTarget) -> list[dict[str, Any]]:
+    """The rows that the messages leave."""
+    events = target.events()
+    return rows_left(events if target.offset else without_repeats(events))
 
 
 def delta_offset(folder: Path) -> Offset | None:
@@ -100,7 +134,8 @@ def delta_rows(folder: Path) -> list[dict[str, Any]]:
 
 def sql_offset(target: SqlTarget) -> Offset | None:
     """What the database says, if it can be read now."""
-    with suppress(duckdb.Error, sqlite3.Error, psycopg.errors.UndefinedTable):
+    undefined = (psycopg.errors.UndefinedTable, pymysql.err.ProgrammingError)
+    with suppress(duckdb.Error, sqlite3.Error, *undefined):
         found = target.query(f'SELECT "offset" FROM {target.prefix}_delta_tailer')
         if found and found[0][0]:
             return Offset.from_json(json.loads(found[0][0]))
@@ -137,6 +172,10 @@ def target_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Target
                 lambda: delta_offset(out), lambda: delta_rows(out),
                 lambda: times(out / "_delta_log"),
             )  # fmt: skip
+    if kind in MESSAGE_SINKS:
+        to = message_target(kind, folder, request)
+        offset = to.offset or (lambda: state_offset(folder))
+        return Target(to.toml, offset, lambda: message_rows(to), to.changed, bool(to.offset))
     sql = sql_target(kind, folder, request)
 
     def changed() -> object:
@@ -157,19 +196,12 @@ class Daemons:
         self.folder = folder
         self.target = target
         self.errors = folder / "stderr.txt"
-        for state in ("one", "two"):
-            text = CONFIG.format(state=state, sink=target.sink)
-            (folder / f"{state}.toml").write_text(text)
+        for name in ("one", "two"):
+            text = CONFIG.format(state=name if target.fences else "one", sink=target.sink)
+            (folder / f"{name}.toml").write_text(text)
 
-    @contextmanager
-    def running(self, config: str = "one") -> Iterator[subprocess.Popen[bytes]]:
-        with self.errors.open("ab") as errors:
-            command = [sys.executable, "-m", "tailer", "run", str(self.folder / f"{config}.toml")]
-            with subprocess.Popen(command, stderr=errors) as process:
-                try:
-                    yield process
-                finally:
-                    process.kill()
+    def running(self, config: str = "one") -> AbstractContextManager[Process]:
+        return running_daemon(self.folder / f"{config}.toml", self.errors)
 
     def starts(self) -> int:
         """How often a daemon has begun to follow the table."""
@@ -208,7 +240,7 @@ def kill(daemons: Daemons, moments: random.Random, number: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 20 * ROUNDS)
-@pytest.mark.parametrize("kind", ["files", "delta", *SQL_SINKS])
+@pytest.mark.parametrize("kind", ["files", "delta", *SQL_SINKS, *MESSAGE_SINKS])
 def test_the_target_is_exact_when_daemons_are_killed(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

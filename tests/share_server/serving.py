@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.support.components import free_port
-from tests.support.programs import Program, started, whole_lines
+from tests.support.programs import Program, run_tailer, started, whole_lines
 from tests.support.waiting import PATIENCE_S
 
 __all__ = ["Reply", "Served", "ask", "configuration", "place", "served", "token"]
@@ -138,10 +136,8 @@ def configuration(
 
 def token(config: Path, recipient: str, *options: str) -> str:
     """The profile that `tailer share token new` prints."""
-    command = [sys.executable, "-m", "tailer", "share", "token", "new", str(config), recipient]
-    made = subprocess.run(
-        [*command, *options], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    )
+    made = run_tailer("share", "token", "new", config, recipient, *options)
+    made.check_returncode()
     return made.stdout
 
 

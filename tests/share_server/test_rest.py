@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import DELTA, Served, place, served, token
-from tests.support.waiting import PATIENCE_S
+from tests.support.programs import run_tailer
 
 ID = pa.schema([("id", pa.int64()), ("part", pa.string())])
 T = "Sales.EU.Orders"
@@ -472,10 +470,8 @@ def test_health_metrics_and_description_need_no_token(server: Served) -> None:
 
 def test_tokens_come_and_go_without_a_restart(server: Served) -> None:
     def command(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "tailer", "share", "token", *words],
-            capture_output=True, text=True, timeout=PATIENCE_S, check=True,
-        )  # fmt: skip
+        done = run_tailer("share", "token", *words)
+        done.check_returncode()
         return done.stdout
 
     made = json.loads(token(server.config, "bob", "--expires-in", "never"))

@@ -15,6 +15,7 @@ from tailer.errors import SinkRejected
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.sinks.test_duckdb import mapped
+from tests.support.sinks import write
 
 pytestmark = pytest.mark.anyio
 
@@ -28,14 +29,6 @@ def new(folder: Path, **options: Any) -> Sink:
 def rows(*named: tuple[int, str], kind: str = "insert", **where: Any) -> ChangeBatch:
     found = [{"id": key, "name": name, "_change_type": kind} for key, name in named]
     return change_batch(SCHEMA, found, **{"last": True, **where})
-
-
-async def write(sink: Sink, *batches: ChangeBatch) -> Offset | None:
-    found = await sink.open("orders")
-    for batch in batches:
-        await sink.write(batch)
-    await sink.aclose()
-    return found
 
 
 def copy(folder: Path) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
 from tailer.testing.table import delta_schema
 from tests.support.duckdb_files import rows_of
+from tests.support.sinks import write
 from tests.support.variants import encoded
 
 pytestmark = pytest.mark.anyio
@@ -38,13 +39,6 @@ def new(folder: Path, **options: Any) -> Sink:
 def rows(*named: tuple[int, str], kind: str = "insert", **where: Any) -> ChangeBatch:
     found = [{"id": key, "name": name, "_change_type": kind} for key, name in named]
     return change_batch(SCHEMA, found, **{"last": True, **where})
-
-
-async def write(sink: Sink, *batches: ChangeBatch, feed: str = "orders") -> None:
-    await sink.open(feed)
-    for batch in batches:
-        await sink.write(batch)
-    await sink.aclose()
 
 
 def copy(folder: Path, query: str = "FROM orders ORDER BY ALL") -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from tailer.targets import LocalTarget
 from tailer.testing.batches import change_batch, change_run
 from tests.s3.fixture import Bucket
 from tests.support.published import manifest, tables
+from tests.support.sinks import write
 from tests.support.source import ROOT
 from tests.support.waiting import PATIENCE_S
 
@@ -45,14 +46,6 @@ def versions(*counts: int) -> ChangeBatch:
     return change_run(
         SCHEMA, [[[{"id": next(ids), "name": "a"} for _ in range(n)]] for n in counts]
     )
-
-
-async def write(sink: Sink, *batches: ChangeBatch) -> Offset | None:
-    found = await sink.open("orders")
-    for batch in batches:
-        await sink.write(batch)
-    await sink.aclose()
-    return found
 
 
 def ids(folder: Path) -> list[list[int]]:
@@ -197,7 +190,7 @@ async def test_an_older_process_is_fenced(tmp_path: Path) -> None:
     await older.open("orders")
     await older.write(rows((1, "a")))
     await newer.open("orders")
-    with pytest.raises(SinkRejected, match="another process writes these files now; stop one of"):
+    with pytest.raises(ConfigError, match="another process writes these files now; stop one of"):
         await older.write(rows((2, "b"), version=2))
     await newer.write(rows((2, "b"), version=2))
     await older.aclose()

@@ -21,6 +21,7 @@ from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.support.components import free_port
 from tests.support.postgres import PASSWORD, Postgres
+from tests.support.sinks import write
 
 pytestmark = pytest.mark.anyio
 
@@ -49,15 +50,6 @@ def rows(*named: tuple[int, str | None], kind: str = "insert", **where: Any) -> 
 def one(data_type: pa.DataType, value: Any, **where: Any) -> ChangeBatch:
     schema = pa.schema([("id", pa.int64()), ("value", data_type)])
     return change_batch(schema, [{"id": 1, "value": value}], **{"last": True, **where})
-
-
-async def write(sink: Sink, *batches: ChangeBatch) -> None:
-    await sink.open("orders")
-    try:
-        for batch in batches:
-            await sink.write(batch)
-    finally:
-        await sink.aclose()
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sinks.encode_ahead import slices
 from sinks.formats.load import load_encoder
 from sinks.formats.records import Records
 from sinks.jsonl import batch_lines
-from sinks.kafka.encode_ahead import slices
 from sinks.kafka.versions import ended_apart, is_last_batch
 from tailer.changes import CHANGE_TYPES, ChangeBatch, Origin, joined
 from tailer.delta.arrow_types import VARIANT

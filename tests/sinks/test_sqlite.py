@@ -15,6 +15,7 @@ from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
+from tests.support.sinks import write
 
 pytestmark = pytest.mark.anyio
 
@@ -26,15 +27,6 @@ def new(folder: Path, **options: Any) -> Sink:
 def one(data_type: pa.DataType, value: Any, version: int = 1, key: int = 1) -> ChangeBatch:
     schema = pa.schema([("id", pa.int64()), ("value", data_type)])
     return change_batch(schema, [{"id": key, "value": value}], version=version, last=True)
-
-
-async def write(sink: Sink, *batches: ChangeBatch) -> None:
-    await sink.open("orders")
-    try:
-        for batch in batches:
-            await sink.write(batch)
-    finally:
-        await sink.aclose()
 
 
 async def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:

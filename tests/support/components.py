@@ -224,8 +224,11 @@ def java_major() -> int:
     """The major version of the Java that Spark would start; 0 where there is none."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
-    if java is None:
-        return 0
+    return 0 if java is None else _major(java)
+
+
+@cache
+def _major(java: str) -> int:
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     found = JAVA_VERSION.search(answer.stderr)
     return int(found[1]) if found else 0

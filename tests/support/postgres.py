@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
-from tests.support.components import free_port, require
+from tests.support.components import require
+from tests.support.servers import Server
 
-__all__ = ["PASSWORD", "Postgres", "SqlServer", "as_other_user"]
+__all__ = ["PASSWORD", "Postgres"]
 
 PASSWORD = "pa55 word%"
-START_S = 100.0
-
-
-def as_other_user(name: str) -> list[str]:
-    """The start of a command that ends with this process; servers refuse to run as root."""
-    command = ["setpriv", "--pdeathsig", "KILL"]
-    if os.getuid() == 0:
-        user = pwd.getpwnam(name)
-        command += [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    return command
 
 
 @cache
@@ -42,64 +29,7 @@ def _programs() -> Path | None:
     return Path(on_path).resolve().parent if on_path else None
 
 
-class SqlServer:
-    """A server on a free port, with its data in a folder that its user may enter."""
-
-    name = ""
-    user = ""
-
-    def __init__(self) -> None:
-        self.port = free_port()
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
-        if os.getuid() == 0:
-            shutil.chown(self.folder, self.user)
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def run(self, *command: str | Path) -> None:
-        """Run one of its programs."""
-        done = subprocess.run(
-            [*as_other_user(self.user), *map(str, command)],
-            cwd=self.folder, capture_output=True, text=True, check=False, timeout=START_S,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr + done.stdout
-
-    def launch(self, *command: str | Path) -> None:
-        """Start it; returns when it answers."""
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*as_other_user(self.user), *map(str, command)],
-                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
-        give_up = time.monotonic() + START_S
-        while not self.answers():
-            if self.process.poll() is not None or time.monotonic() > give_up:
-                raise RuntimeError((self.folder / "log").read_text()[-4000:])
-            time.sleep(0.05)
-
-    def answers(self) -> bool:
-        """Whether it takes connections."""
-        raise NotImplementedError
-
-    def start(self) -> None:
-        """Start it, again if it ran before."""
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        """End it at once, as a power cut would."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class Postgres(SqlServer):
+class Postgres(Server):
     """A PostgreSQL server with the account `tester`. It does not wait for the disk, unless it is
     ``durable``."""
 

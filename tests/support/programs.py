@@ -7,16 +7,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
+from tests.support.forking import Process, start
 from tests.support.waiting import PATIENCE_S, eventually
 
-__all__ = ["Program", "check_tidy", "run_tailer", "started", "whole_lines"]
+__all__ = ["Program", "check_tidy", "run_tailer", "running_daemon", "started", "whole_lines"]
 
 # What asyncio's debug mode says of a step that took long: of the machine, not of the program.
 SLOW_STEP = re.compile(r"(\S+ \S+ WARNING )?Executing <.* took \d+\.\d+ seconds$")
@@ -32,11 +33,6 @@ LEFT_BEHIND = (
 )
 
 
-#: Development mode without its slow memory allocator: that is a fifth of a program's start, and the
-#: compiled part has tests under sanitizers.
-DEVELOPMENT = {"PYTHONMALLOC": "pymalloc"}
-
-
 def whole_lines(file: Path) -> list[bytes]:
     """The lines of a file that a program may just be writing: the last one only once it is whole,
     for what one write adds is not seen all at once."""
@@ -45,25 +41,38 @@ def whole_lines(file: Path) -> list[bytes]:
 
 def run_tailer(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run `tailer` to its end. What it leaves open fails the test."""
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-m", "tailer", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-        cwd=cwd,
-        env=os.environ | DEVELOPMENT,
-    )
-    errors = [line for line in done.stderr.splitlines(keepends=True) if not SLOW_STEP.match(line)]
-    check_tidy(errors)
-    done.stderr = "".join(errors)
-    return done
+    with TemporaryFile("w+", encoding="utf-8") as out, TemporaryFile("w+", encoding="utf-8") as err:
+        process = start(
+            "tailer", *arguments, dev=True, folder=cwd, stdout=out.fileno(), stderr=err.fileno()
+        )
+        try:
+            status = process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+        out.seek(0)
+        err.seek(0)
+        errors = [line for line in err if not SLOW_STEP.match(line)]
+        check_tidy(errors)
+        return subprocess.CompletedProcess(arguments, status, out.read(), "".join(errors))
 
 
 def check_tidy(errors: list[str]) -> None:
     """Refuse what Python says of connections, files and tasks that a program left behind."""
     left = [line for line in errors if any(sign in line for sign in LEFT_BEHIND)]
     assert not left, f"left behind: {left}\n{errors[-40:]}"
+
+
+@contextmanager
+def running_daemon(config: Path, errors: Path) -> Iterator[Process]:
+    """`tailer run`, killed at the end of the block at the latest. What it says of errors is added
+    to a file."""
+    with errors.open("ab") as file:
+        process = start("tailer", "run", config, stderr=file.fileno())
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 class Program:
@@ -73,29 +82,24 @@ class Program:
     def __init__(
         self, *arguments: str | Path, dev: bool = True, within: Sequence[str] = ()
     ) -> None:
-        mode = ["-X", "dev"] if dev else []  # figures are taken without it
-        self.process = subprocess.Popen(
-            [*within, sys.executable, *mode, "-m", "tailer", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | DEVELOPMENT,
+        output, errors = os.pipe(), os.pipe()
+        self.process = start(
+            "tailer", *arguments, dev=dev, within=within, stdout=output[1], stderr=errors[1]
         )
+        os.close(output[1])
+        os.close(errors[1])
         self.lines: list[str] = []
         self.errors: list[str] = []
         self._changed = threading.Condition()
         self._readers = [
-            threading.Thread(target=self._gather, args=(stream, lines))
-            for stream, lines in (
-                (self.process.stdout, self.lines),
-                (self.process.stderr, self.errors),
-            )
+            threading.Thread(target=self._gather, args=(pipe[0], lines))
+            for pipe, lines in ((output, self.lines), (errors, self.errors))
         ]
         for reader in self._readers:
             reader.start()
 
-    def _gather(self, stream: Any, lines: list[str]) -> None:
-        with stream:
+    def _gather(self, descriptor: int, lines: list[str]) -> None:
+        with os.fdopen(descriptor, encoding="utf-8") as stream:
             for line in stream:
                 if SLOW_STEP.match(line):
                     continue

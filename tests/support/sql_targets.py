@@ -15,7 +15,7 @@ import pytest
 
 __all__ = ["SQL_SINKS", "SqlTarget", "sql_target"]
 
-SQL_SINKS = ("duckdb", "postgres", "sqlite")
+SQL_SINKS = ("duckdb", "mysql", "postgres", "sqlite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,13 @@ def sql_target(kind: str, folder: Path, request: pytest.FixtureRequest) -> SqlTa
         server = request.getfixturevalue("postgres")
         schema = server.schema()
         return SqlTarget(kind, {"dsn": server.dsn(), "schema": schema}, server.query, f"{schema}.")
+    if kind == "mysql":
+        maria = request.getfixturevalue("mysql")
+        database = maria.database()
+        options = {"url": maria.url(database), "tls": False}
+        ask: Callable[[str], list[tuple[Any, ...]]]
+        ask = lambda statement: maria.query(statement.replace('"', "`"))  # noqa: E731
+        return SqlTarget(kind, options, ask, f"{database}.")
     file = folder / f"lake.{kind}"
 
     def query(statement: str) -> list[tuple[Any, ...]]:

@@ -1,0 +1,135 @@
+"""The sinks of AWS beyond the public suite: order, keys, partial failures, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sinks.aws.sink import AwsSink, Refused
+from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.sink import Sink, make_sink
+from tailer.testing.batches import change_batch
+from tests.support.aws import AWS_SINKS, REGION, Aws
+from tests.support.components import free_port
+from tests.support.sinks import NAMED, named, write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return f"t{abs(hash(request.node.nodeid))}"
+
+
+def ids(aws: Aws, kind: str, name: str) -> list[int]:
+    return [event.payload["id"] for event in aws.events(kind, name)]
+
+
+@pytest.mark.parametrize("kind", AWS_SINKS)
+async def test_many_messages_take_several_requests(aws: Aws, kind: str, name: str) -> None:
+    count = 1_200 if kind in ("kinesis", "firehose") else 43
+    await write(make_sink(kind, aws.options(kind, name), Path()), named(count=count))
+    assert ids(aws, kind, name) == list(range(count))
+
+
+@pytest.mark.parametrize("kind", ["sns", "sqs"])
+async def test_a_fifo_queue_drops_what_comes_again(aws: Aws, kind: str, name: str) -> None:
+    options = {**aws.options(kind, f"{name}.fifo"), "key": ["id"]}
+    sink = make_sink(kind, options, Path())
+    await write(sink, named(count=4))
+    await write(sink, named(count=4), named(4, version=2))
+    assert sorted(ids(aws, kind, f"{name}.fifo")) == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_key_s_records_have_one_partition_key(aws: Aws, name: str) -> None:
+    options = {**aws.options("kinesis", name), "key": ["name"]}
+    rows = [{"id": i, "name": f"n{i % 3}"} for i in range(9)]
+    await write(make_sink("kinesis", options, Path()), change_batch(NAMED, rows, last=True))
+    kinesis = aws.client("kinesis")
+    (shard,) = kinesis.list_shards(StreamName=name)["Shards"]
+    at = kinesis.get_shard_iterator(
+        StreamName=name, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+    )
+    records = kinesis.get_records(ShardIterator=at["ShardIterator"])["Records"]
+    keys = [record["PartitionKey"] for record in records]
+    assert len(set(keys)) == 3
+    assert keys[:3] == keys[3:6] == keys[6:]
+
+
+class _Refusing:
+    """Refuses some messages of each request, by turns of this list."""
+
+    def __init__(self, sink: AwsSink, *refused: list[int], code: str) -> None:
+        self.put, self.refused, self.code = sink.put, list(refused), code
+        self.sizes: list[int] = []
+
+    async def __call__(self, messages: Any) -> Any:
+        self.sizes.append(len(messages))
+        places = self.refused.pop(0) if self.refused else []
+        rest = [i for i in range(len(messages)) if i not in places]
+        if rest:
+            import pyarrow as pa
+
+            await self.put(messages.take(pa.array(rest, pa.int64())))
+        return [(place, Refused(self.code, "not now")) for place in places]
+
+
+async def test_only_what_was_refused_is_sent_again(
+    aws: Aws, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.aws.sink._PAUSE_S", (0.001, 0.002))
+    sink = make_sink("sqs", aws.options("sqs", name), Path())
+    assert isinstance(sink, AwsSink)
+    refusing = _Refusing(sink, [1, 3], [0], code="ThrottlingException")
+    monkeypatch.setattr(sink, "put", refusing)
+    await write(sink, named(count=5))
+    assert refusing.sizes == [5, 2, 1]
+    assert ids(aws, "sqs", name) == [0, 2, 4, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("ThrottlingException", TransientError), ("InvalidMessageContents", SinkRejected),
+     ("KMSAccessDeniedException", ConfigError)],
+)  # fmt: skip
+async def test_what_stays_refused_is_an_error(
+    aws: Aws, name: str, code: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = make_sink("sqs", {**aws.options("sqs", name), "attempts": 2}, Path())
+    assert isinstance(sink, AwsSink)
+    monkeypatch.setattr("sinks.aws.sink._PAUSE_S", (0.001, 0.002))
+    monkeypatch.setattr(sink, "put", _Refusing(sink, [0], [0], code=code))
+    with pytest.raises(error, match=f"SQS queue {name}: {code}: not now"):
+        await write(sink, named())
+
+
+@pytest.mark.parametrize("kind", AWS_SINKS)
+async def test_a_message_that_is_too_large_is_named(aws: Aws, kind: str, name: str) -> None:
+    batch = change_batch(NAMED, [{"id": 1, "name": "x" * 1_100_000}], version=7, last=True)
+    with pytest.raises(SinkRejected, match=r"version 7: the event .* can be sent"):
+        await write(make_sink(kind, aws.options(kind, name), Path()), batch)
+    assert ids(aws, kind, name) == []
+
+
+MISSING: dict[str, dict[str, Any]] = {
+    "sqs": {"queue": "nothing"},
+    "sns": {"topic_arn": f"arn:aws:sns:{REGION}:123456789012:nothing"},
+    "kinesis": {"stream": "nothing"},
+    "firehose": {"delivery_stream": "nothing"},
+}
+
+
+@pytest.mark.parametrize("kind", AWS_SINKS)
+async def test_a_target_or_a_server_that_is_not_there(aws: Aws, kind: str) -> None:
+    def new(**more: Any) -> Sink:
+        options = {**MISSING[kind], "region": REGION, "endpoint_url": aws.url, **more}
+        return make_sink(kind, options, Path())
+
+    with pytest.raises(ConfigError, match=r"nothing: .*(NotFound|NonExistent|DoesNotExist)"):
+        await new().open("orders")
+    with pytest.raises(TransientError, match="nothing: Could not connect"):
+        await new(endpoint_url=f"http://127.0.0.1:{free_port()}").open("orders")
+    with pytest.raises(ConfigError, match=r"profile \(nobody\) could not be found"):
+        await new(profile="nobody").open("orders")

@@ -1,0 +1,187 @@
+"""The NATS sink beyond the public suite: its fences, what a crash leaves, and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+
+from tailer.changes import Offset
+from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.sink import KeepsProgress, Looks, Sink, make_sink
+from tailer.testing.batches import change_batch
+from tests.support.brokers import PASSWORD, Nats
+from tests.support.components import free_port
+from tests.support.message_targets import nats_events
+from tests.support.sinks import NAMED, named, write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def options(nats_server: Nats, request: pytest.FixtureRequest) -> dict[str, Any]:
+    name = request.node.name
+    return {"servers": [nats_server.url()], "stream": name, "subject": name}
+
+
+@pytest.fixture
+async def client(nats_server: Nats) -> AsyncIterator[Any]:
+    connection = await nats.connect(nats_server.url())
+    yield connection.jetstream()
+    await connection.close()
+
+
+def new(options: dict[str, Any], **more: Any) -> Sink:
+    return make_sink("nats", {**options, **more}, Path())
+
+
+def ids(server: Nats, options: dict[str, Any]) -> list[int]:
+    return [event.payload["id"] for event in nats_events(server, options["stream"])]
+
+
+async def test_a_newer_process_fences_the_older_one(
+    nats_server: Nats, options: dict[str, Any]
+) -> None:
+    older, newer = new(options), new(options)
+    await older.open("orders")
+    await older.write(named())
+    assert await newer.open("orders") == named().next_offset
+    await newer.write(named(2, version=2))
+    with pytest.raises(ConfigError, match=r"another process writes the stream .* now; stop one"):
+        await older.write(named(2, version=2))
+    for sink in (older, newer):
+        await sink.aclose()
+    assert ids(nats_server, options) == [0, 1, 2, 3]
+
+
+async def test_what_an_older_process_sent_last_is_not_sent_again(
+    client: Any, nats_server: Nats, options: dict[str, Any]
+) -> None:
+    """It stored messages, and could not store the offset behind them."""
+    older, newer = new(options), new(options)
+    await older.open("orders")
+    await older.write(named())
+    assert await newer.open("orders") == named().next_offset
+    with pytest.raises(ConfigError, match="another process writes the stream"):
+        await older.write(named(2, 3, version=2))
+    await newer.write(named(2, 4, version=2))  # which has the same ones first
+    await client.publish(options["stream"], b"{}", headers={"Nats-Msg-Id": "of others"})
+    following = named(6, 4, version=3)
+    with pytest.raises(TransientError, match="somebody else publishes to the stream"):
+        await newer.write(following)
+    assert await newer.open("orders") == named(2, 4, version=2).next_offset
+    await client.delete_msg(options["stream"], 7)
+    await newer.write(following)
+    for sink in (older, newer):
+        await sink.aclose()
+    assert ids(nats_server, options) == list(range(10))
+
+
+async def test_what_a_reader_has_removed_is_not_missed(
+    client: Any, nats_server: Nats, options: dict[str, Any]
+) -> None:
+    await write(new(options), named())
+    await client.purge_stream(options["stream"])
+    await write(new(options), named(2, version=2))
+    assert ids(nats_server, options) == [2, 3]
+    await client.delete_stream(options["stream"])
+    with pytest.raises(ConfigError, match="was made again since the feed wrote it; say by"):
+        await new(options).open("orders")
+
+
+async def test_a_large_batch_is_written_in_pieces(
+    nats_server: Nats, options: dict[str, Any]
+) -> None:
+    await write(new(options), named(count=1300))
+    assert ids(nats_server, options) == list(range(1300))
+
+
+async def test_an_event_that_is_too_large_is_named(
+    client: Any, nats_server: Nats, options: dict[str, Any]
+) -> None:
+    batch = change_batch(NAMED, [{"id": 1, "name": "x" * 1_100_000}], version=7, last=True)
+    with pytest.raises(SinkRejected, match=r"version 7: the event .*; increase max_payload of the"):
+        await write(new(options), batch)
+    assert ids(nats_server, options) == []
+    config = (await client.stream_info(options["stream"])).config
+    config.max_msg_size = 500
+    await client.update_stream(config)
+    batch = change_batch(NAMED, [{"id": 1, "name": "x" * 1000}], last=True)
+    with pytest.raises(SinkRejected, match="message size exceeds maximum allowed"):
+        await write(new(options), batch)
+
+
+async def test_progress_can_be_set(client: Any, nats_server: Nats, options: dict[str, Any]) -> None:
+    sink = new(options)
+    assert isinstance(sink, KeepsProgress)
+    assert isinstance(sink, Looks)
+    assert await sink.look("orders") is None
+    await write(sink, named())
+    assert await sink.look("orders") == named().next_offset
+    await sink.set_offset("orders", Offset(7))
+    assert await sink.look("orders") == Offset(7)
+    await sink.set_offset("orders", None)
+    assert await sink.look("orders") is None
+    await write(sink, named())
+    assert ids(nats_server, options) == [0, 1]  # they are there
+    await sink.set_offset("orders", None)
+    await client.purge_stream(options["stream"])
+    with pytest.raises(TransientError, match="takes them again when its duplicate window is over"):
+        await write(sink, named())
+
+
+async def test_what_others_have_is_refused(client: Any, options: dict[str, Any]) -> None:
+    await write(new(options), named())
+    with pytest.raises(ConfigError, match="is written by the feed 'orders'; name another"):
+        await new(options).open("customers")
+    with pytest.raises(ConfigError, match="no stream takes the subject nobody; add it"):
+        await write(new(options, subject="nobody"), named())
+    with pytest.raises(ConfigError, match=r"there is no stream none .*create is false; make them"):
+        await new(options, stream="none", create=False).open("orders")
+    await (await client.key_value("delta-tailer")).put(options["stream"], b"{}")
+    with pytest.raises(ConfigError, match=r"is damaged .*; delete it, and set the offset by"):
+        await new(options).open("orders")
+
+
+async def test_an_account_or_a_server_that_is_not_there(
+    nats_server: Nats, options: dict[str, Any]
+) -> None:
+    wrong = [nats_server.url(password="not it")]
+    with pytest.raises(ConfigError, match=r"Authorization Violation.*; check the account") as e:
+        await new(options, servers=wrong).open("orders")
+    assert "not it" not in str(e.value)
+    with pytest.raises(ConfigError, match=r"[Pp]ermissions [Vv]iolation.*; check the account"):
+        await new(options, servers=[nats_server.url("reader")], timeout_s=1).open("orders")
+    away = [f"nats://me:{PASSWORD}@127.0.0.1:{free_port()}"]
+    with pytest.raises(TransientError, match=r"NATS at 127.0.0.1:\d+: ") as refused:
+        await new(options, servers=away).open("orders")
+    assert PASSWORD not in str(refused.value)
+
+
+async def test_a_server_that_ends_is_waited_for() -> None:
+    with Nats() as server:
+        sink = new({"servers": [server.url()], "timeout_s": 5})
+        await sink.open("orders")
+        await sink.write(named())
+        server.stop()
+        with pytest.raises(TransientError):
+            await sink.write(named(2, version=2))
+        server.start()
+        assert await sink.open("orders") == named().next_offset
+        await sink.write(named(2, version=2))
+        await sink.aclose()
+        assert len(nats_events(server, "orders")) == 4
+
+
+def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"'server' of sink 'nats' is not known .did you mean"):
+        new(options, server="x")
+    with pytest.raises(ConfigError, match="'servers' of sink 'nats' must be a list of nats://"):
+        new(options, servers="nats://me:secret@example.org")
+    monkeypatch.setitem(sys.modules, "nats", None)
+    with pytest.raises(ConfigError, match=r"pip install 'delta-tailer\[nats\]'"):
+        new(options)

@@ -1,0 +1,145 @@
+"""The RabbitMQ sink beyond the public suite: its broker, its accounts, and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pika
+import pytest
+
+from sinks.messages.messages import Limits
+from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.sink import Looks, Sink, make_sink
+from tailer.testing.batches import change_batch
+from tests.support.brokers import PASSWORD, RabbitMq
+from tests.support.components import free_port
+from tests.support.message_targets import rabbitmq_events
+from tests.support.sinks import NAMED, named, write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def options(rabbitmq_server: RabbitMq, request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {
+        "url": rabbitmq_server.url(), "queue": request.node.name, "queue_type": "classic",
+    }  # fmt: skip
+
+
+def new(options: dict[str, Any], **more: Any) -> Sink:
+    return make_sink("rabbitmq", {**options, **more}, Path())
+
+
+def ids(server: RabbitMq, queue: str) -> list[int]:
+    return [event.payload["id"] for event in rabbitmq_events(server, queue)]
+
+
+async def test_a_large_batch_is_confirmed_in_order(
+    rabbitmq_server: RabbitMq, options: dict[str, Any]
+) -> None:
+    await write(new(options), named(count=12_000))
+    assert ids(rabbitmq_server, options["queue"]) == list(range(12_000))
+
+
+async def test_what_was_not_confirmed_comes_again(
+    rabbitmq_server: RabbitMq, options: dict[str, Any]
+) -> None:
+    with closing(pika.BlockingConnection(pika.URLParameters(rabbitmq_server.url()))) as client:
+        full = {"x-max-length": 3, "x-overflow": "reject-publish"}
+        channel = client.channel()
+        channel.queue_declare(options["queue"], durable=True, arguments=full)
+        sink = new(options)
+        await sink.open("orders")
+        with pytest.raises(TransientError, match="the queue is full, or has no leader"):
+            await sink.write(named(count=5))
+        channel.queue_purge(options["queue"])
+        await sink.write(named(count=3))
+        await sink.aclose()
+    assert ids(rabbitmq_server, options["queue"]) == [0, 1, 2]
+
+
+async def test_an_exchange_routes_to_queues(
+    rabbitmq_server: RabbitMq, options: dict[str, Any]
+) -> None:
+    routed = {"exchange": "amq.topic", "routing_key": "lake.{feed}"}
+    with pytest.raises(ConfigError, match=r"no queue is bound to .* 'lake.orders'; bind one"):
+        await write(new(options, **routed), named())
+    with closing(pika.BlockingConnection(pika.URLParameters(rabbitmq_server.url()))) as client:
+        channel = client.channel()
+        channel.queue_declare("bound", durable=True)
+        channel.queue_bind("bound", "amq.topic", "lake.*")
+    await write(new(options, **routed), named())
+    assert ids(rabbitmq_server, "bound") == [0, 1]
+    with pytest.raises(ConfigError, match="no exchange 'nothing'"):
+        await new(options, exchange="nothing").open("orders")
+
+
+async def test_a_queue_is_declared_only_if_it_may_be(options: dict[str, Any]) -> None:
+    sink = new(options, create=False)
+    with pytest.raises(ConfigError, match=r"there is no queue .*, and create is false; declare it"):
+        await sink.open("orders")
+    assert isinstance(sink, Looks)
+    look = new(options)
+    assert isinstance(look, Looks)
+    assert await look.look("orders") is None
+    with pytest.raises(ConfigError, match="there is no queue"):
+        await sink.look("orders")
+    await write(new(options, queue_type="quorum"), named())
+    await write(sink, named())
+
+
+async def test_a_message_that_is_too_large_is_refused(
+    rabbitmq_server: RabbitMq, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = change_batch(NAMED, [{"id": 1, "name": "x" * 1_500_000}], version=7, last=True)
+    with pytest.raises(SinkRejected, match=r"message size .* is larger than configured max size"):
+        await write(new(options), batch)
+    monkeypatch.setattr("sinks.rabbitmq.sink._LIMITS", Limits(500, 1 << 22, message_bytes=1000))
+    with pytest.raises(SinkRejected, match=r"version 7: the event .* at most 1000 can be sent"):
+        await write(new(options), batch)
+    assert ids(rabbitmq_server, options["queue"]) == []
+
+
+async def test_an_account_or_a_broker_that_is_not_there(
+    rabbitmq_server: RabbitMq, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"ACCESS_REFUSED.*check the user") as e:
+        await new(options, url=rabbitmq_server.url(password="not it")).open("orders")
+    assert "not it" not in str(e.value)
+    with pytest.raises(ConfigError, match="vhost nowhere not found"):
+        await new(options, url=f"{rabbitmq_server.url()}nowhere").open("orders")
+    away = f"amqp://tailer:{PASSWORD}@127.0.0.1:{free_port()}/"
+    with pytest.raises(TransientError, match=r"RabbitMQ at 127.0.0.1:.* refused") as refused:
+        await new(options, url=away).open("orders")
+    assert PASSWORD not in str(refused.value)
+
+
+async def test_a_broker_that_ends_is_waited_for() -> None:
+    with RabbitMq() as server:
+        # A quorum queue that is young when its broker is killed may have no leader afterwards.
+        sink = new({"url": server.url(), "queue_type": "classic"})
+        await sink.open("orders")
+        await sink.write(named())
+        await anyio.to_thread.run_sync(server.stop)
+        with pytest.raises(TransientError):
+            await sink.write(named(2, version=2))
+        await anyio.to_thread.run_sync(server.start)
+        assert await sink.open("orders") is None
+        await sink.write(named(2, version=2))
+        await sink.aclose()
+        assert ids(server, "orders") == [0, 1, 2, 3]
+
+
+def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"'queues' of sink 'rabbitmq' is not known"):
+        new(options, queues=1)
+    with pytest.raises(ConfigError, match=r"'url' .* must be an amqp:// or amqps:// URL") as e:
+        new(options, url="http://secret@example.org")
+    assert "secret" not in str(e.value)
+    monkeypatch.setitem(sys.modules, "pika", None)
+    with pytest.raises(ConfigError, match=r"pip install 'delta-tailer\[rabbitmq\]'"):
+        new(options)

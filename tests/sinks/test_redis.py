@@ -1,0 +1,158 @@
+"""The Redis sink beyond the public suite: its server, its accounts, and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from sinks.messages.messages import Limits
+from tailer.changes import Offset
+from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.sink import KeepsProgress, Looks, Sink, make_sink
+from tailer.testing.batches import change_batch
+from tests.support.brokers import PASSWORD, Redis
+from tests.support.components import free_port
+from tests.support.message_targets import redis_events
+from tests.support.sinks import NAMED, named, write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def options(redis_server: Redis, request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"url": redis_server.url(), "stream": request.node.name}
+
+
+def new(options: dict[str, Any], **more: Any) -> Sink:
+    return make_sink("redis", {**options, **more}, Path())
+
+
+def ids(server: Redis, options: dict[str, Any]) -> list[int]:
+    return [event.payload["id"] for event in redis_events(server, options["stream"])]
+
+
+async def test_a_newer_process_fences_the_older_one(
+    redis_server: Redis, options: dict[str, Any]
+) -> None:
+    older, newer = new(options), new(options)
+    await older.open("orders")
+    await older.write(named())
+    assert await newer.open("orders") == named().next_offset
+    with pytest.raises(ConfigError, match=r"another process writes the stream .* now; stop one"):
+        await older.write(named(2, version=2))
+    await newer.write(named(2, version=2))
+    for sink in (older, newer):
+        await sink.aclose()
+    assert ids(redis_server, options) == [0, 1, 2, 3]
+
+
+async def test_a_stream_keeps_about_as_many_entries_as_it_may(
+    redis_server: Redis, options: dict[str, Any]
+) -> None:
+    await write(new(options, maxlen=100), named(count=1000))
+    found = ids(redis_server, options)
+    assert found[-1] == 999
+    assert 100 <= len(found) <= 300
+
+
+async def test_a_large_batch_is_written_in_pieces(
+    redis_server: Redis, options: dict[str, Any]
+) -> None:
+    await write(new(options), named(count=12_000))
+    assert ids(redis_server, options) == list(range(12_000))
+
+
+async def test_an_event_that_is_too_large_is_named(
+    redis_server: Redis, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.redis._LIMITS", Limits(1000, 2000, message_bytes=1000))
+    batch = change_batch(NAMED, [{"id": 1, "name": "x" * 1000}], version=7, last=True)
+    with pytest.raises(SinkRejected, match=r"version 7: the event .* at most 1000 can be sent"):
+        await write(new(options), batch)
+    assert ids(redis_server, options) == []
+
+
+@pytest.mark.parametrize("format_", ["debezium", "cloudevents"])
+async def test_formats(redis_server: Redis, options: dict[str, Any], format_: str) -> None:
+    more = {"key": ["id"]} if format_ == "debezium" else {}
+    await write(new(options, format=format_, table="lake", **more), named())
+    with redis.Redis.from_url(redis_server.url()) as client:
+        entries: Any = client.xrange(options["stream"])
+    assert b'"lake"' in entries[0][1][b"event"]
+
+
+async def test_progress_can_be_set(redis_server: Redis, options: dict[str, Any]) -> None:
+    sink = new(options)
+    assert isinstance(sink, KeepsProgress)
+    assert isinstance(sink, Looks)
+    assert await sink.look("orders") is None
+    await write(sink, named())
+    await sink.set_offset("orders", Offset(7))
+    assert await sink.look("orders") == Offset(7)
+    await sink.set_offset("orders", None)
+    assert await sink.look("orders") is None
+    await write(sink, named())
+    assert ids(redis_server, options) == [0, 1, 0, 1]
+
+
+async def test_what_others_have_is_refused(redis_server: Redis, options: dict[str, Any]) -> None:
+    await write(new(options), named())
+    with pytest.raises(ConfigError, match=r"is written by the feed 'orders'; name another"):
+        await new(options).open("customers")
+    with redis.Redis.from_url(redis_server.url()) as client:
+        client.set("text", "x")
+        client.hset(f"delta-tailer:{{{options['stream']}}}:{options['stream']}", "offset", "{")
+    with pytest.raises(SinkRejected, match="WRONGTYPE"):
+        await write(new(options, stream="text"), named())
+    with pytest.raises(ConfigError, match=r"is damaged .*set it by `tailer offsets set`"):
+        await new(options).open("orders")
+
+
+async def test_an_account_or_a_server_that_is_not_there(
+    redis_server: Redis, options: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        ConfigError, match=r"WRONGPASS|invalid username-password.*option 'url'"
+    ) as e:
+        await new(options, url=redis_server.url(password="not it")).open("orders")
+    assert "not it" not in str(e.value)
+    away = f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"
+    with pytest.raises(TransientError, match=r"Redis at 127.0.0.1:.* failed") as refused:
+        await new(options, url=away).open("orders")
+    assert PASSWORD not in str(refused.value)
+
+
+async def test_memory_that_is_full_is_waited_for() -> None:
+    with Redis() as server:
+        sink = new({"url": server.url()})
+        await sink.open("orders")
+        with redis.Redis.from_url(server.url()) as client:
+            client.config_set("maxmemory", 1)
+            with pytest.raises(TransientError, match="maxmemory"):
+                await sink.write(named())
+            client.config_set("maxmemory", 0)
+        assert redis_events(server, "orders") == []
+        await sink.write(named())
+        server.stop()
+        with pytest.raises(TransientError):
+            await sink.write(named(2, version=2))
+        server.start()
+        assert await sink.open("orders") == named().next_offset
+        await sink.write(named(2, version=2))
+        await sink.aclose()
+        assert len(redis_events(server, "orders")) == 4
+
+
+def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"'maxlength' of sink 'redis' is not known"):
+        new(options, maxlength=1)
+    with pytest.raises(ConfigError, match="'url' of sink 'redis' is not a URL of redis-py") as e:
+        new(options, url="http://secret@example.org")
+    assert "secret" not in str(e.value)
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    with pytest.raises(ConfigError, match=r"pip install 'delta-tailer\[redis\]'"):
+        new(options)
