@@ -3,8 +3,8 @@
 First, what they need is fetched and built: see ``prepare.py``. Each part is a pytest with servers
 of its own. They are more than a small machine's two cores, because tests with Kafka and of programs
 mostly wait. What they print comes as they run, line by line, each with its part's name; failures
-and what else a part has to say at its end come in one piece. The last lines are the parts' own last
-ones. Where a part fails, so does the whole, by its status. Options for all are in
+and what else a part has to say at its end come in one piece. The last lines name what failed, and are the
+parts' own last ones. Where a part fails, so does the whole, by its status. Options for all are in
 ``PYTEST_ADDOPTS``; one part alone is ``pytest -m spark``, say.
 """
 
@@ -29,6 +29,10 @@ PARTS = {
     "tests of modules": "not programs and not java",
 }
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
+# What failed and why, of all that pytest has to say about it.
+FAILURE = re.compile(r"(FAILED|ERROR|E) ")
+FAILURES_SHOWN = 20
+FAILURE_CHARACTERS = 300
 # A process that a part has left behind may hold its output open.
 LAST_WORDS_S = 5.0
 
@@ -58,6 +62,12 @@ class Part:
             with shown:
                 print(f"{self.name}: {line}", end="", flush=True)
 
+    def failures(self) -> list[str]:
+        """What failed, shortly: the output before the end may be cut where it is read."""
+        plain = (COLORS.sub("", line).rstrip() for line in self.ending)
+        found = [line[:FAILURE_CHARACTERS] for line in plain if FAILURE.match(line)]
+        return found[-FAILURES_SHOWN:]
+
     def status(self) -> str:
         """How it ended, as its last line and its status say."""
         code = self.process.returncode
@@ -84,7 +94,7 @@ def run_parts() -> int:
     for watcher in watchers:
         watcher.join()
     for part in parts:
-        print(f"{part.name}: {part.status()}")
+        print(*part.failures(), f"{part.name}: {part.status()}", sep="\n")
     codes = (part.process.returncode for part in parts)
     return next((abs(code) for code in codes if code), 0)
 

@@ -94,6 +94,19 @@ print('d')
     assert lines[-2:] == [f"{java}passed: the rest", f"{other}passed: d"]
 
 
+def test_what_failed_is_named_at_the_end() -> None:
+    said = [
+        "====== FAILURES ======",
+        "E   assert " + "b" * 1000,
+        "FAILED a.py::b",
+        "== 1 failed ==",
+    ]
+    program = f"print('=== begins ===', *{said!r}, sep='\\n'); raise SystemExit(1)"
+    lines, _ = output_of(program, "print('a')")
+    status = "tests with Java: failed with status 1: 1 failed"
+    assert lines[-4:-1] == [said[1][:300], said[2], status]
+
+
 def test_a_part_is_seen_while_the_other_one_runs(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     waits = f"import pathlib, time\n{until(seen)}\nprint('b')"
