@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _no_loop: ContextVar[bool] = ContextVar("no_loop", default=False)
 
-_LIST = 4096
+_LIST = 2048
 #: Parsing so many bytes takes about as long as the hop into a thread.
 _INLINE_BYTES_MAX = 16 * 1024
 

@@ -29,6 +29,8 @@ _STEERING = ("protocol", "metaData", "txn", "domainMetadata", "sidecar", "checkp
 _KEY_FIELDS = ("id", "path", "appId", "domain", "minReaderVersion", "version")
 _COLUMNS = frozenset({*_STEERING, "add", "remove"})
 _BATCH_ROWS = 8_192
+#: As objects of Python, rows take many times the memory of a batch.
+_PIECE_ROWS = 512
 _FOOTER_BYTES_MAX = 8 * 1024 * 1024
 
 
@@ -112,6 +114,12 @@ def adds_of(batch: pa.RecordBatch) -> Iterator[AddFile]:
         yield AddFile(**dict(zip(names, values, strict=True)))
 
 
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.StructArray]:
+    rows = batch.column(0)
+    for at in range(0, len(rows), _PIECE_ROWS):
+        yield rows.slice(at, _PIECE_ROWS)
+
+
 def _columns(rows: pa.StructArray) -> dict[str, pa.Array]:
     names = [rows.type.field(i).name for i in range(rows.type.num_fields)]
     return dict(zip(names, rows.flatten(), strict=True))
@@ -170,10 +178,11 @@ def add_objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
     If the checkpoint has statistics only as a struct, ``stats`` is their record count.
     """
-    columns = _columns(batch.column(0))
-    lists = [_NESTED.get(name, _values)(column) for name, column in columns.items()]
-    for values in zip(*lists, strict=True):
-        yield _json_object(dict(zip(columns, values, strict=True)))
+    for rows in _pieces(batch):
+        columns = _columns(rows)
+        lists = [_NESTED.get(name, _values)(column) for name, column in columns.items()]
+        for values in zip(*lists, strict=True):
+            yield _json_object(dict(zip(columns, values, strict=True)))
 
 
 @contextmanager

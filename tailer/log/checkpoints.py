@@ -28,7 +28,7 @@ __all__ = ["CheckpointReader", "ListedFiles"]
 T = TypeVar("T")
 
 #: Lists up to this size are kept in memory, larger ones on the disk.
-_MEMORY_BYTES_MAX = 16 * 1024 * 1024
+_MEMORY_BYTES_MAX = 4 * 1024 * 1024
 
 
 class CheckpointReader:
