@@ -239,8 +239,11 @@ class DeltaSink:
         asked = pa.concat_tables([merge.present, merge.absent])
         bounds = pc.min_max(asked[key[0]].combine_chunks())
         near = (pc.field(key[0]) >= bounds["min"]) & (pc.field(key[0]) <= bounds["max"])
+        # Of the other columns the package would make an expression for each file's statistics.
+        schema = pa.schema([self._schema().field(name) for name in key])
         with self._target.failing():
-            had = self._target.table.to_pyarrow_dataset().to_table(columns=key, filter=near)
+            dataset = self._target.table.to_pyarrow_dataset(schema=schema)
+            had = dataset.to_table(columns=key, filter=near)
         lacks = merge.present.join(had, key, join_type="left anti")
         has = merge.absent.join(had, key, join_type="left semi")
         if lacks.num_rows:

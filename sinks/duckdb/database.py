@@ -43,6 +43,11 @@ class DuckdbFile(Database):
         }
         self._connection: Any = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has the file open."""
+        return self._connection is not None
+
     def connect(self, *, read_only: bool = False) -> None:
         """Open the file, if it is not open. Raises :class:`TransientError` if another process has
         it."""

@@ -1,18 +1,23 @@
 """The DuckDB sink: a copy of a table (a mirror), or a log of its changes, in one DuckDB file.
 
-DuckDB locks a file for one process; the sink closes it while no batch waits, so that other
-programs can read it.
+DuckDB locks a file for one process; the sink closes it while no batch comes, so that other programs
+can read it.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sinks.duckdb.database import DuckdbFile
+from sinks.sql.database import Claim
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.changes import ChangeBatch, Offset
+from tailer.errors import TailerError
 from tailer.settings import REQUIRED, Setting
 
 __all__ = ["SETTINGS", "DuckdbSink"]
@@ -21,7 +26,7 @@ SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The DuckDB file."),
     **TABLE_SETTINGS,
     "release": Setting(
-        "flag", True, "Close the file while no batch waits, so that other programs can read it.",
+        "flag", True, "Close the file while no batch comes, so that other programs can read it.",
     ),
     "memory_bytes_max": Setting(
         "whole", 512 * 1024**2, "Memory that DuckDB uses for the file.", unit="bytes",
@@ -29,6 +34,11 @@ SETTINGS: dict[str, Setting] = {
     ),
     "threads": Setting("whole", 2, "Threads that DuckDB uses."),
 }  # fmt: skip
+
+#: To close and open the file takes as long as to write thousands of rows: in a backlog the next
+#: batch finds it open, and a feed that never rests closes it every second.
+_LINGER_S = 0.1
+_OPEN_S_MAX = 1.0
 
 
 class DuckdbSink(SqlSink):
@@ -39,8 +49,13 @@ class DuckdbSink(SqlSink):
     def __init__(self, file: DuckdbFile, *, release: bool = True, **table: Any) -> None:
         super().__init__(file, **table)
         self.release = release
+        self._file = file
         self._path = file.path
         self._waiting = 0
+        self._opened_at = 0.0
+        # The file is closed by a timer's thread, if no batch comes before.
+        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> DuckdbSink:
@@ -55,23 +70,56 @@ class DuckdbSink(SqlSink):
         self._waiting += 1
 
     def _open(self, feed: str) -> Offset | None:
-        self._waiting = 0
-        offset = super()._open(feed)
-        self._let_go()
-        return offset
+        with self._lock:
+            self._waiting = 0
+            offset = super()._open(feed)
+            self._let_go(at_once=True)
+            return offset
 
     def _look(self, feed: str) -> Offset | None:
-        return super()._look(feed) if self._path.exists() else None
+        with self._lock:
+            return super()._look(feed) if self._path.exists() else None
+
+    def _set_offset(self, feed: str, offset: Offset | None) -> None:
+        with self._lock:
+            super()._set_offset(feed, offset)
+
+    def _claimed(self) -> Claim:
+        if not self._file.is_open:
+            self._opened_at = time.monotonic()
+        return super()._claimed()
 
     def _write(self, batch: ChangeBatch) -> None:
-        self._waiting = max(0, self._waiting - 1)
-        super()._write(batch)
-        self._let_go()
+        with self._lock:
+            self._waiting = max(0, self._waiting - 1)
+            super()._write(batch)
+            self._let_go()
 
     def _move(self, offset: Offset) -> None:
-        super()._move(offset)
-        self._let_go()
+        with self._lock:
+            super()._move(offset)
+            self._let_go()
 
-    def _let_go(self) -> None:
-        if self.release and not self._waiting:
+    def _close(self) -> None:
+        with self._lock:
+            self._let_go(at_once=True)
+            super()._close()
+
+    def _let_go(self, *, at_once: bool = False) -> None:
+        """Close the file now, or soon, if no batch waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.release or self._waiting:
+            return
+        if at_once or time.monotonic() > self._opened_at + _OPEN_S_MAX:
             self._database.close()
+            return
+        self._timer = threading.Timer(_LINGER_S, self._close_idle)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _close_idle(self) -> None:
+        # What is written is safe; if the file can't be closed, the next batch says so.
+        with self._lock, suppress(TailerError):
+            if not self._waiting:
+                self._database.close()

@@ -136,7 +136,10 @@ class SqlSink:
     async def aclose(self) -> None:
         """See :class:`tailer.sink.Sink`."""
         self._claim = None
-        await anyio.to_thread.run_sync(self._database.close)
+        await anyio.to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        self._database.close()
 
     @contextmanager
     def read_mirror(self, feed: str) -> Iterator[SqlCopy]:
