@@ -3,9 +3,9 @@
 First, what they need is fetched and built: see ``prepare.py``. Each part is a pytest with servers
 of its own. They are more than a small machine's two cores, because tests with Kafka and of programs
 mostly wait. What they print comes as they run, line by line, each with its part's name; failures
-and what else a part has to say at its end come in one piece. The last lines name what failed, and are the
-parts' own last ones. Where a part fails, so does the whole, by its status. Options for all are in
-``PYTEST_ADDOPTS``; one part alone is ``pytest -m spark``, say.
+and what else a part has to say at its end come in one piece. The last lines name what failed, and
+are the parts' own last ones. Where a part fails, so does the whole, by its status. Options for all
+are in ``PYTEST_ADDOPTS``; one part alone is ``pytest -m spark``, say.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class TestJsonlSink(SinkConformance):
         return lambda: json_lines_events(tmp_path / "out" / "orders.jsonl")
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.needs("s3"))])
 def files_path(request: pytest.FixtureRequest) -> str:
     """An empty target of the files sink."""
     if request.param == "local":

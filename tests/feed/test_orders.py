@@ -26,7 +26,7 @@ def on_s3(setting: Setting, bucket: Bucket) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("state", ["local", "s3"])
+@pytest.mark.parametrize("state", ["local", pytest.param("s3", marks=pytest.mark.needs("s3"))])
 def test_orders_outlive_a_kill(
     setting: Setting, state: str, request: pytest.FixtureRequest
 ) -> None:
