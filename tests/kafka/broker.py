@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.components import Component, free_ports, java_major, no_java, run_maven
+from tests.support.maven import pom
 
 __all__ = ["KAFKA", "KAFKA_VERSION", "Broker", "kafka_uuid"]
 
@@ -28,20 +29,11 @@ __all__ = ["KAFKA", "KAFKA_VERSION", "Broker", "kafka_uuid"]
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.5"
 
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>local</groupId><artifactId>kafka-broker</artifactId><version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
-      <version>{KAFKA_VERSION}</version></dependency>
-    <dependency><groupId>org.apache.logging.log4j</groupId>
-      <artifactId>log4j-slf4j-impl</artifactId><version>{LOG4J_VERSION}</version></dependency>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
-      <version>{KAFKA_VERSION}</version></dependency>
-  </dependencies>
-</project>
-"""
+ARTIFACTS = (
+    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+    f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_VERSION}",
+    f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+)
 LOGGING = """Configuration:
   Appenders:
     Console: {name: STDOUT, PatternLayout: {pattern: "%d{ISO8601} %p %m (%c)%n"}}
@@ -55,7 +47,7 @@ START_S = 200.0
 
 def _make_home(home: Path) -> None:
     """The folder with Kafka's jars, template and class archive."""
-    (home / "pom.xml").write_text(POM)
+    (home / "pom.xml").write_text(pom("kafka-broker", ARTIFACTS))
     (home / "log4j2.yaml").write_text(LOGGING)
     jars = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
     run_maven("-f", str(home / "pom.xml"), *jars, f"-DoutputDirectory={home / 'lib'}")

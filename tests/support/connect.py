@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.kafka.broker import KAFKA_VERSION, LOG4J_VERSION
 from tests.support.components import Component, no_java, run_maven
+from tests.support.maven import pom
 from tests.support.servers import Server
 from tests.support.waiting import eventually
 
@@ -46,32 +47,16 @@ _LOGGING = """Configuration:
 """
 
 
-def _pom(name: str, artifacts: tuple[str, ...]) -> str:
-    keys = ("groupId", "artifactId", "version")
-    wanted = (
-        "".join(f"<{k}>{v}</{k}>" for k, v in zip(keys, artifact.split(":"), strict=True))
-        for artifact in artifacts
-    )
-    dependencies = "".join(f"<dependency>{each}</dependency>" for each in wanted)
-    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>local</groupId><artifactId>{name}</artifactId><version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>{dependencies}</dependencies>
-</project>
-"""
-
-
 def _make(home: Path) -> None:
     (home / "log4j2.yaml").write_text(_LOGGING)
     for name, artifacts in _FOLDERS.items():
         folder = home / name
         folder.mkdir(parents=True)
-        pom = home / f"{folder.name}.xml"
-        pom.write_text(_pom(folder.name, artifacts))
+        project = home / f"{folder.name}.xml"
+        project.write_text(pom(folder.name, artifacts))
         jars = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
         more = [] if name == "worker" else [f"-DexcludeArtifactIds={_LEFT_OUT}"]
-        run_maven("-f", str(pom), *jars, *more, f"-DoutputDirectory={folder}")
+        run_maven("-f", str(project), *jars, *more, f"-DoutputDirectory={folder}")
 
 
 CONNECT = Component(

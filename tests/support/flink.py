@@ -1,0 +1,62 @@
+"""Flink SQL, run within one process, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+from tests.support.components import Component, no_java, run_maven
+from tests.support.maven import pom
+
+__all__ = ["FLINK", "query"]
+
+#: The newest for which there is a Kafka connector.
+FLINK_VERSION = "2.2.1"
+CONNECTOR_VERSION = "5.0.0-2.2"
+_OF_FLINK = (
+    "clients", "table-planner-loader", "table-runtime", "table-api-java-bridge", "connector-base",
+    "json",
+)  # fmt: skip
+_ARTIFACTS = (
+    *(f"org.apache.flink:flink-{name}:{FLINK_VERSION}" for name in _OF_FLINK),
+    f"org.apache.flink:flink-sql-connector-kafka:{CONNECTOR_VERSION}",
+)
+_PROGRAM = Path(__file__).with_name("FlinkSql.java")
+_TIMEOUT_S = 280.0
+
+
+def _make(home: Path) -> None:
+    (home / "pom.xml").write_text(pom("flink", _ARTIFACTS))
+    jars = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+    run_maven("-f", str(home / "pom.xml"), *jars, f"-DoutputDirectory={home / 'lib'}")
+
+
+FLINK = Component(
+    "flink",
+    "Flink with its Kafka connector, by Maven,",
+    home=lambda: f"flink-{FLINK_VERSION}",
+    make=_make,
+    missing=no_java,
+)
+
+
+def query(folder: Path, *statements: str) -> Counter[tuple[str | None, ...]]:
+    """The rows of the last statement, a query over bounded topics: what its changes amount to, as
+    texts."""
+    lines = folder / "statements.json"
+    lines.write_text(json.dumps(statements))
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
+    done = subprocess.run(
+        [java, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+         "-cp", f"{FLINK.path()}/lib/*", _PROGRAM, lines],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    rows: Counter[tuple[str | None, ...]] = Counter()
+    for line in done.stdout.splitlines():
+        kind, *values = json.loads(line)
+        rows[tuple(values)] += 1 if kind in ("+I", "+U") else -1
+    return +rows
