@@ -47,10 +47,16 @@ class Aws(Server):
     name = "moto"
 
     def start(self) -> None:
-        # By itself it sends two Server headers, which a client in development mode refuses.
+        # By itself it sends two Server headers, which a client in development mode refuses, and
+        # looks at all messages of a queue three times for each one that comes.
         program = (
             "from werkzeug.serving import WSGIRequestHandler as Handler; "
             "Handler.send_response = Handler.send_response_only; "
+            "from moto.sqs.models import Queue; "
+            "counted = property(lambda queue: len(queue._messages)); "
+            "Queue.approximate_number_of_messages = counted; "
+            "Queue.approximate_number_of_messages_delayed = 0; "
+            "Queue.approximate_number_of_messages_not_visible = 0; "
             f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{self.port}'])"
         )
         self.launch(MOTO.path() / "bin" / "python", "-c", program)
@@ -116,13 +122,28 @@ class Aws(Server):
             events.sort(key=lambda event: (event.commit_version, event.payload.get("id", 0)))
         return events
 
+    def count(self, kind: str, name: str) -> int:
+        """How much a target has: messages, records or files."""
+        if kind == "firehose":
+            return int(self.client("s3").list_objects_v2(Bucket=name)["KeyCount"])
+        if kind == "kinesis":
+            return len(self._records(name))
+        sqs = self.client("sqs")
+        url = sqs.get_queue_url(QueueName=name if kind == "sqs" else f"of-{name}")["QueueUrl"]
+        number = "ApproximateNumberOfMessages"
+        answer = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[number])
+        return int(answer["Attributes"][number])
+
     def _messages(self, name: str) -> list[Event]:
         """The messages of a queue, which stay there."""
         sqs = self.client("sqs")
         url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
         found: list[dict[str, Any]] = []
         while some := sqs.receive_message(
-            QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
+            QueueUrl=url,
+            MaxNumberOfMessages=10,
+            VisibilityTimeout=3600,
+            MessageAttributeNames=["All"],
         ).get("Messages"):
             found += some
         for at in range(0, len(found), 10):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,6 +26,7 @@ import redis
 
 from tailer.changes import Offset
 from tailer.testing.conformance.sink import Event
+from tests.support.aws import AWS_SINKS, Aws
 from tests.support.brokers import Nats, RabbitMq, Redis
 from tests.support.components import free_port
 from tests.support.source import ROOT
@@ -43,7 +45,9 @@ __all__ = [
 T = TypeVar("T")
 
 #: Those whose sinks are killed with a live writer.
-MESSAGE_SINKS = ("http", "nats", "rabbitmq", "redis")
+MESSAGE_SINKS = ("http", "nats", "rabbitmq", "redis", *AWS_SINKS)
+#: moto's server would be busy with nothing else than to say what has changed.
+_AWS_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ def message_target(kind: str, folder: Path, request: pytest.FixtureRequest) -> M
         return _webhook(folder, request)
     if kind == "nats":
         return _nats(request.getfixturevalue("nats_server"), name)
+    if kind in AWS_SINKS:
+        return _aws(request.getfixturevalue("aws"), kind, name)
     if kind == "rabbitmq":
         return _rabbitmq(request.getfixturevalue("rabbitmq_server"), name)
     return _redis(request.getfixturevalue("redis_server"), name)
@@ -152,6 +158,16 @@ def _rabbitmq(server: RabbitMq, name: str) -> MessageTarget:
         _toml("rabbitmq", url=server.url(), queue=name, queue_type="classic"),
         lambda: rabbitmq_events(server, name), changed,
     )  # fmt: skip
+
+
+def _aws(server: Aws, kind: str, name: str) -> MessageTarget:
+    options = server.options(kind, name)
+
+    def changed() -> int:
+        time.sleep(_AWS_PAUSE_S)
+        return server.count(kind, name)
+
+    return MessageTarget(_toml(kind, **options), lambda: server.events(kind, name), changed)
 
 
 def _with_nats(server: Nats, ask: Callable[[Any], Awaitable[T]]) -> T:
