@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUP",
     "Announces",
+    "ChecksColumns",
     "DeclaresSettings",
     "KeepsProgress",
     "KnowsDelivery",
@@ -117,6 +118,16 @@ class Looks(typing.Protocol):
     async def look(self, feed: str) -> Offset | None:
         """Return what :meth:`Sink.open` would return, or raise its error, as far as that is visible
         without changing anything, and without disturbing a daemon that runs the feed."""
+
+
+@typing.runtime_checkable
+class ChecksColumns(typing.Protocol):
+    """A sink whose target can't hold columns of every type."""
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raise :class:`SinkRejected` for a column that the target can't hold, without looking at
+        the target. ``schema`` has the data columns as batches have them. `tailer check` calls it
+        with the table's present columns, so that they are named before the first batch is."""
 
 
 @typing.runtime_checkable

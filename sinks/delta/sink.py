@@ -23,7 +23,7 @@ from sinks.mirror import (
     steps_between,
     with_physical_names,
 )
-from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
+from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import SinkRejected
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import SinkTraits
@@ -73,6 +73,17 @@ class DeltaSink:
         address = path if "://" in path else str(folder / path)
         more = {name: options[name] for name in ("mode", "storage_options")}
         return cls(address, key=tuple(options["key"]), **more)
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See :class:`tailer.sink.ChecksColumns`."""
+        for column in schema:
+            if not is_arrow_variant(column.type):  # which becomes text
+                check_type(column.name, column.type, "this table")
+            if "`" in column.name:
+                raise SinkRejected(
+                    f"the column {column.name!r} has a backtick in its name, which deltalake can't "
+                    "write; leave it out by the option 'columns' of the feed"
+                )
 
     async def open(self, feed: str) -> Offset | None:
         """Claim the table for this process; see :class:`tailer.sink.Sink`."""
@@ -159,13 +170,7 @@ class DeltaSink:
     def _rows(self, batch: ChangeBatch) -> pa.RecordBatch:
         """Return a batch's rows as the table has them."""
         rows = change_rows(batch, ids=True) if self.mode == "log" else data_rows(batch)
-        for column in rows.schema:
-            check_type(column.name, column.type, "this table")
-            if "`" in column.name:
-                raise SinkRejected(
-                    f"the column {column.name!r} has a backtick in its name, which deltalake can't "
-                    "write; leave it out by the option 'columns' of the feed"
-                )
+        self.check_columns(rows.schema)
         if self.mode == "mirror" and self.key == (_ROW_ID,):
             ids = batch.row_ids
             if ids is None and batch.num_rows:

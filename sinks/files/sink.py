@@ -23,7 +23,7 @@ from sinks.change_rows import change_rows, check_type
 from sinks.files.folders import FORM, Folders
 from sinks.files.manifest import Manifest, PublishedFile
 from sinks.files.spool import ENDINGS, Format, Spooled
-from tailer.changes import COMMIT_VERSION, ChangeBatch, Notice, Offset
+from tailer.changes import COMMIT_VERSION, ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import SinkRejected, TailerError
 from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
@@ -104,6 +104,12 @@ class FilesSink:
         """Create the sink. Options: :data:`SETTINGS`."""
         more = {name: value for name, value in options.items() if name not in ("path", "s3")}
         return cls(open_target(options["path"], folder, options["s3"]), **more)
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See :class:`tailer.sink.ChecksColumns`."""
+        for field in schema if self.format == "parquet" else ():
+            if not is_arrow_variant(field.type):  # which becomes text
+                check_type(field.name, field.type, "Parquet")
 
     async def open(self, feed: str) -> Offset | None:
         """Take the target over for this process; see :class:`tailer.sink.Sink`."""
@@ -263,9 +269,7 @@ class FilesSink:
     def _add(self, batch: ChangeBatch) -> None:
         rows = change_rows(batch, ids=self.ids, variants=self.format == "jsonl")
         if self._schema is None:
-            if self.format == "parquet":
-                for field in rows.schema:
-                    check_type(field.name, field.type, "Parquet")
+            self.check_columns(rows.schema)
             self._schema = batch.rows.schema
         spool = self._target.spool()
         with writing(str(spool)):

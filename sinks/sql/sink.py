@@ -73,6 +73,14 @@ class SqlSink:
         self._target = ""
         self._claim: Claim | None = None
 
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See :class:`tailer.sink.ChecksColumns`."""
+        for name, column in zip(schema.names, schema.empty_table().columns, strict=True):
+            try:
+                self._database.held(column.combine_chunks())
+            except ValueRefused as e:
+                raise self._unfit(name, e) from e
+
     async def open(self, feed: str) -> Offset | None:
         """Claim the table for this process; see :class:`tailer.sink.Sink`."""
         return await anyio.to_thread.run_sync(self._open, feed)
@@ -207,11 +215,7 @@ class SqlSink:
             try:
                 held[name] = self._database.held(column)
             except ValueRefused as e:
-                version = "" if e.row is None else f"version {_version(batch, e.row)}: "
-                raise SinkRejected(
-                    f"{version}the column {name!r} has {e}; leave it out by the option 'columns' "
-                    "of the feed, or these rows by `where`"
-                ) from e
+                raise self._unfit(name, e, batch) from e
         if self.mode == "mirror" and self.key == (_ROW_ID,):
             ids = batch.row_ids
             if ids is None and batch.num_rows:
@@ -221,6 +225,13 @@ class SqlSink:
                 )
             held[_ROW_ID] = pa.array([], pa.int64()) if ids is None else ids
         return pa.RecordBatch.from_pydict(held)
+
+    def _unfit(self, name: str, e: ValueRefused, batch: ChangeBatch | None = None) -> SinkRejected:
+        version = f"version {_version(batch, e.row)}: " if batch and e.row is not None else ""
+        return SinkRejected(
+            f"{version}the column {name!r} has {e}; leave it out by the option 'columns' of the "
+            "feed, or these rows by `where`"
+        )
 
     def _with_key(self, claim: Claim, schema: pa.Schema) -> Claim:
         """Return the claim with its key. Raises :class:`SinkRejected` if the copy has another."""

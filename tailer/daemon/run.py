@@ -26,13 +26,15 @@ from tailer.daemon.assembly import (
 )
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.supervisor import Supervisor
+from tailer.delta.arrow_types import arrow_schema
 from tailer.errors import ConfigError, OffsetHeld, TailerError, cannot_listen
+from tailer.feed.selection import Selector
 from tailer.log.starts import start_offset
 from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
 from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
-from tailer.sink import Looks, Sink, delivery_of, sink_traits
+from tailer.sink import ChecksColumns, Looks, Sink, delivery_of, sink_traits
 from tailer.store.traffic import StoreMetrics
 
 __all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_log"]
@@ -137,6 +139,9 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
         for branch, sink in feed_sinks(config, feed).items():
             full = f"{feed.name}/{branch}" if branch else feed.name
             _check_key(config, feed, branch, sink, state.schema.names)
+            if isinstance(sink, ChecksColumns):
+                seen = Selector(feed.options.selection, "UTC").state(state)
+                sink.check_columns(arrow_schema(seen.schema))
             offsets = offset_store(config, full)
             try:
                 await _check_delivery(full, branch, sink, offsets)
