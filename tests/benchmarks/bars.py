@@ -63,6 +63,8 @@ BARS: dict[str, Bar] = {
             "readChangeFeed", 0.5),
         Bar("spark-backlog", "spark_frames", "`changes()` of 2,000 versions of 100 rows",
             "readChangeFeed", 0.25),
+        Bar("spark-vectors", "spark_frames", "`changes()` of 3 M rows and 1,000 deletion vectors",
+            "readChangeFeed", 1.0),
         Bar("spark-stream", "spark_frames", "`foreach_batch()`, `AvailableNow` of 3 M rows",
             "readChangeFeed", 1.0),
         Bar("spark-backlog-stream", "spark_frames", "the same, of 2,000 versions of 100 rows",

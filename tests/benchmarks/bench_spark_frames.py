@@ -3,8 +3,8 @@
     python -m tests.benchmarks.bench_spark_frames [--rounds 5] [--quick]
 
 The data source stands beside them. All run by turns in one warm session, planning included, streams
-as `AvailableNow` from a new checkpoint. The tables are that of bench_spark and one
-of thousands of small versions.
+as `AvailableNow` from a new checkpoint. The tables are that of bench_spark, one of thousands of
+small versions, and one with a thousand deletion vectors.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING
 from tests.benchmarks.bench_spark import cpu_s, registered
 from tests.benchmarks.measure import Cost, busy_s, environment, print_costs, python
 from tests.benchmarks.results import Results, options
-from tests.benchmarks.tables import STARTING_VERSION, bench_table
+from tests.benchmarks.tables import STARTING_VERSION, bench_table, vectors_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 VERSIONS, VERSIONS_QUICK = 2000, 20
+VECTORS, VECTORS_QUICK = (3_000_000, 1000), (2000, 4)
 Run = Callable[[], None]
 Work = Callable[["DataFrame"], "DataFrame"]
 
@@ -149,10 +150,12 @@ def main() -> None:
         small, last = Path(folder) / "small", VERSIONS_QUICK if asked.quick else VERSIONS
         write = python("tests.benchmarks.runs_contenders", "write", small, last)
         subprocess.run(write, check=True)
+        vectors = vectors_table(spark, Path(folder), *(VECTORS_QUICK if asked.quick else VECTORS))
         for name, table, work in (
             ("spark-batch", feed, whole),
             ("spark-columns", feed, few),
             ("spark-backlog", small, whole),
+            ("spark-vectors", vectors, whole),
         ):
             found = compare(name, batch_runs(spark, name, table, work), rounds)
             results.ratio(name, found["changes()"], found["readChangeFeed"])

@@ -146,6 +146,20 @@ def _make(spark: SparkSession, table: Path, rows_per_file: int, files: int) -> i
     return feed.option("startingVersion", STARTING_VERSION).load(str(table)).count()
 
 
+def vectors_table(spark: SparkSession, folder: Path, rows: int, files: int) -> Path:
+    """A table of many files, and a version that deletes a tenth of each one's rows by a deletion
+    vector; its change data feed has no files."""
+    table = folder / "vectors"
+    spark.sql(
+        f"CREATE TABLE delta.`{table}` ({SCHEMA}) USING delta TBLPROPERTIES "
+        "(delta.enableChangeDataFeed = true, delta.enableDeletionVectors = true)"
+    )
+    spark.range(0, rows, 1, files).createOrReplaceTempView("ids")
+    spark.sql(f"INSERT INTO delta.`{table}` SELECT {ROW.format(salt=1)} FROM ids")
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE id % 10 = 3")
+    return table
+
+
 def _update(spark: SparkSession, table: Path, *, salt: int, parity: int) -> None:
     spark.sql(
         f"UPDATE delta.`{table}` SET quantity = quantity + {salt}, score = score / {salt}, "

@@ -46,13 +46,21 @@ class Aws(Server):
 
     name = "moto"
 
+    def __init__(self) -> None:
+        super().__init__()
+        #: By stream, where it is read on, and how many records came before that.
+        self._counted: dict[str, tuple[str, int]] = {}
+
     def start(self) -> None:
         # By itself it sends two Server headers, which a client in development mode refuses, and
-        # looks at all messages of a queue three times for each one that comes.
+        # looks at all messages of a queue three times for each one that comes, and slowly for each
+        # that is read. None is ever delayed.
         program = (
             "from werkzeug.serving import WSGIRequestHandler as Handler; "
             "Handler.send_response = Handler.send_response_only; "
-            "from moto.sqs.models import Queue; "
+            "import time; from moto.sqs.models import Message, Queue; "
+            "Message.delayed = False; "
+            "Message.visible = property(lambda one: time.time() * 1000 > one.visible_at); "
             "counted = property(lambda queue: len(queue._messages)); "
             "Queue.approximate_number_of_messages = counted; "
             "Queue.approximate_number_of_messages_delayed = 0; "
@@ -127,12 +135,26 @@ class Aws(Server):
         if kind == "firehose":
             return int(self.client("s3").list_objects_v2(Bucket=name)["KeyCount"])
         if kind == "kinesis":
-            return len(self._records(name))
+            return self._read_on(name)
         sqs = self.client("sqs")
         url = sqs.get_queue_url(QueueName=name if kind == "sqs" else f"of-{name}")["QueueUrl"]
         number = "ApproximateNumberOfMessages"
         answer = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[number])
         return int(answer["Attributes"][number])
+
+    def _read_on(self, name: str) -> int:
+        """How many records a stream of one shard has, of which only the newest are read."""
+        kinesis = self.client("kinesis")
+        if name not in self._counted:
+            [shard] = kinesis.list_shards(StreamName=name)["Shards"]
+            at = kinesis.get_shard_iterator(
+                StreamName=name, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+            )["ShardIterator"]
+            self._counted[name] = (at, 0)
+        at, before = self._counted[name]
+        answer = kinesis.get_records(ShardIterator=at, Limit=10_000)
+        self._counted[name] = (answer["NextShardIterator"], before + len(answer["Records"]))
+        return self._counted[name][1]
 
     def _messages(self, name: str) -> list[Event]:
         """The messages of a queue, which stay there."""
