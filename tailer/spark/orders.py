@@ -29,12 +29,17 @@ __all__ = [
     "RewriteOrder",
     "VersionOrder",
     "fan_out",
+    "is_small",
     "pack",
     "rewrite_order",
 ]
 
 #: The cost of opening a file, in bytes that could have been read meanwhile: Spark's own figure.
 OPEN_COST_BYTES = 4 * 1024 * 1024
+
+#: The same for small files, many of which are decoded in one step.
+SMALL_OPEN_COST_BYTES = 256 * 1024
+SMALL_FILE_BYTES_MAX = 128 * 1024
 
 #: The last part of a file is open-ended: its size in the log is not the sum of its row groups.
 _OPEN_END = 2**63
@@ -231,7 +236,7 @@ def pack(
 
     ``ordered`` keeps the shares in the order of the changes, one after the other.
     """
-    total = sum(order.cost + OPEN_COST_BYTES for order in orders)
+    total = sum(map(_cost, orders))
     count = max(shares_min, math.ceil(total / bytes_max))
     target = max(OPEN_COST_BYTES, math.ceil(total / count))
     if ordered:
@@ -242,7 +247,14 @@ def pack(
 
 
 def _cost(order: Order) -> int:
-    return order.cost + OPEN_COST_BYTES
+    return order.cost + (SMALL_OPEN_COST_BYTES if is_small(order) else OPEN_COST_BYTES)
+
+
+def is_small(order: Order) -> bool:
+    """Return whether an order is a small file that is decoded together with others."""
+    if not isinstance(order, FileOrder) or order.file.change_type is None:
+        return False
+    return order.file.size is not None and order.file.size <= SMALL_FILE_BYTES_MAX
 
 
 def _even(shares: list[list[Order]]) -> list[list[Order]]:

@@ -5,9 +5,11 @@ Rows are decoded in the task's thread, so that memory is bounded by the batch.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
 
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
@@ -15,18 +17,26 @@ from anyio.from_thread import BlockingPortal
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
 from tailer.decode.bucket import engine_version
 from tailer.decode.byte_range import ByteRange
+from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.output import Shapes
 from tailer.decode.row_cache import kept_rows
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
+from tailer.decode.small_files import SmallFiles
+from tailer.decode.vectors import ALL_ROWS
 from tailer.errors import ConfigError, TableError
 from tailer.feed.derive import derive
-from tailer.feed.fetch import fetch
+from tailer.feed.fetch import Fetched, fetch, fetch_here
 from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.types import conform
-from tailer.store import Store
+from tailer.store import ReadsHere, Store
 
 __all__ = ["decoded", "spark_batches"]
+
+#: Small files that are held in memory at once, and how many are fetched at the same time.
+_TOGETHER_MAX = 256
+_FETCHES_MAX = 8
 
 
 def decoded(
@@ -105,18 +115,92 @@ def spark_batches(
     orders: Iterable[Order], options: SourceOptions, decode: DecodeOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield a task's rows in exactly the Arrow schema that Spark compares with."""
+    small = None if options.with_ids else SmallFiles(decode, Shapes(decode))
     with store_portal(options) as (portal, store):
         try:
-            for order in orders:
-                assert not isinstance(order, VersionOrder), "only the pipeline asks for those"
-                for file, rows in decoded(portal, store, order, options, decode):
+            for found in _stretches(orders, small):
+                if isinstance(found, list):
+                    assert small is not None
+                    for rows in _together(portal, store, found, small, decode):
+                        yield _conformed(list(rows.batch.columns), schema)
+                    continue
+                assert not isinstance(found, VersionOrder), "only the pipeline asks for those"
+                for file, rows in decoded(portal, store, found, options, decode):
                     columns = list(rows.batch.columns)
                     if options.with_ids:
                         columns += _ids(file, rows)
-                    arrays = [conform(c, f.type) for c, f in zip(columns, schema, strict=True)]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                    yield _conformed(columns, schema)
         except TableError as e:
             raise e.at(table=store.root) from None
+
+
+def _conformed(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [conform(c, f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _stretches(
+    orders: Iterable[Order], small: SmallFiles | None
+) -> Iterator[Order | list[ChangeFile]]:
+    """Yield the orders; whole small files that follow each other come as lists."""
+
+    def small_file(order: Order) -> ChangeFile | None:
+        if small is None or not isinstance(order, FileOrder):
+            return None
+        part = order.skip or order.take is not None or order.part is not None
+        return order.file if not part and small.takes(order.file) else None
+
+    for is_small, some in groupby(orders, lambda order: small_file(order) is not None):
+        if not is_small:
+            yield from some
+            continue
+        files = [file for file in map(small_file, some) if file is not None]
+        yield from (files[at : at + _TOGETHER_MAX] for at in range(0, len(files), _TOGETHER_MAX))
+
+
+def _together(
+    portal: BlockingPortal,
+    store: Store,
+    files: list[ChangeFile],
+    small: SmallFiles,
+    decode: DecodeOptions,
+) -> Iterator[Rows]:
+    """Yield the rows of small files, decoded in as few steps as possible."""
+    contents = _contents(portal, store, files, decode)
+    while files:
+        counts, rows = small.rows(files, contents)
+        if rows is not None:
+            yield rows
+        else:
+            for file, content in zip(files, contents[: len(counts)], strict=False):
+                yield from decode_file(pa.BufferReader(content), file, ALL_ROWS, decode, Skip(0))
+        files, contents = files[len(counts) :], contents[len(counts) :]
+
+
+def _contents(
+    portal: BlockingPortal, store: Store, files: list[ChangeFile], decode: DecodeOptions
+) -> list[pa.Buffer]:
+    if isinstance(store, ReadsHere):
+        found = [fetch_here(store, file, decode.on_read) for file in files]
+    else:
+        found = portal.call(_fetched, store, files)
+    contents = []
+    for fetched in found:
+        with fetched.source:
+            try:
+                contents.append(fetched.source.read_buffer())
+            except UNREADABLE as e:
+                raise unreadable(fetched.file, e) from None
+    return contents
+
+
+async def _fetched(store: Store, files: list[ChangeFile]) -> list[Fetched]:
+    """Fetch files, some at the same time."""
+    found: list[Fetched] = []
+    for at in range(0, len(files), _FETCHES_MAX):
+        some = files[at : at + _FETCHES_MAX]
+        found += await asyncio.gather(*(fetch(store, file) for file in some))
+    return found
 
 
 def _ids(file: ChangeFile, rows: Rows) -> list[pa.Array]:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tailer.spark import changes
+from tailer.spark import changes, native
 from tailer.spark.failing import TailerSourceError
 from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
@@ -78,6 +78,29 @@ def test_many_versions_are_one_scan(spark: SparkSession, table: TableBuilder) ->
     assert planned.count("FileScan parquet") == 1
     assert "BroadcastHashJoin" in planned
     assert len(hold_alike(spark, table.folder)) == 39
+
+
+def test_hundreds_of_small_files_are_the_decoders(
+    spark: SparkSession, table: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_SMALL_FILES_MAX", 20)
+    for number in range(5, 40):
+        table.insert(rows(number))
+    frame = changes(spark, str(table.folder), startingVersion=0)
+    assert "FileScan parquet" not in plan(frame)
+    assert sorted(row.id for row in frame.collect()) == [*range(1, 40)]
+    ids = changes(spark, str(table.folder), startingVersion=0, withIds=True)
+    hold(difference(frame.toArrow(), ids.select(*frame.columns).toArrow()))
+
+
+def test_a_small_file_that_is_damaged_is_named(spark: SparkSession, table: TableBuilder) -> None:
+    table.insert(rows(5))
+    damaged = next(action["add"]["path"] for action in table.actions()[::-1] if "add" in action)
+    file = table.folder / damaged
+    file.write_bytes(file.read_bytes()[:-40] + bytes(40))
+    frame = changes(spark, str(table.folder), native="never", startingVersion=0)
+    with pytest.raises(PySparkException, match=damaged):
+        frame.collect()
 
 
 @pytest.mark.parametrize("more", [0, 20], ids=["literals", "a join"])
