@@ -92,7 +92,9 @@ def cost(how: str, kind: str, table: Path) -> Cost:
         before = served_s(server)
         command = python(CONTENDERS, how, kind, table, folder, json.dumps(wanted))
         ours = measure(command)
-        return replace(ours, cpu_s=ours.cpu_s + served_s(server) - before)
+        used = served_s(server) - before  # which was taken for another program's
+        others = max(0.0, ours.others - used / ours.wall_s)
+        return replace(ours, cpu_s=ours.cpu_s + used, others=others)
 
 
 def bench(kind: str, large: Path, small: Path, rounds: int) -> dict[str, Cost]:

@@ -69,12 +69,17 @@ class Results:
     complaints: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
 
-    def ratio(self, name: str, ours: Cost, peer: Cost) -> None:
-        """Note our time against a peer's."""
+    def ratio(self, name: str, ours: Cost, peer: Cost, *, by_wall: bool = False) -> None:
+        """Note our time against a peer's; ``by_wall`` even where other programs ran: part of our
+        own processor time is not seen."""
         busy = max(ours.others, peer.others)
         wall, processor = ours.wall_s / peer.wall_s, ours.cpu_s / peer.cpu_s
         costs = {"ours": asdict(ours), "peer": asdict(peer)}
-        self.quiet(name, wall=wall, processor=processor, others=busy, **costs)
+        if by_wall:
+            figure = {"wall": wall, "processor": processor, "others": busy}
+            self.value(name, wall, **figure, **costs)
+        else:
+            self.quiet(name, wall=wall, processor=processor, others=busy, **costs)
 
     def quiet(
         self, name: str, *, wall: float, processor: float, others: float, **more: Any
