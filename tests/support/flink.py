@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -34,12 +35,17 @@ def _make(home: Path) -> None:
     run_maven("-f", str(home / "pom.xml"), *jars, f"-DoutputDirectory={home / 'lib'}")
 
 
+def _missing() -> str:
+    """What of the machine is missing: the program is compiled as it starts."""
+    return no_java() or ("" if shutil.which("javac") else "a JDK, with javac,")
+
+
 FLINK = Component(
     "flink",
     "Flink with its Kafka connector, by Maven,",
     home=lambda: f"flink-{FLINK_VERSION}",
     make=_make,
-    missing=no_java,
+    missing=_missing,
 )
 
 
