@@ -50,7 +50,6 @@ class DuckdbSink(SqlSink):
         super().__init__(file, **table)
         self.release = release
         self._file = file
-        self._path = file.path
         self._waiting = 0
         self._opened_at = 0.0
         # The file is closed by a timer's thread, if no batch comes before.
@@ -78,7 +77,7 @@ class DuckdbSink(SqlSink):
 
     def _look(self, feed: str) -> Offset | None:
         with self._lock:
-            return super()._look(feed) if self._path.exists() else None
+            return super()._look(feed) if self._file.path.exists() else None
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
         with self._lock:

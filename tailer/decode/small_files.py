@@ -24,12 +24,12 @@ from tailer.decode.rows import SAMPLE_ROWS
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
 
-__all__ = ["SmallFiles", "native"]
+__all__ = ["SIZE_MAX", "SmallFiles", "native"]
 
 #: The version of ``_footers.c`` that this file needs.
 _INTERFACE = 1
 #: A larger file gains little.
-_SIZE_MAX = 128 * 1024
+SIZE_MAX = 128 * 1024
 
 
 native: Any = loaded("_footers", _INTERFACE)
@@ -49,7 +49,7 @@ class SmallFiles:
             native is not None
             and file.change_type is not None
             and file.size is not None
-            and file.size <= _SIZE_MAX
+            and file.size <= SIZE_MAX
             and file.only is None
             and file.without is None
             and file.rows is None

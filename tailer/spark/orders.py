@@ -20,6 +20,7 @@ from tailer.decode.bucket import Bucket, engine_version
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.plan import Rewrite, row_ids_hold
 from tailer.decode.proofs import Numbers, independent
+from tailer.decode.small_files import SIZE_MAX
 from tailer.delta.commit import Commit, CommitHeader
 from tailer.log.live import Moot
 
@@ -39,7 +40,6 @@ OPEN_COST_BYTES = 4 * 1024 * 1024
 
 #: The same for small files, many of which are decoded in one step.
 SMALL_OPEN_COST_BYTES = 256 * 1024
-SMALL_FILE_BYTES_MAX = 128 * 1024
 
 #: The last part of a file is open-ended: its size in the log is not the sum of its row groups.
 _OPEN_END = 2**63
@@ -254,7 +254,7 @@ def is_small(order: Order) -> bool:
     """Return whether an order is a small file that is decoded together with others."""
     if not isinstance(order, FileOrder) or order.file.change_type is None:
         return False
-    return order.file.size is not None and order.file.size <= SMALL_FILE_BYTES_MAX
+    return order.file.size is not None and order.file.size <= SIZE_MAX
 
 
 def _even(shares: list[list[Order]]) -> list[list[Order]]:

@@ -144,17 +144,17 @@ def _stretches(
 ) -> Iterator[Order | list[ChangeFile]]:
     """Yield the orders; whole small files that follow each other come as lists."""
 
-    def small_file(order: Order) -> ChangeFile | None:
+    def joins(order: Order) -> bool:
         if small is None or not isinstance(order, FileOrder):
-            return None
+            return False
         part = order.skip or order.take is not None or order.part is not None
-        return order.file if not part and small.takes(order.file) else None
+        return not part and small.takes(order.file)
 
-    for is_small, some in groupby(orders, lambda order: small_file(order) is not None):
-        if not is_small:
+    for together, some in groupby(orders, joins):
+        if not together:
             yield from some
             continue
-        files = [file for file in map(small_file, some) if file is not None]
+        files = [order.file for order in some if isinstance(order, FileOrder)]
         yield from (files[at : at + _TOGETHER_MAX] for at in range(0, len(files), _TOGETHER_MAX))
 
 
@@ -181,26 +181,24 @@ def _contents(
     portal: BlockingPortal, store: Store, files: list[ChangeFile], decode: DecodeOptions
 ) -> list[pa.Buffer]:
     if isinstance(store, ReadsHere):
-        found = [fetch_here(store, file, decode.on_read) for file in files]
-    else:
-        found = portal.call(_fetched, store, files)
-    contents = []
-    for fetched in found:
-        with fetched.source:
-            try:
-                contents.append(fetched.source.read_buffer())
-            except UNREADABLE as e:
-                raise unreadable(fetched.file, e) from None
+        return [_content(fetch_here(store, file, decode.on_read)) for file in files]
+    contents: list[pa.Buffer] = []
+    for at in range(0, len(files), _FETCHES_MAX):
+        contents += map(_content, portal.call(_fetched, store, files[at : at + _FETCHES_MAX]))
     return contents
 
 
 async def _fetched(store: Store, files: list[ChangeFile]) -> list[Fetched]:
-    """Fetch files, some at the same time."""
-    found: list[Fetched] = []
-    for at in range(0, len(files), _FETCHES_MAX):
-        some = files[at : at + _FETCHES_MAX]
-        found += await asyncio.gather(*(fetch(store, file) for file in some))
-    return found
+    """Fetch files at the same time."""
+    return await asyncio.gather(*(fetch(store, file) for file in files))
+
+
+def _content(fetched: Fetched) -> pa.Buffer:
+    with fetched.source:
+        try:
+            return fetched.source.read_buffer()
+        except UNREADABLE as e:
+            raise unreadable(fetched.file, e) from None
 
 
 def _ids(file: ChangeFile, rows: Rows) -> list[pa.Array]:
