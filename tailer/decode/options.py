@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from tailer.decode.tracking import OnRead
     from tailer.delta.snapshot import TableState
 
-__all__ = ["DecodeOptions", "DiffOptions"]
+__all__ = ["SMALL_FILE_BYTES_MAX", "DecodeOptions", "DiffOptions"]
+
+#: Files up to this size are decoded many at a time (:mod:`tailer.decode.small_files`), of which a
+#: larger one gains little.
+SMALL_FILE_BYTES_MAX = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)

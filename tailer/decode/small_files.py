@@ -18,19 +18,16 @@ import pyarrow.compute as pc
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
 from tailer.compiled import loaded
 from tailer.decode.damage import UNREADABLE
-from tailer.decode.options import DecodeOptions
+from tailer.decode.options import SMALL_FILE_BYTES_MAX, DecodeOptions
 from tailer.decode.output import Shape, Shapes, converted
 from tailer.decode.rows import SAMPLE_ROWS
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
 
-__all__ = ["SIZE_MAX", "SmallFiles", "native"]
+__all__ = ["SmallFiles", "native"]
 
 #: The version of ``_footers.c`` that this file needs.
 _INTERFACE = 1
-#: A larger file gains little.
-SIZE_MAX = 128 * 1024
-
 
 native: Any = loaded("_footers", _INTERFACE)
 
@@ -49,7 +46,7 @@ class SmallFiles:
             native is not None
             and file.change_type is not None
             and file.size is not None
-            and file.size <= SIZE_MAX
+            and file.size <= SMALL_FILE_BYTES_MAX
             and file.only is None
             and file.without is None
             and file.rows is None

@@ -18,9 +18,9 @@ from msgspec import structs
 from tailer.changes import ChangeFile, Offset
 from tailer.decode.bucket import Bucket, engine_version
 from tailer.decode.byte_range import ByteRange
+from tailer.decode.options import SMALL_FILE_BYTES_MAX
 from tailer.decode.plan import Rewrite, row_ids_hold
 from tailer.decode.proofs import Numbers, independent
-from tailer.decode.small_files import SIZE_MAX
 from tailer.delta.commit import Commit, CommitHeader
 from tailer.log.live import Moot
 
@@ -254,7 +254,7 @@ def is_small(order: Order) -> bool:
     """Return whether an order is a small file that is decoded together with others."""
     if not isinstance(order, FileOrder) or order.file.change_type is None:
         return False
-    return order.file.size is not None and order.file.size <= SIZE_MAX
+    return order.file.size is not None and order.file.size <= SMALL_FILE_BYTES_MAX
 
 
 def _even(shares: list[list[Order]]) -> list[list[Order]]:

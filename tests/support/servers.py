@@ -84,6 +84,12 @@ class Server:
             self.process.kill()
             self.process.wait()
 
+    def end(self) -> None:
+        """End it in order."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(START_S)
+
     def __enter__(self) -> Self:
         try:
             self.start()
