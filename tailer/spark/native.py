@@ -3,8 +3,8 @@
 Spark reads such a file as Delta does, so its rows are those of our decoder: no row is left out, no
 column has another name or type than in the query, and all types are simple. What a file's action
 says of its rows, its facts, comes from the log: version, time, change type and partition values.
-A few sets of facts are literals of one scan each, which conditions skip whole; with more of them,
-there is one scan of all files, joined with a table of the facts by file.
+All files are one scan, in which a row finds its facts by its file's name: a few sets of facts in
+one expression, which conditions on them turn into a choice of files; more in a table to join.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NativeFiles"]
 
-#: Up to so many sets of facts are scans with literals. Each scan has tasks of its own.
+#: Up to so many sets of facts are literals of one expression.
 _LITERALS_MAX = 8
 
 #: Spark's reader takes a millisecond to open a file.
@@ -62,15 +62,15 @@ _READ_OPTIONS = {
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
 _FACT = "__tailer_{}"
+_FACTS = _FACT.format("facts")
 _FILE = _FACT.format("file")
 _NAME = _FACT.format("name")
 
 
 @dataclass(slots=True)
 class _Layout:
-    """Files that one scan can read: all cdc files or none, with the same partition columns."""
+    """Files that one scan can read: they have the same partition columns."""
 
-    cdc: bool
     partitions: tuple[str, ...]
     paths: list[str] = field(default_factory=list)
     facts: list[tuple[Any, ...]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class NativeFiles:
         self._target = {f.name: f.type for f in target.schema if f.name in schema.names}
         self._schema = schema
         self._zone = writer_timezone
-        self._layouts: dict[tuple[bool, tuple[str, ...]], _Layout] = {}
+        self._layouts: dict[tuple[str, ...], _Layout] = {}
         self._names: dict[str, str] = {}
         self._parts: dict[tuple[Any, ...], bool] = {}
         self._fitting: dict[int, tuple[TableState, bool]] = {}
@@ -142,11 +142,15 @@ class NativeFiles:
         known = self._fitting.get(id(state))
         if known is None:
             own = {f.name: f for f in state.schema}
-            fits = state.mapping == "none" and all(
-                name in own
-                and own[name].type == kind
-                and "delta.typeChanges" not in own[name].metadata
-                for name, kind in self._target.items()
+            fits = (
+                state.mapping == "none"
+                and CHANGE_TYPE not in own  # cdc files alone have such a column
+                and all(
+                    name in own
+                    and own[name].type == kind
+                    and "delta.typeChanges" not in own[name].metadata
+                    for name, kind in self._target.items()
+                )
             )
             known = self._fitting[id(state)] = state, fits  # the state is kept, and so its id
         return known[1]
@@ -168,7 +172,7 @@ class NativeFiles:
         if not self._store.path(file.location).exists():
             raise _gone(self._store, file)
         names = tuple(f.name for f in columns)
-        layout = self._layouts.setdefault((cdc, names), _Layout(cdc, names))
+        layout = self._layouts.setdefault(names, _Layout(names))
         layout.paths.append(path)
         given = (file.change_type, file.version, file.timestamp_ms * 1000)
         layout.facts.append((*given, *(value.as_py() for value in values)))
@@ -178,73 +182,96 @@ class NativeFiles:
         listing = spark.conf.get(_LISTING) or "32"
         spark.conf.set(_LISTING, str(2**31 - 1))
         try:
-            return [f for layout in self._layouts.values() for f in self._scans(spark, layout)]
+            return [self._scan(spark, layout) for layout in self._layouts.values()]
         finally:
             spark.conf.set(_LISTING, listing)
 
-    def _scans(self, spark: SparkSession, layout: _Layout) -> list[DataFrame]:
+    def _scan(self, spark: SparkSession, layout: _Layout) -> DataFrame:
+        """Return the rows of all files, with the query's columns in its order."""
         by_facts: dict[tuple[Any, ...], list[str]] = {}
-        for path, facts in zip(layout.paths, layout.facts, strict=True):
-            by_facts.setdefault(facts, []).append(path)
-        if len(by_facts) > _LITERALS_MAX:
-            return [self._joined(spark, layout)]
-        found = []
-        for facts, paths in by_facts.items():
-            literals = zip(self._fact_fields(layout), facts, strict=True)
-            columns = {f.name: _literal(value, f.type) for f, value in literals}
-            found.append(self._with(self._files(spark, layout, paths), layout, columns))
-        return found
-
-    def _joined(self, spark: SparkSession, layout: _Layout) -> DataFrame:
-        """Return one scan of all files, joined with the facts by the files' names.
-
-        Not by their paths: Spark spells those in more than one way.
-        """
-        from pyspark.sql import functions as f
-        from pyspark.sql import types as s
-        from pyspark.sql.pandas.types import from_arrow_type
-
+        for path, given in zip(layout.paths, layout.facts, strict=True):
+            by_facts.setdefault(given, []).append(path)
+        kinds = {facts[0] for facts in by_facts}
         fields = self._fact_fields(layout)
-        schema = s.StructType([s.StructField(_FILE, s.StringType(), nullable=False)])
-        for fact in fields:  # times as numbers: no time zone of this machine has a say
-            kind = s.LongType() if pt.is_timestamp(fact.type) else from_arrow_type(fact.type)
-            schema.add(_FACT.format(fact.name), kind)
-        given = [
-            (_name(path), *(_number(v, fact.type) for v, fact in zip(values, fields, strict=True)))
-            for path, values in zip(layout.paths, layout.facts, strict=True)
-        ]
-        facts = f.broadcast(spark.createDataFrame(given, schema))
-        files = self._files(spark, layout, sorted(set(layout.paths)))
-        rows = files.withColumn(_NAME, f.col("_metadata.file_name"))
-        rows = rows.join(facts, f.col(_NAME) == f.col(_FILE))
-        columns = {fact.name: _quoted(_FACT.format(fact.name)) for fact in fields}
-        for fact in fields:
-            if pt.is_timestamp(fact.type):
-                columns[fact.name] = f"timestamp_micros({columns[fact.name]})"
-        return self._with(rows, layout, columns)
+        rows = self._files(spark, layout, cdc=None in kinds)
+        if len({*layout.paths}) < len(layout.paths) or len(by_facts) > _LITERALS_MAX:
+            rows, facts = _joined(spark, rows, fields, layout)  # a file may have several facts
+        elif len(by_facts) == 1:
+            facts = _literals(fields, *by_facts)
+        else:
+            rows, facts = _chosen(rows, fields, by_facts)
+        if None in kinds:
+            facts[CHANGE_TYPE] = f"coalesce({facts[CHANGE_TYPE]}, {_CHECKED_KIND})"
+        # As SQL: a column made by functions takes dozens of calls into Java.
+        quoted = {name: _quoted(name) for name in self._schema.names}
+        return rows.selectExpr(*(f"{facts.get(name, q)} AS {q}" for name, q in quoted.items()))
 
     def _fact_fields(self, layout: _Layout) -> list[pa.Field]:
         own = [pa.field(name, arrow_type(self._target[name])) for name in layout.partitions]
         return [*METADATA_FIELDS, *own]
 
-    def _files(self, spark: SparkSession, layout: _Layout, paths: Sequence[str]) -> DataFrame:
+    def _files(self, spark: SparkSession, layout: _Layout, *, cdc: bool) -> DataFrame:
         """Return the columns that the files themselves have."""
         from pyspark.sql import types as s
 
         names = [name for name in self._target if name not in layout.partitions]
         schema = s.StructType([s.StructField(n, spark_type(self._target[n])) for n in names])
-        if layout.cdc:
+        if cdc:
             schema.add(CHANGE_TYPE, s.StringType())
         reader = spark.read.options(**_READ_OPTIONS).schema(schema)
-        return reader.parquet(*(f"file://{path}" for path in paths))
+        return reader.parquet(*(f"file://{path}" for path in sorted(set(layout.paths))))
 
-    def _with(self, rows: DataFrame, layout: _Layout, facts: Mapping[str, str]) -> DataFrame:
-        """Return the query's columns, in its order. ``facts`` are SQL: a column made by functions
-        takes dozens of calls into Java."""
-        if layout.cdc:
-            facts = {**facts, CHANGE_TYPE: _CHECKED_KIND}
-        quoted = {name: _quoted(name) for name in self._schema.names}
-        return rows.selectExpr(*(f"{facts.get(name, q)} AS {q}" for name, q in quoted.items()))
+
+def _literals(fields: Sequence[pa.Field], facts: Sequence[Any]) -> dict[str, str]:
+    given = zip(fields, facts, strict=True)
+    return {field.name: _literal(value, field.type) for field, value in given}
+
+
+def _chosen(
+    rows: DataFrame, fields: Sequence[pa.Field], by_facts: Mapping[tuple[Any, ...], Sequence[str]]
+) -> tuple[DataFrame, dict[str, str]]:
+    """Return the rows with their facts, and each fact as SQL.
+
+    The condition is always true: without one that stays, Spark reads all of the hidden columns for
+    a query that asks for none of the facts, and the numbers of the rows cost as much as the rows.
+    """
+    cases = []
+    for facts, paths in by_facts.items():
+        names = ", ".join(f"'{_name(path)}'" for path in paths)
+        values = _literals(fields, facts).values()
+        found = ", ".join(f"'f{at}', {value}" for at, value in enumerate(values))
+        cases.append(f"WHEN _metadata.file_name IN ({names}) THEN named_struct({found})")
+    found = f"CASE {' '.join(cases)} END AS {_FACTS}"
+    rows = rows.where("_metadata.file_size >= 0").selectExpr(*map(_quoted, rows.columns), found)
+    return rows, {field.name: f"{_FACTS}.f{at}" for at, field in enumerate(fields)}
+
+
+def _joined(
+    spark: SparkSession, rows: DataFrame, fields: Sequence[pa.Field], layout: _Layout
+) -> tuple[DataFrame, dict[str, str]]:
+    """Return the rows joined with the facts by the files' names, and each fact as SQL.
+
+    Not by their paths: Spark spells those in more than one way.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as s
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    schema = s.StructType([s.StructField(_FILE, s.StringType(), nullable=False)])
+    for fact in fields:  # times as numbers: no time zone of this machine has a say
+        kind = s.LongType() if pt.is_timestamp(fact.type) else from_arrow_type(fact.type)
+        schema.add(_FACT.format(fact.name), kind)
+    given = [
+        (_name(path), *(_number(v, fact.type) for v, fact in zip(values, fields, strict=True)))
+        for path, values in zip(layout.paths, layout.facts, strict=True)
+    ]
+    facts = f.broadcast(spark.createDataFrame(given, schema))
+    rows = rows.withColumn(_NAME, f.col("_metadata.file_name"))
+    columns = {fact.name: _quoted(_FACT.format(fact.name)) for fact in fields}
+    for fact in fields:
+        if pt.is_timestamp(fact.type):
+            columns[fact.name] = f"timestamp_micros({columns[fact.name]})"
+    return rows.join(facts, f.col(_NAME) == f.col(_FILE)), columns
 
 
 def _text(value: str) -> str:

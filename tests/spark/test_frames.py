@@ -28,6 +28,14 @@ def plan(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
+def files_read(frame: DataFrame) -> int:
+    """The files that the frame's only scan has read."""
+    frame.collect()
+    leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
+    assert leaves.size() == 1
+    return int(leaves.apply(0).metrics().apply("numFiles").value())
+
+
 def hold_alike(spark: SparkSession, table: Path, **options: Any) -> pa.Table:
     """The rows, which must be those of the decoder alone; some of them Spark reads itself."""
     options = {"startingVersion": 0, **options}
@@ -60,14 +68,41 @@ def test_columns_and_conditions_reach_parquet(spark: SparkSession, table: TableB
     assert "ReadSchema: struct<id:bigint,amount:double>" in planned
 
 
-def test_a_condition_on_the_version_leaves_out_whole_scans(
+def test_a_condition_on_the_version_leaves_out_files(
     spark: SparkSession, table: TableBuilder
 ) -> None:
     frame = changes(spark, str(table.folder), startingVersion=0)
-    assert plan(frame).count("FileScan parquet") == 2
+    assert files_read(frame) == 2
     only = frame.where("_commit_version = 2")
-    assert plan(only).count("FileScan parquet") == 1
+    assert files_read(only) == 1
     assert [row.id for row in only.collect()] == [4]
+
+
+def test_a_query_without_the_facts_reads_no_hidden_columns(
+    spark: SparkSession, table: TableBuilder
+) -> None:
+    planned = plan(changes(spark, str(table.folder), startingVersion=0).select("id"))
+    assert "row_index" not in planned
+    assert "file_name" not in planned
+
+
+def test_files_of_every_kind_are_one_scan(spark: SparkSession, tmp_path: Path) -> None:
+    built = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True, partition_by=["name"])
+    built.create()
+    first = built.add(rows(1), partition={"name": "row 1"})
+    built.commit(first)
+    cdc = [{"id": 1, "amount": 0.5, "_change_type": "update_preimage"},
+           {"id": 1, "amount": 3.5, "_change_type": "update_postimage"}]  # fmt: skip
+    built.commit(built.cdc(cdc, partition={"name": "row 1"}), built.remove(first))
+    built.commit(built.add(rows(2), partition={"name": None}))
+    got = hold_alike(spark, built.folder)
+    found = [(r["_commit_version"], r["_change_type"], r["name"]) for r in got.to_pylist()]
+    assert sorted(found, key=str) == [
+        (1, "insert", "row 1"), (2, "update_postimage", "row 1"), (2, "update_preimage", "row 1"),
+        (3, "insert", None),
+    ]  # fmt: skip
+    frame = changes(spark, str(built.folder), startingVersion=0)
+    assert plan(frame).count("FileScan parquet") == 1
 
 
 def test_many_versions_are_one_scan(spark: SparkSession, table: TableBuilder) -> None:
@@ -103,7 +138,7 @@ def test_a_small_file_that_is_damaged_is_named(spark: SparkSession, table: Table
         frame.collect()
 
 
-@pytest.mark.parametrize("more", [0, 20], ids=["literals", "a join"])
+@pytest.mark.parametrize("more", [0, 20], ids=["few facts", "many"])
 def test_a_file_that_comes_and_goes_is_read_for_both(
     more: int, spark: SparkSession, table: TableBuilder
 ) -> None:
