@@ -142,18 +142,24 @@ class OrderFiles:
     def committed(self) -> int:
         """Return the number of the last file of a committed batch; -1 if there is none."""
         commits = _batches(self._checkpoint / "commits")
-        if not commits:
-            return -1
-        path = self._checkpoint / "offsets" / str(max(commits))
+        return self._last_file(self._log_offset(max(commits))) if commits else -1
+
+    def lines_of(self, batch: int) -> list[str]:
+        """Return the lines of the file that Spark has given to a batch: the head, then tasks."""
+        number = self._last_file(self._log_offset(batch))
+        return self._path(number).read_text(encoding="ascii").splitlines()
+
+    def _log_offset(self, batch: int) -> int:
+        """Return how far in Spark's list of begun files a batch goes."""
+        path = self._checkpoint / "offsets" / str(batch)
         try:
-            found = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["logOffset"]
+            return int(json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["logOffset"])
         except (OSError, ValueError, LookupError, TypeError):
             raise OffsetError(
                 "the checkpoint is not one of a stream of work orders",
                 path=str(path),
                 hint="give each query a checkpoint folder for itself",
             ) from None
-        return self._last_file(int(found))
 
     def query_id(self) -> str | None:
         """Return the id of the query that runs from this checkpoint; None if none has begun."""

@@ -79,7 +79,8 @@ def foreach_batch(
     ahead = _planned(spark, reader, checkpoint)
 
     def call(lines: DataFrame, batch: int) -> None:
-        tasks = list(_tasks(line.value for line in lines.collect()))
+        # Read here: as rows of the frame, they are a job of their own.
+        tasks = list(_tasks(ahead.files.lines_of(batch)))
         function(frame_of(lines.sparkSession, reader, tasks, native), batch)
 
     writer = _lines(spark, ahead).writeStream.option("checkpointLocation", checkpoint)
