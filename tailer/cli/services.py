@@ -48,7 +48,7 @@ async def spark(arguments: argparse.Namespace) -> int:
         master=arguments.master,
         conf={key: value for key, _, value in settings},
     )
-    return run_cluster(load_config(Path(arguments.config)), options)
+    return await run_cluster(load_config(Path(arguments.config)), options)
 
 
 async def share(arguments: argparse.Namespace) -> int:

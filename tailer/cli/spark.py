@@ -5,63 +5,56 @@ from __future__ import annotations
 import json
 import re
 import sys
-import threading
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
 
 from tailer.changes import Offset
 from tailer.config.feeds import Config
 from tailer.daemon.assembly import assemble
 from tailer.daemon.metrics import MetricFamilies
-from tailer.errors import OffsetError
-from tailer.process.signals import listen, stop_asked
+from tailer.daemon.run import feed_configs
+from tailer.errors import OffsetError, TailerError
+from tailer.feed.run import Feed
+from tailer.process.signals import until_stopped
 from tailer.spark.order_files import OrderFiles
-from tailer.spark.pipeline import PipelineFeed, PipelineOptions, run_pipeline, start_session
+from tailer.spark.pipeline import Cluster, PipelineOptions, run_pipeline
 
 __all__ = ["checkpoint_offset", "run_cluster"]
 
 
-def run_cluster(config: Config, options: PipelineOptions) -> int:
-    """Run all feeds as queries; return the exit status, 1 if a feed has ended with an error.
+async def run_cluster(config: Config, options: PipelineOptions) -> int:
+    """Run all feeds by a cluster; return the exit status, 1 if a feed has ended with an error.
 
-    SIGINT, SIGTERM and SIGHUP end it after the current batches.
+    SIGINT, SIGTERM and SIGHUP end it after the batches that are being written.
     """
     from prometheus_client import CollectorRegistry
 
     registry = CollectorRegistry()
     families = MetricFamilies(registry)
-    feeds = [
-        PipelineFeed(assemble(config, feed, families), feed.store) for feed in config.feeds.values()
-    ]
-    stopping = threading.Event()
+    configs = await feed_configs(config)
+    feeds = [(assemble(config, feed, families), feed.store) for feed in configs.values()]
+    cluster = Cluster(options)
+    failed: dict[str, TailerError] = {}
 
-    async def stop() -> None:
-        # Not in a handler, which may interrupt the very thread that holds the event's lock.
-        await stop_asked(on_hangup=True)
-        stopping.set()
+    async def run() -> None:
+        failed.update(await run_pipeline(feeds, cluster))
 
-    spark = start_session(options)
-    listen()  # Spark's own handler for SIGINT would interrupt running batches
     try:
-        with start_blocking_portal() as portal, _serving(portal, config, registry, feeds):
-            waiting = portal.start_task_soon(stop)
-            try:
-                run_pipeline(spark, portal, feeds, options, stopping)
-            finally:
-                waiting.cancel()
+        async with _serving(config, registry, [feed for feed, _ in feeds]):
+            await until_stopped(run)
     finally:
-        spark.stop()
-    failed = [feed for feed in feeds if feed.ended is not None]
-    for feed in failed:
-        print(f"tailer: feed {feed.feed.name}: {feed.ended}", file=sys.stderr)
+        with anyio.CancelScope(shield=True):
+            await cluster.aclose()
+    for name, error in failed.items():
+        print(f"tailer: feed {name}: {error}", file=sys.stderr)
     return 1 if failed else 0
 
 
 def _serving(
-    portal: BlockingPortal, config: Config, registry: object, feeds: list[PipelineFeed]
-) -> AbstractContextManager[object]:
+    config: Config, registry: object, feeds: list[Feed]
+) -> AbstractAsyncContextManager[object]:
     """Serve /metrics, /healthz and /readyz, as the daemon does, while the block runs."""
     if config.http is None:
         return nullcontext()
@@ -69,13 +62,12 @@ def _serving(
 
     def unready() -> dict[str, str]:
         return {
-            one.feed.name: str(one.ended or one.feed.progress.error or "starting")
-            for one in feeds
-            if one.ended is not None or not one.feed.progress.ready
+            feed.name: str(feed.progress.error or "starting")
+            for feed in feeds
+            if not feed.progress.ready
         }
 
-    routes = health_routes(registry, unready)
-    return portal.wrap_async_context_manager(serve(config.http, routes))
+    return serve(config.http, health_routes(registry, unready))
 
 
 def checkpoint_offset(folder: Path) -> Offset:

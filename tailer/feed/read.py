@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
+from typing import TypeAlias
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import DataLoss
@@ -21,7 +22,32 @@ from tailer.log.live import LiveFiles
 from tailer.log.same_table import check_same, check_there
 from tailer.log.table import TableLog
 
-__all__ = ["read_changes", "read_items", "send_changes", "send_items"]
+__all__ = [
+    "ReadOn",
+    "Sent",
+    "read_changes",
+    "read_here",
+    "read_items",
+    "send_changes",
+    "send_items",
+]
+
+
+class Sent:
+    """Sends items. ``at`` is the offset behind those that were sent."""
+
+    def __init__(self, emit: Emit, at: Offset) -> None:
+        self._emit = emit
+        self.at = at
+
+    async def __call__(self, item: Item) -> None:
+        """Send an item, and move on behind it."""
+        await self._emit(item)
+        self.at = item.next_offset
+
+
+#: Sends what comes behind :attr:`Sent.at`, up to a version or forever, and moves it on.
+ReadOn: TypeAlias = Callable[[Reading, Sent, int | None], Awaitable[None]]
 
 
 def read_changes(
@@ -64,16 +90,26 @@ async def send_changes(reading: Reading, start: Offset, last: int | None, emit: 
         if isinstance(item, ChangeBatch):
             await emit(item)
 
-    await _read(reading, _Sent(changes, start), last, notices=False)
+    await _read(reading, Sent(changes, start), last, notices=False)
 
 
-async def send_items(reading: Reading, start: Offset, last: int | None, emit: Emit) -> None:
-    """Read as :func:`send_changes` does, with notices in their places and with the policies."""
+async def read_here(reading: Reading, sent: Sent, last: int | None) -> None:
+    """Read in this process."""
+    await _read(reading, sent, last, notices=True)
+
+
+async def send_items(
+    reading: Reading, start: Offset, last: int | None, emit: Emit, read: ReadOn = read_here
+) -> None:
+    """Read as :func:`send_changes` does, with notices in their places and with the policies.
+
+    ``read`` does the reading itself.
+    """
     log, policy = reading.log, reading.options.policies.on_data_loss
-    sent = _Sent(emit, start)
+    sent = Sent(emit, start)
     while True:
         try:
-            await _read(reading, sent, last, notices=True)
+            await read(reading, sent, last)
         except DataLoss as loss:
             await check_there(log, sent.at.version)  # or all its files are missing, for now
             if policy == "fail":
@@ -88,19 +124,7 @@ async def send_items(reading: Reading, start: Offset, last: int | None, emit: Em
             return
 
 
-class _Sent:
-    """Sends items. ``at`` is the offset behind those that were sent."""
-
-    def __init__(self, emit: Emit, at: Offset) -> None:
-        self._emit = emit
-        self.at = at
-
-    async def __call__(self, item: Item) -> None:
-        await self._emit(item)
-        self.at = item.next_offset
-
-
-async def _read(reading: Reading, sent: _Sent, last: int | None, *, notices: bool) -> None:
+async def _read(reading: Reading, sent: Sent, last: int | None, *, notices: bool) -> None:
     """Send the data on its way to the sink: store -> log -> plan -> fetch -> decode."""
     if sent.at.snapshot:
         await read_snapshot(reading, sent.at, sent, notices=notices)

@@ -23,7 +23,7 @@ from tailer.feed.pipe import pipe
 from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.publish import Publisher, Saver
-from tailer.feed.read import send_items
+from tailer.feed.read import ReadOn, read_here, send_items
 from tailer.feed.reading import Emit, Item, Reading
 from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
@@ -41,7 +41,8 @@ class Feed:
     1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park. ``lost``,
     ``live``, ``saver`` and ``apart`` are what a retry needs from the attempts before it: with
     ``apart``, a run was refused, and its versions are written one by one, so that those before the
-    one at fault are delivered. ``on_retry`` is called with each temporary error.
+    one at fault are delivered. ``read`` does the reading. ``on_retry`` is called with each
+    temporary error.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Feed:
     live: LiveFiles = field(default_factory=LiveFiles)
     saver: Saver = field(default_factory=Saver)
     apart: bool = False
+    read: ReadOn = read_here
     on_retry: Callable[[TailerError], None] = lambda _: None
 
     async def pause_before_retry(self, error: TransientError, backoff: Backoff) -> None:
@@ -124,7 +126,7 @@ async def _attempt(feed: Feed) -> bool:
             await publisher.keep_delivery()  # the options accept it, this once
         known = (feed.orders, feed.lost, feed.live)
         reading = Reading.of(feed.log, options, feed.progress, *known)
-        items = partial(send_items, reading, offset, feed.last)
+        items = partial(send_items, reading, offset, feed.last, read=feed.read)
 
         async def read(emit: Emit) -> None:
             emit = publisher.paced(emit, options.publish.rows_per_s_max)

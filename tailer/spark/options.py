@@ -39,8 +39,7 @@ class SourceOptions:
 
     ``start`` is None, a version, ``latest``, ``earliest``, ``snapshot`` or a time; ``start_offset``
     takes a daemon's offset instead. ``ending`` is a version or a time. ``store`` may hold secrets,
-    and so is never shown. ``feed`` is for the pipeline only: a feed's options, pickled; then
-    versions are ``paired``, never cut.
+    and so is never shown. ``paired`` is for the pipeline only: versions are never cut.
     """
 
     table: str
@@ -60,7 +59,6 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     with_ids: bool = False
     paired: bool = False
-    feed: str | None = field(default=None, repr=False)
     filter_pushdown: bool = False
     partition_bytes_max: int = 128 * _MIB
     partitions_min: int = 2
@@ -239,7 +237,6 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     """Check a query's options and return them. Raises :class:`ConfigError` for the first
     mistake."""
     given = {name.lower(): value for name, value in options.items()}
-    feed = given.pop("feed", None)
     store = {name: value for name, value in given.items() if name.startswith(STORE_PREFIX)}
     taken = _TABLE.take({name: given[name] for name in given if name not in store})
     path, table = taken["path"], taken["table"]
@@ -268,8 +265,6 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         on_schema_change=taken["onSchemaChange"],
         columns=taken["columns"],
         with_ids=taken["withIds"],
-        paired=feed is not None,
-        feed=feed,
         filter_pushdown=taken["filterPushdown"],
         partition_bytes_max=taken["maxPartitionBytes"],
         partitions_min=taken["minPartitions"] or os.cpu_count() or 2,

@@ -1,46 +1,50 @@
-"""The daemon's feeds as Structured Streaming queries: ``tailer spark CONFIG.toml``.
+"""The daemon's feeds on a cluster: ``tailer spark CONFIG.toml``.
 
-The executors decode, and the driver writes: each batch goes through the same sink that the daemon
-would use, then the feed's offset is saved where the daemon keeps it. So the offset is the only
-progress here too: a feed moves from daemon to cluster and back by stopping one and starting the
-other, and a Spark checkpoint is only a scratch folder that each start creates again.
+A feed runs as in the daemon (:mod:`tailer.feed.run`), but for the reading: the driver plans some
+versions, a job of Spark reads them on the executors, and their batches come back in order. So sink,
+offset, policies and retries are the daemon's, and a feed moves from one to the other by stopping
+here and starting there.
+
+The session is started when a feed has something to read, and not before.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
-import threading
-import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from anyio.from_thread import BlockingPortal
+import anyio
+import anyio.to_thread
+import pyarrow as pa
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import SinkRejected, TailerError, TransientError
-from tailer.feed.fanout import FanOut
-from tailer.feed.options import FeedOptions
-from tailer.feed.publish import Publisher
-from tailer.feed.reading import Item
-from tailer.feed.run import Feed
-from tailer.files.spill import SpillFolder
-from tailer.spark.envelope import BatchSource, feed_option, items
-from tailer.spark.options import STORE_PREFIX
+from tailer.errors import TailerError, TransientError
+from tailer.feed.read import Sent
+from tailer.feed.reading import Item, Reading
+from tailer.feed.run import Feed, run_feed
+from tailer.spark.envelope import VersionReader, items, joined
+from tailer.spark.mapped import map_in_arrow
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import Order, VersionOrder, pack
+from tailer.spark.planning import Budget, Planner
+from tailer.spark.reader import end_of_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["PipelineFeed", "PipelineOptions", "run_pipeline", "start_session"]
+__all__ = ["Cluster", "PipelineOptions", "run_pipeline"]
 
-_POLL_S = 0.2
+#: The files of one job, at most, as in Delta's own source.
+_FILES_MAX = 1000
 
 #: Spark's messages when a process was too slow to start, or an executor is gone; and when two
-#: queries that begin at one moment share a worker's environment while a task is being sent.
+#: jobs that begin at one moment share a worker's environment while a task is being sent.
 _HEALING = (
     "Python worker failed to connect back",
     "ExecutorLostFailure",
@@ -50,9 +54,14 @@ _HEALING = (
 )
 
 
+_BUG = "unexpected error, which is a bug; the log has the traceback"
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """How the queries run. ``available_now`` ends each when it has read what there is."""
+    """How the feeds run. ``available_now`` ends each when it has read what there is; ``interval_s``
+    is how often a feed looks for news, in seconds. One job reads ``trigger_bytes_max`` bytes of
+    data files at most, and a task about ``partition_bytes_max``."""
 
     available_now: bool = False
     interval_s: float = 0.5
@@ -62,16 +71,7 @@ class PipelineOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class PipelineFeed:
-    """One feed of the configuration as the daemon would run it, and the options of its store."""
-
-    feed: Feed
-    store: Mapping[str, Any] = field(default_factory=dict)
-    ended: TailerError | None = None
-
-
-def start_session(options: PipelineOptions) -> SparkSession:
+def _start_session(options: PipelineOptions) -> SparkSession:
     """Return the session of ``spark-submit`` if there is one, else a new one."""
     from pyspark.sql import SparkSession
 
@@ -85,220 +85,197 @@ def start_session(options: PipelineOptions) -> SparkSession:
     return builder.getOrCreate()
 
 
-class _Stopped(Exception):  # an end, not an error
-    """The query must end, and writes no further batch."""
+class Cluster:
+    """The session, once a feed needs it."""
 
-
-class _Run:
-    """One feed's query, from its saved offset on, until it ends or fails."""
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        portal: BlockingPortal,
-        planned: PipelineFeed,
-        options: PipelineOptions,
-    ) -> None:
-        self.spark = spark
-        self.portal = portal
-        self.feed = planned.feed
-        self.store = planned.store
+    def __init__(self, options: PipelineOptions) -> None:
         self.options = options
-        self.error: Exception | None = None
-        self.query: StreamingQuery | None = None
-        self._open = False
-        self._publisher: Publisher | None = None
-        self._offset: Offset | None = None
-        self._writing = threading.Lock()
-        self._ending = False
-        self.rejoin = False  # the query is over, and starts again with sinks that have waited
-        self._checkpoint = SpillFolder("tailer-spark-")
+        self._starting = anyio.Lock()
+        self._session: SparkSession | None = None
 
-    def start(self) -> None:
-        """Open the sink, find the start offset, start the query."""
-        feed, call = self.feed, self.portal.call
-        self._open = True
-        kept = call(feed.sink.open, feed.name)
-        offset = call(feed.saver.begin, feed.offsets, kept, lambda: feed.start(feed.log))
-        self._offset = offset
-        feed.progress.started(offset)
-        how = (feed.sink, feed.park, feed.offsets, feed.progress, feed.orders, feed.saver)
-        self._publisher = Publisher(*how)
-        reader = self.spark.readStream.format(BatchSource.name())
-        # A row of the source is a batch of one file.
-        wanted = replace(feed.options.for_sink(feed.sink), runs=False)
-        for name, value in self._source_options(offset, wanted).items():
-            reader = reader.option(name, value)
-        writer = (
-            reader.load(feed.log.store.root)
-            .writeStream.queryName(f"tailer-{feed.name}")
-            .option("checkpointLocation", str(self._checkpoint.folder))
-            .foreachBatch(self._write)
-        )
-        if self.options.available_now:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{self.options.interval_s} seconds")
-        self.query = writer.start()
+    async def session(self) -> SparkSession:
+        """Return the session, started by the first call."""
+        async with self._starting:
+            if self._session is None:
+                self._session = await anyio.to_thread.run_sync(_start_session, self.options)
+            return self._session
 
-    def _source_options(self, offset: Offset, options: FeedOptions) -> dict[str, str]:
-        found = {
-            "startingOffset": str(offset),
-            "feed": feed_option(options),
-            "maxBytesPerTrigger": str(self.options.trigger_bytes_max),
-            "maxPartitionBytes": str(self.options.partition_bytes_max),
-            "tornCommitMaxSeconds": str(max(1, round(self.feed.log.torn_commit_max_s))),
-        }
-        return found | {f"{STORE_PREFIX}{k}": str(v) for k, v in self.store.items()}
+    async def aclose(self) -> None:
+        """End the session, if it was started."""
+        if self._session is not None:
+            await anyio.to_thread.run_sync(self._session.stop)
 
-    def _write(self, frame: DataFrame, _: int) -> None:
-        """Write one micro-batch: decode everywhere at once, then write here in order."""
-        frame = frame.persist()
+    async def items(
+        self, name: str, orders: list[Order], reader: VersionReader
+    ) -> AsyncGenerator[Item, None]:
+        """Yield what the orders give, in their order; ``name`` is for Spark's own pages.
+
+        On cancellation, the job is cancelled too. Raises what reading raises, and
+        :class:`TransientError` if the cluster has failed in a way that may pass.
+        """
+        spark = await self.session()
+        context = spark.sparkContext
+        size = self.options.partition_bytes_max
+        shares = pack(orders, size, context.defaultParallelism, ordered=True)
+        frame = _frame(spark, [joined(share) for share in shares], reader)
+        tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}"
+        found = _collected(frame, tag)
+        while True:
+            try:
+                item = await anyio.to_thread.run_sync(next, found, None, abandon_on_cancel=True)
+            except anyio.get_cancelled_exc_class():
+                with suppress(Exception):  # the session may be gone
+                    context.cancelJobsWithTag(tag)
+                raise
+            except TailerError:
+                raise
+            except Exception as e:
+                raise _told(e) from e
+            if item is None:
+                return
+            yield item
+
+
+def _frame(spark: SparkSession, orders: list[VersionOrder], reader: VersionReader) -> DataFrame:
+    """Return a frame whose partitions are the rows of these orders."""
+    from pyspark.sql.types import BinaryType, StructType
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from reader.rows(orders[number])
+
+    count = len(orders)
+    schema = StructType().add("head", BinaryType()).add("rows", BinaryType())
+    return map_in_arrow(spark.range(0, count, 1, count), read, schema)
+
+
+def _collected(frame: DataFrame, tag: str) -> Iterator[Item]:
+    """Compute a frame everywhere at once, then yield its items."""
+    context = frame.sparkSession.sparkContext
+    frame = frame.persist()
+    try:
+        context.addJobTag(tag)
         try:
             frame.count()
-            rows = frame.toLocalIterator(prefetchPartitions=True)
-            for item in items((row.head, row.rows) for row in rows):
-                self._publish(item)
-        except _Stopped:
-            raise
-        except Exception as e:
-            self.error = self.error or e
-            raise
         finally:
+            context.removeJobTag(tag)
+        rows = frame.toLocalIterator(prefetchPartitions=True)
+        yield from items((row.head, row.rows) for row in rows)
+    finally:
+        with suppress(Exception):  # the session may be gone
             frame.unpersist()
-
-    def _publish(self, item: Item) -> None:
-        with self._writing:
-            if self._ending or self._publisher is None:
-                raise _Stopped
-            if isinstance(item, ChangeBatch):
-                if self._offset is not None and item.next_offset.position <= self._offset.position:
-                    return
-                self.feed.progress.read(item)
-            self.portal.call(self._publisher.publish, item)
-            self._offset = item.next_offset
-            if isinstance(self.feed.sink, FanOut) and self.feed.sink.ends_stage(item):
-                self._ending = self.rejoin = True
-
-    def ended(self) -> bool:
-        """Return whether the query has ended, by itself or with an error."""
-        return self.rejoin or self.query is None or not self.query.isActive
-
-    def failure(self) -> TailerError | None:
-        """Return why it ended, as an error of the project; None if nothing failed."""
-        found: Exception | None = self.error
-        if found is None and self.query is not None and not self.rejoin:
-            found = self.query.exception()
-        return None if found is None else _told(found)
-
-    def stop(self) -> None:
-        """End the query after the current batch, and close the sink."""
-        with self._writing:
-            self._ending = True
-        if self.query is not None:
-            with suppress(Exception):  # it has failed, or the session is gone
-                self.query.stop()
-        if self._open:
-            with self._writing:
-                self.portal.call(self.feed.sink.aclose)
-                if self.feed.park is not None:
-                    self.portal.call(self.feed.park.aclose)
-        self._checkpoint.close()
 
 
 def _told(error: Exception) -> TailerError:
-    """Return an error of the project; an error on an executor comes as text only."""
-    if isinstance(error, TailerError):
-        return error
-    told = _sentence(str(error))
-    healing = told.startswith("[transient]") or any(sign in str(error) for sign in _HEALING)
-    return TransientError(told) if healing else SinkRejected(told)
+    """Return an error of the cluster as one of ours."""
+    text = str(error)
+    if any(sign in text for sign in _HEALING):
+        return TransientError(_sentence(text))
+    return TailerError(f"Spark's job has failed: {_sentence(text)}")
 
 
 def _sentence(text: str) -> str:
-    """Extract our sentence from Spark's text of an error."""
-    for line in text.splitlines():
-        _, mark, told = line.partition("TailerSourceError: ")
-        if mark:
-            return told
+    """Extract the cause from Spark's text of an error."""
     # The last line of a Python traceback has the error; in other texts, the first line has it.
     causes = re.findall(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
-    lines = text.splitlines() or ["the query ended without saying why"]
+    lines = text.splitlines() or ["it did not say why"]
     return causes[-1] if "Traceback" in text and causes else lines[0]
 
 
-def run_pipeline(
-    spark: SparkSession,
-    portal: BlockingPortal,
-    feeds: list[PipelineFeed],
-    options: PipelineOptions,
-    stopping: threading.Event,
-) -> None:
-    """Run all feeds until ``stopping`` is set, or each has ended; ``ended`` gets the reason.
+class ClusterReader:
+    """Reads one feed's table by a cluster. ``store`` are the options of the table's store."""
 
-    A feed that fails with a :class:`TransientError` starts again from its saved offset.
-    """
-    from tailer.spark.listener import ProgressListener
+    def __init__(self, cluster: Cluster, feed: Feed, store: Mapping[str, Any]) -> None:
+        self._cluster = cluster
+        self._feed = feed
+        self._store = store
+        self._last: int | None = None
 
-    spark.dataSource.register(BatchSource)
-    listener = ProgressListener({f"tailer-{f.feed.name}": f.feed.progress for f in feeds})
-    spark.streams.addListener(listener)
-    threads = [
-        threading.Thread(
-            target=_keep_running, args=(spark, portal, feed, options, stopping), name=feed.feed.name
+    async def read(self, reading: Reading, sent: Sent, last: int | None) -> None:
+        """Send what comes behind an offset, in jobs of bounded size: see
+        :func:`tailer.feed.read.send_items`."""
+        options = self._cluster.options
+        if options.available_now:
+            if self._last is None:  # a busy writer does not keep it here
+                self._last = await reading.log.latest_version()
+            last = self._last
+        source = self._source(reading)
+        planner = Planner(reading.log, source)
+        # The feed itself decides about a loss, and a row of the frame is a batch of one file.
+        policies = replace(reading.options.policies, on_data_loss="fail")
+        feed = replace(reading.options, policies=policies, runs=False)
+        reader = VersionReader(source, feed, reading.lost)
+        while True:
+            orders, end = await self._planned(planner, reading, sent.at, last)
+            if orders:
+                async with aclosing(self._cluster.items(self._feed.name, orders, reader)) as found:
+                    async for item in found:
+                        if _is_new(item, sent.at):
+                            await sent(item)
+            elif last is not None:
+                return
+            else:
+                await anyio.sleep(options.interval_s)
+            sent.at = max(sent.at, end, key=lambda offset: offset.position)
+
+    def _source(self, reading: Reading) -> SourceOptions:
+        log, options = reading.log, reading.options
+        return SourceOptions(
+            table=log.store.root,
+            change_source=options.change_source,
+            key=options.key,
+            ignore_deletes=options.policies.ignore_deletes,
+            skip_change_commits=options.policies.skip_change_commits,
+            paired=True,
+            torn_commit_max_s=log.torn_commit_max_s,
+            store=self._store,
         )
-        for feed in feeds
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():  # in short waits, so that signals are seen
-            thread.join(_POLL_S)
-    spark.streams.removeListener(listener)
+
+    async def _planned(
+        self, planner: Planner, reading: Reading, at: Offset, last: int | None
+    ) -> tuple[list[Order], Offset]:
+        """Return the next job's orders, and the offset behind them; no orders if nothing is new."""
+        newest = await end_of_log(planner, at)
+        reading.observer.newest(newest)
+        until = newest if last is None else min(newest, last)
+        if not at.snapshot and at.version > until:
+            return [], at
+        budget = Budget(files=_FILES_MAX, bytes=self._cluster.options.trigger_bytes_max)
+        end = await planner.advance(at, until, budget, None)
+        async with aclosing(planner.orders(at, end)) as found:
+            return [order async for _, orders in found for order in orders], end
 
 
-def _keep_running(
-    spark: SparkSession,
-    portal: BlockingPortal,
-    planned: PipelineFeed,
-    options: PipelineOptions,
-    stopping: threading.Event,
-) -> None:
-    feed = planned.feed
-    backoff, acquired = feed.options.retry.backoff(feed.jitter), False
-    try:
-        portal.call(feed.offsets.acquire)
-        acquired = True
-        while not stopping.is_set():
-            written = feed.progress.versions_delivered
-            run = _Run(spark, portal, planned, options)
-            failure = _run_once(run, stopping)
-            if failure is None and run.rejoin:
-                continue
-            if failure is None:
-                return
-            feed.progress.failed(failure)
-            if not isinstance(failure, TransientError):
-                planned.ended = failure
-                return
-            if feed.progress.versions_delivered > written:
-                backoff.reset()
-            stopping.wait(backoff.next_s(failure.retry_after_s))
-    except TailerError as e:
-        feed.progress.failed(e)
-        planned.ended = e
-    finally:
-        if acquired:
-            portal.call(feed.offsets.release)
+def _is_new(item: Item, at: Offset) -> bool:
+    return not isinstance(item, ChangeBatch) or item.next_offset.position > at.position
 
 
-def _run_once(run: _Run, stopping: threading.Event) -> TailerError | None:
-    try:
-        run.start()
-        while not run.ended() and not stopping.is_set():
-            time.sleep(_POLL_S)
-        return None if stopping.is_set() and run.error is None else run.failure()
-    except Exception as e:  # noqa: BLE001  # Spark raises many kinds; none may end unseen
-        return _told(e)
-    finally:
-        run.stop()
+async def run_pipeline(
+    feeds: Sequence[tuple[Feed, Mapping[str, Any]]], cluster: Cluster
+) -> dict[str, TailerError]:
+    """Run feeds until each has ended, or this is cancelled; return the errors, by feed.
+
+    Each comes with the options of its table's store.
+    """
+    failed: dict[str, TailerError] = {}
+
+    async def run(feed: Feed, store: Mapping[str, Any]) -> None:
+        feed.read = ClusterReader(cluster, feed, store).read
+        try:
+            await run_feed(feed)
+        except TailerError as e:
+            feed.progress.failed(e)
+            failed[feed.name] = e
+        except Exception as e:  # its feed ends, but the others need not stop because of it
+            logging.getLogger("tailer").exception("feed %s", feed.name)
+            failed[feed.name] = TailerError(f"{_BUG}: {type(e).__name__}: {e}")
+            feed.progress.failed(failed[feed.name])
+        finally:
+            with anyio.CancelScope(shield=True):
+                await feed.log.store.aclose()
+
+    async with anyio.create_task_group() as tasks:
+        for feed, store in feeds:
+            tasks.start_soon(run, feed, store)
+    return failed

@@ -31,6 +31,7 @@ __all__ = [
     "ChangeStreamReader",
     "ClassicStreamReader",
     "budget_of",
+    "end_of_log",
     "no_lower",
     "place_of",
     "refusing",
@@ -157,24 +158,8 @@ class ChangeStreamReader(DataSourceStreamReader):
     # Steps of both kinds of readers
 
     async def end_of_log(self, planner: Planner, at: Offset) -> int:
-        """Return the newest version to read to. Raises :class:`TableReplaced` if the table went
-        back, and :class:`TableError` if a query would begin after its end."""
-        newest, at_least = await planner.newest(), at.version
-        self._newest = newest
-        if newest + 1 < at_least and at.table_id is None:
-            raise TableError(
-                f"the starting version is {at_least}, and the newest is {newest}",
-                table=planner.log.store.root,
-                hint=f"start at a version that exists, at {newest + 1} for what comes next, or at "
-                "latest",
-            )
-        if newest + 1 < at_least:
-            raise TableReplaced(
-                f"the query has read up to version {at_least - 1}, and the newest is {newest}",
-                table=planner.log.store.root,
-                hint="an older copy was restored, or the table was created again; start a new "
-                "query with a new checkpoint",
-            )
+        """Return the newest version to read to. Errors as of :func:`end_of_log`."""
+        self._newest = newest = await end_of_log(planner, at)
         return newest if self._until is None else min(newest, self._until)
 
     async def pin(self, planner: Planner, start: str) -> Offset:
@@ -212,6 +197,27 @@ class ClassicStreamReader(ChangeStreamReader):
             version, table_id = newest + 1, snapshot.state.table_id
             self._last = Offset(version, table_id=table_id, timestamp_floor_ms=timestamp)
         return self._last
+
+
+async def end_of_log(planner: Planner, at: Offset) -> int:
+    """Return the newest version. Raises :class:`TableReplaced` if the table went back, and
+    :class:`TableError` if a query would begin after its end."""
+    newest, at_least = await planner.newest(), at.version
+    if newest + 1 < at_least and at.table_id is None:
+        raise TableError(
+            f"the starting version is {at_least}, and the newest is {newest}",
+            table=planner.log.store.root,
+            hint=f"start at a version that exists, at {newest + 1} for what comes next, or at "
+            "latest",
+        )
+    if newest + 1 < at_least:
+        raise TableReplaced(
+            f"the query has read up to version {at_least - 1}, and the newest is {newest}",
+            table=planner.log.store.root,
+            hint="an older copy was restored, or the table was created again; start a new "
+            "query with a new checkpoint",
+        )
+    return newest
 
 
 def budget_of(limit: object, options: SourceOptions) -> Budget:

@@ -67,14 +67,9 @@ class TailerSource(DataSource):
             drop_empty_profiles()
         if self._options is None:
             self._options = source_options(self.options)
-            self._check(self._options)
         if self._target is None:
             self._target = plan_once(self._options, _target)
         return self._options, self._target
-
-    def _check(self, options: SourceOptions) -> None:
-        if options.feed is not None:
-            raise ConfigError("the option feed is the pipeline's own")
 
     @one_sentence
     def schema(self) -> StructType:
@@ -143,8 +138,7 @@ async def _target(planner: Planner) -> tuple[TableState, int]:
                 f"{log.store.root} has no column {name!r}; it has "
                 f"{', '.join(snapshot.state.schema.names)}"
             )
-    if options.feed is None:
-        _check_names(options, snapshot.state.schema.names, log.store.root)
+    _check_names(options, snapshot.state.schema.names, log.store.root)
     return snapshot.state, snapshot.version
 
 

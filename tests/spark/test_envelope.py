@@ -1,6 +1,6 @@
 """Change batches on their way through rows: what the daemon's feed gives, also paired.
 
-The readers are called as Spark does; no Spark is started here.
+The tasks are done as Spark does them; no Spark is started here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from typing import Any
 
 import anyio
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxFiles
 
 from tailer.changes import ChangeBatch, Offset
+from tailer.errors import FileGone, TailerError, TransientError
 from tailer.feed.options import FeedOptions
+from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
-from tailer.spark.envelope import BatchSource, feed_option, items
+from tailer.spark.driver import Driver
+from tailer.spark.envelope import VersionReader, items, joined
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import Order, VersionOrder, pack
+from tailer.spark.planning import Budget, Planner
 from tests.feed.test_pair import POST, PRE, cdf_table, image
 from tests.golden.test_golden import GoldenCase, golden
 from tests.support.feeds import table_log
@@ -30,22 +35,29 @@ FIRST = Offset(0)
 
 
 def by_spark(table: Path, *, paired: bool, files: int, start: Offset = FIRST) -> list[ChangeBatch]:
-    """The batches that the pipeline's driver puts together, in queries' batches of few files."""
-    feed = feed_option(FeedOptions(key=("id",), paired=paired))
-    options = {"path": str(table), "startingOffset": str(start), "feed": feed}
-    source = BatchSource(options)
-    reader = source.streamReader(source.schema())
+    """The batches that the pipeline's driver puts together, in jobs of few files."""
+    feed = FeedOptions(key=("id",), paired=paired)
+    source = SourceOptions(str(table), paired=True)
+    reader = VersionReader(source, feed, LostFiles())
+
+    async def planned(planner: Planner, at: Offset) -> tuple[Offset, list[Order]]:
+        end = await planner.advance(at, await planner.newest(), Budget(files=files), None)
+        return end, [order async for _, orders in planner.orders(at, end) for order in orders]
+
     found: list[ChangeBatch] = []
-    at = reader.initialOffset()
-    while (end := reader.latestOffset(at, ReadMaxFiles(files))) != at:
+    driver, at = Driver(source), start
+    while True:
+        end, orders = driver.run(planned, at)
+        if not orders:
+            break
         rows = []
-        for partition in reader.partitions(at, end):
-            travelled = pickle.loads(pickle.dumps(partition))  # noqa: S301  # our own
-            for batch in reader.read(travelled):
+        for share in pack(orders, 1, 2, ordered=True):
+            travelled, order = pickle.loads(pickle.dumps((reader, joined(share))))  # noqa: S301  # our own
+            for batch in travelled.rows(order):
                 rows += [(row["head"], row["rows"]) for row in batch.to_pylist()]
         found += [item for item in items(rows) if isinstance(item, ChangeBatch)]
         at = end
-    reader.stop()
+    driver.close()
     return found
 
 
@@ -110,3 +122,34 @@ def test_an_update_of_the_key_has_both_its_images(tmp_path: Path) -> None:
     both = by_feed(table.folder, paired=True), by_spark(table.folder, paired=True, files=1)
     partners = [[b.partner.to_pylist() for b in one if b.partner is not None] for one in both]
     assert partners[0] == partners[1] == [[{"id": 2, "v": "b"}, {"id": 1, "v": "a"}]]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FeedPaused("waiting", 3),
+        FileGone("gone", table="t", version=3, path="p", hint="look"),
+        TransientError("later", 2.5),
+    ],
+)
+def test_an_error_travels_whole(error: TailerError) -> None:
+    travelled = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+    assert (type(travelled), str(travelled), vars(travelled)) == (
+        type(error), str(error), vars(error)
+    )  # fmt: skip
+
+
+def test_an_error_comes_behind_what_was_read_before_it(tmp_path: Path) -> None:
+    table = cdf_table(tmp_path)
+    table.insert([{"id": 5, "v": "e"}])
+    lost = table.actions()[-1]["add"]["path"]
+    (table.folder / lost).unlink()
+    source = SourceOptions(str(table.folder), paired=True)
+    reader = VersionReader(source, FeedOptions(), LostFiles())
+    order = VersionOrder(FIRST, table.version, 0, 1)
+    rows = [row for batch in reader.rows(order) for row in batch.to_pylist()]
+    found: list[Any] = []
+    with pytest.raises(FileGone, match=lost) as gone:
+        found.extend(items((row["head"], row["rows"]) for row in rows))
+    assert gone.value.version == table.version
+    assert gone.value.rows == 1

@@ -93,7 +93,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
      "access_key_id and secret_access_key go together"),
     ({**RANGE, "versionAsOf": 1},
      "option 'versionasof' of the tailer source is not known; known are batchBytesMax"),
-    ({**RANGE, "feed": "x"}, "the option feed is the pipeline's own"),
 ]  # fmt: skip
 
 

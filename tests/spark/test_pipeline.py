@@ -124,6 +124,90 @@ def test_a_feed_moves_from_daemon_to_cluster_and_back(tmp_path: Path) -> None:
     assert [json.loads(line)["id"] for line in lines(config, "orders")] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.timeout(600)
+def test_where_nothing_is_new_no_spark_is_started(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    table.create()
+    table.insert(rows(1, 2))
+    config = configured(tmp_path / "here", {"name": "orders", "table": table.folder})
+    run_daemon(config, "orders", next_offset(table))
+    nowhere = run_tailer(
+        "spark", config, "--available-now", "--master", "no-master-of-this-name",
+    )  # fmt: skip
+    assert (nowhere.returncode, nowhere.stderr) == (0, "")
+    assert position_of(saved(config, "orders")) == next_offset(table).position
+
+
+@pytest.mark.timeout(600)
+def test_losses_patterns_and_failures_are_as_in_the_daemon(tmp_path: Path) -> None:
+    require("Java 17 or newer", java_major() >= 17)
+    orders = with_a_lost_file(tmp_path / "orders")
+    for name in ("a", "b", "c"):
+        table = TableBuilder(tmp_path / "lake" / name, SCHEMA, cdf=True)
+        table.create()
+        table.insert(rows(1))
+        table.insert(rows(2))
+    (table.folder / table.actions()[-1]["add"]["path"]).unlink()
+    feeds = [{"name": policy, "table": orders.folder} for policy in ("skip", "snapshot")]
+    of_all = {"name": "all", "table": tmp_path / "lake" / "*"}
+    on_spark = configured(tmp_path / "spark", *feeds, of_all)
+    in_daemon = configured(tmp_path / "daemon", *feeds)
+    for config in (on_spark, in_daemon):
+        text = config.read_text().replace("all.jsonl", "{table}.jsonl")
+        for policy in ("skip", "snapshot"):
+            named = f"[feeds.{policy}]"
+            text = text.replace(f"{named}\n", f'{named}\non_data_loss = "{policy}"\n')
+        config.write_text(text)
+    ended = run_spark(on_spark)
+    assert ended.returncode == 1
+    (failed,) = (line for line in ended.stderr.splitlines() if line.startswith("tailer: feed"))
+    assert failed.startswith("tailer: feed all/c: ")
+    assert "the data file is gone" in failed
+    assert {name: len(lines(on_spark, name)) for name in "abc"} == {"a": 2, "b": 2, "c": 1}
+    run_daemon(in_daemon, "skip", next_offset(orders))
+    run_daemon(in_daemon, "snapshot", next_offset(orders))
+    for policy in ("skip", "snapshot"):
+        assert lines(on_spark, policy) == lines(in_daemon, policy)
+        assert str(saved(on_spark, policy)) == str(saved(in_daemon, policy))
+        kept = {json.loads(line).get("id") for line in lines(on_spark, policy)}
+        assert kept == {1, 2, 4, 5, None}  # a notice has none
+
+
+def with_a_lost_file(folder: Path) -> TableBuilder:
+    """A table whose version 2 has added a file that is no more."""
+    table = TableBuilder(folder, SCHEMA, cdf=True)
+    table.create()
+    table.insert(rows(1, 2))
+    table.insert(rows(3))
+    lost = table.actions()[-1]
+    table.insert(rows(4))
+    table.commit(table.remove(lost))
+    table.insert(rows(5))
+    (table.folder / lost["add"]["path"]).unlink()
+    return table
+
+
+@pytest.mark.timeout(600)
+def test_it_follows_until_it_is_asked_to_end(tmp_path: Path) -> None:
+    require("Java 17 or newer", java_major() >= 17)
+    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    table.create()
+    config = configured(tmp_path / "here", {"name": "orders", "table": table.folder})
+    confs = [part for conf in CONFS for part in ("--conf", conf)]
+    with started("spark", config, "--master", "local[2]", *confs) as running:
+        for number in range(3):
+            table.insert(rows(number))
+            eventually(
+                lambda: (
+                    (saved(config, "orders") or Offset(0)).position >= next_offset(table).position
+                ),
+                SPARK_S,
+                lambda: running,
+            )
+        assert running.stop() == 0
+    assert [json.loads(line)["id"] for line in lines(config, "orders")] == [0, 1, 2]
+
+
 def next_offset(table: TableBuilder) -> Offset:
     """The offset behind the newest version."""
     return Offset(table.version + 1)
