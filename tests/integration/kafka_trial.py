@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import deltalake
@@ -41,6 +41,8 @@ TOPIC = "orders"
 
 class Daemon:
     """`tailer run` of one feed, to be ended and started again. ``state`` is a folder of its own."""
+
+    command: ClassVar = ["run"]
 
     def __init__(
         self, folder: Path, broker: Broker | Brokers, state: str = "state", **options: Any
@@ -78,7 +80,7 @@ class Daemon:
 
     def start(self) -> None:
         with self.errors.open("ab") as errors:
-            self.process = start("tailer", "run", self.config, stderr=errors.fileno())
+            self.process = start("tailer", *self.command, self.config, stderr=errors.fileno())
 
     def kill(self) -> None:
         assert self.process is not None
@@ -218,6 +220,7 @@ def survives(
     topic: str = TOPIC,
     replicas: int = 1,
     keyed: bool = True,
+    program: type[Daemon] = Daemon,
     **options: Any,
 ) -> str:
     """Hold what readers of committed records see against the table, after ``disturb`` has ended
@@ -225,7 +228,7 @@ def survives(
     seed, own = random.randrange(2**32), f"{topic}-writer"
     create_topic(broker.bootstrap, topic, PARTITIONS, replicas=replicas)
     options |= {"topic": topic, "progress_topic": f"{topic}-progress", "transactional_id": own}
-    daemon = Daemon(folder, broker, key=["id"] if keyed else [], **options)
+    daemon = program(folder, broker, key=["id"] if keyed else [], **options)
     writer, watcher = Writer(folder, seed), Watcher(broker, topic)
     trial = Trial(broker, topic, own, writer, daemon, watcher, random.Random(seed))
     daemon.start()
