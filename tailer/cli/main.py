@@ -216,7 +216,9 @@ def _spark_options(p: argparse.ArgumentParser) -> None:
         "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
     )
     p.add_argument("--available-now", action="store_true", help="read what there is, then end")
-    p.add_argument("--interval-s", type=_seconds, default=0.5, metavar="S", help="between batches")
+    p.add_argument(
+        "--interval-s", type=_seconds, default=0.5, metavar="S", help="how often to look for news"
+    )
     p.add_argument(
         "--trigger-bytes-max", type=_positive, default=256 * 1024 * 1024, metavar="N",
         help="bytes of data files in one batch of a query",
@@ -236,7 +238,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "shares": ("what a Delta Sharing profile gives access to", _shares_options),
     "share": ("share tables over Delta Sharing, or manage its recipients' tokens", _share_options),
     "offsets": ("show, set or reset a feed's saved offset", _offsets_options),
-    "spark": ("run a configuration's feeds as Spark queries", _spark_options),
+    "spark": ("run a configuration's feeds on a Spark cluster", _spark_options),
 }
 
 

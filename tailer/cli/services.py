@@ -27,7 +27,7 @@ async def check(arguments: argparse.Namespace) -> int:
 
 
 async def spark(arguments: argparse.Namespace) -> int:
-    """Run the feeds as Spark queries; return the exit status."""
+    """Run the feeds on a Spark cluster; return the exit status."""
     from tailer.config.feeds import load_config
 
     try:

@@ -183,7 +183,7 @@ def _sentence(text: str) -> str:
     return causes[-1] if "Traceback" in text and causes else lines[0]
 
 
-class ClusterReader:
+class _ClusterReader:
     """Reads one feed's table by a cluster. ``store`` are the options of the table's store."""
 
     def __init__(self, cluster: Cluster, feed: Feed, store: Mapping[str, Any]) -> None:
@@ -261,7 +261,7 @@ async def run_pipeline(
     failed: dict[str, TailerError] = {}
 
     async def run(feed: Feed, store: Mapping[str, Any]) -> None:
-        feed.read = ClusterReader(cluster, feed, store).read
+        feed.read = _ClusterReader(cluster, feed, store).read
         try:
             await run_feed(feed)
         except TailerError as e:

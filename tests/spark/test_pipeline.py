@@ -1,4 +1,4 @@
-"""`tailer spark`: the feeds of a configuration as queries, against the daemon itself."""
+"""`tailer spark`: the feeds of a configuration on a cluster, against the daemon itself."""
 
 from __future__ import annotations
 
