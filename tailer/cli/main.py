@@ -221,7 +221,11 @@ def _spark_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument(
         "--trigger-bytes-max", type=_positive, default=256 * 1024 * 1024, metavar="N",
-        help="bytes of data files in one batch of a query",
+        help="bytes of data files in one job",
+    )  # fmt: skip
+    p.add_argument(
+        "--driver-bytes-max", type=_whole, default=16 * 1024 * 1024, metavar="N",
+        help="up to so many bytes of data files are read without a job",
     )  # fmt: skip
 
 

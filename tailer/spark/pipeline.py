@@ -5,7 +5,8 @@ versions, a job of Spark reads them on the executors, and their batches come bac
 offset, policies and retries are the daemon's, and a feed moves from one to the other by stopping
 here and starting there.
 
-The session is started when a feed has something to read, and not before.
+What is so little that a job takes longer than the reading, the driver reads itself. The session is
+started with the first job.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import anyio.to_thread
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import TailerError, TransientError
-from tailer.feed.read import Sent
+from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.feed.read import Sent, read_here
 from tailer.feed.reading import Item, Reading
 from tailer.feed.run import Feed, run_feed
 from tailer.spark.envelope import VersionReader, items, joined
@@ -61,12 +62,14 @@ _BUG = "unexpected error, which is a bug; the log has the traceback"
 class PipelineOptions:
     """How the feeds run. ``available_now`` ends each when it has read what there is; ``interval_s``
     is how often a feed looks for news, in seconds. One job reads ``trigger_bytes_max`` bytes of
-    data files at most, and a task about ``partition_bytes_max``."""
+    data files at most, and a task about ``partition_bytes_max``. Up to ``driver_bytes_max`` bytes
+    are no job: the driver reads them."""
 
     available_now: bool = False
     interval_s: float = 0.5
     trigger_bytes_max: int = 256 * 1024 * 1024
     partition_bytes_max: int = 32 * 1024 * 1024
+    driver_bytes_max: int = 16 * 1024 * 1024
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -94,10 +97,17 @@ class Cluster:
         self._session: SparkSession | None = None
 
     async def session(self) -> SparkSession:
-        """Return the session, started by the first call."""
+        """Return the session, started by the first call. Raises :class:`ConfigError` if Spark
+        can't be started."""
         async with self._starting:
             if self._session is None:
-                self._session = await anyio.to_thread.run_sync(_start_session, self.options)
+                try:
+                    self._session = await anyio.to_thread.run_sync(_start_session, self.options)
+                except Exception as e:
+                    raise ConfigError(
+                        f"Spark does not start ({_sentence(str(e))}); check --master and --conf, "
+                        "that there is Java 17 or newer, and what Spark has printed"
+                    ) from e
             return self._session
 
     async def aclose(self) -> None:
@@ -117,9 +127,9 @@ class Cluster:
         context = spark.sparkContext
         size = self.options.partition_bytes_max
         shares = pack(orders, size, context.defaultParallelism, ordered=True)
-        frame = _frame(spark, [joined(share) for share in shares], reader)
+        tasks = [joined(share) for share in shares]
         tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}"
-        found = _collected(frame, tag)
+        found = _collected(_frame(spark, tasks, reader), len(tasks), tag)
         while True:
             try:
                 item = await anyio.to_thread.run_sync(next, found, None, abandon_on_cancel=True)
@@ -150,21 +160,22 @@ def _frame(spark: SparkSession, orders: list[VersionOrder], reader: VersionReade
     return map_in_arrow(spark.range(0, count, 1, count), read, schema)
 
 
-def _collected(frame: DataFrame, tag: str) -> Iterator[Item]:
-    """Compute a frame everywhere at once, then yield its items."""
+def _collected(frame: DataFrame, tasks: int, tag: str) -> Iterator[Item]:
+    """Compute a frame of that many tasks everywhere at once, then yield its items."""
     context = frame.sparkSession.sparkContext
-    frame = frame.persist()
+    kept = frame.persist() if tasks > 1 else None
+    context.addJobTag(tag)
     try:
-        context.addJobTag(tag)
-        try:
-            frame.count()
-        finally:
-            context.removeJobTag(tag)
-        rows = frame.toLocalIterator(prefetchPartitions=True)
+        if kept is not None:
+            kept.count()
+        rows = frame.toLocalIterator(prefetchPartitions=tasks > 1)
+        context.removeJobTag(tag)
         yield from items((row.head, row.rows) for row in rows)
     finally:
         with suppress(Exception):  # the session may be gone
-            frame.unpersist()
+            context.removeJobTag(tag)
+            if kept is not None:
+                kept.unpersist()
 
 
 def _told(error: Exception) -> TailerError:
@@ -208,15 +219,17 @@ class _ClusterReader:
         reader = VersionReader(source, feed, reading.lost)
         while True:
             orders, end = await self._planned(planner, reading, sent.at, last)
-            if orders:
+            if not orders and last is not None:
+                return
+            if not orders:
+                await anyio.sleep(options.interval_s)
+            elif _is_little(orders, options.driver_bytes_max):
+                await read_here(reading, sent, end.version - 1)
+            else:
                 async with aclosing(self._cluster.items(self._feed.name, orders, reader)) as found:
                     async for item in found:
                         if _is_new(item, sent.at):
                             await sent(item)
-            elif last is not None:
-                return
-            else:
-                await anyio.sleep(options.interval_s)
             sent.at = max(sent.at, end, key=lambda offset: offset.position)
 
     def _source(self, reading: Reading) -> SourceOptions:
@@ -245,6 +258,13 @@ class _ClusterReader:
         end = await planner.advance(at, until, budget, None)
         async with aclosing(planner.orders(at, end)) as found:
             return [order async for _, orders in found for order in orders], end
+
+
+def _is_little(orders: Sequence[Order], size: int) -> bool:
+    """Return whether orders are for at most so many bytes. A snapshot's size is not known."""
+    return sum(order.cost for order in orders) <= size and not any(
+        isinstance(order, VersionOrder) and order.start.snapshot for order in orders
+    )
 
 
 def _is_new(item: Item, at: Offset) -> bool:

@@ -57,11 +57,11 @@ def configured(folder: Path, *feeds: dict[str, Any]) -> Path:
 
 
 def run_spark(config: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """`tailer spark` until all is read."""
+    """`tailer spark` until all is read, by jobs alone."""
     confs = [part for conf in CONFS for part in ("--conf", conf)]
     command = [sys.executable, "-m", "tailer", "spark", str(config), "--available-now"]
     return subprocess.run(
-        [*command, "--master", "local[2]", *confs, *more],
+        [*command, "--driver-bytes-max", "0", "--master", "local[2]", *confs, *more],
         capture_output=True, text=True, check=False, timeout=SPARK_S,
     )  # fmt: skip
 
@@ -125,17 +125,37 @@ def test_a_feed_moves_from_daemon_to_cluster_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_where_nothing_is_new_no_spark_is_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("news", "most"), [(0, "0"), (2, "1000000")], ids=["nothing", "little"])
+def test_no_spark_is_started_without_need(news: int, most: str, tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
     table.create()
     table.insert(rows(1, 2))
     config = configured(tmp_path / "here", {"name": "orders", "table": table.folder})
     run_daemon(config, "orders", next_offset(table))
-    nowhere = run_tailer(
-        "spark", config, "--available-now", "--master", "no-master-of-this-name",
-    )  # fmt: skip
-    assert (nowhere.returncode, nowhere.stderr) == (0, "")
+    for number in range(news):
+        table.insert(rows(3 + number))
+    done = run_tailer(
+        "spark", config, "--available-now", "--driver-bytes-max", most, "--master", "no-master"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
     assert position_of(saved(config, "orders")) == next_offset(table).position
+    found = [json.loads(line)["id"] for line in lines(config, "orders")]
+    assert found == [1, 2, *range(3, 3 + news)]
+
+
+@pytest.mark.timeout(600)
+def test_what_is_much_needs_a_session(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    table.create()
+    config = configured(tmp_path / "here", {"name": "orders", "table": table.folder})
+    table.insert(rows(1))
+    failed = run_tailer(
+        "spark", config, "--available-now", "--driver-bytes-max", "0", "--master", "no-master"
+    )
+    assert failed.returncode == 1
+    told = failed.stderr.splitlines()[-1]
+    assert told.startswith("tailer: feed orders: Spark does not start (")
+    assert "check --master and --conf" in told
 
 
 @pytest.mark.timeout(600)
@@ -194,7 +214,8 @@ def test_it_follows_until_it_is_asked_to_end(tmp_path: Path) -> None:
     table.create()
     config = configured(tmp_path / "here", {"name": "orders", "table": table.folder})
     confs = [part for conf in CONFS for part in ("--conf", conf)]
-    with started("spark", config, "--master", "local[2]", *confs) as running:
+    jobs = ("--driver-bytes-max", "0", "--master", "local[2]", *confs)
+    with started("spark", config, *jobs) as running:
         for number in range(3):
             table.insert(rows(number))
             eventually(

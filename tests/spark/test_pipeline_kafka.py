@@ -26,7 +26,8 @@ class OnSpark(Daemon):
     """`tailer spark` of the same feed. Its Java ends when it misses its driver."""
 
     command: ClassVar = [
-        "spark", "--master", "local[2]", *(part for conf in CONFS for part in ("--conf", conf))
+        "spark", "--driver-bytes-max", "0", "--master", "local[2]",
+        *(part for conf in CONFS for part in ("--conf", conf)),
     ]  # fmt: skip
 
 
