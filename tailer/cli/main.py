@@ -225,7 +225,7 @@ def _spark_options(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     p.add_argument(
         "--driver-bytes-max", type=_whole, default=16 * 1024 * 1024, metavar="N",
-        help="up to so many bytes of data files are read without a job",
+        help="up to this number of bytes of data files are read without a job",
     )  # fmt: skip
 
 
