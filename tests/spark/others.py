@@ -15,10 +15,10 @@ from typing import Any
 from tests.support.components import Component, make_environment, no_java, python_tag
 from tests.support.source import ROOT
 
-__all__ = ["OLDER", "OTHERS", "OWN", "done_by", "required_python", "run_python"]
+__all__ = ["OTHERS", "OTHER_LINES", "OWN", "done_by", "required_python", "run_python"]
 
-#: The older lines that the source is for.
-OLDER = ("4.0.5", "4.1.4")
+#: The other releases that the source is for: the last ones of older lines, and a newer patch.
+OTHER_LINES = ("4.0.5", "4.1.4", "4.2.1")
 #: The one that the tests run with.
 OWN = "4.2.0"
 
@@ -46,7 +46,7 @@ def _other(version: str, extra: str = "") -> Component:
 
 OTHERS = {
     (version, extra): _other(version, extra)
-    for version, extra in [*((older, "") for older in OLDER), (OWN, "pipelines")]
+    for version, extra in [*((other, "") for other in OTHER_LINES), (OWN, "pipelines")]
 }
 
 

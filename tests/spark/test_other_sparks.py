@@ -1,4 +1,4 @@
-"""The source on the older PySparks: real ones, each in its own environment.
+"""The source on other PySparks: real ones, each in its own environment.
 
 They take minutes and hundreds of megabytes, so they are for `make torture`.
 """
@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.testing.table import TableBuilder
-from tests.spark.others import OLDER, done_by, required_python, run_python
+from tests.spark.others import OTHER_LINES, done_by, required_python, run_python
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2400),
-    pytest.mark.needs("pyspark-4.0.5", "pyspark-4.1.4"),
+    pytest.mark.needs("pyspark-4.0.5", "pyspark-4.1.4", "pyspark-4.2.1"),
 ]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -37,8 +37,8 @@ def table(tmp_path: Path) -> TableBuilder:
     return built
 
 
-@pytest.mark.parametrize("version", OLDER)
-def test_the_sources_own_tests_pass_on_older_sparks(version: str) -> None:
+@pytest.mark.parametrize("version", OTHER_LINES)
+def test_the_sources_own_tests_pass_on_other_sparks(version: str) -> None:
     python = required_python(version)
     # Older ones leave sockets to the garbage collector, which is theirs to know.
     leaks = ["ResourceWarning", "pytest.PytestUnraisableExceptionWarning"]
@@ -53,18 +53,18 @@ def test_the_sources_own_tests_pass_on_older_sparks(version: str) -> None:
         assert "skipped" not in told
 
 
-@pytest.mark.parametrize("version", OLDER)
+@pytest.mark.parametrize("version", OTHER_LINES)
 @pytest.mark.parametrize("start", [{"startingVersion": "0"}, {}], ids=["changes", "snapshot"])
-def test_a_query_moves_to_a_newer_spark_and_back(
+def test_a_query_moves_to_another_spark_and_back(
     version: str, start: dict[str, str], table: TableBuilder, tmp_path: Path
 ) -> None:
-    older, newer = required_python(version), Path(sys.executable)
+    other, own = required_python(version), Path(sys.executable)
     step: dict[str, Any] = {
         "options": {"path": str(table.folder), "maxFilesPerTrigger": "1", **start},
         "to": str(tmp_path / "out"),
         "checkpoint": str(tmp_path / "checkpoint"),
     }
-    for number, python in enumerate((older, newer, older), 3):
+    for number, python in enumerate((other, own, other), 3):
         (found,) = done_by(python, "local", step)
         assert "told" not in found, found
         table.insert([{"id": number, "name": "c"}])
