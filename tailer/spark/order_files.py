@@ -15,7 +15,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +145,17 @@ class OrderFiles:
         return self._last_file(self._log_offset(max(commits))) if commits else -1
 
     def lines_of(self, batch: int) -> list[str]:
-        """Return the lines of the file that Spark has given to a batch: the head, then tasks."""
-        number = self._last_file(self._log_offset(batch))
-        return self._path(number).read_text(encoding="ascii").splitlines()
+        """Return the lines of the files that Spark has given to a batch: heads, and tasks.
+
+        It is one file, or more: a driver that is killed between Spark's two lists, of begun files
+        and of batches, leaves one that the next batch takes too.
+        """
+        before = self._log_offset(batch - 1) if batch else -1
+        return [
+            line
+            for number in self._begun_files(before, self._log_offset(batch))
+            for line in self._path(number).read_text(encoding="ascii").splitlines()
+        ]
 
     def _log_offset(self, batch: int) -> int:
         """Return how far in Spark's list of begun files a batch goes."""
@@ -169,14 +177,22 @@ class OrderFiles:
         except (OSError, ValueError, LookupError):
             return None
 
-    def _last_file(self, batch: int) -> int:
-        """Return the number of the last file up to a batch of Spark's list of begun files."""
+    def _last_file(self, offset: int) -> int:
+        """Return the number of the last file up to an offset of Spark's list of begun files."""
+        return max(self._begun_files(offset - 1, offset), default=-1) if offset >= 0 else -1
+
+    def _begun_files(self, after: int, to: int) -> list[int]:
+        """Return the numbers of the files in Spark's list behind an offset, up to another one."""
         folder = self._checkpoint / "sources" / "0"
-        compacted = (n for n in _batches(folder, ".compact") if n >= batch)
-        path = folder / str(batch)
-        if batch >= 0 and not path.exists():
-            path = folder / f"{min(compacted, default=batch)}.compact"
-        return max(_numbers(path, batch), default=-1) if batch >= 0 else -1
+        compacted = sorted(_batches(folder, ".compact"))
+        found: set[int] = set()
+        for offset in range(after + 1, to + 1):
+            path = folder / str(offset)
+            if not path.exists():
+                later = (n for n in compacted if n >= offset)
+                path = folder / f"{next(later, offset)}.compact"
+            found.update(_numbers(path, offset))
+        return sorted(found)
 
 
 def _batches(folder: Path, ending: str = "") -> list[int]:
@@ -189,12 +205,11 @@ def _batches(folder: Path, ending: str = "") -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
-def _numbers(path: Path, batch: int) -> Sequence[int]:
-    """Return the numbers of the files in one file of Spark's list: a version, then JSON lines."""
-    found = []
+def _numbers(path: Path, offset: int) -> Iterator[int]:
+    """Yield the numbers of an offset's files in one file of Spark's list: a version, then JSON
+    lines."""
     for line in path.read_text(encoding="utf-8").splitlines()[1:]:
         entry = json.loads(line)
         match = _NAME.search(entry["path"])
-        if match and entry["batchId"] <= batch:
-            found.append(int(match[1]))
-    return found
+        if match and entry["batchId"] == offset:
+            yield int(match[1])

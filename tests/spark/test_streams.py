@@ -108,6 +108,23 @@ def test_a_batch_that_failed_comes_again_with_the_same_rows(
 
 
 @both
+def test_spark_may_take_two_files_for_a_batch(
+    way: Way, spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    checkpoint, sink = tmp_path / "checkpoint", Sink()
+    finished(started(way(spark, table.folder, checkpoint, sink, maxFilesPerTrigger=1)))
+    assert sink.batches == {0: [1, 2, 3], 1: [4]}
+    # Killed between Spark's list of files and its list of batches.
+    for place in ("offsets", "commits"):
+        for file in (checkpoint / place / "1", checkpoint / place / ".1.crc"):
+            file.unlink()
+    table.insert(rows(5))
+    finished(started(way(spark, table.folder, checkpoint, sink, maxFilesPerTrigger=1)))
+    assert sink.batches == {0: [1, 2, 3], 1: [4, 5]}
+    assert checkpoint_offset(checkpoint).version == 4
+
+
+@both
 def test_a_running_query_follows_the_table_until_its_schema_changes(
     way: Way, spark: SparkSession, table: TableBuilder, tmp_path: Path
 ) -> None:
