@@ -104,15 +104,19 @@ def _webhook(folder: Path, request: pytest.FixtureRequest) -> MessageTarget:
 
 
 def _redis(server: Redis, name: str) -> MessageTarget:
-    client: Any = redis.Redis.from_url(server.url())
-
     def offset() -> Offset | None:
-        found = client.hget(f"delta-tailer:{{{name}}}:{name}", "offset")
+        with closing(redis.Redis.from_url(server.url())) as client:
+            found: Any = client.hget(f"delta-tailer:{{{name}}}:{name}", "offset")
         return None if found is None else Offset.from_json(json.loads(found))
+
+    def changed() -> int:
+        with closing(redis.Redis.from_url(server.url())) as client:
+            found: Any = client.xlen(name)
+        return int(found)
 
     return MessageTarget(
         _toml("redis", url=server.url(), stream=name),
-        lambda: redis_events(server, name), lambda: client.xlen(name), offset,
+        lambda: redis_events(server, name), changed, offset,
     )  # fmt: skip
 
 
