@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -38,12 +39,9 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
     cluster = Cluster(options)
     failed: dict[str, TailerError] = {}
 
-    async def run() -> None:
-        failed.update(await run_pipeline(feeds, cluster))
-
     try:
         async with _serving(config, registry, [feed for feed, _ in feeds]):
-            await until_stopped(run)
+            await until_stopped(partial(run_pipeline, feeds, cluster, failed))
     finally:
         with anyio.CancelScope(shield=True):
             await cluster.aclose()

@@ -21,7 +21,7 @@ from msgspec import structs
 from tailer.errors import ConfigError
 from tailer.spark.driver import tasks_of
 from tailer.spark.failing import one_sentence
-from tailer.spark.mapped import Decoder, Task, decoded_tasks
+from tailer.spark.mapped import Decoder, Task, rows_of_tasks
 from tailer.spark.native import NativeFiles
 from tailer.spark.opening import open_table
 from tailer.spark.python import use_this_python
@@ -122,5 +122,5 @@ def _united(
     frames = [] if files is None else files.frames(spark)
     if tasks or not frames:
         decoder = Decoder(reader.options, reader.arrow_schema)
-        frames.append(decoded_tasks(spark, tasks, decoder, schema))
+        frames.append(rows_of_tasks(spark, tasks, decoder.rows, schema))
     return reduce(lambda one, other: one.unionAll(other), frames)

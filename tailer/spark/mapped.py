@@ -10,7 +10,7 @@ import base64
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from msgspec import Struct
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Decoder", "Task", "decoded_tasks", "map_in_arrow"]
+__all__ = ["Decoder", "Task", "map_in_arrow", "rows_of_tasks"]
+
+T = TypeVar("T")
 
 
 class Task(Struct, frozen=True):
@@ -70,19 +72,22 @@ class Decoder:
         return spark_batches(task.orders, self._options, decode, self._schema)
 
 
-def decoded_tasks(
-    spark: SparkSession, tasks: Sequence[Task], decoder: Decoder, schema: StructType
+def rows_of_tasks(
+    spark: SparkSession,
+    tasks: Sequence[T],
+    rows: Callable[[T], Iterator[pa.RecordBatch]],
+    schema: StructType,
 ) -> DataFrame:
     """Return the rows of these tasks: each is a partition of the frame."""
     count = max(1, len(tasks))
 
-    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 if number < len(tasks):
-                    yield from decoder.rows(tasks[number])
+                    yield from rows(tasks[number])
 
-    return map_in_arrow(spark.range(0, count, 1, count), decode, schema)
+    return map_in_arrow(spark.range(0, count, 1, count), read, schema)
 
 
 def map_in_arrow(

@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -76,6 +75,7 @@ class _Layout:
     partitions: tuple[str, ...]
     paths: list[str] = field(default_factory=list)
     facts: list[tuple[Any, ...]] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 class NativeFiles:
@@ -171,11 +171,14 @@ class NativeFiles:
             ]
         except TableError as e:
             raise e.at(table=self._store.root, version=file.version, path=file.path) from None
-        if not self._store.path(file.location).exists():
-            raise _gone(self._store, file)
+        try:
+            size = self._store.path(file.location).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            raise _gone(self._store, file) from None
         names = tuple(f.name for f in columns)
         layout = self._layouts.setdefault(names, _Layout(names))
         layout.paths.append(path)
+        layout.sizes[path] = size
         given = (file.change_type, file.version, file.timestamp_ms * 1000)
         layout.facts.append((*given, *(value.as_py() for value in values)))
 
@@ -201,7 +204,7 @@ class NativeFiles:
         elif len(by_facts) == 1:
             facts = _literals(fields, *by_facts)
         else:
-            rows, facts = _chosen(rows, fields, by_facts)
+            rows, facts = _chosen(rows, fields, by_facts, layout.sizes)
         if None in kinds:
             facts[CHANGE_TYPE] = f"coalesce({facts[CHANGE_TYPE]}, {_CHECKED_KIND})"
         # As SQL: a column made by functions takes dozens of calls into Java.
@@ -230,7 +233,10 @@ def _literals(fields: Sequence[pa.Field], facts: Sequence[Any]) -> dict[str, str
 
 
 def _chosen(
-    rows: DataFrame, fields: Sequence[pa.Field], by_facts: Mapping[tuple[Any, ...], Sequence[str]]
+    rows: DataFrame,
+    fields: Sequence[pa.Field],
+    by_facts: Mapping[tuple[Any, ...], Sequence[str]],
+    sizes: Mapping[str, int],
 ) -> tuple[DataFrame, dict[str, str]]:
     """Return the rows with their facts, and each fact as SQL.
 
@@ -240,7 +246,6 @@ def _chosen(
     The condition is always true: without one that stays, Spark reads all of the hidden columns for
     a query that asks for none of the facts, and the numbers of the rows cost as much as the rows.
     """
-    sizes = {path: Path(path).stat().st_size for paths in by_facts.values() for path in paths}
     shared = Counter(sizes.values())
     by_size, by_name = [], []
     for facts, paths in by_facts.items():

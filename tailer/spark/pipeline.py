@@ -15,14 +15,13 @@ import logging
 import os
 import re
 import sys
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
-import pyarrow as pa
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, TailerError, TransientError
@@ -30,13 +29,14 @@ from tailer.feed.read import Sent, read_here
 from tailer.feed.reading import Item, Reading
 from tailer.feed.run import Feed, run_feed
 from tailer.spark.envelope import VersionReader, items, joined
-from tailer.spark.mapped import map_in_arrow
+from tailer.spark.mapped import rows_of_tasks
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, VersionOrder, pack
 from tailer.spark.planning import Budget, Planner
 from tailer.spark.reader import end_of_log
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Cluster", "PipelineOptions", "run_pipeline"]
@@ -53,7 +53,6 @@ _HEALING = (
     "java.io.OptionalDataException",
     "java.util.ConcurrentModificationException",
 )
-
 
 _BUG = "unexpected error, which is a bug; the log has the traceback"
 
@@ -146,36 +145,37 @@ class Cluster:
             yield item
 
 
-def _frame(spark: SparkSession, orders: list[VersionOrder], reader: VersionReader) -> DataFrame:
-    """Return a frame whose partitions are the rows of these orders."""
+def _frame(spark: SparkSession, tasks: list[VersionOrder], reader: VersionReader) -> DataFrame:
     from pyspark.sql.types import BinaryType, StructType
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from reader.rows(orders[number])
-
-    count = len(orders)
     schema = StructType().add("head", BinaryType()).add("rows", BinaryType())
-    return map_in_arrow(spark.range(0, count, 1, count), read, schema)
+    return rows_of_tasks(spark, tasks, reader.rows, schema)
 
 
 def _collected(frame: DataFrame, tasks: int, tag: str) -> Iterator[Item]:
     """Compute a frame of that many tasks everywhere at once, then yield its items."""
-    context = frame.sparkSession.sparkContext
     kept = frame.persist() if tasks > 1 else None
+    try:
+        with _tagged(frame.sparkSession.sparkContext, tag):
+            if kept is not None:
+                kept.count()
+            rows = frame.toLocalIterator(prefetchPartitions=tasks > 1)
+        yield from items((row.head, row.rows) for row in rows)
+    finally:
+        if kept is not None:
+            with suppress(Exception):  # the session may be gone
+                kept.unpersist()
+
+
+@contextmanager
+def _tagged(context: SparkContext, tag: str) -> Iterator[None]:
+    """Tag the jobs that this thread starts within the block."""
     context.addJobTag(tag)
     try:
-        if kept is not None:
-            kept.count()
-        rows = frame.toLocalIterator(prefetchPartitions=tasks > 1)
-        context.removeJobTag(tag)
-        yield from items((row.head, row.rows) for row in rows)
+        yield
     finally:
         with suppress(Exception):  # the session may be gone
             context.removeJobTag(tag)
-            if kept is not None:
-                kept.unpersist()
 
 
 def _told(error: Exception) -> TailerError:
@@ -195,11 +195,11 @@ def _sentence(text: str) -> str:
 
 
 class _ClusterReader:
-    """Reads one feed's table by a cluster. ``store`` are the options of the table's store."""
+    """Reads the table of the feed ``name``. ``store`` are the options of the table's store."""
 
-    def __init__(self, cluster: Cluster, feed: Feed, store: Mapping[str, Any]) -> None:
+    def __init__(self, cluster: Cluster, name: str, store: Mapping[str, Any]) -> None:
         self._cluster = cluster
-        self._feed = feed
+        self._name = name
         self._store = store
         self._last: int | None = None
 
@@ -226,7 +226,7 @@ class _ClusterReader:
             elif _is_little(orders, options.driver_bytes_max):
                 await read_here(reading, sent, end.version - 1)
             else:
-                async with aclosing(self._cluster.items(self._feed.name, orders, reader)) as found:
+                async with aclosing(self._cluster.items(self._name, orders, reader)) as found:
                     async for item in found:
                         if _is_new(item, sent.at):
                             await sent(item)
@@ -272,20 +272,22 @@ def _is_new(item: Item, at: Offset) -> bool:
 
 
 async def run_pipeline(
-    feeds: Sequence[tuple[Feed, Mapping[str, Any]]], cluster: Cluster
-) -> dict[str, TailerError]:
-    """Run feeds until each has ended, or this is cancelled; return the errors, by feed.
+    feeds: Sequence[tuple[Feed, Mapping[str, Any]]],
+    cluster: Cluster,
+    failed: dict[str, TailerError],
+) -> None:
+    """Run feeds until each has ended, or this is cancelled. ``failed`` gets the errors, by feed.
 
-    Each comes with the options of its table's store.
+    Each feed comes with the options of its table's store.
     """
-    failed: dict[str, TailerError] = {}
 
     async def run(feed: Feed, store: Mapping[str, Any]) -> None:
-        feed.read = _ClusterReader(cluster, feed, store).read
+        feed.read = _ClusterReader(cluster, feed.name, store).read
         try:
             await run_feed(feed)
         except TailerError as e:
-            feed.progress.failed(e)
+            if feed.progress.error is not e:  # a pause, or a lease: not counted yet
+                feed.progress.failed(e)
             failed[feed.name] = e
         except Exception as e:  # its feed ends, but the others need not stop because of it
             logging.getLogger("tailer").exception("feed %s", feed.name)
@@ -298,4 +300,3 @@ async def run_pipeline(
     async with anyio.create_task_group() as tasks:
         for feed, store in feeds:
             tasks.start_soon(run, feed, store)
-    return failed

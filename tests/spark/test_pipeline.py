@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from tailer.testing.table import TableBuilder
 from tests.golden.test_golden import GoldenCase, golden
 from tests.spark.cluster import JAVA_OPTIONS
 from tests.spark.test_stream import SCHEMA, rows
-from tests.support.components import SMALL_TABLES, java_major, require
+from tests.support.components import SMALL_TABLES, free_port, java_major, require
 from tests.support.feeds import position_of
 from tests.support.programs import run_tailer, started, whole_lines
 from tests.support.waiting import eventually
@@ -205,6 +207,29 @@ def with_a_lost_file(folder: Path) -> TableBuilder:
     table.insert(rows(5))
     (table.folder / lost["add"]["path"]).unlink()
     return table
+
+
+@pytest.mark.timeout(600)
+def test_a_feed_that_has_failed_is_named_also_when_others_are_asked_to_end(
+    tmp_path: Path,
+) -> None:
+    lost = with_a_lost_file(tmp_path / "lost")
+    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    table.create()
+    feeds = [{"name": "lost", "table": lost.folder}, {"name": "orders", "table": table.folder}]
+    config, port = configured(tmp_path / "here", *feeds), free_port()
+    config.write_text(config.read_text().replace('http = ""', f'http = "127.0.0.1:{port}"'))
+
+    def told() -> str:
+        with suppress(OSError), closing(HTTPConnection("127.0.0.1", port)) as client:
+            client.request("GET", "/readyz")
+            return client.getresponse().read().decode()
+        return ""
+
+    with started("spark", config, "--master", "no-master") as running:
+        eventually(lambda: "the data file is gone" in told(), why=told)
+        assert running.stop() == 1
+    assert any(line.startswith("tailer: feed lost: ") for line in running.errors)
 
 
 @pytest.mark.timeout(600)
