@@ -102,6 +102,10 @@ class DuckdbSink(SqlSink):
     def _close(self) -> None:
         with self._lock:
             self._let_go(at_once=True)
+            # The file of a daemon that has ended is complete by itself. If another process has it
+            # open, nothing is lost: DuckDB reads the log beside it.
+            with suppress(TailerError):
+                self._file.settle()
             super()._close()
 
     def _let_go(self, *, at_once: bool = False) -> None:

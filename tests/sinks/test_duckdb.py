@@ -26,6 +26,7 @@ from tailer.testing.table import delta_schema
 from tests.support.duckdb_files import rows_of
 from tests.support.sinks import write
 from tests.support.variants import encoded
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -271,6 +272,43 @@ async def test_what_is_not_a_duckdb_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(SinkRejected, match="Is a directory"):
         await new(tmp_path, path="folder").open("orders")
+
+
+async def test_between_batches_the_log_is_left_and_in_the_end_the_file_has_all(
+    tmp_path: Path,
+) -> None:
+    path, log = tmp_path / "lake.duckdb", tmp_path / "lake.duckdb.wal"
+    sink: Any = new(tmp_path)
+    await sink.open("orders")
+    made = path.read_bytes()
+    for key in (1, 2):
+        sink.prepare(batch := rows((key, "a"), version=key))
+        await sink.write(batch)
+        eventually(lambda: "1" in reads(path).stdout or "2" in reads(path).stdout, 10.0)
+        assert path.read_bytes() == made, "no checkpoint, which a kill could cut in two"
+    assert log.exists()
+    await sink.aclose()
+    assert not log.exists()
+    assert len(copy(tmp_path)) == 2
+
+
+async def test_a_long_log_is_written_into_the_file(tmp_path: Path) -> None:
+    sink = new(tmp_path)
+    await sink.open("orders")
+    await sink.write(rows(*((n, str(n) * 100) for n in range(30_000))))
+    eventually(lambda: "30000" in reads(tmp_path / "lake.duckdb").stdout, 10.0)
+    assert not (tmp_path / "lake.duckdb.wal").exists()
+    await sink.aclose()
+
+
+async def test_a_damaged_file_is_refused_with_its_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "lake.duckdb"
+    await write(new(tmp_path), rows((1, "a")))
+    with path.open("r+b") as file:
+        file.seek(12_300)
+        file.write(b"torn")
+    with pytest.raises(SinkRejected, match=r"Corrupt .*; restore it, or remove it with its \.wal"):
+        await new(tmp_path).open("orders")
 
 
 async def test_a_row_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:
