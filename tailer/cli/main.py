@@ -224,6 +224,10 @@ def _spark_options(p: argparse.ArgumentParser) -> None:
         help="bytes of data files in one job",
     )  # fmt: skip
     p.add_argument(
+        "--partition-bytes-max", type=_positive, default=32 * 1024 * 1024, metavar="N",
+        help="bytes of data files in one task",
+    )  # fmt: skip
+    p.add_argument(
         "--driver-bytes-max", type=_whole, default=16 * 1024 * 1024, metavar="N",
         help="up to this number of bytes of data files are read without a job",
     )  # fmt: skip

@@ -45,6 +45,7 @@ async def spark(arguments: argparse.Namespace) -> int:
         available_now=arguments.available_now,
         interval_s=arguments.interval_s,
         trigger_bytes_max=arguments.trigger_bytes_max,
+        partition_bytes_max=arguments.partition_bytes_max,
         driver_bytes_max=arguments.driver_bytes_max,
         master=arguments.master,
         conf={key: value for key, _, value in settings},

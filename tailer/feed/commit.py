@@ -18,12 +18,12 @@ from tailer.feed.chunks import Version
 from tailer.feed.policy import schema_notice, skip_notice, stop_for_schema
 from tailer.feed.reading import Emit, Reading
 from tailer.feed.run_reader import RunReader
-from tailer.log.changes import plan_commit
+from tailer.log.changes import CommitPlan, plan_commit
 
 if TYPE_CHECKING:
     from tailer.decode.pairing import Pairing
 
-__all__ = ["read_commits", "skipped"]
+__all__ = ["commit_plan", "read_commits", "skipped"]
 
 #: The most files in a run of several versions, and their most encoded bytes.
 _RUN_FILES = 1024
@@ -188,20 +188,28 @@ async def _with_files(
 
 async def _files(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
     """Return the files whose rows are the commit's changes, in their order."""
-    options, wants = reading.options, reading.selector.wants
-    live, folder = reading.live, options.diff.spill_folder
-    moot = await live.moot(reading.log, commit, options.change_source, folder)
-    if is_passed_over(commit, options.policies):
+    plan = await commit_plan(reading, commit)
+    if plan is None:
         return []
-    plan = await plan_commit(reading.log, commit, options.change_source, moot)
+    files: Iterable[ChangeFile]
     if plan.compares:
         files = await _derived(reading, commit, plan.rewrite())
     else:
-        files = filter(wants, plan.files())
-    if not options.paired:
+        files = reading.chosen(plan.files())
+    if not reading.options.paired:
         return files
     kept = (file for file in files if file not in reading.lost)
     return list(kept) if plan.compares else kept
+
+
+async def commit_plan(reading: Reading, commit: Commit) -> CommitPlan | None:
+    """Return the plan of a commit's changes; None if a policy passes over them."""
+    options, live = reading.options, reading.live
+    folder = options.diff.spill_folder
+    moot = await live.moot(reading.log, commit, options.change_source, folder)
+    if is_passed_over(commit, options.policies):
+        return None
+    return await plan_commit(reading.log, commit, options.change_source, moot)
 
 
 async def _derived(reading: Reading, commit: Commit, rewrite: Rewrite) -> Iterable[ChangeFile]:

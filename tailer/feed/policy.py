@@ -54,6 +54,10 @@ class LostFiles:
     def __contains__(self, file: object) -> bool:
         return isinstance(file, ChangeFile) and (file.version, file.path) in self._files
 
+    def has(self, version: int) -> bool:
+        """Return whether a file of the version is recorded."""
+        return any(of == version for of, _ in self._files)
+
     def record(self, version: int, loss: FileGone) -> None:
         """Skip the file from now on. Raises the loss if the file was skipped already."""
         if (version, loss.file) in self._files:

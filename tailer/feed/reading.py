@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeAlias
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
@@ -42,7 +43,8 @@ class Reading:
     notified of what is read. ``counted_by`` names the options that determine how changes are
     counted, ``former`` the same for offsets of older releases. ``shapes`` are what the files before
     were found to look like; ``here`` is the store, if a thread may read it without the event loop,
-    and ``budget`` what may be fetched of it ahead of time.
+    and ``budget`` what may be fetched of it ahead of time. ``part`` are the files of a version that
+    are read, by their numbers among the selected ones.
     """
 
     log: TableLog
@@ -58,6 +60,7 @@ class Reading:
     shapes: Shapes
     here: ReadsHere | None
     budget: Budget | None
+    part: slice
 
     @classmethod
     def of(
@@ -68,6 +71,7 @@ class Reading:
         orders: Orders | None = None,
         lost: LostFiles | None = None,
         live: LiveFiles | None = None,
+        part: slice = slice(None),
     ) -> Reading:
         """Return how a table is read under the options of a feed."""
         if isinstance(log.store, ChangeSourced):
@@ -90,7 +94,12 @@ class Reading:
             shapes=Shapes(decode),
             here=store if isinstance(store, ReadsHere) else None,
             budget=store.ahead() if isinstance(store, ReadsAhead) else None,
+            part=part,
         )
+
+    def chosen(self, files: Iterable[ChangeFile]) -> Iterator[ChangeFile]:
+        """Yield a version's files that are read, in their order."""
+        return islice(filter(self.selector.wants, files), self.part.start, self.part.stop)
 
     def check(self, state: TableState, version: int) -> None:
         """Raise :class:`TableError` for a state that can't be published as it is selected."""

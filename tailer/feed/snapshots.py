@@ -36,7 +36,7 @@ from tailer.feed.run_reader import RunReader
 from tailer.log.same_table import SameTable, check_offset
 from tailer.store import LOG_DIR
 
-__all__ = ["Resnapshot", "Resnapshots", "read_snapshot", "sorted_files"]
+__all__ = ["Resnapshot", "Resnapshots", "read_snapshot", "snapshot_files", "sorted_files"]
 
 #: The number of files that are sorted in memory; they take about 20 MB.
 RUN_FILES = 20_000
@@ -90,6 +90,17 @@ async def _timestamp(reading: Reading, snapshot: Snapshot, floor_ms: int | None)
     return await reading.log.timestamp(snapshot.version, snapshot, floor_ms)
 
 
+async def snapshot_files(
+    reading: Reading, snapshot: Snapshot, timestamp_ms: int, *, counted: bool
+) -> Iterator[ChangeFile]:
+    """Return a snapshot's selected files in their order; some will be ``counted``."""
+    # Statistics are used only for delivered files that are gone: nothing else counts them.
+    live = reading.log.live_files(snapshot, WITH_STATISTICS if counted else FILES)
+    adds = await sorted_files(live, reading.options.diff.spill_folder)
+    version, state = snapshot.version, snapshot.state
+    return reading.chosen(plan_snapshot(add, version, timestamp_ms, state) for add in adds)
+
+
 async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices: bool) -> None:
     """Read the rows of the snapshot that the offset names, from its index on.
 
@@ -106,12 +117,8 @@ async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices:
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         await emit(Notice("snapshot_begin", start.version, timestamp, first, first, details))
-    # Statistics are used only for delivered files that are gone: nothing else counts them.
-    live = reading.log.live_files(snapshot, WITH_STATISTICS if first.index else FILES)
-    adds = await sorted_files(live, reading.options.diff.spill_folder)
+    files = await snapshot_files(reading, snapshot, timestamp, counted=first.index > 0)
     await same.check_listed(first, witness)
-    planned = (plan_snapshot(add, start.version, timestamp, snapshot.state) for add in adds)
-    files = filter(reading.selector.wants, planned)
     reading.check(snapshot.state, start.version)
     version = Version(start.version, timestamp, snapshot.state, files)
 

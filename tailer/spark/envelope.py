@@ -18,7 +18,7 @@ import anyio.to_thread
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
-from tailer.changes import ChangeBatch, Notice
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError
 from tailer.feed.options import FeedOptions
 from tailer.feed.policy import LostFiles
@@ -29,6 +29,7 @@ from tailer.log.table import TableLog
 from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, VersionOrder
+from tailer.spark.parts import Begun, fitted, moved
 
 __all__ = ["SCHEMA", "VersionReader", "items", "joined"]
 
@@ -56,16 +57,22 @@ class VersionReader:
 
     def rows(self, order: VersionOrder) -> Iterator[pa.RecordBatch]:
         """Yield an order's batches and notices, each as a row of :data:`SCHEMA`."""
+        if order.part is not None:
+            yield _of(pickle.dumps(Begun(order.start.index)), b"")
         try:
             with store_portal(self.source) as (portal, store):
                 log = TableLog(store, torn_commit_max_s=self.source.torn_commit_max_s)
-                for item in self._items(portal, log, order):
+                found = self._items(portal, log, order)
+                if order.part is not None:
+                    found = fitted(found, order.part)
+                for item in found:
                     yield _row(item)
         except TailerError as e:
             yield _of(pickle.dumps(e), b"")
 
     def _items(self, portal: BlockingPortal, log: TableLog, order: VersionOrder) -> Iterator[Item]:
         """Yield some versions exactly as a daemon's feed reads them, reading one item ahead."""
+        part = slice(None) if order.part is None else slice(order.part.first, order.part.end)
         ready: Queue[Item | None] = Queue(maxsize=1)
 
         async def put(item: Item) -> None:
@@ -73,7 +80,8 @@ class VersionReader:
 
         async def read() -> None:
             try:
-                reading = Reading.of(log, self.feed, live=LiveFiles(order.moot), lost=self.lost)
+                live = LiveFiles(order.moot)
+                reading = Reading.of(log, self.feed, live=live, lost=self.lost, part=part)
                 await send_items(reading, order.start, order.last, put)
             finally:
                 with anyio.CancelScope(shield=True):
@@ -120,19 +128,26 @@ def _packed(batch: ChangeBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
-def items(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Item]:
-    """Yield the change batches and notices in a frame's rows, in their order. Raises an error that
-    is among them."""
+def items(rows: Iterable[tuple[bytes, bytes]], at: Offset) -> Iterator[Item]:
+    """Yield the change batches and notices in a frame's rows, in their order, from an offset on.
+    Raises an error that is among them."""
+    ahead = 0
     for head, packed in rows:
         # Our own executors made these rows, as they make all that Spark itself unpickles.
         found = pickle.loads(head)  # noqa: S301
         if isinstance(found, TailerError):
             raise found
-        if isinstance(found, Notice):
-            yield found
+        if isinstance(found, Begun):
+            ahead = at.index - found.index
             continue
-        source = pa.BufferReader(packed)
-        # To its end, because the second stream begins there.
-        (data,), (besides,) = ([*pa.ipc.open_stream(source)] for _ in range(2))
-        more = dict(zip(besides.schema.names, besides.columns, strict=True))
-        yield replace(found, rows=data, **more)
+        item = moved(found if isinstance(found, Notice) else _unpacked(found, packed), ahead)
+        yield item
+        at = item.next_offset
+
+
+def _unpacked(bare: ChangeBatch, packed: bytes) -> ChangeBatch:
+    source = pa.BufferReader(packed)
+    # To its end, because the second stream begins there.
+    (data,), (besides,) = ([*pa.ipc.open_stream(source)] for _ in range(2))
+    more = dict(zip(besides.schema.names, besides.columns, strict=True))
+    return replace(bare, rows=data, **more)

@@ -27,6 +27,7 @@ from tailer.log.live import Moot
 __all__ = [
     "FileOrder",
     "Order",
+    "Part",
     "RewriteOrder",
     "VersionOrder",
     "fan_out",
@@ -105,12 +106,23 @@ class RewriteOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a version's files, by their numbers: from ``first`` up to ``end`` (exclusive; None:
+    the rest, with what comes behind them). Notices come before a ``leading`` part."""
+
+    first: int
+    end: int | None
+    leading: bool
+
+
+@dataclass(frozen=True, slots=True)
 class VersionOrder:
     """Whole versions, from ``start`` on up to version ``last``, for the pipeline's sinks.
 
     The task reads them as the daemon does. ``cost`` is about how many bytes that takes, in
     ``files`` files. ``moot`` are the file actions by version that change nothing, which the driver
-    has found (:mod:`tailer.log.live`).
+    has found (:mod:`tailer.log.live`). With a ``part`` it is only some files of one version, and
+    the index of ``start`` counts from the first of them.
     """
 
     start: Offset
@@ -120,6 +132,7 @@ class VersionOrder:
     skip: int = 0
     take: int | None = None
     moot: Mapping[int, Moot] = field(default_factory=dict, hash=False)
+    part: Part | None = None
 
 
 Order = FileOrder | RewriteOrder | VersionOrder

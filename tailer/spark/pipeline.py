@@ -31,7 +31,8 @@ from tailer.feed.run import Feed, run_feed
 from tailer.spark.envelope import VersionReader, items, joined
 from tailer.spark.mapped import rows_of_tasks
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import Order, VersionOrder, pack
+from tailer.spark.orders import VersionOrder, pack
+from tailer.spark.parts import divided, jobs
 from tailer.spark.planning import Budget, Planner
 from tailer.spark.reader import end_of_log
 
@@ -115,20 +116,23 @@ class Cluster:
             await anyio.to_thread.run_sync(self._session.stop)
 
     async def items(
-        self, name: str, orders: list[Order], reader: VersionReader
+        self, name: str, orders: list[VersionOrder], reader: VersionReader, at: Offset
     ) -> AsyncGenerator[Item, None]:
-        """Yield what the orders give, in their order; ``name`` is for Spark's own pages.
+        """Yield what the orders give, in their order, from an offset on: whole versions, or parts
+        of one. ``name`` is for Spark's own pages.
 
         On cancellation, the job is cancelled too. Raises what reading raises, and
         :class:`TransientError` if the cluster has failed in a way that may pass.
         """
         spark = await self.session()
         context = spark.sparkContext
-        size = self.options.partition_bytes_max
-        shares = pack(orders, size, context.defaultParallelism, ordered=True)
-        tasks = [joined(share) for share in shares]
+        tasks = orders
+        if orders[0].part is None:
+            size = self.options.partition_bytes_max
+            shares = pack(orders, size, context.defaultParallelism, ordered=True)
+            tasks = [joined(share) for share in shares]
         tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}"
-        found = _collected(_frame(spark, tasks, reader), len(tasks), tag)
+        found = _collected(_frame(spark, tasks, reader), len(tasks), tag, at)
         while True:
             try:
                 item = await anyio.to_thread.run_sync(next, found, None, abandon_on_cancel=True)
@@ -152,15 +156,16 @@ def _frame(spark: SparkSession, tasks: list[VersionOrder], reader: VersionReader
     return rows_of_tasks(spark, tasks, reader.rows, schema)
 
 
-def _collected(frame: DataFrame, tasks: int, tag: str) -> Iterator[Item]:
-    """Compute a frame of that many tasks everywhere at once, then yield its items."""
+def _collected(frame: DataFrame, tasks: int, tag: str, at: Offset) -> Iterator[Item]:
+    """Compute a frame of that many tasks everywhere at once, then yield its items from an offset
+    on."""
     kept = frame.persist() if tasks > 1 else None
     try:
         with _tagged(frame.sparkSession.sparkContext, tag):
             if kept is not None:
                 kept.count()
             rows = frame.toLocalIterator(prefetchPartitions=tasks > 1)
-        yield from items((row.head, row.rows) for row in rows)
+        yield from items(((row.head, row.rows) for row in rows), at)
     finally:
         if kept is not None:
             with suppress(Exception):  # the session may be gone
@@ -223,13 +228,15 @@ class _ClusterReader:
                 return
             if not orders:
                 await anyio.sleep(options.interval_s)
-            elif _is_little(orders, options.driver_bytes_max):
+            elif sum(order.cost for order in orders) <= options.driver_bytes_max:
                 await read_here(reading, sent, end.version - 1)
             else:
-                async with aclosing(self._cluster.items(self._name, orders, reader)) as found:
-                    async for item in found:
-                        if _is_new(item, sent.at):
-                            await sent(item)
+                for job in jobs(orders, options.trigger_bytes_max):
+                    found = self._cluster.items(self._name, job, reader, sent.at)
+                    async with aclosing(found):
+                        async for item in found:
+                            if _is_new(item, sent.at):
+                                await sent(item)
             sent.at = max(sent.at, end, key=lambda offset: offset.position)
 
     def _source(self, reading: Reading) -> SourceOptions:
@@ -247,24 +254,21 @@ class _ClusterReader:
 
     async def _planned(
         self, planner: Planner, reading: Reading, at: Offset, last: int | None
-    ) -> tuple[list[Order], Offset]:
-        """Return the next job's orders, and the offset behind them; no orders if nothing is new."""
+    ) -> tuple[list[VersionOrder], Offset]:
+        """Return the next jobs' orders, and the offset behind them; no orders if nothing is new."""
         newest = await end_of_log(planner, at)
         reading.observer.newest(newest)
         until = newest if last is None else min(newest, last)
         if not at.snapshot and at.version > until:
             return [], at
-        budget = Budget(files=_FILES_MAX, bytes=self._cluster.options.trigger_bytes_max)
+        options = self._cluster.options
+        budget = Budget(files=_FILES_MAX, bytes=options.trigger_bytes_max)
         end = await planner.advance(at, until, budget, None)
         async with aclosing(planner.orders(at, end)) as found:
-            return [order async for _, orders in found for order in orders], end
-
-
-def _is_little(orders: Sequence[Order], size: int) -> bool:
-    """Return whether orders are for at most so many bytes. A snapshot's size is not known."""
-    return sum(order.cost for order in orders) <= size and not any(
-        isinstance(order, VersionOrder) and order.start.snapshot for order in orders
-    )
+            orders = [order async for _, some in found for order in some]
+        size = options.partition_bytes_max
+        whole = [order for order in orders if isinstance(order, VersionOrder)]
+        return [part for order in whole for part in await divided(reading, order, size)], end
 
 
 def _is_new(item: Item, at: Offset) -> bool:

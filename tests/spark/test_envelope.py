@@ -6,6 +6,7 @@ The tasks are done as Spark does them; no Spark is started here.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
+from tailer.feed.reading import Item
 from tailer.spark.driver import Driver
 from tailer.spark.envelope import VersionReader, items, joined
 from tailer.spark.options import SourceOptions
@@ -50,15 +52,21 @@ def by_spark(table: Path, *, paired: bool, files: int, start: Offset = FIRST) ->
         end, orders = driver.run(planned, at)
         if not orders:
             break
-        rows = []
-        for share in pack(orders, 1, 2, ordered=True):
-            travelled, order = pickle.loads(pickle.dumps((reader, joined(share))))  # noqa: S301  # our own
-            for batch in travelled.rows(order):
-                rows += [(row["head"], row["rows"]) for row in batch.to_pylist()]
-        found += [item for item in items(rows) if isinstance(item, ChangeBatch)]
+        tasks = [joined(share) for share in pack(orders, 1, 2, ordered=True)]
+        found += [item for item in done(reader, tasks, at) if isinstance(item, ChangeBatch)]
         at = end
     driver.close()
     return found
+
+
+def done(reader: VersionReader, tasks: list[VersionOrder], at: Offset) -> Iterator[Item]:
+    """What the driver makes of a job's rows."""
+    rows = []
+    for task in tasks:
+        travelled, order = pickle.loads(pickle.dumps((reader, task)))  # noqa: S301  # our own
+        for batch in travelled.rows(order):
+            rows += [(row["head"], row["rows"]) for row in batch.to_pylist()]
+    return items(rows, at)
 
 
 def by_feed(table: Path, *, paired: bool, start: Offset = FIRST) -> list[ChangeBatch]:
@@ -150,6 +158,6 @@ def test_an_error_comes_behind_what_was_read_before_it(tmp_path: Path) -> None:
     rows = [row for batch in reader.rows(order) for row in batch.to_pylist()]
     found: list[Any] = []
     with pytest.raises(FileGone, match=lost) as gone:
-        found.extend(items((row["head"], row["rows"]) for row in rows))
+        found.extend(items(((row["head"], row["rows"]) for row in rows), FIRST))
     assert gone.value.version == table.version
     assert gone.value.rows == 1

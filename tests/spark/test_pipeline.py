@@ -95,7 +95,7 @@ def test_the_lines_are_the_daemons_and_in_its_order(golden: GoldenCase, tmp_path
     feeds.append({"name": "rest", "table": golden("plain_dv").table, "start": "snapshot"})
     later = {"name": "later", "table": golden("cdf_dv").table, "start": "latest"}
     on_spark = configured(tmp_path / "spark", *feeds, later)
-    ended = run_spark(on_spark)
+    ended = run_spark(on_spark, "--partition-bytes-max", "1")  # each file is a task
     assert ended.returncode == 0, ended.stderr[-3000:]
     for feed in feeds:
         name = str(feed["name"])
