@@ -39,6 +39,7 @@ __all__ = [
     "out_of_reach",
     "printable",
     "spilling",
+    "unexpected",
 ]
 
 
@@ -304,4 +305,12 @@ def no_room(folder: str | None, reason: str) -> TransientError:
     return TransientError(
         f"temporary files can't be written to {where} ({reason}); make room there, or set "
         "spill_folder (for the whole process: TMPDIR) to another folder"
+    )
+
+
+def unexpected(error: Exception) -> TailerError:
+    """Return a bug's exception as an error of ours; its traceback is for the log."""
+    return TailerError(
+        f"unexpected error {type(error).__name__}: {error}; this is a bug, and the log has the "
+        "traceback"
     )

@@ -11,7 +11,7 @@ import anyio
 
 from tailer.changes import Offset
 from tailer.daemon.retention import Outlook
-from tailer.errors import TailerError, TransientError, healing
+from tailer.errors import TailerError, TransientError, healing, unexpected
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.policy import FeedPaused
 from tailer.feed.progress import FeedState
@@ -81,12 +81,6 @@ class FeedStatus:
     def to_json(self) -> dict[str, Any]:
         """Return the fields by name."""
         return asdict(self)
-
-
-def _bug(e: Exception) -> TailerError:
-    return TailerError(
-        f"unexpected error {type(e).__name__}: {e}; this is a bug, and the log has the traceback"
-    )
 
 
 class Runner:
@@ -184,7 +178,7 @@ class Runner:
             return "failed"
         except Exception as e:  # noqa: BLE001  # logged with its traceback
             # A bug. Its feed ends, but the others need not stop because of it.
-            self.error = _bug(e)
+            self.error = unexpected(e)
             feed.progress.failed(self.error)
             more: dict[str, Any] = {"family": self.error.family, "exc_info": e}
             self.log(logging.ERROR, "failed", f"stopped: {self.error}", **more)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailer import __version__
-from tailer.errors import OffsetError
+from tailer.errors import OffsetError, unexpected
 from tailer.spark.failing import TailerSourceError, one_sentence
 from tailer.spark.mapped import Task
 from tailer.spark.order_files import OrderFiles, OrderHead
@@ -40,11 +40,6 @@ __all__ = ["PlanAhead", "plan_ahead"]
 _POLL_S = 0.5
 #: Batches that are planned before the query has begun them, once it runs.
 _AHEAD_MAX = 16
-
-_BUG = (
-    "unexpected error ({error}) while a batch was planned; this is a bug: the driver's log has the "
-    "traceback"
-)
 
 
 class PlanAhead:
@@ -129,7 +124,7 @@ class PlanAhead:
                 raise
             if not known:
                 logging.getLogger("tailer.spark").exception("planning ahead of a stream")
-            text = str(e) if known else _BUG.format(error=f"{type(e).__name__}: {e}")
+            text = str(e if known else unexpected(e))
             head = self._head(self._number, self._at, self._at, text)
             tasks, self._failed = [], True
         if not self.files.create(head, tasks):

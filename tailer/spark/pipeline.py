@@ -24,7 +24,7 @@ import anyio
 import anyio.to_thread
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.errors import ConfigError, TailerError, TransientError, unexpected
 from tailer.feed.read import Sent, read_here
 from tailer.feed.reading import Item, Reading
 from tailer.feed.run import Feed, run_feed
@@ -54,8 +54,6 @@ _HEALING = (
     "java.io.OptionalDataException",
     "java.util.ConcurrentModificationException",
 )
-
-_BUG = "unexpected error, which is a bug; the log has the traceback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +293,7 @@ async def run_pipeline(
             failed[feed.name] = e
         except Exception as e:  # its feed ends, but the others need not stop because of it
             logging.getLogger("tailer").exception("feed %s", feed.name)
-            failed[feed.name] = TailerError(f"{_BUG}: {type(e).__name__}: {e}")
+            failed[feed.name] = unexpected(e)
             feed.progress.failed(failed[feed.name])
         finally:
             with anyio.CancelScope(shield=True):

@@ -193,7 +193,7 @@ def test_a_bug_ends_a_running_query_by_name(
     plan.plan_more()
     error = checkpoint.files.head(2).error
     assert error is not None
-    assert "unexpected error (RuntimeError: no such case)" in error
+    assert "unexpected error RuntimeError: no such case" in error
     assert "this is a bug" in error
 
 
