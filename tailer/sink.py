@@ -28,6 +28,7 @@ __all__ = [
     "Announces",
     "ChecksColumns",
     "DeclaresSettings",
+    "KeepsCopy",
     "KeepsProgress",
     "KnowsDelivery",
     "ListsSettings",
@@ -139,6 +140,18 @@ class KeepsProgress(typing.Protocol):
 
         Does nothing if the sink's options leave the progress to the feed's offset store.
         """
+
+
+@typing.runtime_checkable
+class KeepsCopy(typing.Protocol):
+    """A sink that stores progress, and whose target may need every change from the beginning on."""
+
+    @property
+    def lacks_beginning(self) -> bool:
+        """Return whether :meth:`Sink.open` has just begun a target that needs all changes."""
+
+    async def set_offset(self, feed: str, offset: Offset | None) -> None:
+        """See :class:`KeepsProgress`."""
 
 
 @typing.runtime_checkable

@@ -96,6 +96,11 @@ class SqlSink:
             raise
         return self._claim.offset
 
+    @property
+    def lacks_beginning(self) -> bool:
+        """See :class:`tailer.sink.KeepsCopy`. A log may begin anywhere."""
+        return self.mode == "mirror" and self._claim is not None and self._claim.epoch == 1
+
     async def look(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Looks`."""
         return await anyio.to_thread.run_sync(self._look, feed)

@@ -97,8 +97,9 @@ class FanOut(OffsetStore):
             return first
 
         for branch in self.branches:
-            kept = await branch.sink.open(f"{feed}/{branch.name}")
-            branch.at = await branch.saver.begin(branch.offsets, kept, start)
+            name = f"{feed}/{branch.name}"
+            kept = await branch.sink.open(name)
+            branch.at = await branch.saver.begin(name, branch.sink, branch.offsets, kept, start)
         stage = min(branch.stage() for branch in self.branches)
         self._active = [branch for branch in self.branches if branch.stage() == stage]
         active = (branch.at for branch in self._active if branch.at is not None)

@@ -14,7 +14,7 @@ from tailer.feed.orders import Orders
 from tailer.feed.progress import FeedProgress
 from tailer.feed.reading import Emit, Item
 from tailer.offsets import OffsetStore
-from tailer.sink import Prepares, Sink, announce
+from tailer.sink import KeepsCopy, Prepares, Sink, announce
 
 __all__ = ["PARKED_IN_A_ROW_MAX", "Publisher", "Saver"]
 
@@ -30,10 +30,24 @@ class Saver:
         self._unsaved = False
 
     async def begin(
-        self, offsets: OffsetStore, kept: Offset | None, start: Callable[[], Awaitable[Offset]]
+        self,
+        feed: str,
+        sink: Sink,
+        offsets: OffsetStore,
+        kept: Offset | None,
+        start: Callable[[], Awaitable[Offset]],
     ) -> Offset:
-        """Return the offset to start from: ``kept`` by the sink, saved, or the feed's ``start``."""
+        """Return the offset to start from: ``kept`` by the sink, saved, or the feed's ``start``.
+
+        Raises :class:`SinkRejected` for a copy that would lack what was delivered before.
+        """
         offset = kept or await offsets.load()
+        if offset is not None and isinstance(sink, KeepsCopy) and sink.lacks_beginning:
+            await sink.set_offset(feed, None)  # or the next start would find it begun
+            raise SinkRejected(
+                f"the copy that the feed keeps is not there, and the feed has come to version "
+                f"{offset.version}; restore the copy, or begin again with `tailer offsets reset`"
+            )
         if offset is None:
             # Resolved once: after a failure or a restart, "latest" is another version, and commits
             # made meanwhile would be skipped.

@@ -116,7 +116,8 @@ async def _attempt(feed: Feed) -> bool:
     try:
         delivery = await _delivery(feed)
         kept = await feed.sink.open(feed.name)
-        offset = await feed.saver.begin(feed.offsets, kept, lambda: feed.start(feed.log))
+        known = (feed.name, feed.sink, feed.offsets, kept)
+        offset = await feed.saver.begin(*known, lambda: feed.start(feed.log))
         feed.progress.started(offset)
         options = feed.options.for_sink(feed.sink)
         options = replace(options, runs=options.runs and not feed.apart)
@@ -124,8 +125,8 @@ async def _attempt(feed: Feed) -> bool:
         publisher = Publisher(*how, delivery)
         if feed.orders.delivery and delivery != feed.orders.delivery:
             await publisher.keep_delivery()  # the options accept it, this once
-        known = (feed.orders, feed.lost, feed.live)
-        reading = Reading.of(feed.log, options, feed.progress, *known)
+        found = (feed.orders, feed.lost, feed.live)
+        reading = Reading.of(feed.log, options, feed.progress, *found)
         items = partial(send_items, reading, offset, feed.last, read=feed.read)
 
         async def read(emit: Emit) -> None:

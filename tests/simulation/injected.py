@@ -109,8 +109,8 @@ def _wrong_retry(put: Any) -> None:
         read[self.saver] = item.next_offset
         real_seen(self, item)
 
-    async def begin(self: Saver, offsets: Any, kept: Offset | None, start: Any) -> Offset:
-        return read.get(self) or await real_begin(self, offsets, kept, start)
+    async def begin(self: Saver, *arguments: Any) -> Offset:
+        return read.get(self) or await real_begin(self, *arguments)
 
     put(Publisher, "seen", seen)
     put(Saver, "begin", begin)

@@ -64,6 +64,37 @@ def test_a_copy_is_compared_with_its_table(tmp_path: Path, target: SqlTarget) ->
     ]
 
 
+def test_a_copy_that_is_gone_is_not_begun_in_the_middle(tmp_path: Path, target: SqlTarget) -> None:
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "earliest"\n'
+        f"[feeds.orders.sink]\n{target.toml(key=['id'])}\n"
+    )
+    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    table.create()
+    table.insert([{"id": 1, **NULLS}])
+
+    def is_exact() -> bool:
+        return run_tailer("verify", str(config), "orders").returncode == 0
+
+    def run() -> None:
+        with started("run", str(config)) as program:
+            eventually(is_exact, why=lambda: program)
+            assert program.stop() == 0
+
+    run()
+    for name in ("orders", "_delta_tailer"):
+        target.query(f"DROP TABLE {target.prefix}{name}")
+    table.insert([{"id": 2, **NULLS}])
+    for _ in range(2):  # also when a supervisor has started it again
+        done = run_tailer("run", str(config))
+        assert done.returncode == 1
+        assert "the copy that the feed keeps is not there, and the feed has come to" in done.stderr
+        assert "`tailer offsets reset`" in done.stderr
+    assert run_tailer("offsets", "reset", str(config), "orders").returncode == 0
+    run()
+
+
 def test_what_keeps_no_copy_is_named(tmp_path: Path) -> None:
     config = tmp_path / "tailer.toml"
     config.write_text(
