@@ -136,18 +136,24 @@ class DuckdbFile(Database):
 
         try:
             yield
-        except (duckdb.OperationalError, duckdb.InternalError, duckdb.FatalException, OSError) as e:
+        except (duckdb.Error, OSError) as e:
             reason = " ".join(str(e).split())
+            if _DAMAGED in reason:
+                remedy = "restore it, or remove it with its .wal and reset the feed's offset"
+                raise SinkRejected(f"{self.path}: {reason}; {remedy}") from e
+            passing = (
+                duckdb.OperationalError,
+                duckdb.InternalError,
+                duckdb.FatalException,
+                OSError,
+            )
+            if not isinstance(e, passing):
+                raise SinkRejected(f"{self.path}: {reason}") from e
             if any(what in reason for what in _FOR_GOOD):
                 raise SinkRejected(f"{self.path}: {reason}; check the path") from e
             if "lock on file" in reason:
                 reason += "; another process has it open: close it there, or wait"
             raise TransientError(f"{self.path}: {reason}") from e
-        except duckdb.Error as e:
-            reason = " ".join(str(e).split())
-            if _DAMAGED in reason:
-                reason += "; restore it, or remove it with its .wal and reset the feed's offset"
-            raise SinkRejected(f"{self.path}: {reason}") from e
 
     def has_table(self, name: str) -> bool:
         """Return whether the file has a table of this name."""
