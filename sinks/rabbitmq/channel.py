@@ -128,7 +128,7 @@ class Channel:
         raise TimeoutError(f"no answer in {self._timeout_s:g} s")
 
     async def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection, if there is one; without a goodbye, if that takes long."""
         connection, self._connection = self._connection, None
         if connection is None or connection.is_closed:
             return
@@ -137,3 +137,8 @@ class Channel:
             with suppress(Exception):  # it may be closing just now
                 connection.close()
                 await asyncio.wait({ended}, timeout=min(self._timeout_s, _CLOSE_S))
+        # pika has no public way to give a connection up, and would leave its socket open.
+        transport = None if connection.is_closed else connection._transport  # noqa: SLF001
+        if transport is not None:
+            transport.abort()
+            await asyncio.sleep(0)  # it closes the socket in the loop's next turn

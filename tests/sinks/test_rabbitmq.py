@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import anyio
 import pika
+import psutil
 import pytest
 
 from sinks.messages.messages import Limits
@@ -60,6 +62,23 @@ async def test_what_was_not_confirmed_comes_again(
         await sink.write(named(count=3))
         await sink.aclose()
     assert ids(rabbitmq_server, options["queue"]) == [0, 1, 2]
+
+
+async def test_a_broker_that_does_not_answer_a_goodbye_keeps_no_socket_open(
+    options: dict[str, Any],
+) -> None:
+    with RabbitMq() as server:
+        sink = new({**options, "url": server.url()})
+        await sink.open("orders")
+        await sink.write(named(count=3))
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            await sink.aclose()
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        open_to = [found.raddr.port for found in psutil.Process().net_connections() if found.raddr]
+        assert server.port not in open_to
 
 
 async def test_an_exchange_routes_to_queues(
