@@ -143,15 +143,12 @@ class KeepsProgress(typing.Protocol):
 
 
 @typing.runtime_checkable
-class KeepsCopy(typing.Protocol):
+class KeepsCopy(KeepsProgress, typing.Protocol):
     """A sink that stores progress, and whose target may need every change from the beginning on."""
 
     @property
     def lacks_beginning(self) -> bool:
         """Return whether :meth:`Sink.open` has just begun a target that needs all changes."""
-
-    async def set_offset(self, feed: str, offset: Offset | None) -> None:
-        """See :class:`KeepsProgress`."""
 
 
 @typing.runtime_checkable

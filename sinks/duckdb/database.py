@@ -48,6 +48,8 @@ class DuckdbFile(Database):
             "autoinstall_known_extensions": "false",
         }
         self._connection: Any = None
+        #: This process has written to the file, and may have left its log beside it.
+        self._written = False
 
     @property
     def is_open(self) -> bool:
@@ -68,6 +70,7 @@ class DuckdbFile(Database):
             for name, value in self._settings.items():
                 self._connection.execute(f"SET {name} = '{value}'")
             self._connection.execute("PRAGMA disable_checkpoint_on_shutdown")
+            self._written = self._written or not read_only
 
     def close(self) -> None:
         """Close the file, so that other processes can open it. What was written last may be in
@@ -75,18 +78,20 @@ class DuckdbFile(Database):
         connection, self._connection = self._connection, None
         if connection is not None:
             with self._translated():
-                if self._log_bytes() > _WAL_BYTES_MAX:
+                if self._written and self._log_bytes() > _WAL_BYTES_MAX:
                     _checkpoint(connection)
                 connection.close()
 
     def settle(self) -> None:
-        """Close the file, with all that was written in the file itself. Raises
+        """Close the file, with all that this process has written in the file itself. Raises
         :class:`TransientError` if another process has it."""
-        if self._log_bytes():
-            self.connect()
-            with self._translated():
-                _checkpoint(self._connection)
-        self.close()
+        try:
+            if self._written and self._log_bytes():
+                self.connect()
+                with self._translated():
+                    _checkpoint(self._connection)
+        finally:
+            self.close()
 
     def _log_bytes(self) -> int:
         try:
@@ -137,23 +142,26 @@ class DuckdbFile(Database):
         try:
             yield
         except (duckdb.Error, OSError) as e:
-            reason = " ".join(str(e).split())
-            if _DAMAGED in reason:
-                remedy = "restore it, or remove it with its .wal and reset the feed's offset"
-                raise SinkRejected(f"{self.path}: {reason}; {remedy}") from e
-            passing = (
-                duckdb.OperationalError,
-                duckdb.InternalError,
-                duckdb.FatalException,
-                OSError,
+            raise self._told(e) from e
+
+    def _told(self, error: Exception) -> SinkRejected | TransientError:
+        """Return an error of DuckDB as one of ours."""
+        import duckdb
+
+        reason = " ".join(str(error).split())
+        told = f"{self.path}: {reason}"
+        if _DAMAGED in reason:  # of another class in each version of DuckDB
+            return SinkRejected(
+                f"{told}; restore it, or remove it with its .wal and reset the feed's offset"
             )
-            if not isinstance(e, passing):
-                raise SinkRejected(f"{self.path}: {reason}") from e
-            if any(what in reason for what in _FOR_GOOD):
-                raise SinkRejected(f"{self.path}: {reason}; check the path") from e
-            if "lock on file" in reason:
-                reason += "; another process has it open: close it there, or wait"
-            raise TransientError(f"{self.path}: {reason}") from e
+        passing = (duckdb.OperationalError, duckdb.InternalError, duckdb.FatalException, OSError)
+        if not isinstance(error, passing):
+            return SinkRejected(told)
+        if any(what in reason for what in _FOR_GOOD):
+            return SinkRejected(f"{told}; check the path")
+        if "lock on file" in reason:
+            told += "; another process has it open: close it there, or wait"
+        return TransientError(told)
 
     def has_table(self, name: str) -> bool:
         """Return whether the file has a table of this name."""

@@ -106,7 +106,6 @@ class DuckdbSink(SqlSink):
             # open, nothing is lost: DuckDB reads the log beside it.
             with suppress(TailerError):
                 self._file.settle()
-            super()._close()
 
     def _let_go(self, *, at_once: bool = False) -> None:
         """Close the file now, or soon, if no batch waits."""

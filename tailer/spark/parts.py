@@ -6,15 +6,17 @@ they are read, so a task counts from its own first file, and the driver adds wha
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from typing import NamedTuple
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.feed.commit import commit_plan
 from tailer.feed.reading import Item, Reading
 from tailer.feed.snapshots import snapshot_files
+from tailer.log.live import LiveFiles
 from tailer.spark.orders import OPEN_COST_BYTES, Part, VersionOrder
 from tailer.threads import stepwise
 
@@ -37,50 +39,26 @@ async def divided(reading: Reading, order: VersionOrder, size: int) -> list[Vers
     first = order.start.under(reading.counted_by, reading.former)
     if not first.snapshot and (order.cost <= size or order.files < 2):
         return [order]
+    # What the planner has found out of the files before is not read again.
+    reading = replace(reading, live=LiveFiles(order.moot))
     files = await _files(reading, first)
     if files is None:
         return [order]
     whole = reading.is_former(first) or reading.lost.has(first.version)
-    place = reading.place(replace(first, index=0) if whole else first)
-    total = 0
-
-    def counted() -> Iterator[ChangeFile]:
-        nonlocal total
-        for file in files:
-            total += 1
-            yield file
-
-    starts: list[int] = []
-    costs: list[int] = []
-    count = 0
-    async with (
-        aclosing(stepwise(counted())) as all_files,
-        aclosing(place.onwards(all_files)) as following,
-    ):
-        async for cost in _costs(following):
-            if not costs or costs[-1] + cost / 2 > size:
-                starts.append(count)
-                costs.append(0)
-            costs[-1] += cost
-            count += 1
-    if whole or len(costs) < 2:
-        return [replace(order, cost=sum(costs), files=count)]
-    passed = total - count
+    cut = await _cut(reading, replace(first, index=0) if whole else first, files, size)
+    if whole or len(cut.costs) < 2:
+        return [replace(order, cost=sum(cut.costs), files=cut.edges[-1] - cut.edges[0])]
+    start = replace(first, index=0, counted_by=reading.counted_by)
+    last = len(cut.costs) - 1
     return [
         replace(
             order,
-            start=replace(first, index=0, counted_by=reading.counted_by)
-            if number
-            else replace(first, index=place.skip.remaining),
-            cost=costs[number],
+            start=start if number else replace(first, index=cut.skip),
+            cost=cut.costs[number],
             files=end - begin,
-            part=Part(
-                passed + begin,
-                None if end == count else passed + end,
-                leading=not (number or first.index),
-            ),
+            part=Part(begin, None if number == last else end, leading=not (number or first.index)),
         )
-        for number, (begin, end) in enumerate(pairwise([*starts, count]))
+        for number, (begin, end) in enumerate(pairwise(cut.edges))
     ]
 
 
@@ -102,9 +80,42 @@ async def _files(reading: Reading, first: Offset) -> Iterator[ChangeFile] | None
     return None if plan is None or plan.compares else reading.chosen(plan.files())
 
 
-async def _costs(files: AsyncGenerator[ChangeFile, None]) -> AsyncGenerator[int, None]:
-    async for file in files:
-        yield file.size or OPEN_COST_BYTES
+class _Cut(NamedTuple):
+    """Where parts begin and end, by numbers of files; the bytes of each; and how many changes of
+    the first file come before the first part's."""
+
+    edges: list[int]
+    costs: list[int]
+    skip: int
+
+
+async def _cut(reading: Reading, first: Offset, files: Iterator[ChangeFile], size: int) -> _Cut:
+    """Cut a version's files from an offset on into parts of about ``size`` bytes."""
+    total = 0
+
+    def numbered() -> Iterator[ChangeFile]:
+        nonlocal total
+        for file in files:
+            total += 1
+            yield file
+
+    place = reading.place(first)
+    starts: list[int] = []
+    costs: list[int] = []
+    count = 0
+    async with (
+        aclosing(stepwise(numbered())) as all_files,
+        aclosing(place.onwards(all_files)) as following,
+    ):
+        async for file in following:
+            cost = file.size or OPEN_COST_BYTES
+            if not costs or costs[-1] + cost / 2 > size:
+                starts.append(count)
+                costs.append(0)
+            costs[-1] += cost
+            count += 1
+    passed = total - count
+    return _Cut([passed + at for at in (*starts, count)], costs, place.skip.remaining)
 
 
 def jobs(orders: Sequence[VersionOrder], size: int) -> Iterator[list[VersionOrder]]:

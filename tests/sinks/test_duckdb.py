@@ -286,6 +286,10 @@ async def test_between_batches_the_log_is_left_and_in_the_end_the_file_has_all(
         await sink.write(batch)
         eventually(lambda: "1" in reads(path).stdout or "2" in reads(path).stdout, 10.0)
         assert path.read_bytes() == made, "no checkpoint, which a kill could cut in two"
+    other: Any = new(tmp_path)  # as `tailer check`, beside the daemon
+    await other.look("orders")
+    await other.aclose()
+    assert path.read_bytes() == made
     assert log.exists()
     await sink.aclose()
     assert not log.exists()

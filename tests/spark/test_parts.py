@@ -53,16 +53,21 @@ async def _orders(
 
 
 def in_parts(
-    table: Path, at: Offset, feed: FeedOptions = PLAIN, lost: LostFiles | None = None
+    table: Path,
+    at: Offset,
+    feed: FeedOptions = PLAIN,
+    lost: LostFiles | None = None,
+    found: list[Item] | None = None,
 ) -> tuple[list[VersionOrder], list[Item]]:
-    """The orders of the version at an offset, and what comes of them in several jobs."""
+    """The orders of the version at an offset, and what comes of them in several jobs; ``found``
+    has what came before an error."""
     lost = lost or LostFiles()
+    found = [] if found is None else found
     source = SourceOptions(str(table), paired=True, change_source=feed.change_source)
     orders = anyio.run(_orders, table, feed, at, lost)
     reader = VersionReader(source, feed, lost)
-    found: list[Item] = []
     for job in jobs(orders, 2 * max(order.cost for order in orders)):
-        found += done(reader, job, found[-1].next_offset if found else at)
+        found.extend(done(reader, job, found[-1].next_offset if found else at))
     return orders, found
 
 
@@ -140,11 +145,12 @@ def test_a_gone_file_leaves_what_came_before_it_and_is_passed_over_when_it_is_kn
 ) -> None:
     table = many_files(tmp_path, 4)
     adds = [action["add"]["path"] for action in table.actions() if "add" in action]
+    whole = told(by_feed(table.folder, Offset(1)))
     (table.folder / adds[2]).unlink()
     found: list[Item] = []
     with pytest.raises(FileGone) as gone:
-        _collect(found, table.folder, Offset(1))
-    assert told(found)[-1] == str(found[-1].next_offset)
+        in_parts(table.folder, Offset(1), found=found)
+    assert told(found)[:-1] == whole[:4], "of the two files before it"
     assert found[-1].next_offset.index == 6
     lost = LostFiles()
     lost.record(1, gone.value)
@@ -153,19 +159,10 @@ def test_a_gone_file_leaves_what_came_before_it_and_is_passed_over_when_it_is_kn
     assert told(rest) == told(by_feed(table.folder, found[-1].next_offset, lost=lost))
 
 
-def _collect(found: list[Item], table: Path, at: Offset) -> None:
-    """What comes before an error."""
-    orders = anyio.run(_orders, table, PLAIN, at, LostFiles())
-    reader = VersionReader(SourceOptions(str(table), paired=True), PLAIN, LostFiles())
-    found.extend(item for item in done(reader, orders, at))
-
-
 @pytest.mark.parametrize("kind", ["paired", "derived", "small"])
 def test_what_must_be_read_as_a_whole_is_one_order(kind: str, tmp_path: Path) -> None:
-    feed, table = (
-        FeedOptions(key=("id",), paired=kind == "paired"),
-        many_files(tmp_path, 2, cdf=True),
-    )
+    feed = FeedOptions(key=("id",), paired=kind == "paired")
+    table = many_files(tmp_path, 2, cdf=True)
     if kind == "paired":
         images = [table.cdc([{"id": n, "name": "x", "_change_type": "insert"}]) for n in range(2)]
         table.commit(*images)

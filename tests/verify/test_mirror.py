@@ -25,14 +25,20 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTarget:
     return sql_target(request.param, tmp_path, request)
 
 
-def test_a_copy_is_compared_with_its_table(tmp_path: Path, target: SqlTarget) -> None:
-    config = tmp_path / "tailer.toml"
+def copied(folder: Path, target: SqlTarget, start: str) -> tuple[Path, TableBuilder]:
+    """A configuration that keeps a copy by key, and its table without rows."""
+    config = folder / "tailer.toml"
     config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        f'[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "{start}"\n'
         f"[feeds.orders.sink]\n{target.toml(key=['id'])}\n"
     )
-    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    table = TableBuilder(folder / "orders", SCHEMA, cdf=True)
     table.create()
+    return config, table
+
+
+def test_a_copy_is_compared_with_its_table(tmp_path: Path, target: SqlTarget) -> None:
+    config, table = copied(tmp_path, target, "snapshot")
     table.commit(table.add([{"id": 1, **FULL}, {"id": 2, **NULLS}, {"id": 3, **FULL}]))
 
     def verified() -> tuple[int, str]:
@@ -65,13 +71,7 @@ def test_a_copy_is_compared_with_its_table(tmp_path: Path, target: SqlTarget) ->
 
 
 def test_a_copy_that_is_gone_is_not_begun_in_the_middle(tmp_path: Path, target: SqlTarget) -> None:
-    config = tmp_path / "tailer.toml"
-    config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "earliest"\n'
-        f"[feeds.orders.sink]\n{target.toml(key=['id'])}\n"
-    )
-    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
-    table.create()
+    config, table = copied(tmp_path, target, "earliest")
     table.insert([{"id": 1, **NULLS}])
 
     def is_exact() -> bool:
