@@ -24,7 +24,7 @@ from tailer.decode.variant import canonical_variants
 from tailer.decode.vectors import RowSelection, bitmap_of, positions_of
 from tailer.delta.snapshot import TableState
 
-__all__ = ["Comparison", "Positions", "file_refs", "refs_by_file"]
+__all__ = ["Comparison", "Positions", "file_refs", "refs_by_file", "renumbered"]
 
 #: Rows of one side: positions by the number of the file.
 Positions: TypeAlias = Mapping[int, BitMap64]
@@ -187,6 +187,18 @@ def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
 def file_refs(number: int, positions: pa.Int64Array) -> pa.Int64Array:
     """Return the references of rows at these positions of a file."""
     return pc.add(positions, pa.scalar(number << _POSITION_BITS, pa.int64()))
+
+
+def renumbered(
+    sides: pa.Int8Array, refs: pa.Int64Array, numbers: tuple[Sequence[int], Sequence[int]]
+) -> pa.Int64Array:
+    """Return references to the same rows where the files, so far numbered from 0 on by side, have
+    these numbers."""
+    bits, left = pa.scalar(_POSITION_BITS, pa.int64()), pa.scalar(len(numbers[LEAVING]))
+    own = pc.add(pc.shift_right(refs, bits), pc.multiply(sides.cast(pa.int64()), left))
+    given = pa.array([*numbers[LEAVING], *numbers[COMING]], pa.int64())
+    positions = pc.bit_wise_and(refs, pa.scalar(_POSITION_MASK, pa.int64()))
+    return pc.add(positions, pc.shift_left(given.take(own), bits))
 
 
 def refs_by_file(references: BitMap64) -> dict[int, BitMap64]:

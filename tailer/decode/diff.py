@@ -19,7 +19,7 @@ size of the commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -30,16 +30,16 @@ from pyroaring import BitMap64
 from tailer.changes import Rows
 from tailer.decode.bucket import Bucket
 from tailer.decode.comparison import Comparison, refs_by_file
-from tailer.decode.engine import Engine
+from tailer.decode.engine import Engine, Unmatched
 from tailer.decode.idsets import ManyVersions, changed_ids
 from tailer.decode.noops import equal_images
 from tailer.decode.output import output_schema
 from tailer.decode.row_cache import RowCache
-from tailer.decode.stream import COMING, LEAVING, has_map
+from tailer.decode.stream import COMING, LEAVING, RowStream, has_map
 from tailer.decode.vectors import bitmap_of
 from tailer.errors import CorruptRow
 
-__all__ = ["Difference", "by_row_ids", "by_value"]
+__all__ = ["Difference", "by_row_ids", "by_value", "updates"]
 
 
 @dataclass(slots=True)
@@ -86,10 +86,19 @@ def by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:
         difference.kept_leaving, difference.kept_coming = cache.of(LEAVING), cache.of(COMING)
         if key and found.leaving and found.coming:
             keys = sides.restricted((difference.leaving, difference.coming), key)
-            alone = engine.unmatched(keys.value_rows)
-            difference.updated_leaving = refs_by_file(found.leaving - alone.leaving)
-            difference.updated_coming = refs_by_file(found.coming - alone.coming)
+            left, came = updates(engine, found, keys.value_rows)
+            difference.updated_leaving = refs_by_file(left)
+            difference.updated_coming = refs_by_file(came)
     return difference
+
+
+def updates(
+    engine: Engine, found: Unmatched, keys: Callable[[], RowStream]
+) -> tuple[BitMap64, BitMap64]:
+    """Return, by side, which of the changed rows have a partner of their key. ``keys`` are their
+    keys with their references."""
+    alone = engine.unmatched(keys)
+    return found.leaving - alone.leaving, found.coming - alone.coming
 
 
 def by_row_ids(sides: Comparison) -> Difference | None:

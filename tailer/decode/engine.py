@@ -197,6 +197,17 @@ class Engine:
         self._execute("DROP TABLE unbalanced")
         return result
 
+    def hashes(self, rows: RowStream, key: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Yield side and reference of each row that is not placed, 128 bits of hash of its values,
+        and as many of the columns with the numbers ``key`` (if empty: zeros), as uint64.
+
+        The columns are of types that :func:`tailer.decode.stream.is_hashable_type` accepts.
+        """
+        columns = rows.fingerprint(texts=True) | rows.key_fingerprint(key)
+        with self._over(rows):
+            found = self._connection.sql(_selected(columns, f'"#side" < {PLACED}'))
+            yield from pa.RecordBatchReader.from_stream(found)
+
     def _doubts(self, result: Unmatched) -> None:
         """Add the placed rows that may be equal to one without a partner, and the latter."""
         self._execute(_DOUBTS)

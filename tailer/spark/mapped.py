@@ -76,7 +76,7 @@ def rows_of_tasks(
     spark: SparkSession,
     tasks: Sequence[T],
     rows: Callable[[T], Iterator[pa.RecordBatch]],
-    schema: StructType,
+    schema: StructType | str,
 ) -> DataFrame:
     """Return the rows of these tasks: each is a partition of the frame."""
     count = max(1, len(tasks))
@@ -93,7 +93,7 @@ def rows_of_tasks(
 def map_in_arrow(
     frame: DataFrame,
     function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-    schema: StructType,
+    schema: StructType | str,
 ) -> DataFrame:
     """Return ``frame.mapInArrow(function, schema)``, which asks for pandas without a need."""
     java: Any = getattr(frame, "_jdf", None)

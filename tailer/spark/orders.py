@@ -29,6 +29,7 @@ __all__ = [
     "Order",
     "Part",
     "RewriteOrder",
+    "Share",
     "VersionOrder",
     "fan_out",
     "is_small",
@@ -103,6 +104,19 @@ class RewriteOrder:
         """Return about how many bytes are read."""
         files = (*self.rewrite.leaving, *self.rewrite.coming)
         return sum(file.size or OPEN_COST_BYTES for file in files)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Some files of a rewrite, of whose rows a task makes hashes; ``numbers`` are those that they
+    have in all of it, by side.
+
+    ``engine`` is the version of the driver's engine: hashes of another one are others.
+    """
+
+    order: RewriteOrder
+    numbers: tuple[Sequence[int], Sequence[int]]
+    engine: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,22 +17,25 @@ from anyio.from_thread import BlockingPortal
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
 from tailer.decode.bucket import engine_version
 from tailer.decode.byte_range import ByteRange
+from tailer.decode.comparison import Comparison
 from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.options import DiffOptions
 from tailer.decode.output import Shapes
+from tailer.decode.plan import changed_files
 from tailer.decode.row_cache import kept_rows
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.small_files import SmallFiles
-from tailer.decode.vectors import ALL_ROWS
+from tailer.decode.vectors import ALL_ROWS, RowSelection
 from tailer.errors import ConfigError, TableError
 from tailer.feed.derive import derive
 from tailer.feed.fetch import Fetched, fetch, fetch_here
 from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
+from tailer.spark.orders import FileOrder, Order, RewriteOrder, Share, VersionOrder
 from tailer.spark.types import conform
 from tailer.store import ReadsHere, Store
 
-__all__ = ["decoded", "spark_batches"]
+__all__ = ["changed_rows", "decoded", "share_hashes", "spark_batches"]
 
 #: Small files that are held in memory at once, and how many are fetched at the same time.
 _TOGETHER_MAX = 256
@@ -88,23 +91,33 @@ def _files(
 ) -> Iterable[tuple[ChangeFile, ByteRange | None]]:
     if isinstance(order, FileOrder):
         return [(order.file, order.part)]
-    if order.bucket is not None and order.bucket.engine != engine_version():
+    if order.bucket is not None:
+        _check_engine(order.bucket.engine)
+    diff = replace(_checked(options.diff), bucket=order.bucket)
+    files = portal.call(
+        derive, store, order.commit, order.rewrite, decode, diff, options.key, _ignore
+    )
+    return [(file, None) for file in files]
+
+
+def _check_engine(drivers: str) -> None:
+    """Refuse another version of the engine than the driver's: its hashes are others."""
+    if drivers != engine_version():
         raise ConfigError(
-            f"the driver has DuckDB {order.bucket.engine} and this executor {engine_version()}, "
-            "and buckets of a comparison only fit together if all have one version; install the "
-            "same one everywhere, or set derivedFanOut to 1"
+            f"the driver has DuckDB {drivers} and this executor {engine_version()}, and shares of "
+            "a comparison only fit together if all have one version; install the same one "
+            "everywhere, or set derivedFanOut to 1"
         )
-    folder = options.diff.spill_folder
+
+
+def _checked(diff: DiffOptions) -> DiffOptions:
+    folder = diff.spill_folder
     if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(
             f"spillFolder {folder} is not a folder that this executor may write to; make it on "
             "every worker, or leave the option out for the system's own"
         )
-    diff = replace(options.diff, bucket=order.bucket)
-    files = portal.call(
-        derive, store, order.commit, order.rewrite, decode, diff, options.key, _ignore
-    )
-    return [(file, None) for file in files]
+    return diff
 
 
 def _ignore(_: int) -> None:
@@ -126,12 +139,63 @@ def spark_batches(
                     continue
                 assert not isinstance(found, VersionOrder), "only the pipeline asks for those"
                 for file, rows in decoded(portal, store, found, options, decode):
-                    columns = list(rows.batch.columns)
-                    if options.with_ids:
-                        columns += _ids(file, rows)
-                    yield _conformed(columns, schema)
+                    yield _output(file, rows, options, schema)
         except TableError as e:
             raise e.at(table=store.root) from None
+
+
+def share_hashes(
+    share: Share, options: SourceOptions, decode: DecodeOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the hashes of the rows of some files of a comparison."""
+    from tailer.decode.hashes import row_hashes
+
+    _check_engine(share.engine)
+    diff, rewrite = _checked(options.diff), share.order.rewrite
+    with store_portal(options) as (portal, store):
+
+        def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
+            fetched = portal.call(fetch, store, file, decode.on_read)
+            return fetched.source, fetched.selection
+
+        after = share.order.commit.after
+        sides = Comparison(rewrite.leaving, rewrite.coming, after, open_file, decode, diff)
+        # With ids, a row's place shows which of several equal ones it is.
+        paired = not options.with_ids
+        try:
+            yield from row_hashes(sides, share.numbers, options.key, paired=paired)
+        except TableError as e:
+            raise e.at(table=store.root) from None
+
+
+def changed_rows(
+    batches: Iterable[pa.RecordBatch],
+    order: RewriteOrder,
+    options: SourceOptions,
+    decode: DecodeOptions,
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a comparison that have changed, in exactly the Arrow schema that Spark
+    compares with. ``batches`` say which these are."""
+    from tailer.decode.hashes import difference
+
+    files = changed_files(order.rewrite, difference(batches), "cancel_out")
+    with store_portal(options) as (portal, store):
+        try:
+            for file in files:
+                for rows in _task_rows(portal, store, file, None, decode, Skip()):
+                    yield _output(file, rows, options, schema)
+        except TableError as e:
+            raise e.at(table=store.root) from None
+
+
+def _output(
+    file: ChangeFile, rows: Rows, options: SourceOptions, schema: pa.Schema
+) -> pa.RecordBatch:
+    columns = list(rows.batch.columns)
+    if options.with_ids:
+        columns += _ids(file, rows)
+    return _conformed(columns, schema)
 
 
 def _conformed(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
