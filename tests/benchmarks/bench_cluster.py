@@ -10,7 +10,8 @@ run side by side on what there is, and the output says so. Beside the wall time 
 goes: the processor time of the busiest worker, of the driver, and of all else on the machine.
 
 And a MERGE that rewrites 3 million rows of a table without a change data feed: the same changes as
-`tailer read`, with the peak memory of a task beside the daemon's.
+`tailer read`, with the peak memory of a task beside the daemon's; by the source in one task, and by
+`changes()` divided among several, which is measured from one worker to two as well.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,10 @@ from tests.spark.cluster import Cluster, can_pin, cluster_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    Work = Callable[[SparkSession, Path, int], None]
+
 SPEEDUP_MIN = 1.6
+PART_BYTES = 8 * 1024 * 1024
 TASKS = 20
 MERGED_ROWS = 3_000_000
 FILES = 4
@@ -123,14 +127,28 @@ def read_all(spark: SparkSession, table: Path, tasks: int) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def timed(cluster: Cluster, cores: int, table: Path, rounds: int) -> Read:
+def derive_all(spark: SparkSession, table: Path, _: int) -> None:
+    """A MERGE's changes, by a divided comparison, to noop."""
+    divided_changes(spark, table).write.format("noop").mode("overwrite").save()
+
+
+def divided_changes(spark: SparkSession, table: Path) -> DataFrame:
+    """The changes of a MERGE, in a frame of several tasks."""
+    from tailer.spark import changes
+
+    how = {"maxPartitionBytes": PART_BYTES, "derivedFanOut": FILES}
+    found: DataFrame = changes(spark, str(table), startingVersion=MERGE_VERSION, key=["id"], **how)
+    return found
+
+
+def timed(cluster: Cluster, cores: int, table: Path, rounds: int, work: Work) -> Read:
     """A read on so many workers: the median of each figure."""
     with cluster_session(cluster, {"spark.cores.max": str(cores)}) as spark:
         read_all(spark, bench_table("tiny").path, cores)
         for _ in range(cores):  # each worker's code is compiled, by as many tasks as one alone has
-            read_all(spark, table, TASKS)
+            work(spark, table, TASKS)
         assert len(cluster.executors()) == cores
-        reads = [timed_read(spark, cluster, table) for _ in range(rounds)]
+        reads = [timed_read(spark, cluster, table, work) for _ in range(rounds)]
     return Read(
         wall=median(read.wall for read in reads),
         busiest=median(read.busiest for read in reads),
@@ -139,7 +157,7 @@ def timed(cluster: Cluster, cores: int, table: Path, rounds: int) -> Read:
     )
 
 
-def timed_read(spark: SparkSession, cluster: Cluster, table: Path) -> Read:
+def timed_read(spark: SparkSession, cluster: Cluster, table: Path, work: Work) -> Read:
     """One read, timed."""
     executors = cluster.executors()
 
@@ -149,23 +167,22 @@ def timed_read(spark: SparkSession, cluster: Cluster, table: Path) -> Read:
         return [time.perf_counter(), machine_cpu(), daemons, driver, *map(cpu_of, executors)]
 
     before = now()
-    read_all(spark, table, TASKS)
+    work(spark, table, TASKS)
     wall, machine, daemons, driver, *workers = (b - a for a, b in zip(before, now(), strict=True))
     return Read(wall, max(workers), driver, max(0.0, machine - daemons - driver))
 
 
-def speedup(name: str, rounds: int) -> bool:
+def speedup(what: str, table: Path, rounds: int, work: Work) -> bool:
     """From one worker to two."""
-    table = bench_table(name)
     with tempfile.TemporaryDirectory() as folder:
         pinned = can_pin(2)
         with Cluster(Path(folder), pinned=pinned) as cluster:
-            one = timed(cluster, 1, table.path, rounds)
-            two = timed(cluster, 2, table.path, rounds)
+            one = timed(cluster, 1, table, rounds, work)
+            two = timed(cluster, 2, table, rounds, work)
     alone = "each worker pinned to a processor of its own" if pinned else "workers NOT pinned"
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     print(
-        f"{table.rows:,} changes, {alone}, load {load:.1f}:\n"
+        f"{what}, {alone}, load {load:.1f}:\n"
         f"  one worker  {one}\n"
         f"  two workers {two}\n"
         f"  {one.wall / two.wall:.2f} times as fast (at least {SPEEDUP_MIN})",
@@ -238,15 +255,16 @@ def derived(cluster: Cluster) -> bool:
             start = time.perf_counter()
             found = digest(frame)
             wall = time.perf_counter() - start
-    peak = workers.peak_bytes / 2**20
+        divided = digest(divided_changes(spark, table))
+    peak, equal = workers.peak_bytes / 2**20, found == divided == wanted
     kinds = ", ".join(f"{count:,} {kind}" for kind, count, _ in found)
     print(
         f"MERGE of {MERGED_ROWS:,} rows, derived: {kinds}\n"
         f"  tailer read {cost.wall_s:.2f} s, cpu {cost.cpu_s:.2f} s, {cost.peak_mib:.0f} MiB\n"
         f"  the source  {wall:.2f} s, the largest Python process {peak:.0f} MiB "
-        f"(at most {TASK_MIB_MAX:.0f}), {'the same changes' if found == wanted else 'NOT EQUAL'}"
+        f"(at most {TASK_MIB_MAX:.0f}), {'the same changes' if equal else 'NOT EQUAL'}"
     )
-    return found == wanted and peak <= TASK_MIB_MAX
+    return equal and peak <= TASK_MIB_MAX
 
 
 def main() -> None:
@@ -258,7 +276,9 @@ def main() -> None:
     merged_table(), bench_table(arguments.table), bench_table("tiny")
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
         good = derived(cluster)
-    good &= speedup(arguments.table, arguments.rounds)
+    table, rounds = bench_table(arguments.table), arguments.rounds
+    good &= speedup(f"{table.rows:,} changes", table.path, rounds, read_all)
+    good &= speedup("the MERGE's changes", merged_table(), rounds, derive_all)
     sys.exit(0 if good else 1)
 
 
