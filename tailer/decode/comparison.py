@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
+from tailer.decode.byte_range import ByteRange
 from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.decode.output import output_schema
 from tailer.decode.row_cache import RowCache
@@ -45,7 +46,8 @@ class Comparison:
     independent of the schema of the output.
 
     ``decode`` are the options of the output. ``only`` and ``columns`` restrict a second pass to
-    some rows and columns; None: all.
+    some rows and columns; None: all. ``parts`` are those of files that are read in part, by side
+    and number.
     """
 
     leaving: Sequence[ChangeFile]
@@ -56,6 +58,7 @@ class Comparison:
     options: DiffOptions = field(default_factory=DiffOptions)
     only: tuple[Positions, Positions] | None = None
     columns: tuple[str, ...] | None = None
+    parts: Mapping[tuple[int, int], ByteRange] = field(default_factory=dict)
 
     def restricted(
         self, only: tuple[Positions, Positions], columns: tuple[str, ...] | None = None
@@ -175,7 +178,8 @@ class Comparison:
             own_columns=True,
         )
         with source:
-            yield from decode_file(source, file, selection, options, Skip())
+            part = self.parts.get((side, number))
+            yield from decode_file(source, file, selection, options, Skip(), part)
 
 
 def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from msgspec import structs
 
-from tailer.decode.bucket import engine_version
 from tailer.decode.plan import Rewrite, row_ids_hold
 from tailer.delta.arrow_types import arrow_schema
 from tailer.spark.failing import one_sentence
 from tailer.spark.mapped import Task, map_in_arrow, rows_of_tasks
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import Order, RewriteOrder, Share
+from tailer.spark.orders import Order, RewriteOrder, Share, shared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,8 +37,8 @@ _ROW_BYTES = 16
 
 _HASHES = "`#side` byte, `#ref` long, h1 long, h2 long, k1 long, k2 long"
 _CHANGED = "`#side` byte, `#ref` long, `#updated` boolean"
-#: The side and the number of the file that has a row.
-_FILE = ("`#side`", "shiftright(`#ref`, 40)")
+#: The side, and the file with the million of its rows, that have a row.
+_PLACE = ("`#side`", "shiftright(`#ref`, 20)")
 
 
 class Exchange:
@@ -72,12 +71,12 @@ class Exchange:
         from pyspark.sql import functions as f
 
         steps = _Steps(self._options, task, order, self._arrow_schema)
-        hashes = rows_of_tasks(spark, _shares(order, count), steps.hashes, _HASHES)
+        hashes = rows_of_tasks(spark, shared(order, count), steps.hashes, _HASHES)
         equal = ("k1", "k2") if self._options.key else ("h1", "h2")
         tasks = max(count, math.ceil(_rows(order.rewrite) / _ROWS_MAX))
         changed = map_in_arrow(hashes.repartition(tasks, *equal), steps.unmatched, _CHANGED)
-        by_file = changed.repartition(count, *map(f.expr, _FILE))
-        return map_in_arrow(by_file, steps.rows, self._schema)
+        by_place = changed.repartition(count, *map(f.expr, _PLACE))
+        return map_in_arrow(by_place, steps.rows, self._schema)
 
 
 class _Steps:
@@ -121,21 +120,6 @@ def _by_hashes(order: RewriteOrder) -> bool:
     from tailer.decode.stream import is_hashable_type  # imported when there is such an order
 
     return all(map(is_hashable_type, arrow_schema(commit.after.schema).types))
-
-
-def _shares(order: RewriteOrder, count: int) -> list[Share]:
-    """Divide the files among so many tasks, both sides in their order: a writer that keeps a
-    file's order mostly keeps that of the files, too."""
-    whole, shares = order.rewrite, []
-    count = min(count, max(len(whole.leaving), len(whole.coming)))
-    for at in range(count):
-        left, came = (
-            range(len(files) * at // count, len(files) * (at + 1) // count)
-            for files in (whole.leaving, whole.coming)
-        )
-        some = Rewrite([whole.leaving[n] for n in left], [whole.coming[n] for n in came])
-        shares.append(Share(replace(order, rewrite=some), (left, came), engine_version()))
-    return shares
 
 
 def _rows(rewrite: Rewrite) -> int:

@@ -35,6 +35,7 @@ __all__ = [
     "is_small",
     "pack",
     "rewrite_order",
+    "shared",
 ]
 
 #: The cost of opening a file, in bytes that could have been read meanwhile: Spark's own figure.
@@ -111,11 +112,13 @@ class Share:
     """Some files of a rewrite, of whose rows a task makes hashes; ``numbers`` are those that they
     have in all of it, by side.
 
-    ``engine`` is the version of the driver's engine: hashes of another one are others.
+    ``parts`` are those of files of which it has only a part, by side and by their numbers in
+    ``order``. ``engine`` is the version of the driver's engine: hashes of another one are others.
     """
 
     order: RewriteOrder
     numbers: tuple[Sequence[int], Sequence[int]]
+    parts: Mapping[tuple[int, int], ByteRange]
     engine: str
 
 
@@ -196,6 +199,48 @@ def _in_buckets(order: RewriteOrder, tasks: int, bytes_max: int) -> Iterator[Rew
     engine = engine_version()
     for number in range(count):
         yield replace(order, bucket=Bucket(number, count, engine))
+
+
+def shared(order: RewriteOrder, count: int) -> list[Share]:
+    """Divide a rewrite's files among so many tasks, both sides in their order: a writer that keeps
+    a file's order mostly keeps that of the files, too."""
+    whole = order.rewrite
+    sides = [_sliced(files, count) for files in (whole.leaving, whole.coming)]
+    shares = []
+    for left, came in zip(*sides, strict=True):
+        numbers = [number for number, _ in left], [number for number, _ in came]
+        some = Rewrite(
+            [whole.leaving[number] for number in numbers[0]],
+            [whole.coming[number] for number in numbers[1]],
+        )
+        parts = {
+            (side, own): part
+            for side, pieces in enumerate((left, came))
+            for own, (_, part) in enumerate(pieces)
+            if part is not None
+        }
+        if left or came:
+            shares.append(Share(replace(order, rewrite=some), numbers, parts, engine_version()))
+    return shares
+
+
+def _sliced(files: Sequence[ChangeFile], count: int) -> list[list[tuple[int, ByteRange | None]]]:
+    """Divide files into ``count`` slices of about as many bytes: the numbers of the files, and
+    which part of a file it is. Small files are not divided."""
+    sizes = [file.size or OPEN_COST_BYTES for file in files]
+    total, at = max(1, sum(sizes)), 0
+    slices: list[list[tuple[int, ByteRange | None]]] = [[] for _ in range(count)]
+    for number, size in enumerate(sizes):
+        cuts = [total * n // count - at for n in range(1, count)]
+        inside = [cut for cut in cuts if OPEN_COST_BYTES <= cut <= size - OPEN_COST_BYTES]
+        edges = [0, *inside, _OPEN_END]
+        exact = len(edges) - 1 <= _EXACT_PARTS_MAX
+        for first, end in itertools.pairwise(edges):
+            middle = at + (first + min(end, size)) // 2
+            part = ByteRange(first, end, exact=exact) if inside else None
+            slices[min(count - 1, middle * count // total)].append((number, part))
+        at += size
+    return slices
 
 
 def _joined(

@@ -158,8 +158,15 @@ def share_hashes(
             fetched = portal.call(fetch, store, file, decode.on_read)
             return fetched.source, fetched.selection
 
-        after = share.order.commit.after
-        sides = Comparison(rewrite.leaving, rewrite.coming, after, open_file, decode, diff)
+        sides = Comparison(
+            rewrite.leaving,
+            rewrite.coming,
+            share.order.commit.after,
+            open_file,
+            decode,
+            diff,
+            parts=share.parts,
+        )
         # With ids, a row's place shows which of several equal ones it is.
         paired = not options.with_ids
         try:
