@@ -2,7 +2,8 @@
 
 A :class:`FileOrder` is one data file, or the row groups within a range of its bytes; a
 :class:`RewriteOrder` is a version whose changes must be derived, or a bucket of it. The task
-derives them with the daemon's engine, spilling to the executor's disk.
+derives them with the daemon's engine, spilling to the executor's disk; or several tasks do, each
+with a :class:`Share` (:mod:`tailer.spark.exchange`).
 """
 
 from __future__ import annotations
