@@ -227,7 +227,9 @@ def shared(order: RewriteOrder, count: int) -> list[Share]:
 
 def _sliced(files: Sequence[ChangeFile], count: int) -> list[list[tuple[int, ByteRange | None]]]:
     """Divide files into ``count`` slices of about as many bytes: the numbers of the files, and
-    which part of a file it is. Small files are not divided."""
+    which part of a file it is. Small files are not divided, and row groups are not: what is decoded
+    in vain for that costs more than an uneven division.
+    """
     sizes = [file.size or OPEN_COST_BYTES for file in files]
     total, at = max(1, sum(sizes)), 0
     slices: list[list[tuple[int, ByteRange | None]]] = [[] for _ in range(count)]
@@ -235,10 +237,9 @@ def _sliced(files: Sequence[ChangeFile], count: int) -> list[list[tuple[int, Byt
         cuts = [total * n // count - at for n in range(1, count)]
         inside = [cut for cut in cuts if OPEN_COST_BYTES <= cut <= size - OPEN_COST_BYTES]
         edges = [0, *inside, _OPEN_END]
-        exact = len(edges) - 1 <= _EXACT_PARTS_MAX
         for first, end in itertools.pairwise(edges):
             middle = at + (first + min(end, size)) // 2
-            part = ByteRange(first, end, exact=exact) if inside else None
+            part = ByteRange(first, end) if inside else None
             slices[min(count - 1, middle * count // total)].append((number, part))
         at += size
     return slices
