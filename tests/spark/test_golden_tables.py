@@ -137,7 +137,7 @@ def interrupted(
     found: dict[int, pa.Table] = {}
 
     def keep(frame: DataFrame, batch: int) -> None:
-        rows = collected(frame, folder / f"{batch}-{len(found)}")
+        rows = collected(frame, folder / f"{batch}-{len(failed)}")  # each attempt its own
         if not failed:
             failed.append(batch)
             raise RuntimeError("in mid-batch")
