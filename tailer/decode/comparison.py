@@ -25,10 +25,13 @@ from tailer.decode.variant import canonical_variants
 from tailer.decode.vectors import RowSelection, bitmap_of, positions_of
 from tailer.delta.snapshot import TableState
 
-__all__ = ["Comparison", "Positions", "file_refs", "refs_by_file", "renumbered"]
+__all__ = ["Comparison", "Parts", "Positions", "file_refs", "refs_by_file"]
 
 #: Rows of one side: positions by the number of the file.
 Positions: TypeAlias = Mapping[int, BitMap64]
+
+#: Some files, by side and number, with the part that is read of each; None: the whole file.
+Parts: TypeAlias = Mapping[tuple[int, int], ByteRange | None]
 
 #: A row's reference in the engine: file number and position in one 64-bit integer.
 _POSITION_BITS = 40
@@ -46,8 +49,8 @@ class Comparison:
     independent of the schema of the output.
 
     ``decode`` are the options of the output. ``only`` and ``columns`` restrict a second pass to
-    some rows and columns; None: all. ``parts`` are those of files that are read in part, by side
-    and number.
+    some rows and columns; None: all. ``parts`` are the files to read, by side and number, each
+    whole or in part; None: all, whole.
     """
 
     leaving: Sequence[ChangeFile]
@@ -58,7 +61,7 @@ class Comparison:
     options: DiffOptions = field(default_factory=DiffOptions)
     only: tuple[Positions, Positions] | None = None
     columns: tuple[str, ...] | None = None
-    parts: Mapping[tuple[int, int], ByteRange] = field(default_factory=dict)
+    parts: Parts | None = None
 
     def restricted(
         self, only: tuple[Positions, Positions], columns: tuple[str, ...] | None = None
@@ -79,13 +82,17 @@ class Comparison:
     def pairs(self) -> dict[int, int]:
         """Return the leaving files that may each have been rewritten as one that comes, by
         number."""
-        if not pairable(self.leaving, self.coming):
-            return {}
         left, came = (
-            [self._head(side, number) for number in range(len(files))]
-            for side, files in ((LEAVING, self.leaving), (COMING, self.coming))
+            [number for its, number, _ in self._files() if its == side]
+            for side in (LEAVING, COMING)
         )
-        return alike(left, came)
+        if not pairable([self.leaving[n] for n in left], [self.coming[n] for n in came]):
+            return {}
+        heads = (
+            [self._head(side, number) for number in some]
+            for side, some in ((LEAVING, left), (COMING, came))
+        )
+        return {left[one]: came[other] for one, other in alike(*heads).items()}
 
     def _head(self, side: int, number: int) -> Rows | None:
         """Return the first few rows of a file; its bytes are counted when all of it is read."""
@@ -160,7 +167,8 @@ class Comparison:
     def _files(self) -> Iterator[tuple[int, int, ChangeFile]]:
         for side, files in ((LEAVING, self.leaving), (COMING, self.coming)):
             for number, file in enumerate(files):
-                yield side, number, file
+                if self.parts is None or (side, number) in self.parts:
+                    yield side, number, file
 
     def _rows(
         self, side: int, number: int, decode: DecodeOptions | None = None
@@ -178,7 +186,7 @@ class Comparison:
             own_columns=True,
         )
         with source:
-            part = self.parts.get((side, number))
+            part = None if self.parts is None else self.parts[side, number]
             yield from decode_file(source, file, selection, options, Skip(), part)
 
 
@@ -191,18 +199,6 @@ def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
 def file_refs(number: int, positions: pa.Int64Array) -> pa.Int64Array:
     """Return the references of rows at these positions of a file."""
     return pc.add(positions, pa.scalar(number << _POSITION_BITS, pa.int64()))
-
-
-def renumbered(
-    sides: pa.Int8Array, refs: pa.Int64Array, numbers: tuple[Sequence[int], Sequence[int]]
-) -> pa.Int64Array:
-    """Return references to the same rows where the files, so far numbered from 0 on by side, have
-    these numbers."""
-    bits, left = pa.scalar(_POSITION_BITS, pa.int64()), pa.scalar(len(numbers[LEAVING]))
-    own = pc.add(pc.shift_right(refs, bits), pc.multiply(sides.cast(pa.int64()), left))
-    given = pa.array([*numbers[LEAVING], *numbers[COMING]], pa.int64())
-    positions = pc.bit_wise_and(refs, pa.scalar(_POSITION_MASK, pa.int64()))
-    return pc.add(positions, pc.shift_left(given.take(own), bits))
 
 
 def refs_by_file(references: BitMap64) -> dict[int, BitMap64]:

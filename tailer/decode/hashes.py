@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.decode.comparison import Comparison, refs_by_file, renumbered
+from tailer.decode.comparison import Comparison, refs_by_file
 from tailer.decode.diff import Difference, updates
 from tailer.decode.engine import Engine
 from tailer.decode.options import DiffOptions
@@ -43,22 +43,17 @@ CHANGED = pa.schema([*REF_FIELDS, ("#updated", pa.bool_())])
 
 
 def row_hashes(
-    sides: Comparison,
-    numbers: tuple[Sequence[int], Sequence[int]],
-    key: tuple[str, ...],
-    *,
-    paired: bool,
+    sides: Comparison, key: tuple[str, ...], *, paired: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some files as :data:`HASHES`. ``numbers`` are those that the files have in
-    the whole comparison, by side."""
+    """Yield the rows of those files that a comparison reads, as :data:`HASHES`."""
     pairs = sides.pairs() if paired else {}
     rows = sides.value_rows(pairs, RowCache(0, (False, False)) if pairs else None)
     by = [sides.after.schema.names.index(name) for name in key]
     with Engine(sides.options) as engine:
         for batch in engine.hashes(rows, by):
-            refs = renumbered(batch.column(0), batch.column(1), numbers)
-            hashes = [column.view(pa.int64()) for column in batch.columns[2:]]
-            yield pa.RecordBatch.from_arrays([batch.column(0), refs, *hashes], schema=HASHES)
+            places, hashes = batch.columns[:2], batch.columns[2:]
+            signed = [column.view(pa.int64()) for column in hashes]
+            yield pa.RecordBatch.from_arrays([*places, *signed], schema=HASHES)
 
 
 def unmatched(

@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from msgspec import structs
 
+from tailer.decode.bucket import Bucket
 from tailer.decode.plan import Rewrite, row_ids_hold
 from tailer.delta.arrow_types import arrow_schema
 from tailer.spark.failing import one_sentence
 from tailer.spark.mapped import Task, map_in_arrow, rows_of_tasks
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import Order, RewriteOrder, Share, shared
+from tailer.spark.orders import Order, RewriteOrder, shared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from tailer.decode.comparison import Parts
 
 __all__ = ["Exchange"]
 
@@ -48,7 +50,7 @@ class Exchange:
         self._options = options
         self._arrow_schema = arrow_schema
         self._schema = schema
-        self._taken: list[tuple[Task, RewriteOrder, int]] = []
+        self._taken: list[tuple[Task, RewriteOrder, Bucket]] = []
 
     def take(self, tasks: Iterable[Task]) -> list[Task]:
         """Take the orders that are shares of one comparison by value, all of which are here; return
@@ -60,18 +62,21 @@ class Exchange:
         if not isinstance(order, RewriteOrder) or order.bucket is None or not _by_hashes(order):
             return False
         if order.bucket.number == 0:
-            self._taken.append((task, replace(order, bucket=None), order.bucket.of))
+            self._taken.append((task, order, order.bucket))
         return True
 
     def frames(self, spark: SparkSession) -> list[DataFrame]:
         """Return the rows of the orders that were taken."""
         return [self._frame(spark, *taken) for taken in self._taken]
 
-    def _frame(self, spark: SparkSession, task: Task, order: RewriteOrder, count: int) -> DataFrame:
+    def _frame(
+        self, spark: SparkSession, task: Task, order: RewriteOrder, bucket: Bucket
+    ) -> DataFrame:
         from pyspark.sql import functions as f
 
-        steps = _Steps(self._options, task, order, self._arrow_schema)
-        hashes = rows_of_tasks(spark, shared(order, count), steps.hashes, _HASHES)
+        count = bucket.of
+        steps = _Steps(self._options, task, order, bucket.engine, self._arrow_schema)
+        hashes = rows_of_tasks(spark, shared(order.rewrite, count), steps.hashes, _HASHES)
         equal = ("k1", "k2") if self._options.key else ("h1", "h2")
         tasks = max(count, math.ceil(_rows(order.rewrite) / _ROWS_MAX))
         changed = map_in_arrow(hashes.repartition(tasks, *equal), steps.unmatched, _CHANGED)
@@ -80,22 +85,32 @@ class Exchange:
 
 
 class _Steps:
-    """What the executors do. Each step loads what it needs by itself: the driver needs none."""
+    """What the executors do. Each step loads what it needs by itself: the driver needs none.
+
+    ``engine`` is the version of the driver's engine: hashes of another one are others.
+    """
 
     def __init__(
-        self, options: SourceOptions, task: Task, order: RewriteOrder, schema: pa.Schema
+        self,
+        options: SourceOptions,
+        task: Task,
+        order: RewriteOrder,
+        engine: str,
+        schema: pa.Schema,
     ) -> None:
         self._options = options
         self._decode = options.decoding(task.target, task.removals)
         self._order = order
+        self._engine = engine
         self._schema = schema
 
     @one_sentence
-    def hashes(self, share: Share) -> Iterator[pa.RecordBatch]:
-        """Yield the hashes of a share's rows."""
-        from tailer.spark.tasks import share_hashes
+    def hashes(self, parts: Parts) -> Iterator[pa.RecordBatch]:
+        """Yield the hashes of the rows of some files."""
+        from tailer.spark.tasks import check_engine, hashes_of
 
-        return share_hashes(share, self._options, self._decode)
+        check_engine(self._engine)
+        return hashes_of(parts, self._order, self._options, self._decode)
 
     @one_sentence
     def unmatched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,8 +2,8 @@
 
 A :class:`FileOrder` is one data file, or the row groups within a range of its bytes; a
 :class:`RewriteOrder` is a version whose changes must be derived, or a bucket of it. The task
-derives them with the daemon's engine, spilling to the executor's disk; or several tasks do, each
-with a :class:`Share` (:mod:`tailer.spark.exchange`).
+derives them with the daemon's engine, spilling to the executor's disk; or several tasks do, each of
+which decodes some of the files (:mod:`tailer.spark.exchange`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -25,12 +26,14 @@ from tailer.decode.proofs import Numbers, independent
 from tailer.delta.commit import Commit, CommitHeader
 from tailer.log.live import Moot
 
+if TYPE_CHECKING:
+    from tailer.decode.comparison import Parts
+
 __all__ = [
     "FileOrder",
     "Order",
     "Part",
     "RewriteOrder",
-    "Share",
     "VersionOrder",
     "fan_out",
     "is_small",
@@ -106,21 +109,6 @@ class RewriteOrder:
         """Return about how many bytes are read."""
         files = (*self.rewrite.leaving, *self.rewrite.coming)
         return sum(file.size or OPEN_COST_BYTES for file in files)
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Some files of a rewrite, of whose rows a task makes hashes; ``numbers`` are those that they
-    have in all of it, by side.
-
-    ``parts`` are those of files of which it has only a part, by side and by their numbers in
-    ``order``. ``engine`` is the version of the driver's engine: hashes of another one are others.
-    """
-
-    order: RewriteOrder
-    numbers: tuple[Sequence[int], Sequence[int]]
-    parts: Mapping[tuple[int, int], ByteRange]
-    engine: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,47 +190,33 @@ def _in_buckets(order: RewriteOrder, tasks: int, bytes_max: int) -> Iterator[Rew
         yield replace(order, bucket=Bucket(number, count, engine))
 
 
-def shared(order: RewriteOrder, count: int) -> list[Share]:
-    """Divide a rewrite's files among so many tasks, both sides in their order: a writer that keeps
-    a file's order mostly keeps that of the files, too."""
-    whole = order.rewrite
-    sides = [_sliced(files, count) for files in (whole.leaving, whole.coming)]
-    shares = []
-    for left, came in zip(*sides, strict=True):
-        numbers = [number for number, _ in left], [number for number, _ in came]
-        some = Rewrite(
-            [whole.leaving[number] for number in numbers[0]],
-            [whole.coming[number] for number in numbers[1]],
-        )
-        parts = {
-            (side, own): part
-            for side, pieces in enumerate((left, came))
-            for own, (_, part) in enumerate(pieces)
-            if part is not None
-        }
-        if left or came:
-            shares.append(Share(replace(order, rewrite=some), numbers, parts, engine_version()))
-    return shares
+def shared(rewrite: Rewrite, count: int) -> list[Parts]:
+    """Divide a rewrite's files among up to ``count`` tasks that each decode some of them, both
+    sides in their order: a writer that keeps a file's order mostly keeps that of the files, too."""
+    shares: list[dict[tuple[int, int], ByteRange | None]] = [{} for _ in range(count)]
+    for side, files in enumerate((rewrite.leaving, rewrite.coming)):
+        for number, part, share in _sliced(files, count):
+            shares[share][side, number] = part
+    return [share for share in shares if share]
 
 
-def _sliced(files: Sequence[ChangeFile], count: int) -> list[list[tuple[int, ByteRange | None]]]:
-    """Divide files into ``count`` slices of about as many bytes: the numbers of the files, and
-    which part of a file it is. Small files are not divided, and row groups are not: what is decoded
-    in vain for that costs more than an uneven division.
+def _sliced(files: Sequence[ChangeFile], count: int) -> Iterator[tuple[int, ByteRange | None, int]]:
+    """Yield the files by number, whole or in parts, with the one of ``count`` slices of about as
+    many bytes that each is in.
+
+    Small files are not divided, and row groups are not: what is decoded in vain for that costs more
+    than an uneven division.
     """
     sizes = [file.size or OPEN_COST_BYTES for file in files]
     total, at = max(1, sum(sizes)), 0
-    slices: list[list[tuple[int, ByteRange | None]]] = [[] for _ in range(count)]
     for number, size in enumerate(sizes):
         cuts = [total * n // count - at for n in range(1, count)]
         inside = [cut for cut in cuts if OPEN_COST_BYTES <= cut <= size - OPEN_COST_BYTES]
-        edges = [0, *inside, _OPEN_END]
-        for first, end in itertools.pairwise(edges):
+        for first, end in itertools.pairwise([0, *inside, _OPEN_END]):
             middle = at + (first + min(end, size)) // 2
             part = ByteRange(first, end) if inside else None
-            slices[min(count - 1, middle * count // total)].append((number, part))
+            yield number, part, min(count - 1, middle * count // total)
         at += size
-    return slices
 
 
 def _joined(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 
@@ -17,8 +18,9 @@ from anyio.from_thread import BlockingPortal
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
 from tailer.decode.bucket import engine_version
 from tailer.decode.byte_range import ByteRange
-from tailer.decode.comparison import Comparison
+from tailer.decode.comparison import Comparison, Parts
 from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.hashes import difference, row_hashes
 from tailer.decode.options import DiffOptions
 from tailer.decode.output import Shapes
 from tailer.decode.plan import changed_files
@@ -31,11 +33,11 @@ from tailer.feed.derive import derive
 from tailer.feed.fetch import Fetched, fetch, fetch_here
 from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import FileOrder, Order, RewriteOrder, Share, VersionOrder
+from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.types import conform
 from tailer.store import ReadsHere, Store
 
-__all__ = ["changed_rows", "decoded", "share_hashes", "spark_batches"]
+__all__ = ["changed_rows", "check_engine", "decoded", "hashes_of", "spark_batches"]
 
 #: Small files that are held in memory at once, and how many are fetched at the same time.
 _TOGETHER_MAX = 256
@@ -92,7 +94,7 @@ def _files(
     if isinstance(order, FileOrder):
         return [(order.file, order.part)]
     if order.bucket is not None:
-        _check_engine(order.bucket.engine)
+        check_engine(order.bucket.engine)
     diff = replace(_checked(options.diff), bucket=order.bucket)
     files = portal.call(
         derive, store, order.commit, order.rewrite, decode, diff, options.key, _ignore
@@ -100,7 +102,7 @@ def _files(
     return [(file, None) for file in files]
 
 
-def _check_engine(drivers: str) -> None:
+def check_engine(drivers: str) -> None:
     """Refuse another version of the engine than the driver's: its hashes are others."""
     if drivers != engine_version():
         raise ConfigError(
@@ -124,55 +126,48 @@ def _ignore(_: int) -> None:
     """Ignore a task's no-op updates: they are not counted."""
 
 
+@contextmanager
+def _opened(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
+    """Provide the table's store, and name the table in the block's errors."""
+    with store_portal(options) as (portal, store):
+        try:
+            yield portal, store
+        except TableError as e:
+            raise e.at(table=store.root) from None
+
+
 def spark_batches(
     orders: Iterable[Order], options: SourceOptions, decode: DecodeOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield a task's rows in exactly the Arrow schema that Spark compares with."""
     small = None if options.with_ids else SmallFiles(decode, Shapes(decode))
-    with store_portal(options) as (portal, store):
-        try:
-            for found in _stretches(orders, small):
-                if isinstance(found, list):
-                    assert small is not None
-                    for rows in _together(portal, store, found, small, decode):
-                        yield _conformed(list(rows.batch.columns), schema)
-                    continue
-                assert not isinstance(found, VersionOrder), "only the pipeline asks for those"
-                for file, rows in decoded(portal, store, found, options, decode):
-                    yield _output(file, rows, options, schema)
-        except TableError as e:
-            raise e.at(table=store.root) from None
+    with _opened(options) as (portal, store):
+        for found in _stretches(orders, small):
+            if isinstance(found, list):
+                assert small is not None
+                for rows in _together(portal, store, found, small, decode):
+                    yield _conformed(list(rows.batch.columns), schema)
+                continue
+            assert not isinstance(found, VersionOrder), "only the pipeline asks for those"
+            for file, rows in decoded(portal, store, found, options, decode):
+                yield _output(file, rows, options, schema)
 
 
-def share_hashes(
-    share: Share, options: SourceOptions, decode: DecodeOptions
+def hashes_of(
+    parts: Parts, order: RewriteOrder, options: SourceOptions, decode: DecodeOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the hashes of the rows of some files of a comparison."""
-    from tailer.decode.hashes import row_hashes
-
-    _check_engine(share.engine)
-    diff, rewrite = _checked(options.diff), share.order.rewrite
-    with store_portal(options) as (portal, store):
+    """Yield the hashes of the rows of some of a comparison's files."""
+    diff, rewrite, after = _checked(options.diff), order.rewrite, order.commit.after
+    with _opened(options) as (portal, store):
 
         def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
             fetched = portal.call(fetch, store, file, decode.on_read)
             return fetched.source, fetched.selection
 
-        sides = Comparison(
-            rewrite.leaving,
-            rewrite.coming,
-            share.order.commit.after,
-            open_file,
-            decode,
-            diff,
-            parts=share.parts,
-        )
+        files = rewrite.leaving, rewrite.coming
+        sides = Comparison(*files, after, open_file, decode, diff, parts=parts)
         # With ids, a row's place shows which of several equal ones it is.
-        paired = not options.with_ids
-        try:
-            yield from row_hashes(sides, share.numbers, options.key, paired=paired)
-        except TableError as e:
-            raise e.at(table=store.root) from None
+        yield from row_hashes(sides, options.key, paired=not options.with_ids)
 
 
 def changed_rows(
@@ -184,16 +179,11 @@ def changed_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a comparison that have changed, in exactly the Arrow schema that Spark
     compares with. ``batches`` say which these are."""
-    from tailer.decode.hashes import difference
-
     files = changed_files(order.rewrite, difference(batches), "cancel_out")
-    with store_portal(options) as (portal, store):
-        try:
-            for file in files:
-                for rows in _task_rows(portal, store, file, None, decode, Skip()):
-                    yield _output(file, rows, options, schema)
-        except TableError as e:
-            raise e.at(table=store.root) from None
+    with _opened(options) as (portal, store):
+        for file in files:
+            for rows in _task_rows(portal, store, file, None, decode, Skip()):
+                yield _output(file, rows, options, schema)
 
 
 def _output(

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tailer.spark import changes, foreach_batch, orders
 from tailer.testing.table import TableBuilder
 from tests.golden.test_golden import GoldenCase, golden
-from tests.spark.test_fan_out import rewrite, told, values
+from tests.spark.test_fan_out import SMALL, rewrite, told, values
+from tests.spark.test_frames import plan
 from tests.spark.test_golden_tables import ALL, READABLE, first_version
 
 __all__ = ["golden"]  # a fixture
@@ -29,7 +30,6 @@ SCHEMA = pa.schema(
     ]
 )
 EXCHANGED = "Exchange hashpartitioning"
-SMALL = {"maxPartitionBytes": 1, "derivedFanOut": 3, "minPartitions": 1}
 
 
 def simple(rng: random.Random, count: int) -> list[dict[str, Any]]:
@@ -38,10 +38,6 @@ def simple(rng: random.Random, count: int) -> list[dict[str, Any]]:
     return [
         {**{k: row[k] for k in ("id", "v", "s")}, "d": rng.choice([None, 1, 2])} for row in rows
     ]
-
-
-def plan(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 def rows_of(frame: DataFrame) -> Counter[str]:

@@ -14,15 +14,7 @@ from hypothesis import strategies as st
 from tailer.changes import ChangeFile
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.plan import Rewrite
-from tailer.delta.commit import Commit, CommitHeader
-from tailer.spark.orders import (
-    OPEN_COST_BYTES,
-    FileOrder,
-    Order,
-    pack,
-    rewrite_order,
-    shared,
-)
+from tailer.spark.orders import OPEN_COST_BYTES, FileOrder, Order, pack, shared
 from tailer.spark.source import ChangeReader, TailerSource
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import state
@@ -81,7 +73,6 @@ def test_every_byte_is_in_one_task(sizes: list[int], tasks: int) -> None:
         assert first[1] == size
 
 
-COMMIT = Commit(3, "3.json", 0, 0, 0, CommitHeader(), list, state(), state())
 SIZES = st.lists(st.integers(1, 400 * MIB), min_size=1, max_size=12)
 
 
@@ -90,24 +81,20 @@ def test_every_byte_of_a_rewrite_is_in_one_share(
     left: list[int], came: list[int], tasks: int
 ) -> None:
     sides = [[order.file for order in files(*sizes)] for sizes in (left, came)]  # type: ignore[union-attr]
-    order = rewrite_order(COMMIT, Rewrite(*sides))
-    shares = shared(order, tasks)
+    shares = shared(Rewrite(*sides), tasks)
     assert len(shares) <= tasks
-    loads = [0] * len(shares)
+    loads = []
     edges: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for n, share in enumerate(shares):
-        for side, numbers in enumerate(share.numbers):
-            own = (share.order.rewrite.leaving, share.order.rewrite.coming)[side]
-            assert own == [sides[side][number] for number in numbers]
-            for at, number in enumerate(numbers):
-                size = (left, came)[side][number]
-                part = share.parts.get((side, at), ByteRange(0, size))
-                loads[n] += min(part.end, size) - part.first
-                edges.setdefault((side, number), []).append((part.first, min(part.end, size)))
+    for share in shares:
+        found = [(place, part or ByteRange(0, 2**63)) for place, part in share.items()]
+        ends = [min(part.end, (left, came)[side][number]) for (side, number), part in found]
+        loads.append(sum(end - part.first for (_, part), end in zip(found, ends, strict=True)))
+        for (place, part), end in zip(found, ends, strict=True):
+            edges.setdefault(place, []).append((part.first, end))
     assert edges.keys() == {(side, n) for side in (0, 1) for n in range(len(sides[side]))}
-    for (side, number), found in edges.items():
-        assert [0, *(end for _, end in found)] == [*(first for first, _ in found), found[-1][1]]
-        assert found[-1][1] == (left, came)[side][number]
+    for (side, number), pieces in edges.items():
+        assert [0, *(end for _, end in pieces)] == [*(first for first, _ in pieces), pieces[-1][1]]
+        assert pieces[-1][1] == (left, came)[side][number]
     # Beyond its share, a task has at most a small piece of a file at either end, on each side.
     assert max(loads) <= (sum(left) + sum(came)) / tasks + 4 * OPEN_COST_BYTES + tasks
 
