@@ -25,7 +25,7 @@ from tailer.decode.variant import canonical_variants
 from tailer.decode.vectors import RowSelection, bitmap_of, positions_of
 from tailer.delta.snapshot import TableState
 
-__all__ = ["Comparison", "Parts", "Positions", "file_refs", "refs_by_file"]
+__all__ = ["Comparison", "Parts", "Positions", "file_refs", "files_and_positions", "refs_by_file"]
 
 #: Rows of one side: positions by the number of the file.
 Positions: TypeAlias = Mapping[int, BitMap64]
@@ -201,11 +201,15 @@ def file_refs(number: int, positions: pa.Int64Array) -> pa.Int64Array:
     return pc.add(positions, pa.scalar(number << _POSITION_BITS, pa.int64()))
 
 
+def files_and_positions(refs: pa.Int64Array) -> tuple[pa.Int64Array, pa.Int64Array]:
+    """Return the numbers of the files, and the positions there, of some references."""
+    numbers = pc.shift_right(refs, pa.scalar(_POSITION_BITS, pa.int64()))
+    return numbers, pc.bit_wise_and(refs, pa.scalar(_POSITION_MASK, pa.int64()))
+
+
 def refs_by_file(references: BitMap64) -> dict[int, BitMap64]:
     """Group references by file: file number -> positions."""
-    refs = positions_of(references)
-    numbers = pc.shift_right(refs, pa.scalar(_POSITION_BITS, pa.int64()))
-    positions = pc.bit_wise_and(refs, pa.scalar(_POSITION_MASK, pa.int64()))
+    numbers, positions = files_and_positions(positions_of(references))
     found: dict[int, BitMap64] = {}
     at = 0
     for entry in pc.value_counts(numbers).to_pylist():

@@ -37,10 +37,9 @@ _ROWS_MAX = 2_000_000
 #: For a file whose rows are not counted in the log: encoded rows are seldom smaller.
 _ROW_BYTES = 16
 
-_HASHES = "`#side` byte, `#ref` long, h1 long, h2 long, k1 long, k2 long"
-_CHANGED = "`#side` byte, `#ref` long, `#updated` boolean"
-#: The side, and the file with the million of its rows, that have a row.
-_PLACE = ("`#side`", "shiftright(`#ref`, 20)")
+_BLOCK = "label int, rows binary"
+#: Labels for each task: Spark spreads them by chance.
+_LABELS = 8
 
 
 class Exchange:
@@ -72,16 +71,14 @@ class Exchange:
     def _frame(
         self, spark: SparkSession, task: Task, order: RewriteOrder, bucket: Bucket
     ) -> DataFrame:
-        from pyspark.sql import functions as f
-
         count = bucket.of
-        steps = _Steps(self._options, task, order, bucket.engine, self._arrow_schema)
-        hashes = rows_of_tasks(spark, shared(order.rewrite, count), steps.hashes, _HASHES)
-        equal = ("k1", "k2") if self._options.key else ("h1", "h2")
         tasks = max(count, math.ceil(_rows(order.rewrite) / _ROWS_MAX))
-        changed = map_in_arrow(hashes.repartition(tasks, *equal), steps.unmatched, _CHANGED)
-        by_place = changed.repartition(count, *map(f.expr, _PLACE))
-        return map_in_arrow(by_place, steps.rows, self._schema)
+        labels = _LABELS * tasks
+        steps = _Steps(self._options, task, order, bucket.engine, labels, self._arrow_schema)
+        hashes = rows_of_tasks(spark, shared(order.rewrite, count), steps.hashes, _BLOCK)
+        equal = hashes.repartition(tasks, "label")
+        near = map_in_arrow(equal, steps.unmatched, _BLOCK).repartition(count, "label")
+        return map_in_arrow(near, steps.rows, self._schema)
 
 
 class _Steps:
@@ -96,12 +93,14 @@ class _Steps:
         task: Task,
         order: RewriteOrder,
         engine: str,
+        labels: int,
         schema: pa.Schema,
     ) -> None:
         self._options = options
         self._decode = options.decoding(task.target, task.removals)
         self._order = order
         self._engine = engine
+        self._labels = labels
         self._schema = schema
 
     @one_sentence
@@ -110,14 +109,15 @@ class _Steps:
         from tailer.spark.tasks import check_engine, hashes_of
 
         check_engine(self._engine)
-        return hashes_of(parts, self._order, self._options, self._decode)
+        return hashes_of(parts, self._order, self._options, self._decode, self._labels)
 
     @one_sentence
     def unmatched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield which of these rows have changed."""
         from tailer.decode.hashes import unmatched
 
-        return unmatched(batches, self._options.diff, keyed=bool(self._options.key))
+        keyed = bool(self._options.key)
+        return unmatched(batches, self._options.diff, self._labels, keyed=keyed)
 
     @one_sentence
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -154,9 +154,13 @@ def spark_batches(
 
 
 def hashes_of(
-    parts: Parts, order: RewriteOrder, options: SourceOptions, decode: DecodeOptions
+    parts: Parts,
+    order: RewriteOrder,
+    options: SourceOptions,
+    decode: DecodeOptions,
+    labels: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the hashes of the rows of some of a comparison's files."""
+    """Yield the hashes of the rows of some of a comparison's files, in blocks of these labels."""
     diff, rewrite, after = _checked(options.diff), order.rewrite, order.commit.after
     with _opened(options) as (portal, store):
 
@@ -167,7 +171,7 @@ def hashes_of(
         files = rewrite.leaving, rewrite.coming
         sides = Comparison(*files, after, open_file, decode, diff, parts=parts)
         # With ids, a row's place shows which of several equal ones it is.
-        yield from row_hashes(sides, options.key, paired=not options.with_ids)
+        yield from row_hashes(sides, options.key, labels, paired=not options.with_ids)
 
 
 def changed_rows(

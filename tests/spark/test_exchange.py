@@ -12,10 +12,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tailer.decode.hashes import HASHES
 from tailer.spark import changes, foreach_batch, orders
+from tailer.spark.orders import RewriteOrder, shared
+from tailer.spark.tasks import hashes_of
 from tailer.testing.table import TableBuilder
 from tests.golden.test_golden import GoldenCase, golden
-from tests.spark.test_fan_out import SMALL, rewrite, told, values
+from tests.spark.test_fan_out import SMALL, reader, rewrite, told, values
+from tests.spark.test_fan_out import orders as planned
 from tests.spark.test_frames import plan
 from tests.spark.test_golden_tables import ALL, READABLE, first_version
 
@@ -84,8 +88,12 @@ def test_a_key_pairs_the_images_of_updates(spark: SparkSession, tmp_path: Path) 
     assert kinds == {"delete": 29, "insert": 9, "update_preimage": 57, "update_postimage": 57}
 
 
-def test_rows_that_stay_in_place_do_not_travel(spark: SparkSession, tmp_path: Path) -> None:
-    """Files that are rewritten in their order are compared where they are read."""
+@pytest.mark.parametrize(("ids", "travelling"), [(False, 40), (True, 2000)])
+def test_rows_that_stay_in_place_do_not_travel(
+    tmp_path: Path, *, ids: bool, travelling: int
+) -> None:
+    """Files that are rewritten in their order are compared where they are read, where nobody asks
+    for places."""
     table = TableBuilder(tmp_path / "t", SCHEMA)
     table.create()
     parts: list[list[dict[str, Any]]] = [
@@ -93,26 +101,17 @@ def test_rows_that_stay_in_place_do_not_travel(spark: SparkSession, tmp_path: Pa
     ]
     changed = [[{**r, "v": 1.0} if r["id"] % 50 == 0 else r for r in rows] for rows in parts]
     rewrite(table, [table.add(r) for r in parts], [table.add(r) for r in changed])
-    frame = changes(spark, str(table.folder), startingVersion=2, **SMALL)
-    assert len(frame.collect()) == 40
-    assert exchanged_rows(frame) == [40, 40]  # the hashes, and the changes
-
-
-def exchanged_rows(frame: DataFrame) -> list[int]:
-    """How many rows each of the frame's exchanges has written, the last one first."""
-    nodes, found = [frame._jdf.queryExecution().executedPlan()], []
-    while nodes:
-        node = nodes.pop(0)
-        if node.nodeName() == "AdaptiveSparkPlan":
-            nodes.append(node.executedPlan())
-        elif node.nodeName() in ("ShuffleQueryStage", "ResultQueryStage"):
-            nodes.append(node.plan())
-        else:
-            if node.nodeName() == "Exchange":
-                found.append(node.metrics().apply("shuffleRecordsWritten").value())
-            children = node.children()
-            nodes += [children.apply(i) for i in range(children.size())]
-    return found
+    found = reader(table, withIds=ids, **SMALL)
+    order = planned(found)[0]
+    assert isinstance(order, RewriteOrder)
+    blocks = [
+        block.as_buffer()
+        for share in shared(order.rewrite, 2)
+        for batch in hashes_of(share, order, found.options, found.decoding(()), 8)
+        for block in batch.column("rows")
+    ]
+    rows = [pa.ipc.read_record_batch(block, HASHES).num_rows for block in blocks]
+    assert sum(rows) == travelling
 
 
 def test_each_version_of_a_batch_is_compared_by_itself(spark: SparkSession, tmp_path: Path) -> None:
