@@ -25,7 +25,15 @@ from tailer.decode.variant import canonical_variants
 from tailer.decode.vectors import RowSelection, bitmap_of, positions_of
 from tailer.delta.snapshot import TableState
 
-__all__ = ["Comparison", "Parts", "Positions", "file_refs", "files_and_positions", "refs_by_file"]
+__all__ = [
+    "Comparison",
+    "Parts",
+    "Positions",
+    "file_refs",
+    "files_and_positions",
+    "refs_by_file",
+    "value_schema",
+]
 
 #: Rows of one side: positions by the number of the file.
 Positions: TypeAlias = Mapping[int, BitMap64]
@@ -105,10 +113,10 @@ class Comparison:
     ) -> RowStream:
         """Return the rows of both sides with their references; ``pairs`` are read side by side and
         give placed rows."""
-        data = list(output_schema(self.after, self.columns))[: -len(METADATA_FIELDS)]
-        # Columns are named by number: two names may differ only in case, or be reserved words.
-        numbered = [pa.field(f"c{i}", f.type) for i, f in enumerate(data)]
-        schema = pa.schema([*REF_FIELDS, *numbered, *([OTHER_FIELD] if pairs else [])])
+        schema = value_schema(self.after, self.columns)
+        width = len(schema) - len(REF_FIELDS)
+        if pairs:
+            schema = schema.append(OTHER_FIELD)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for found in self.decoded(pairs, cache):
@@ -116,7 +124,7 @@ class Comparison:
                 arrays = [
                     pa.repeat(pa.scalar(found.side, pa.int8()), len(rows.positions)),
                     file_refs(found.number, rows.positions),
-                    *_comparable(rows.batch.columns[: len(data)], found.side),
+                    *_comparable(rows.batch.columns[:width], found.side),
                 ]
                 if found.came is not None:
                     arrays.append(file_refs(*found.came))
@@ -194,6 +202,13 @@ def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
     """Return the columns with variants in canonical form, where equal variants are identical;
     placed rows were compared already, so theirs stay unchanged."""
     return columns if side == PLACED else [canonical_variants(c) for c in columns]
+
+
+def value_schema(state: TableState, columns: tuple[str, ...] | None = None) -> pa.Schema:
+    """Return the schema of the rows that are compared: side, reference, and these columns (None:
+    all) by number, because two names may differ only in case, or be reserved words."""
+    data = list(output_schema(state, columns))[: -len(METADATA_FIELDS)]
+    return pa.schema([*REF_FIELDS, *(pa.field(f"c{i}", f.type) for i, f in enumerate(data))])
 
 
 def file_refs(number: int, positions: pa.Int64Array) -> pa.Int64Array:

@@ -77,9 +77,12 @@ class Unmatched:
 
 
 class Engine:
-    """The queries of the comparison, on one private DuckDB instance."""
+    """The queries of the comparison, on one private DuckDB instance.
 
-    def __init__(self, options: DiffOptions) -> None:
+    ``ordered``: results are in the order of the rows, as :meth:`labels` needs.
+    """
+
+    def __init__(self, options: DiffOptions, *, ordered: bool = False) -> None:
         import duckdb
 
         self._folder = options.spill_folder
@@ -90,7 +93,7 @@ class Engine:
                 "threads": options.threads,
                 "memory_limit": f"{options.memory_bytes_max // 1_000_000}MB",
                 "temp_directory": str(self._spill.folder),
-                "preserve_insertion_order": False,
+                "preserve_insertion_order": ordered,
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
             }
@@ -197,16 +200,12 @@ class Engine:
         self._execute("DROP TABLE unbalanced")
         return result
 
-    def hashes(self, rows: RowStream, key: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Yield side and reference of each row that is not placed, 128 bits of hash of its values,
-        and as many of the columns with the numbers ``key`` (if empty: zeros), as uint64.
-
-        The columns are of types that :func:`tailer.decode.stream.is_hashable_type` accepts.
-        """
-        columns = rows.fingerprint(texts=True) | rows.key_fingerprint(key)
-        with self._over(rows):
-            found = self._connection.sql(_selected(columns, f'"#side" < {PLACED}'))
-            yield from pa.RecordBatchReader.from_stream(found)
+    def labels(self, rows: pa.RecordBatch, by: Sequence[int], count: int) -> pa.Int32Array:
+        """Return a label below ``count`` for each row, in their order: a hash of the columns with
+        the numbers ``by`` (if empty: of all), so that equal rows have one."""
+        stream = RowStream(rows.schema, iter([rows]))
+        sql = f"SELECT ({stream.hash(by)} % {count})::INTEGER FROM rows"
+        return self._query(stream, sql).column(0).combine_chunks()
 
     def _doubts(self, result: Unmatched) -> None:
         """Add the placed rows that may be equal to one without a partner, and the latter."""

@@ -25,7 +25,6 @@ __all__ = [
     "REF_FIELDS",
     "RowStream",
     "has_map",
-    "is_hashable_type",
 ]
 
 #: Sides of a row. ``PLACED`` is a row that leaves and comes at the same place of two files.
@@ -87,14 +86,15 @@ class RowStream:
     def in_bucket(self, bucket: Bucket | None, by: Sequence[int]) -> str:
         """Return SQL for whether a row is in the bucket: equal values of the columns with the
         numbers ``by`` (if empty: of all columns) are always in the same bucket."""
-        if bucket is None:
-            return "true"
+        return "true" if bucket is None else f"{self.hash(by)} % {bucket.of} = {bucket.number}"
+
+    def hash(self, by: Sequence[int]) -> str:
+        """Return SQL for a hash of the columns with these numbers (if empty: of all columns)."""
         columns = self.fields()
         chosen = [columns[number] for number in by] or columns
-        values = ", ".join(_canonical(f.name, f.type) for f in chosen)
-        return f"hash({values}) % {bucket.of} = {bucket.number}"
+        return f"hash({', '.join(_canonical(f.name, f.type) for f in chosen)})"
 
-    def fingerprint(self, *, texts: bool = False, nulls: str = "") -> dict[str, str]:
+    def fingerprint(self, *, texts: bool = False) -> dict[str, str]:
         """Return SQL, by name, for all values of a row: 128 bits of hash, and values.
 
         The engine's hash has 64 bits, and salting it adds none, because it mixes the hashes of
@@ -102,12 +102,11 @@ class RowStream:
         strings with a prefix. Each integer has its own hash, except the integer with the hash
         of NULL, which only the null columns distinguish. The halves of a wide decimal can be
         swapped without changing the hash, and nested values hide all of this; both are compared by
-        value. With ``texts``, wide decimals are hashed as text instead. ``nulls`` is SQL that says
-        which columns are null, in place of the column of bits.
+        value. With ``texts``, wide decimals are hashed as text instead.
         """
         self._check_depth()
         narrow = self._narrow()
-        masks = [nulls] if nulls else [f'"{f.name}"' for f, _ in self._null_masks()]
+        masks = [f'"{f.name}"' for f, _ in self._null_masks()]
         first, second, exact = [*masks], [_SALT, *masks], []
         for field in self.fields():
             value = _canonical(field.name, field.type)
@@ -123,16 +122,6 @@ class RowStream:
             second.append(value)
         hashes = {"h1": f"hash({', '.join(first)})", "h2": f"hash({', '.join(second)})"}
         return hashes | {f"v{i}": sql for i, sql in enumerate(exact)}
-
-    def key_fingerprint(self, by: Sequence[int]) -> dict[str, str]:
-        """Return SQL, by name, for 128 bits of hash of the columns with these numbers, which are
-        hashable; zeros without columns."""
-        if not by:
-            return dict.fromkeys(("k1", "k2"), "0::UBIGINT")
-        key = RowStream(pa.schema([self.fields()[number] for number in by]), iter(()))
-        nulls = ", ".join(f"{field.name} IS NULL" for field in key.fields())
-        hashes = key.fingerprint(texts=True, nulls=nulls)
-        return {"k1": hashes["h1"], "k2": hashes["h2"]}
 
     def hint(self) -> str | None:
         """Return SQL for a hash that equal rows share, and few others; None: use the first hash.
@@ -219,11 +208,6 @@ def _is_narrow(data_type: pa.DataType) -> bool:
     if types.is_decimal(data_type):
         return bool(data_type.precision <= _NARROW_DIGITS)
     return bool(types.is_primitive(data_type) or _is_text(data_type))
-
-
-def is_hashable_type(data_type: pa.DataType) -> bool:
-    """Return whether hashes distinguish all values of a type, with wide decimals as text."""
-    return _is_narrow(data_type) or bool(pa.types.is_decimal(data_type))
 
 
 def _null_mask(columns: list[pa.Array], count: int) -> pa.Int64Array:

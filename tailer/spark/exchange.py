@@ -1,10 +1,9 @@
-"""One comparison by value divided among Spark's tasks, which exchange hashes of rows.
+"""One comparison by value divided among Spark's tasks, which exchange rows.
 
 A rewrite that is too large for one task is read by several: each would decode all of its files and
 compare its own share of the rows, were it alone (:func:`tailer.spark.orders.fan_out`). In a frame,
-tasks can do better: each decodes some of the files, and Spark brings equal hashes together
-(:mod:`tailer.decode.hashes`), so that no row is decoded and compared twice. The changed rows are
-decoded once more.
+tasks can do better: each decodes some of the files, and Spark brings equal rows together
+(:mod:`tailer.decode.blocks`), so that no row is decoded or compared twice.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ import pyarrow as pa
 from msgspec import structs
 
 from tailer.decode.bucket import Bucket
-from tailer.decode.plan import Rewrite, row_ids_hold
+from tailer.decode.plan import row_ids_hold
 from tailer.delta.arrow_types import arrow_schema
+from tailer.delta.snapshot import TableState
 from tailer.spark.failing import one_sentence
 from tailer.spark.mapped import Task, map_in_arrow, rows_of_tasks
 from tailer.spark.options import SourceOptions
@@ -32,10 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Exchange"]
 
-#: Rows whose hashes one task compares: it holds them in memory, with about 50 bytes for each.
-_ROWS_MAX = 2_000_000
-#: For a file whose rows are not counted in the log: encoded rows are seldom smaller.
-_ROW_BYTES = 16
+#: Rows that one task compares, in bytes, as far as the log tells: it holds them in memory, and
+#: Spark may hand them over as one batch.
+_TASK_BYTES = 64 * 1024 * 1024
+#: Decoded rows have so many times the bytes of their files, or more if they are very equal.
+_DECODED = 4
+#: What a row takes beside its values, and what one of a size that is not known does.
+_ROW_BYTES, _VALUE_BYTES = 16, 16
 
 _BLOCK = "label int, rows binary"
 #: Labels for each task: Spark spreads them by chance.
@@ -58,7 +61,9 @@ class Exchange:
         return [structs.replace(task, orders=orders) for task, orders in left if orders]
 
     def _takes(self, task: Task, order: Order) -> bool:
-        if not isinstance(order, RewriteOrder) or order.bucket is None or not _by_hashes(order):
+        if not isinstance(order, RewriteOrder) or order.bucket is None:
+            return False
+        if not _is_divisible(order, task.target[0]):
             return False
         if order.bucket.number == 0:
             self._taken.append((task, order, order.bucket))
@@ -72,13 +77,10 @@ class Exchange:
         self, spark: SparkSession, task: Task, order: RewriteOrder, bucket: Bucket
     ) -> DataFrame:
         count = bucket.of
-        tasks = max(count, math.ceil(_rows(order.rewrite) / _ROWS_MAX))
-        labels = _LABELS * tasks
-        steps = _Steps(self._options, task, order, bucket.engine, labels, self._arrow_schema)
-        hashes = rows_of_tasks(spark, shared(order.rewrite, count), steps.hashes, _BLOCK)
-        equal = hashes.repartition(tasks, "label")
-        near = map_in_arrow(equal, steps.unmatched, _BLOCK).repartition(count, "label")
-        return map_in_arrow(near, steps.rows, self._schema)
+        tasks = max(count, math.ceil(_decoded_bytes(order) / _TASK_BYTES))
+        steps = _Steps(self._options, task, order, bucket.engine, self._arrow_schema, tasks)
+        blocks = rows_of_tasks(spark, shared(order.rewrite, count), steps.blocks, _BLOCK)
+        return map_in_arrow(blocks.repartition(tasks, "label"), steps.rows, self._schema)
 
 
 class _Steps:
@@ -93,52 +95,47 @@ class _Steps:
         task: Task,
         order: RewriteOrder,
         engine: str,
-        labels: int,
         schema: pa.Schema,
+        tasks: int,
     ) -> None:
         self._options = options
         self._decode = options.decoding(task.target, task.removals)
         self._order = order
         self._engine = engine
-        self._labels = labels
         self._schema = schema
+        self._labels = _LABELS * tasks
 
     @one_sentence
-    def hashes(self, parts: Parts) -> Iterator[pa.RecordBatch]:
-        """Yield the hashes of the rows of some files."""
-        from tailer.spark.tasks import check_engine, hashes_of
+    def blocks(self, parts: Parts) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some files."""
+        from tailer.spark.tasks import blocks_of, check_engine
 
         check_engine(self._engine)
-        return hashes_of(parts, self._order, self._options, self._decode, self._labels)
+        return blocks_of(parts, self._order, self._options, self._decode, self._labels)
 
     @one_sentence
-    def unmatched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield which of these rows have changed."""
-        from tailer.decode.hashes import unmatched
-
-        keyed = bool(self._options.key)
-        return unmatched(batches, self._options.diff, self._labels, keyed=keyed)
-
-    @one_sentence
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the changed rows themselves."""
+    def rows(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the changed rows among these."""
         from tailer.spark.tasks import changed_rows
 
-        return changed_rows(batches, self._order, self._options, self._decode, self._schema)
+        return changed_rows(blocks, self._order, self._options, self._decode, self._schema)
 
 
-def _by_hashes(order: RewriteOrder) -> bool:
-    """Return whether hashes of its values decide for each row by itself whether it has changed."""
+def _is_divisible(order: RewriteOrder, target: TableState) -> bool:
+    """Return whether rows that come together by their values say by themselves what has changed,
+    and are those of a query in the schema ``target``."""
     commit = order.commit
-    if commit.before != commit.after or row_ids_hold(commit, order.rewrite):
+    if not commit.before == commit.after == target or row_ids_hold(commit, order.rewrite):
         return False
-    from tailer.decode.stream import is_hashable_type  # imported when there is such an order
+    from tailer.decode.blocks import travels  # imported when there is such an order
 
-    return all(map(is_hashable_type, arrow_schema(commit.after.schema).types))
+    return all(map(travels, arrow_schema(commit.after.schema).types))
 
 
-def _rows(rewrite: Rewrite) -> int:
-    return sum(
-        file.num_records if file.num_records is not None else (file.size or 0) // _ROW_BYTES
-        for file in (*rewrite.leaving, *rewrite.coming)
-    )
+def _decoded_bytes(order: RewriteOrder) -> int:
+    """Return about how many bytes all rows of a rewrite have."""
+    types = arrow_schema(order.commit.after.schema).types
+    fixed = (t.bit_width // 8 if pa.types.is_primitive(t) else _VALUE_BYTES for t in types)
+    width = _ROW_BYTES + sum(fixed)
+    files = (*order.rewrite.leaving, *order.rewrite.coming)
+    return max(_DECODED * order.cost, sum((file.num_records or 0) * width for file in files))

@@ -16,14 +16,13 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
+from tailer.decode.blocks import changed, labelled
 from tailer.decode.bucket import engine_version
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.comparison import Comparison, Parts
 from tailer.decode.damage import UNREADABLE, unreadable
-from tailer.decode.hashes import difference, row_hashes
 from tailer.decode.options import DiffOptions
 from tailer.decode.output import Shapes
-from tailer.decode.plan import changed_files
 from tailer.decode.row_cache import kept_rows
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.small_files import SmallFiles
@@ -37,7 +36,7 @@ from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.types import conform
 from tailer.store import ReadsHere, Store
 
-__all__ = ["changed_rows", "check_engine", "decoded", "hashes_of", "spark_batches"]
+__all__ = ["blocks_of", "changed_rows", "check_engine", "decoded", "spark_batches"]
 
 #: Small files that are held in memory at once, and how many are fetched at the same time.
 _TOGETHER_MAX = 256
@@ -153,14 +152,14 @@ def spark_batches(
                 yield _output(file, rows, options, schema)
 
 
-def hashes_of(
+def blocks_of(
     parts: Parts,
     order: RewriteOrder,
     options: SourceOptions,
     decode: DecodeOptions,
     labels: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the hashes of the rows of some of a comparison's files, in blocks of these labels."""
+    """Yield the rows of some of a comparison's files, in blocks of so many labels."""
     diff, rewrite, after = _checked(options.diff), order.rewrite, order.commit.after
     with _opened(options) as (portal, store):
 
@@ -171,23 +170,22 @@ def hashes_of(
         files = rewrite.leaving, rewrite.coming
         sides = Comparison(*files, after, open_file, decode, diff, parts=parts)
         # With ids, a row's place shows which of several equal ones it is.
-        yield from row_hashes(sides, options.key, labels, paired=not options.with_ids)
+        yield from labelled(sides, options.key, labels, paired=not options.with_ids)
 
 
 def changed_rows(
-    batches: Iterable[pa.RecordBatch],
+    blocks: Iterable[pa.RecordBatch],
     order: RewriteOrder,
     options: SourceOptions,
     decode: DecodeOptions,
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a comparison that have changed, in exactly the Arrow schema that Spark
-    compares with. ``batches`` say which these are."""
-    files = changed_files(order.rewrite, difference(batches), "cancel_out")
-    with _opened(options) as (portal, store):
-        for file in files:
-            for rows in _task_rows(portal, store, file, None, decode, Skip()):
-                yield _output(file, rows, options, schema)
+    """Yield the changed rows among those of some labels, in exactly the Arrow schema that Spark
+    compares with."""
+    diff, after = _checked(options.diff), order.commit.after
+    for file in changed(blocks, order.rewrite, after, decode.columns, diff, options.key):
+        for rows in kept_rows(file, Skip()):
+            yield _output(file, rows, options, schema)
 
 
 def _output(
