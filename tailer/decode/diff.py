@@ -19,7 +19,7 @@ size of the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -28,11 +28,11 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import Rows
-from tailer.decode.bucket import Bucket
 from tailer.decode.comparison import Comparison, refs_by_file
 from tailer.decode.engine import Engine, Unmatched
 from tailer.decode.idsets import ManyVersions, changed_ids
 from tailer.decode.noops import equal_images
+from tailer.decode.options import Bucket
 from tailer.decode.output import output_schema
 from tailer.decode.row_cache import RowCache
 from tailer.decode.stream import COMING, LEAVING, RowStream, has_map
@@ -63,19 +63,14 @@ class Difference:
 def by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:
     """Cancel out the rows that leave and the rows that come.
 
-    ``key`` names the columns that pair the remaining rows into updates: a bucket then has all rows
-    of its keys. Raises :class:`CorruptRow` if rows that leave can't be read in the later schema.
+    ``key`` names the columns that pair the remaining rows into updates. Raises :class:`CorruptRow`
+    if rows that leave can't be read in the later schema.
     """
-    options = sides.options
-    # The bucket is known only for rows that the engine sees.
-    pairs: Mapping[int, int] = {} if options.bucket else sides.pairs()
-    by = [sides.after.schema.names.index(name) for name in key]
+    options, pairs = sides.options, sides.pairs()
     cache = RowCache(options.keep_bytes_max, sides.reusable())
     difference = Difference()
     with Engine(options) as engine:
-        found = engine.unmatched(
-            lambda: sides.value_rows(pairs, cache if pairs else None), options.bucket, by
-        )
+        found = engine.unmatched(lambda: sides.value_rows(pairs, cache if pairs else None))
         if found.doubtful_leaving:
             doubtful = refs_by_file(found.doubtful_leaving), refs_by_file(found.doubtful_coming)
             again = engine.unmatched(sides.restricted(doubtful).value_rows)
@@ -128,10 +123,7 @@ def by_row_ids(sides: Comparison) -> Difference | None:
 
 
 def _bucket_of(changed: pa.Table, bucket: Bucket | None) -> pa.Table:
-    """Return the changed rows of one bucket: a range of row ids.
-
-    All changed rows were found before this, because each bucket must detect duplicate ids.
-    """
+    """Return the changed rows of one bucket."""
     if bucket is None:
         return changed
     first, end = (changed.num_rows * n // bucket.of for n in (bucket.number, bucket.number + 1))

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.decode.bucket import Bucket
 from tailer.decode.options import DiffOptions
 from tailer.decode.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
 from tailer.decode.vectors import bitmap_of
@@ -146,9 +145,7 @@ class Engine:
         with self._over(rows):
             return self._connection.sql(sql).to_arrow_table()
 
-    def unmatched(
-        self, rows: Callable[[], RowStream], bucket: Bucket | None = None, by: Sequence[int] = ()
-    ) -> Unmatched:
+    def unmatched(self, rows: Callable[[], RowStream]) -> Unmatched:
         """Return the references of rows without a partner, those that leave and those that come.
 
         Rows of equal values are a group. A group in which as many rows leave as come changes
@@ -170,8 +167,6 @@ class Engine:
         Placed rows (equal, at one place of two files) are partners already, so they are not in a
         group. If a row of the same value has no partner, like 13, it may not be the first of them;
         here, 11 is. Then all of these rows are doubtful, and are compared again without places.
-        With a ``bucket`` no rows are placed, and only its rows count
-        (:meth:`RowStream.in_bucket`).
         """
         stream = rows()
         columns = stream.fingerprint()
@@ -182,7 +177,7 @@ class Engine:
                 self._execute(_hashed(columns, stream.hint()))
             source, hint = _NOT_PLACED, ", any_value(p) AS p"
         else:
-            source, hint = _selected(columns, stream.in_bucket(bucket, by)), ""
+            source, hint = _selected(columns), ""
         with self._asked() if placed else self._over(stream):
             self._execute(_UNBALANCED.format(source=source, names=names, hint=hint))
         result = Unmatched()

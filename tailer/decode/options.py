@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailer.decode.bucket import Bucket
     from tailer.decode.naming import Removal
     from tailer.decode.tracking import OnRead
     from tailer.delta.snapshot import TableState
 
-__all__ = ["SMALL_FILE_BYTES_MAX", "DecodeOptions", "DiffOptions"]
+__all__ = ["SMALL_FILE_BYTES_MAX", "Bucket", "DecodeOptions", "DiffOptions"]
 
 #: Files up to this size are decoded many at a time (:mod:`tailer.decode.small_files`), of which a
 #: larger one gains little.
@@ -43,6 +42,17 @@ class DecodeOptions:
     row_ids: bool = False
     own_columns: bool = False
     on_read: OnRead | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Bucket ``number`` of ``of``, from 0, of the rows that one comparison by row ids has found
+    changed: a range of their ids. Together the buckets give all changes, each once. Every task
+    that takes one looks at all ids, because any id that occurs twice decides for all rows: then the
+    first bucket has all changes."""
+
+    number: int
+    of: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ def proved_apart(rewrite: Rewrite, before: TableState, after: TableState) -> Num
     if not _same_layout(before, after):
         return set(), set()
     sides = (rewrite.leaving, rewrite.coming)
-    left, came = (_by_partition(files) for files in sides)
+    names = tuple(after.schema.names)
+    left, came = (_by_partition(files, names) for files in sides)
     apart: Numbers = (set(), set())
     for key in left.keys() | came.keys():
         ours, theirs = left.get(key, []), came.get(key, [])
@@ -56,7 +57,7 @@ def proved_apart(rewrite: Rewrite, before: TableState, after: TableState) -> Num
             apart[1].update([] if ours else theirs)
             continue
         meeting: Numbers = (set(), set())
-        integers = _integers(after)
+        integers = _integers(after, names)
         for one, other in product(ours, theirs):
             if not _disjoint(rewrite.leaving[one], rewrite.coming[other], integers):
                 meeting[0].add(one)
@@ -66,17 +67,18 @@ def proved_apart(rewrite: Rewrite, before: TableState, after: TableState) -> Num
     return apart
 
 
-def independent(rewrite: Rewrite, state: TableState) -> list[Numbers]:
-    """Group the files so that no row that leaves in one group equals one that comes in another:
-    comparing the groups separately gives the same result as comparing everything.
+def independent(rewrite: Rewrite, state: TableState, key: tuple[str, ...] = ()) -> list[Numbers]:
+    """Group the files so that no row that leaves in one group equals one that comes in another, or
+    has its key: comparing the groups separately gives the same result as comparing everything.
 
     For a rewrite that has one schema and mapping before and after, those of ``state``.
     """
-    left, came = (_by_partition(files) for files in (rewrite.leaving, rewrite.coming))
-    integers = _integers(state)
+    names = key or tuple(state.schema.names)
+    left, came = (_by_partition(files, names) for files in (rewrite.leaving, rewrite.coming))
+    integers = _integers(state, names)
     found: list[Numbers] = []
-    for key in left.keys() | came.keys():
-        ours, theirs = left.get(key, []), came.get(key, [])
+    for partition in left.keys() | came.keys():
+        ours, theirs = left.get(partition, []), came.get(partition, [])
         if len(ours) * len(theirs) > _COMPARISONS_MAX:
             found.append((set(ours), set(theirs)))
             continue
@@ -107,7 +109,8 @@ def proved_same(
     same: Numbers = (set(), set())
     if not _same_layout(before, after):
         return same
-    left, came = (_by_partition(files) for files in (rewrite.leaving, rewrite.coming))
+    names = tuple(after.schema.names)
+    left, came = (_by_partition(files, names) for files in (rewrite.leaving, rewrite.coming))
     for key in left.keys() & came.keys():
         ours = [rewrite.leaving[n] for n in left[key]]
         theirs = [rewrite.coming[n] for n in came[key]]
@@ -159,17 +162,22 @@ def _digest(file: ChangeFile, open_file: OpenFile, *, only_end: bool) -> bytes:
     return digest.digest()
 
 
-def _by_partition(files: Sequence[ChangeFile]) -> dict[tuple[object, ...], list[int]]:
+def _by_partition(
+    files: Sequence[ChangeFile], names: tuple[str, ...]
+) -> dict[tuple[object, ...], list[int]]:
+    """Return the numbers of the files by what distinguishes their partitions in these columns."""
     found: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, file in enumerate(files):
-        found[_partition(file)].append(number)
+        found[_partition(file, names)].append(number)
     return found
 
 
-def _partition(file: ChangeFile) -> tuple[object, ...]:
+def _partition(file: ChangeFile, names: tuple[str, ...]) -> tuple[object, ...]:
     """Return what distinguishes a file's partition; fewer values where spellings are ambiguous."""
-    key = []
+    key = list[tuple[str, object]]()
     for field in file.state.partition_fields():
+        if field.name not in names:
+            continue
         if isinstance(field.type, PrimitiveType) and field.type.name in _SPELLED_ONCE:
             text = file.partition_values.get(file.state.physical_name(field))
             try:
@@ -182,12 +190,12 @@ def _partition(file: ChangeFile) -> tuple[object, ...]:
     return tuple(key)
 
 
-def _integers(state: TableState) -> set[str]:
-    """Return the physical names of top-level integer columns."""
+def _integers(state: TableState, names: tuple[str, ...]) -> set[str]:
+    """Return the physical names of those of these columns that are integers."""
     return {
         state.physical_name(f)
         for f in state.schema
-        if isinstance(f.type, PrimitiveType) and f.type.name in _INTEGERS
+        if f.name in names and isinstance(f.type, PrimitiveType) and f.type.name in _INTEGERS
     }
 
 

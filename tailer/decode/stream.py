@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.decode.bucket import Bucket
 from tailer.delta.arrow_types import holds_arrow_variant
 from tailer.errors import UnsupportedTable
 
@@ -82,11 +81,6 @@ class RowStream:
                 f"its rows can't be compared: maps are nested more than {MAP_DEPTH_MAX} deep",
                 hint="follow it with its change data feed on",
             )
-
-    def in_bucket(self, bucket: Bucket | None, by: Sequence[int]) -> str:
-        """Return SQL for whether a row is in the bucket: equal values of the columns with the
-        numbers ``by`` (if empty: of all columns) are always in the same bucket."""
-        return "true" if bucket is None else f"{self.hash(by)} % {bucket.of} = {bucket.number}"
 
     def hash(self, by: Sequence[int]) -> str:
         """Return SQL for a hash of the columns with these numbers (if empty: of all columns)."""

@@ -74,14 +74,14 @@ def _changes(
         found = by_row_ids(whole)
         if found is not None:
             return changed_files(rewrite, found, "row_ids"), found.noops
+        if options.bucket is not None and options.bucket.number:
+            return [], 0
     before = commit.before or after
     # Files that share no row may still hold two images of one key.
     apart = (set[int](), set[int]()) if key else proved_apart(rewrite, before, after)
     rest = _without(rewrite, apart)
     rest = _without(rest, proved_same(rest, before, after, open_file))
-    # Files that are changes as a whole belong to the first bucket.
-    later = options.bucket is not None and options.bucket.number > 0
-    changed = [] if later else [*rest.leaving, *rest.coming]
+    changed = [*rest.leaving, *rest.coming]
     origin: Origin = "cancel_out"
     if rest.needs_diff:
         sides = Comparison(rest.leaving, rest.coming, after, open_file, decode, options)
@@ -92,7 +92,7 @@ def _changes(
                 raise
             # The removed rows can't even be read in the new schema, so none of them is equal.
             origin = "files"
-    files = _in_order(rewrite, (set(), set()) if later else apart, changed)
+    files = _in_order(rewrite, apart, changed)
     return [replace(file, origin=origin) for file in files], 0
 
 

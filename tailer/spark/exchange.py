@@ -1,8 +1,7 @@
 """One comparison by value divided among Spark's tasks, which exchange rows.
 
-A rewrite that is too large for one task is read by several: each would decode all of its files and
-compare its own share of the rows, were it alone (:func:`tailer.spark.orders.fan_out`). In a frame,
-tasks can do better: each decodes some of the files, and Spark brings equal rows together
+A rewrite that is too large for one task (:func:`tailer.spark.orders.fan_out`) can be read by
+several in a frame: each decodes some of the files, and Spark brings equal rows together
 (:mod:`tailer.decode.blocks`), so that no row is decoded or compared twice.
 """
 
@@ -15,10 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from msgspec import structs
 
-from tailer.decode.bucket import Bucket
 from tailer.decode.plan import row_ids_hold
 from tailer.delta.arrow_types import arrow_schema
 from tailer.delta.snapshot import TableState
+from tailer.errors import ConfigError
 from tailer.spark.failing import one_sentence
 from tailer.spark.mapped import Task, map_in_arrow, rows_of_tasks
 from tailer.spark.options import SourceOptions
@@ -52,65 +51,61 @@ class Exchange:
         self._options = options
         self._arrow_schema = arrow_schema
         self._schema = schema
-        self._taken: list[tuple[Task, RewriteOrder, Bucket]] = []
+        self._taken: list[tuple[Task, RewriteOrder]] = []
 
     def take(self, tasks: Iterable[Task]) -> list[Task]:
-        """Take the orders that are shares of one comparison by value, all of which are here; return
-        the tasks of the others."""
+        """Take the orders that are worth several tasks; return the tasks of the others."""
         left = ((task, tuple(o for o in task.orders if not self._takes(task, o))) for task in tasks)
         return [structs.replace(task, orders=orders) for task, orders in left if orders]
 
     def _takes(self, task: Task, order: Order) -> bool:
-        if not isinstance(order, RewriteOrder) or order.bucket is None:
+        if not isinstance(order, RewriteOrder) or order.tasks < 2:
             return False
         if not _is_divisible(order, task.target[0]):
             return False
-        if order.bucket.number == 0:
-            self._taken.append((task, order, order.bucket))
+        self._taken.append((task, order))
         return True
 
     def frames(self, spark: SparkSession) -> list[DataFrame]:
         """Return the rows of the orders that were taken."""
         return [self._frame(spark, *taken) for taken in self._taken]
 
-    def _frame(
-        self, spark: SparkSession, task: Task, order: RewriteOrder, bucket: Bucket
-    ) -> DataFrame:
-        count = bucket.of
-        tasks = max(count, math.ceil(_decoded_bytes(order) / _TASK_BYTES))
-        steps = _Steps(self._options, task, order, bucket.engine, self._arrow_schema, tasks)
-        blocks = rows_of_tasks(spark, shared(order.rewrite, count), steps.blocks, _BLOCK)
+    def _frame(self, spark: SparkSession, task: Task, order: RewriteOrder) -> DataFrame:
+        tasks = max(order.tasks, math.ceil(_decoded_bytes(order) / _TASK_BYTES))
+        steps = _Steps(self._options, task, order, self._arrow_schema, tasks)
+        blocks = rows_of_tasks(spark, shared(order.rewrite, order.tasks), steps.blocks, _BLOCK)
         return map_in_arrow(blocks.repartition(tasks, "label"), steps.rows, self._schema)
 
 
 class _Steps:
-    """What the executors do. Each step loads what it needs by itself: the driver needs none.
-
-    ``engine`` is the version of the driver's engine: hashes of another one are others.
-    """
+    """What the executors do. Each step loads what it needs by itself: the driver needs none."""
 
     def __init__(
         self,
         options: SourceOptions,
         task: Task,
         order: RewriteOrder,
-        engine: str,
         schema: pa.Schema,
         tasks: int,
     ) -> None:
         self._options = options
         self._decode = options.decoding(task.target, task.removals)
         self._order = order
-        self._engine = engine
+        self._engine = _engine_version()
         self._schema = schema
         self._labels = _LABELS * tasks
 
     @one_sentence
     def blocks(self, parts: Parts) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some files."""
-        from tailer.spark.tasks import blocks_of, check_engine
+        from tailer.spark.tasks import blocks_of
 
-        check_engine(self._engine)
+        if self._engine != _engine_version():
+            raise ConfigError(
+                f"the driver has DuckDB {self._engine} and this executor {_engine_version()}, and "
+                "tasks bring equal rows together only if all have one version; install the same "
+                "one everywhere, or set derivedFanOut to 1"
+            )
         return blocks_of(parts, self._order, self._options, self._decode, self._labels)
 
     @one_sentence
@@ -119,6 +114,13 @@ class _Steps:
         from tailer.spark.tasks import changed_rows
 
         return changed_rows(blocks, self._order, self._options, self._decode, self._schema)
+
+
+def _engine_version() -> str:
+    """Return the engine's version: two engines of one version hash alike."""
+    import duckdb
+
+    return str(duckdb.__version__)
 
 
 def _is_divisible(order: RewriteOrder, target: TableState) -> bool:

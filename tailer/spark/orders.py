@@ -2,8 +2,8 @@
 
 A :class:`FileOrder` is one data file, or the row groups within a range of its bytes; a
 :class:`RewriteOrder` is a version whose changes must be derived, or a bucket of it. The task
-derives them with the daemon's engine, spilling to the executor's disk; or several tasks do, each of
-which decodes some of the files (:mod:`tailer.spark.exchange`).
+derives them with the daemon's engine, spilling to the executor's disk; or several tasks do, which
+exchange their rows (:mod:`tailer.spark.exchange`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from tailer.changes import ChangeFile, Offset
-from tailer.decode.bucket import Bucket, engine_version
 from tailer.decode.byte_range import ByteRange
-from tailer.decode.options import SMALL_FILE_BYTES_MAX
+from tailer.decode.options import SMALL_FILE_BYTES_MAX, Bucket
 from tailer.decode.plan import Rewrite, row_ids_hold
 from tailer.decode.proofs import Numbers, independent
 from tailer.delta.commit import Commit, CommitHeader
@@ -90,7 +89,7 @@ class RewriteOrder:
     """A version's rewrite, or an independent part of it; the task finds what really changed.
 
     ``commit`` has no lines: only the version's two states and its commit info. With a ``bucket``,
-    only the rows in it are wanted; all files are read for it.
+    only the changed rows in it are wanted. ``tasks`` are how many could share the work.
     """
 
     commit: Commit
@@ -98,6 +97,7 @@ class RewriteOrder:
     skip: int = 0
     take: int | None = None
     bucket: Bucket | None = None
+    tasks: int = 1
 
     @property
     def files(self) -> int:
@@ -158,36 +158,41 @@ def rewrite_order(commit: Commit, rewrite: Rewrite) -> RewriteOrder:
 def fan_out(order: RewriteOrder, tasks: int, bytes_max: int, key: tuple[str, ...]) -> list[Order]:
     """Divide the rewrite into parts whose separate results together give the whole result.
 
-    First it is divided into groups of files that can't have a row in common, by partitions and by
+    It is divided into groups of files that can't have a row (a key) in common, by partitions and by
     the bounds of integers: no file is read twice for that, and there are more than ``tasks`` groups
-    if ``bytes_max`` requires it. A group that is still larger than that, and a rewrite whose rows a
-    key or row ids may pair, is read by up to ``tasks`` tasks, each of which takes one bucket of the
-    rows. All of this depends only on the log: a replay divides it the same way.
+    if ``bytes_max`` requires it. A group that is still larger says how many tasks could share it,
+    for those who can move rows between tasks. If rows are compared by row ids, there are no groups,
+    and each of up to ``tasks`` tasks takes one bucket of the changed rows. All of this depends only
+    on the log: a replay divides it the same way.
     """
     if tasks < 2:
         return [order]
     commit, rewrite = order.commit, order.rewrite
-    # If the schema changes, all rows together decide whether rows can be compared.
-    if key or commit.before != commit.after or row_ids_hold(commit, rewrite):
+    if row_ids_hold(commit, rewrite):
         return [*_in_buckets(order, tasks, bytes_max)]
-    groups = independent(rewrite, commit.after)
+    if commit.before != commit.after:  # all rows together decide whether rows can be compared
+        return [order]
+    groups = independent(rewrite, commit.after, key)
     alone = _chosen(order, [group for group in groups if not all(group)]).rewrite
     files = (*alone.leaving, *alone.coming)
     found: list[Order] = [FileOrder(replace(file, origin="cancel_out")) for file in files]
-    for group in _joined(order, [group for group in groups if all(group)], tasks, bytes_max):
-        found += _in_buckets(group, tasks, bytes_max)
-    return found
+    joined = _joined(order, [group for group in groups if all(group)], tasks, bytes_max)
+    return [*found, *(replace(group, tasks=_worth(group, tasks, bytes_max)) for group in joined)]
+
+
+def _worth(order: RewriteOrder, tasks: int, bytes_max: int) -> int:
+    """Return how many tasks its files are worth, at most ``tasks``."""
+    return min(tasks, max(1, math.ceil(order.cost / bytes_max)))
 
 
 def _in_buckets(order: RewriteOrder, tasks: int, bytes_max: int) -> Iterator[RewriteOrder]:
     """Yield one order for each bucket of the rows, if the files are too many for one task."""
-    count = min(tasks, math.ceil(order.cost / bytes_max))
+    count = _worth(order, tasks, bytes_max)
     if count < 2:
         yield order
         return
-    engine = engine_version()
     for number in range(count):
-        yield replace(order, bucket=Bucket(number, count, engine))
+        yield replace(order, bucket=Bucket(number, count))
 
 
 def shared(rewrite: Rewrite, count: int) -> list[Parts]:

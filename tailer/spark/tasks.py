@@ -17,7 +17,6 @@ from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
 from tailer.decode.blocks import changed, labelled
-from tailer.decode.bucket import engine_version
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.comparison import Comparison, Parts
 from tailer.decode.damage import UNREADABLE, unreadable
@@ -36,7 +35,7 @@ from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.types import conform
 from tailer.store import ReadsHere, Store
 
-__all__ = ["blocks_of", "changed_rows", "check_engine", "decoded", "spark_batches"]
+__all__ = ["blocks_of", "changed_rows", "decoded", "spark_batches"]
 
 #: Small files that are held in memory at once, and how many are fetched at the same time.
 _TOGETHER_MAX = 256
@@ -92,23 +91,11 @@ def _files(
 ) -> Iterable[tuple[ChangeFile, ByteRange | None]]:
     if isinstance(order, FileOrder):
         return [(order.file, order.part)]
-    if order.bucket is not None:
-        check_engine(order.bucket.engine)
     diff = replace(_checked(options.diff), bucket=order.bucket)
     files = portal.call(
         derive, store, order.commit, order.rewrite, decode, diff, options.key, _ignore
     )
     return [(file, None) for file in files]
-
-
-def check_engine(drivers: str) -> None:
-    """Refuse another version of the engine than the driver's: its hashes are others."""
-    if drivers != engine_version():
-        raise ConfigError(
-            f"the driver has DuckDB {drivers} and this executor {engine_version()}, and shares of "
-            "a comparison only fit together if all have one version; install the same one "
-            "everywhere, or set derivedFanOut to 1"
-        )
 
 
 def _checked(diff: DiffOptions) -> DiffOptions:

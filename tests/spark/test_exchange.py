@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tailer.decode.comparison import value_schema
-from tailer.spark import changes, foreach_batch, orders
+from tailer.spark import changes, exchange, foreach_batch, orders
 from tailer.spark.orders import RewriteOrder, shared
 from tailer.spark.tasks import blocks_of
 from tailer.testing.table import TableBuilder
@@ -188,7 +188,8 @@ def test_an_executor_with_another_engine_is_refused(
     table = TableBuilder(tmp_path / "t", SCHEMA)
     table.create()
     rewrite(table, [table.add([{"id": 1}])], [table.add([{"id": 2}])])
-    monkeypatch.setattr(orders, "engine_version", lambda: "0.1")
+    versions = iter(["0.1"])
+    monkeypatch.setattr(exchange, "_engine_version", lambda: next(versions))
     frame = changes(spark, str(table.folder), startingVersion=2, **SMALL)
     with pytest.raises(PySparkException, match=r"the driver has DuckDB 0\.1 and this executor"):
         frame.collect()

@@ -11,18 +11,13 @@ import pickle
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tailer.decode.bucket import engine_version
-from tailer.decode.engine import Engine
-from tailer.decode.stream import RowStream
 from tailer.spark.driver import TaskPartition
-from tailer.spark.failing import TailerSourceError
 from tailer.spark.orders import FileOrder, Order, RewriteOrder
 from tailer.spark.source import ChangeReader, TailerSource
 from tailer.testing.table import Action, TableBuilder
@@ -78,11 +73,12 @@ def told(rows: Sequence[dict[str, Any]]) -> Counter[str]:
     )
 
 
-def same(table: TableBuilder, *, shares: int, **options: Any) -> list[dict[str, Any]]:
+def same(table: TableBuilder, *, buckets: int, **options: Any) -> list[dict[str, Any]]:
     """The rows that any fan-out gives, which one task alone gives too."""
     whole = by_tasks(reader(table, derivedFanOut=1, **options))
     divided = reader(table, **{**SMALL, **options})
-    assert len([o for o in orders(divided) if isinstance(o, RewriteOrder) and o.bucket]) == shares
+    found = [o.bucket for o in orders(divided) if isinstance(o, RewriteOrder) and o.bucket]
+    assert len(found) == buckets
     rows = by_tasks(divided)
     assert told(rows) == told(whole)
     return rows
@@ -114,91 +110,49 @@ def rewrite(table: TableBuilder, old: Sequence[Action], new: Sequence[Action]) -
     table.commit(*removes, *new)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_shares_of_rows_are_what_one_comparison_finds(seed: int, tmp_path: Path) -> None:
-    rng = random.Random(seed)
+def test_a_large_rewrite_says_how_many_tasks_could_share_it(tmp_path: Path) -> None:
+    """Only a frame can divide it: without one, every task would have to decode all of it."""
+    rng = random.Random(0)
     table = plain(tmp_path)
     old, new = ([values(rng, 60) for _ in range(3)] for _ in range(2))
     rewrite(table, [table.add(r) for r in old], [table.add(old[0] + r) for r in new])
-    rows = same(table, shares=3)
-    daemon = {e["_event_id"] for e in events(table, 2)}
-    assert {row["_event_id"] for row in rows} == daemon
-    assert len(daemon) == len(rows) > 20
+    for options, tasks in ((SMALL, 3), ({}, 1), ({**SMALL, "derivedFanOut": 1}, 1)):
+        (order,) = orders(reader(table, **options))
+        assert isinstance(order, RewriteOrder)
+        assert order.tasks == tasks
+    rows = by_tasks(reader(table, **SMALL))
+    assert {row["_event_id"] for row in rows} == {e["_event_id"] for e in events(table, 2)}
     assert {row["_origin"] for row in rows} == {"cancel_out"}
-
-
-def test_the_rows_of_a_share_are_not_those_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each task compares about its part of the rows: that is what bounds its memory."""
-    counts: list[int] = []
-    in_bucket = RowStream.in_bucket
-
-    def counting(self: RowStream, *arguments: Any) -> str:
-        condition = in_bucket(self, *arguments)
-        counts.append(int(condition[-1]))
-        return condition
-
-    monkeypatch.setattr(RowStream, "in_bucket", counting)
-    table = plain(tmp_path)
-    old: list[dict[str, Any]] = [{"id": i, "v": None, "s": str(i), "m": None} for i in range(300)]
-    new = [{**row, "v": 1.0} if row["id"] % 2 else row for row in old]
-    rewrite(table, [table.add(old)], [table.add(new)])
-    found = reader(table, **SMALL)
-    shares = [len([*batch]) for task in found.partitions() for batch in _tables(found, task)]
-    assert sorted({*counts}) == [0, 1, 2]
-    assert sum(shares) == 300
-    assert all(40 < count < 160 for count in shares)
-
-
-def _tables(found: ChangeReader, task: Any) -> list[list[Any]]:
-    return [[row for batch in found.read(task) for row in batch.to_pylist()]]
-
-
-@pytest.mark.parametrize("key", ["id", "s,id"])
-def test_a_key_pairs_updates_within_a_share(key: str, tmp_path: Path) -> None:
-    table = plain(tmp_path, partition_by=["s"])
-    rng = random.Random(1)
-    old: list[dict[str, Any]] = [{"id": i, "v": 0.0, "s": None, "m": None} for i in range(100)]
-    new = [{**row, "v": rng.choice([0.0, 1.0])} for row in old if row["id"] % 7]
-    old_file, new_file = (table.add(rows, partition={"s": "a"}) for rows in (old, new))
-    rewrite(table, [old_file], [new_file])
-    rows = same(table, shares=3, key=key)
-    kinds = Counter(row["_change_type"] for row in rows)
-    assert kinds["delete"] == 15
-    assert kinds["update_preimage"] == kinds["update_postimage"] > 20
-    for row in rows:
-        pair = [r["_change_type"] for r in rows if r["id"] == row["id"]]
-        assert sorted(pair) in (["delete"], ["update_postimage", "update_preimage"])
 
 
 def test_row_ids_are_shared_out_and_looked_up_by_all(tmp_path: Path) -> None:
     table, first = tracked(tmp_path)
     rows = [(0, 0.0, 0, 1), (1, 5.0, 1, None), (2, 0.0, 2, None), (7, 0.0, None, None)]
     table.commit(PRESERVED, table.remove(first), rewritten(table, rows))
-    found = same(table, shares=3)
+    found = same(table, buckets=3)
     assert {row["_origin"] for row in found} == {"row_ids"}
     assert sorted(row["_change_type"] for row in found) == [
         "insert", "update_postimage", "update_preimage",
     ]  # fmt: skip
 
 
-def test_an_id_that_is_there_twice_sends_all_shares_to_the_values(tmp_path: Path) -> None:
+def test_an_id_that_is_there_twice_sends_all_buckets_to_the_values(tmp_path: Path) -> None:
     table, first = tracked(tmp_path)
     rows = [(0, 0.0, 0, 1), (1, 5.0, 1, None), (2, 0.0, 1, None), (7, 0.0, None, None)]
     table.commit(PRESERVED, table.remove(first), rewritten(table, rows))
-    found = same(table, shares=3)
+    found = same(table, buckets=3)
     assert {row["_origin"] for row in found} == {"cancel_out"}
     assert len(found) == 3
 
 
 @pytest.mark.parametrize("name", ["rowtracking", "rowtracking_dv", "plain", "types", "duplicates"])
-def test_golden_tables_in_shares(name: str, golden: GoldenCase) -> None:
+def test_golden_tables_in_parts(name: str, golden: GoldenCase) -> None:
     case = golden(name)
     options: dict[str, Any] = {"startingVersion": first_version(case), "changeSource": "derived"}
     whole = by_tasks(reader(case.table, derivedFanOut=1, **options))
     divided = reader(case.table, **{**SMALL, **options})
-    assert any(isinstance(o, RewriteOrder) and o.bucket for o in orders(divided))
+    buckets = [o for o in orders(divided) if isinstance(o, RewriteOrder) and o.bucket]
+    assert bool(buckets) == name.startswith("rowtracking")
     assert told(by_tasks(divided)) == told(whole)
 
 
@@ -238,6 +192,29 @@ def test_files_that_share_no_range_are_compared_apart_and_read_once(tmp_path: Pa
     assert {row["_event_id"] for row in whole} == {e["_event_id"] for e in events(table, 2)}
 
 
+@pytest.mark.parametrize("key", ["id", "p,id", "s"])
+def test_a_key_keeps_its_rows_together(key: str, tmp_path: Path) -> None:
+    """Files are compared apart where no key can be in both: by the key's own columns alone."""
+    schema = pa.schema([*SCHEMA, ("p", pa.string())])
+    table = TableBuilder(tmp_path / "t", schema, partition_by=["p"])
+    table.create()
+
+    def file(low: int, high: int, part: str, v: float) -> Action:
+        rows = [{"id": i, "v": v if i % 3 else 0.0, "s": str(i % 40)} for i in range(low, high)]
+        return table.add(rows, partition={"p": part}, stats=stats(low, high - 1))
+
+    old = [file(0, 50, "a", 0.0), file(50, 90, "a", 0.0), file(0, 30, "b", 0.0)]
+    new = [file(0, 50, "a", 1.0), file(50, 80, "b", 1.0), file(10, 30, "b", 1.0)]
+    rewrite(table, old, new)
+    whole = by_tasks(reader(table, derivedFanOut=1, key=key))
+    divided = reader(table, maxPartitionBytes=1, key=key)
+    compared = [o for o in orders(divided) if isinstance(o, RewriteOrder)]
+    # By id: 0 to 50 of all partitions, and the rest; by p and id: a's first, b's last.
+    assert sorted(o.files for o in compared) == {"id": [2, 4], "p,id": [2, 2], "s": [6]}[key]
+    assert told(by_tasks(divided)) == told(whole)
+    assert {row["_change_type"] for row in whole} >= {"update_preimage", "update_postimage"}
+
+
 def test_one_partition_spelled_in_two_ways_is_one(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("p", pa.float64())])
     table = TableBuilder(tmp_path / "t", schema, partition_by=["p"])
@@ -252,7 +229,7 @@ def test_one_partition_spelled_in_two_ways_is_one(tmp_path: Path) -> None:
 
 
 def test_rows_that_the_new_schema_cannot_hold_come_once(tmp_path: Path) -> None:
-    """Then nothing can be compared: all rows leave and come, and one of the shares has them."""
+    """Then nothing can be compared: all rows leave and come."""
     table = TableBuilder(tmp_path / "t", pa.schema([("id", pa.string()), ("n", pa.int64())]))
     table.create()
     old = table.add([{"id": "a", "n": 1}, {"id": "b", "n": 2}])
@@ -260,38 +237,8 @@ def test_rows_that_the_new_schema_cannot_hold_come_once(tmp_path: Path) -> None:
     removed = table.remove(old)
     table.schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
     table.commit(table.metadata(), removed, table.add([{"id": 1, "n": 1}, {"id": 2, "n": 2}]))
-    rows = same(table, shares=3, columns="n")
+    rows = same(table, buckets=0, columns="n")
     assert {row["_origin"] for row in rows} == {"files"}
     assert sorted((row["_change_type"], row["n"]) for row in rows) == [
         ("delete", 1), ("delete", 2), ("insert", 1), ("insert", 2),
     ]  # fmt: skip
-
-
-def test_executors_with_another_engine_are_refused(tmp_path: Path) -> None:
-    table = plain(tmp_path)
-    rewrite(table, [table.add([{"id": 1}])], [table.add([{"id": 2}])])
-    found = reader(table, **SMALL)
-    (first, *_) = orders(found)
-    assert isinstance(first, RewriteOrder)
-    assert first.bucket is not None
-    assert first.bucket.engine == engine_version()
-    other = replace(first, bucket=replace(first.bucket, engine="0.1"))
-    with pytest.raises(TailerSourceError, match=r"the driver has DuckDB 0\.1 and this executor"):
-        list(found.read(TaskPartition([other])))
-
-
-def test_the_engine_is_not_asked_for_whole_comparisons(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-    unmatched = Engine.unmatched
-
-    def noting(self: Engine, rows: Any, *bucket: Any) -> Any:
-        asked.append(bucket)
-        return unmatched(self, rows, *bucket)
-
-    monkeypatch.setattr(Engine, "unmatched", noting)
-    table = plain(tmp_path)
-    rewrite(table, [table.add([{"id": 1}])], [table.add([{"id": 1}, {"id": 2}])])
-    assert len(by_tasks(reader(table))) == 1
-    assert [bucket[0] for bucket in asked] == [None]
