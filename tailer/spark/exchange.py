@@ -33,7 +33,7 @@ __all__ = ["Exchange"]
 
 #: Rows that one task compares, in bytes, as far as the log tells: it holds them in memory, and
 #: Spark may hand them over as one batch.
-_TASK_BYTES = 64 * 1024 * 1024
+_TASK_BYTES = 128 * 1024 * 1024
 #: Decoded rows have so many times the bytes of their files, or more if they are very equal.
 _DECODED = 4
 #: What a row takes beside its values, and what one of a size that is not known does.
@@ -71,7 +71,8 @@ class Exchange:
         return [self._frame(spark, *taken) for taken in self._taken]
 
     def _frame(self, spark: SparkSession, task: Task, order: RewriteOrder) -> DataFrame:
-        tasks = max(order.tasks, math.ceil(_decoded_bytes(order) / _TASK_BYTES))
+        # So many for each, so that all end together.
+        tasks = order.tasks * math.ceil(_decoded_bytes(order) / order.tasks / _TASK_BYTES)
         steps = _Steps(self._options, task, order, self._arrow_schema, tasks)
         blocks = rows_of_tasks(spark, shared(order.rewrite, order.tasks), steps.blocks, _BLOCK)
         return map_in_arrow(blocks.repartition(tasks, "label"), steps.rows, self._schema)
