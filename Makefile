@@ -12,7 +12,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
-BUILT_FROM := pyproject.toml hatch_build.py tailer/_footers.c tailer/_rowbytes.c
+BUILT_FROM := pyproject.toml hatch_build.py tailer/_footers.c tailer/_pages.c tailer/_rowbytes.c \
+	tailer/_thrift.h
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

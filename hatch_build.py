@@ -16,7 +16,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 __all__ = ["CompiledModules"]
 
-SOURCES = ("tailer/_footers.c", "tailer/_rowbytes.c")
+SOURCES = ("tailer/_footers.c", "tailer/_pages.c", "tailer/_rowbytes.c")
+#: What they include.
+HEADERS = ("tailer/_thrift.h",)
 #: The stable ABI of the oldest Python that the project supports, and its name in a wheel's tag.
 ABI, TAG = "0x030b0000", "cp311-abi3"
 
@@ -49,6 +51,7 @@ def compiled(root: Path) -> list[str]:
             [source],
             define_macros=[("Py_LIMITED_API", ABI)],
             extra_compile_args=["-O3"],
+            depends=list(HEADERS),
             py_limited_api=True,
         )
         for source in SOURCES

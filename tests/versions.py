@@ -52,7 +52,14 @@ CORE = (
     "tests/feed/test_feed.py",
     "tests/daemon/test_metrics.py",
 )
-BUILT_FROM = ("pyproject.toml", "hatch_build.py", "tailer/_footers.c", "tailer/_rowbytes.c")
+BUILT_FROM = (
+    "pyproject.toml",
+    "hatch_build.py",
+    "tailer/_footers.c",
+    "tailer/_pages.c",
+    "tailer/_rowbytes.c",
+    "tailer/_thrift.h",
+)
 
 
 def environment(which: str) -> Component:

@@ -34,17 +34,15 @@ def is_ordered(parquet: ParquetColumns) -> bool:
     seen = _Seen()
     groups = range(parquet.num_row_groups)
     for batch in parquet.batches(_ROWS_AT_ONCE, groups, [CHANGE_TYPE], threads=True):
-        seen.add(_shortened(batch.column(0)).cast(pa.string()))
+        seen.add(_shortened(batch.column(0)))
         if not (seen.leaving_first or seen.adjacent):
             return False
     return seen.leaving_first or (seen.adjacent and seen.updated)
 
 
-def _shortened(kinds: pa.Array) -> pa.Array:
+def _shortened(kinds: pa.DictionaryArray) -> pa.DictionaryArray:
     """Shorten an array of one single change type to two: more of them add no information."""
-    if not pa.types.is_dictionary(kinds.type) or len(kinds.dictionary) != 1 or kinds.null_count:
-        return kinds
-    return kinds.slice(0, 2)
+    return kinds if len(kinds.dictionary) != 1 or kinds.null_count else kinds.slice(0, 2)
 
 
 @dataclass(slots=True)
@@ -57,21 +55,25 @@ class _Seen:
     came: bool = False
     updated: bool = False
 
-    def add(self, kinds: pa.StringArray) -> None:
+    def add(self, kinds: pa.DictionaryArray) -> None:
         """Add the change types of the next rows."""
-        pre, post = (
-            pc.fill_null(pc.starts_with(kinds, f"update_{side}"), fill_value=False)
-            for side in ("pre", "post")
-        )
-        deletes, inserts = (
-            pc.fill_null(pc.equal(kinds, kind), fill_value=False) for kind in ("delete", "insert")
+        pre, post, deletes, inserts = (
+            _are(kinds, prefix) for prefix in ("update_pre", "update_post", "delete", "insert")
         )
         leaves, comes = pc.or_(pre, deletes), pc.or_(post, inserts)
         first = 0 if self.came else pc.index(comes, value=True).as_py()
         if first >= 0:
-            self.leaving_first &= not pc.any(leaves.slice(first)).as_py()
+            self.leaving_first &= not leaves.slice(first).true_count
             self.came = True
         follows = pa.concat_arrays([pa.array([self.open]), pre.slice(0, len(pre) - 1)])
-        self.adjacent &= not pc.any(pc.and_not(post, follows)).as_py()
+        self.adjacent &= not pc.and_not(post, follows).true_count
         self.open = pre[-1].as_py()
-        self.updated |= bool(pc.any(post).as_py())
+        self.updated |= bool(post.true_count)
+
+
+def _are(kinds: pa.DictionaryArray, prefix: str) -> pa.BooleanArray:
+    """Return which rows have a kind of change that begins so: early writers shortened some. The
+    values of the dictionary are compared, not those of the rows."""
+    words = kinds.dictionary.cast(pa.string()).to_pylist()
+    found = pa.array([word is not None and word.startswith(prefix) for word in words], pa.bool_())
+    return pc.fill_null(found.take(kinds.indices), fill_value=False)

@@ -27,10 +27,12 @@ from tailer.decode.ahead import announce
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.constants import constant, kinds_column, of_kind
 from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.flat import FlatColumns
 from tailer.decode.opening import SMALL_BYTES, open_parquet, usable
 from tailer.decode.options import DecodeOptions
 from tailer.decode.order import is_ordered
 from tailer.decode.output import Shapes, converted
+from tailer.decode.pages import native
 from tailer.decode.tracking import read_bytes, row_ids
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.parquet_columns import ParquetColumns
@@ -116,6 +118,15 @@ def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: in
     return pc.if_else(pc.is_in(positions, value_set=updated), pa.scalar(image), kinds)
 
 
+def _where(mask: pa.BooleanArray, batch: pa.RecordBatch, *arrays: pa.Array) -> tuple[Any, ...]:
+    """Return the rows that the mask selects. If they lie side by side, as most writers leave them,
+    and are most of the rows, they are not copied: what is kept of few would hold all in memory."""
+    first, count = pc.index(mask, value=True).as_py(), mask.true_count
+    if not count or (2 * count >= len(mask) and mask.slice(first, count).true_count == count):
+        return tuple(rows.slice(max(0, first), count) for rows in (batch, *arrays))
+    return tuple(rows.filter(mask) for rows in (batch, *arrays))
+
+
 def _behind(skip: Skip, rows: Rows) -> Iterator[Rows]:
     """Yield the rows without those that must still be skipped."""
     passed = min(skip.remaining, rows.batch.num_rows)
@@ -151,6 +162,7 @@ class _Decoder:
         self.schema, self.parts, self.names = shape.schema, shape.parts, shape.names
         self.plain, self.varying, self.fixed_bits = shape.plain, shape.varying, shape.fixed_bits
         self.row_ids, self.row_id_column = shape.row_ids, shape.row_id_column
+        self.flat = FlatColumns(parquet, source, self.names) if self._is_worth_pages() else None
 
     def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
         if self.options.on_read is not None and not self._is_read_whole():
@@ -223,8 +235,7 @@ class _Decoder:
                 yield passes[0], rows
             return
         last: int | None = None
-        threads = self.size > SMALL_BYTES
-        for batch in self.parquet.batches(max(1, size), [group], self.names, threads=threads):
+        for batch in self._decoded(max(1, size), group):
             if last is None:
                 self._count_read(group)
             last = first + batch.num_rows
@@ -238,6 +249,15 @@ class _Decoder:
                 return  # the rest of the row group need not be decoded
         if first != end:
             raise CorruptLog(f"a row group of the data file lacks {end - first} of its rows")
+
+    def _is_worth_pages(self) -> bool:
+        return native is not None and self.size > SMALL_BYTES and not self.options.page_checksums
+
+    def _decoded(self, size: int, group: int) -> Iterator[pa.RecordBatch]:
+        threads = self.size > SMALL_BYTES
+        if self.flat is not None:
+            return self.flat.batches(size, group, threads=threads)
+        return self.parquet.batches(size, [group], self.names, threads=threads)
 
     def _is_read_whole(self) -> bool:
         return self.size <= SMALL_BYTES and self.parquet.num_row_groups == 1
@@ -306,9 +326,7 @@ class _Decoder:
             kinds = self._kinds(batch)
             if wanted is not None:
                 mask = pc.is_in(kinds, value_set=pa.array(wanted))
-                batch, positions, kinds = (
-                    batch.filter(mask), positions.filter(mask), kinds.filter(mask)
-                )  # fmt: skip
+                batch, positions, kinds = _where(mask, batch, positions, kinds)
                 if not len(kinds):
                     return None
         else:

@@ -31,7 +31,7 @@ LAYERS = (
     ("offset", "settings"),
     ("backoff", "errors", "files", "rowbytes", "threads"),
     ("compiled",),
-    ("_footers", "_rowbytes"),
+    ("_footers", "_pages", "_rowbytes"),
 )
 RANKS = {name: -row for row, names in enumerate(LAYERS) for name in names}
 
