@@ -47,25 +47,31 @@ async def read(arguments: argparse.Namespace, log: TableLog) -> int:
 
 async def _range(arguments: argparse.Namespace, log: TableLog) -> tuple[int, Snapshot]:
     """Return the first version of a bounded read, and the snapshot of the last; both inclusive."""
-    end = None
-    if arguments.ending_version is None and arguments.ending_timestamp is None:
-        end = await log.snapshot()
-    newest = await log.latest_version() if end is None else end.version
     first, last = arguments.starting_version, arguments.ending_version
     if first is None:
         first = await version_at_or_after(log, parse_timestamp(arguments.starting_timestamp))
     if arguments.ending_timestamp is not None:
         last = await version_at_or_before(log, parse_timestamp(arguments.ending_timestamp))
-    last = newest if last is None else last
-    for name, version in (("starting", first), ("ending", last)):
-        if version > newest:
-            raise TableError(
-                f"the {name} version is {version}, and the newest is {newest}",
-                table=log.store.root,
-                hint="ask for versions that exist",
-            )
-    check_range(first, last)
-    return first, end or await log.snapshot(last)
+    try:
+        end = await log.snapshot(last)
+    except TableError:
+        if last is not None:
+            _check_newest(log, "ending", last, await log.latest_version())
+        raise
+    if first > end.version:
+        _check_newest(log, "starting", first, await log.latest_version())
+    check_range(first, end.version)
+    return first, end
+
+
+def _check_newest(log: TableLog, name: str, version: int, newest: int) -> None:
+    """Raise :class:`TableError` if a version is later than the newest."""
+    if version > newest:
+        raise TableError(
+            f"the {name} version is {version}, and the newest is {newest}",
+            table=log.store.root,
+            hint="ask for versions that exist",
+        )
 
 
 async def write_rows(arguments: argparse.Namespace, log: TableLog, snapshot: Snapshot) -> None:
