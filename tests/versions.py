@@ -28,7 +28,7 @@ __all__ = ["CORE", "RESOLUTIONS", "environment"]
 RESOLUTIONS = {"lowest": "lowest-direct", "highest": "highest"}
 EXTRAS = "compression,delta,demo,librdkafka,mysql,nats,postgres,rabbitmq,redis,sharing"
 # Of the development's extra: what the core's own files need.
-TOOLS = ("fastavro", "hypothesis", "orjson", "polars", "psutil", "pytest")
+TOOLS = ("fastavro", "hatchling", "hypothesis", "orjson", "polars", "psutil", "pytest")
 
 #: Each dependency is driven by some of these: pyarrow, DuckDB and pyroaring; aiohttp, aiobotocore
 #: and yarl; kafka-python and librdkafka against a real broker; prometheus-client; cryptography.
@@ -83,7 +83,7 @@ def _key(which: str) -> str:
 def _installer(resolution: str) -> Callable[[Path], None]:
     def install(home: Path) -> None:
         uv: list[str | Path] = [sys.executable, "-m", "uv"]
-        run_maker([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, home])
+        run_maker([*uv, "venv", "--quiet", "--clear", "--seed", "--python", sys.executable, home])
         python = home / "bin" / "python"
         chosen: list[str | Path] = ["--python", python, "--resolution", resolution, "--quiet"]
         wanted: list[str | Path] = ["--editable", f"{ROOT}[{EXTRAS}]", *_tools()]

@@ -198,7 +198,7 @@ async def test_others_read_the_file_while_no_batch_waits(tmp_path: Path) -> None
     await sink.write(first)
     assert "lock" in reads(path).stderr, "the second one waits"
     await sink.write(second)
-    assert "2" in reads(path).stdout
+    eventually(lambda: "2" in reads(path).stdout, why="the file to be closed")
     await sink.aclose()
 
 
