@@ -84,8 +84,9 @@ class FlatColumns:
             return {}
         found = {}
         for name, flat in self._flat.items():
-            _, codec, encodings, values, unpacked, start, size = chunks[flat.number]
-            if values == rows and codec in CODECS and not encodings & ~ENCODINGS:
+            physical, codec, encodings, values, unpacked, start, size = chunks[flat.number]
+            known = codec in CODECS and not encodings & ~ENCODINGS
+            if known and (physical, values) == (flat.physical, rows):
                 chunk = Chunk(self._source, start, start + size, CODECS[codec])
                 found[name] = Column(chunk, flat, rows, unpacked)
         return found
@@ -172,10 +173,15 @@ def _flat_columns(parquet: ParquetColumns, names: Sequence[str]) -> dict[str, Fl
         if form is not None:
             length = leaf.length if form == DECIMAL_FIXED else LENGTHS.get(form, 1)
             is_nullable = leaf.max_definition_level == 1
-            found[name] = Flat(numbers[0], form, length, is_nullable, data_type)
+            physical = _PHYSICAL[leaf.physical_type]
+            found[name] = Flat(numbers[0], physical, form, length, is_nullable, data_type)
     return found
 
 
+#: Numbers of parquet.thrift.
+_PHYSICAL = {
+    "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6, "FIXED_LEN_BYTE_ARRAY": 7,
+}  # fmt: skip
 _COPIED = {
     "INT32": (COPY4, (pa.int32(), pa.date32())),
     "INT64": (COPY8, (pa.int64(),)),

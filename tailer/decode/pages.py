@@ -61,10 +61,12 @@ class Odd(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """A column that may be decoded here: its number among the footer's leaves, the form of its
-    values and, where the form does not say it, their length in the file, in bytes."""
+    """A column that may be decoded here: its number among the footer's leaves, the number of its
+    physical type, the form of its values and, where the form does not say it, their length in the
+    file, in bytes."""
 
     number: int
+    physical: int
     form: int
     length: int
     is_nullable: bool

@@ -207,6 +207,16 @@ def test_texts_that_grow(tmp_path: Path) -> None:
         assert decoded(path, 2500)[0]["text"].to_pylist() == texts
 
 
+def test_another_type_in_the_footer_is_found_by_pyarrow(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": range(ROWS)}), path, store_schema=False)
+    content = bytearray(path.read_bytes())
+    content[content.rindex(b"\x15\x04\x19") + 1] = 0x0A  # before the encodings, DOUBLE for INT64
+    path.write_bytes(content)
+    with pytest.raises(OSError, match="physical type"):
+        decoded(path, 1000)
+
+
 def test_damage_is_found_by_pyarrow(tmp_path: Path) -> None:
     """Whatever byte is changed: pyarrow's rows, or its error after the rows before it."""
     dice = random.Random(11)
