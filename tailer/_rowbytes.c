@@ -26,8 +26,9 @@
  *   DECIMAL   128 bits, with the constant's one byte as scale: 0 to 6 digits behind the point; null
  *   DATE      32 bits, days since 1970: a double quote, the date in ISO 8601, the constant; null
  *   MICROS    64 bits, microseconds since 1970: the same with the time; null
+ *   GROUP     the size of what the parts of a list within the list write, and that
  */
-enum { CONSTANT, RAW, TEXT, QUOTED, SIZED, OPTIONAL, HEADERS, INT32, INT64, DECIMAL, DATE, MICROS };
+enum { CONSTANT, RAW, TEXT, QUOTED, SIZED, OPTIONAL, HEADERS, INT32, INT64, DECIMAL, DATE, MICROS, GROUP };
 
 static const char NONE[] = "null";
 enum { NONE_SIZE = 4, VARINT_MAX = 10 };
@@ -45,12 +46,13 @@ typedef struct {
     const uint8_t *validity; /* Arrow's bitmap, or NULL: all are there */
     Py_ssize_t start;        /* the array's first value in its buffers */
     Py_ssize_t always;
+    Py_ssize_t members;      /* of a group: how many of the parts behind it are its own */
     Py_buffer ends_view, data_view, validity_view, constant_view;
 } Part;
 
 typedef struct {
     Part *parts;
-    Py_ssize_t count;
+    Py_ssize_t count, room;
 } Parts;
 
 static int view_of(PyObject *object, Py_buffer *view)
@@ -170,10 +172,69 @@ static int read_array(Part *part, PyObject *item, Py_ssize_t rows)
     return 0;
 }
 
+/* One part that is no group. */
+static int read_part(Part *part, PyObject *item, Py_ssize_t rows)
+{
+    if (!part || !item) return -1;
+    if (PyBytes_Check(item)) {
+        part->kind = CONSTANT;
+        if (view_of(item, &part->constant_view)) return -1;
+        part->constant = part->constant_view.buf;
+        part->constant_size = part->constant_view.len;
+        return 0;
+    }
+    if (!PyLong_Check(item)) return read_array(part, item, rows);
+    part->kind = HEADERS;
+    part->always = PyLong_AsSsize_t(item);
+    if (part->always == -1 && PyErr_Occurred()) return -1;
+    if (part->always < 0 || part->always > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "no such number of headers");
+        return -1;
+    }
+    return 0;
+}
+
+/* The next part, or NULL: a list has grown while it was read. */
+static Part *next_part(Parts *all)
+{
+    if (all->count < all->room) return &all->parts[all->count++];
+    PyErr_SetString(PyExc_ValueError, "more parts than there were");
+    return NULL;
+}
+
+/* The members of a group, behind it. Those that speak of a record's headers are none of a value. */
+static int read_group(PyObject *list, Py_ssize_t rows, Parts *all)
+{
+    Part *group = next_part(all);
+    if (!group) return -1;
+    group->kind = GROUP;
+    for (Py_ssize_t i = 0; i < PyList_Size(list); i++) {
+        Part *part = next_part(all);
+        group->members++;
+        if (read_part(part, PyList_GetItem(list, i), rows)) return -1;
+        if (part->kind == HEADERS || part->kind == OPTIONAL) {
+            PyErr_SetString(PyExc_ValueError, "no such kind of part in a group");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* How many parts a list has, with those of the lists in it. */
+static Py_ssize_t count_parts(PyObject *list)
+{
+    Py_ssize_t own = PyList_Size(list), count = own;
+    for (Py_ssize_t i = 0; i < own; i++) {
+        PyObject *item = PyList_GetItem(list, i);
+        if (PyList_Check(item)) count += PyList_Size(item);
+    }
+    return count;
+}
+
 static int read_parts(PyObject *list, Py_ssize_t rows, Parts *all)
 {
-    Py_ssize_t count = PyList_Size(list);
-    if (count < 0) return -1;
+    Py_ssize_t own = PyList_Size(list);
+    if (own < 0) return -1;
     if (rows < 0) {
         PyErr_SetString(PyExc_ValueError, "a negative number of rows");
         return -1;
@@ -182,32 +243,17 @@ static int read_parts(PyObject *list, Py_ssize_t rows, Parts *all)
         PyErr_SetString(PyExc_OverflowError, "too many rows");
         return -1;
     }
+    Py_ssize_t count = count_parts(list);
     all->parts = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Part));
     if (!all->parts) {
         PyErr_NoMemory();
         return -1;
     }
-    for (Py_ssize_t i = 0; i < count; i++) {
+    all->room = count;
+    for (Py_ssize_t i = 0; i < own; i++) {
         PyObject *item = PyList_GetItem(list, i);
-        Part *part = &all->parts[i];
-        all->count = i + 1;
-        int failed;
-        if (PyBytes_Check(item)) {
-            part->kind = CONSTANT;
-            failed = view_of(item, &part->constant_view);
-            part->constant = part->constant_view.buf;
-            part->constant_size = part->constant_view.len;
-        } else if (PyLong_Check(item)) {
-            part->kind = HEADERS;
-            part->always = PyLong_AsSsize_t(item);
-            failed = part->always == -1 && PyErr_Occurred();
-            if (!failed && (part->always < 0 || part->always > INT32_MAX)) {
-                PyErr_SetString(PyExc_ValueError, "no such number of headers");
-                failed = 1;
-            }
-        } else {
-            failed = read_array(part, item, rows);
-        }
+        int failed = item && PyList_Check(item) ? read_group(item, rows, all)
+                                                : read_part(next_part(all), item, rows);
         if (failed) {
             release(all);
             return -1;
@@ -389,67 +435,75 @@ static char *put_number(char *out, const Part *part, Py_ssize_t row)
     return put(out, part->constant, part->constant_size);
 }
 
+static Py_ssize_t part_size(const Parts *all, const Part *part, Py_ssize_t row)
+{
+    if (part->kind == CONSTANT) return part->constant_size;
+    if (part->kind == HEADERS) return varint_size(headers_of(all, part, row));
+    if (!is_there(part, row)) {
+        if (part->kind == TEXT || part->kind == QUOTED || part->kind > HEADERS) return NONE_SIZE;
+        return part->kind == SIZED;
+    }
+    if (part->kind > HEADERS) return number_size(part, row);
+    const int32_t *ends = part->ends + part->start + row;
+    Py_ssize_t own = ends[1] - ends[0], size = own;
+    if (part->kind == QUOTED) size += 2;
+    if (part->kind >= SIZED) size += varint_size(own);
+    if (part->kind == OPTIONAL) size += part->constant_size;
+    return size;
+}
+
 static Py_ssize_t row_size(const Parts *all, Py_ssize_t row)
 {
     Py_ssize_t size = 0;
-    for (Py_ssize_t i = 0; i < all->count; i++) {
-        const Part *part = &all->parts[i];
-        if (part->kind == CONSTANT) {
-            size += part->constant_size;
+    const Part *end = all->parts + all->count;
+    for (const Part *part = all->parts; part < end; part++) {
+        if (part->kind != GROUP) {
+            size += part_size(all, part, row);
             continue;
         }
-        if (part->kind == HEADERS) {
-            size += varint_size(headers_of(all, part, row));
-            continue;
-        }
-        if (!is_there(part, row)) {
-            if (part->kind == TEXT || part->kind == QUOTED || part->kind > HEADERS) size += NONE_SIZE;
-            if (part->kind == SIZED) size += 1;
-            continue;
-        }
-        if (part->kind > HEADERS) {
-            size += number_size(part, row);
-            continue;
-        }
-        const int32_t *ends = part->ends + part->start + row;
-        Py_ssize_t own = ends[1] - ends[0];
-        size += own;
-        if (part->kind == QUOTED) size += 2;
-        if (part->kind >= SIZED) size += varint_size(own);
-        if (part->kind == OPTIONAL) size += part->constant_size;
+        Py_ssize_t own = 0;
+        for (const Part *last = part + part->members; part < last;) own += part_size(all, ++part, row);
+        size += varint_size(own) + own;
     }
     return size;
 }
 
+static char *put_part(char *out, const Parts *all, const Part *part, Py_ssize_t row)
+{
+    if (part->kind == CONSTANT) return put(out, part->constant, part->constant_size);
+    if (part->kind == HEADERS) return put_varint(out, headers_of(all, part, row));
+    if (!is_there(part, row)) {
+        if (part->kind == TEXT || part->kind == QUOTED || part->kind > HEADERS)
+            return put(out, NONE, NONE_SIZE);
+        return part->kind == SIZED ? put_varint(out, -1) : out;
+    }
+    if (part->kind > HEADERS) return put_number(out, part, row);
+    const int32_t *ends = part->ends + part->start + row;
+    Py_ssize_t own = ends[1] - ends[0];
+    if (part->kind == OPTIONAL) out = put(out, part->constant, part->constant_size);
+    if (part->kind >= SIZED) out = put_varint(out, own);
+    if (part->kind == QUOTED) *out++ = '"';
+    if (own) out = put(out, part->data + ends[0], own);
+    if (part->kind == QUOTED) *out++ = '"';
+    return out;
+}
+
 static char *put_row(char *out, const Parts *all, Py_ssize_t row)
 {
-    for (Py_ssize_t i = 0; i < all->count; i++) {
-        const Part *part = &all->parts[i];
-        if (part->kind == CONSTANT) {
-            out = put(out, part->constant, part->constant_size);
+    const Part *end = all->parts + all->count;
+    for (const Part *part = all->parts; part < end; part++) {
+        if (part->kind != GROUP) {
+            out = put_part(out, all, part, row);
             continue;
         }
-        if (part->kind == HEADERS) {
-            out = put_varint(out, headers_of(all, part, row));
-            continue;
-        }
-        if (!is_there(part, row)) {
-            if (part->kind == TEXT || part->kind == QUOTED || part->kind > HEADERS)
-                out = put(out, NONE, NONE_SIZE);
-            if (part->kind == SIZED) out = put_varint(out, -1);
-            continue;
-        }
-        if (part->kind > HEADERS) {
-            out = put_number(out, part, row);
-            continue;
-        }
-        const int32_t *ends = part->ends + part->start + row;
-        Py_ssize_t own = ends[1] - ends[0];
-        if (part->kind == OPTIONAL) out = put(out, part->constant, part->constant_size);
-        if (part->kind >= SIZED) out = put_varint(out, own);
-        if (part->kind == QUOTED) *out++ = '"';
-        if (own) out = put(out, part->data + ends[0], own);
-        if (part->kind == QUOTED) *out++ = '"';
+        /* Its size is known behind it: to write it costs less than to measure it again. A size has
+         * a byte at least, so that nothing lies beyond the row's own end meanwhile. */
+        char *body = out + 1, *at = body;
+        for (const Part *last = part + part->members; part < last;) at = put_part(at, all, ++part, row);
+        Py_ssize_t own = at - body;
+        int head = varint_size(own);
+        if (head > 1) memmove(out + head, body, (size_t)own);
+        out = put_varint(out, own) + own;
     }
     return out;
 }
@@ -498,19 +552,31 @@ static inline int64_t delta_of(const int64_t *times, Py_ssize_t row, Py_ssize_t 
     return times ? (int64_t)((uint64_t)times[row] - (uint64_t)times[base]) : 0;
 }
 
-/* records(parts, rows, times, places, first, most, room, before) -> (buffer, number)
+/* A byte array of that size: a spare one, unless its bytes are in use somewhere, or a new one. */
+static PyObject *body_of(PyObject *spare, Py_ssize_t size)
+{
+    if (PyByteArray_Check(spare)) {
+        if (!PyByteArray_Resize(spare, size)) return Py_NewRef(spare);
+        if (!PyErr_ExceptionMatches(PyExc_BufferError)) return NULL;
+        PyErr_Clear();
+    }
+    return PyByteArray_FromStringAndSize(NULL, size);
+}
+
+/* records(parts, rows, times, places, first, most, room, before, spare) -> (buffer, number)
  *
  * As many records as fit in room bytes, at least one and at most `most`, from the record `first` of
  * the rows, or of those at places (int64). times (int64) are the rows' timestamps, or None: all are
- * the same. The buffer has `before` bytes of zeros in front. */
+ * the same. The buffer has `before` bytes of zeros in front; it is `spare`, a byte array whose contents
+ * are of no more use, or a new one where that is None. */
 static PyObject *records(PyObject *self, PyObject *arguments)
 {
-    PyObject *list, *stamps, *selected, *body = NULL, *answer = NULL;
+    PyObject *list, *stamps, *selected, *spare, *body = NULL, *answer = NULL;
     Py_ssize_t rows, first, most, room, before, total = 0, number = 0, chosen, base = 0;
     Py_buffer view = {0}, times_view = {0};
     Parts all = {0};
-    if (!PyArg_ParseTuple(arguments, "OnOOnnnn", &list, &rows, &stamps, &selected, &first, &most, &room,
-                          &before))
+    if (!PyArg_ParseTuple(arguments, "OnOOnnnnO", &list, &rows, &stamps, &selected, &first, &most, &room,
+                          &before, &spare))
         return NULL;
     if (view_of(stamps, &times_view) || view_of(selected, &view)) goto end;
     const int64_t *places = view.buf, *times = times_view.buf;
@@ -560,7 +626,7 @@ static PyObject *records(PyObject *self, PyObject *arguments)
     else if (large && !number)
         PyErr_SetString(PyExc_OverflowError, "the record is too large");
     else
-        body = PyByteArray_FromStringAndSize(NULL, before + total);
+        body = body_of(spare, before + total);
     if (body) {
         char *out = PyByteArray_AsString(body);
         Py_BEGIN_ALLOW_THREADS
@@ -664,14 +730,14 @@ static PyMethodDef functions[] = {
     {"join", join, METH_VARARGS, "join(parts, rows) -> (offsets, data)"},
     {"murmur2", murmur2, METH_VARARGS, "murmur2([part], rows) -> hashes"},
     {"records", records, METH_VARARGS,
-     "records(parts, rows, times, places, first, most, room, before) -> (buffer, number)"},
+     "records(parts, rows, times, places, first, most, room, before, spare) -> (buffer, number)"},
     {NULL, NULL, 0, NULL},
 };
 
 static int filled(PyObject *module)
 {
     /* Raised with each change of what the functions take or give; see rowbytes.py. */
-    return PyModule_AddIntConstant(module, "INTERFACE", 3) ? -1 : 0;
+    return PyModule_AddIntConstant(module, "INTERFACE", 4) ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, filled}, {0, NULL}};
