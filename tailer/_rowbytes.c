@@ -552,6 +552,54 @@ static inline int64_t delta_of(const int64_t *times, Py_ssize_t row, Py_ssize_t 
     return times ? (int64_t)((uint64_t)times[row] - (uint64_t)times[base]) : 0;
 }
 
+/* What record batches are made of: `chosen` rows, those at places or all. */
+typedef struct {
+    Parts all;
+    const int64_t *times, *places;
+    Py_ssize_t rows, chosen, room, before;
+    int64_t *sizes; /* of the records of one batch */
+} Source;
+
+static Py_ssize_t row_at(const Source *from, Py_ssize_t record)
+{
+    return from->places ? (Py_ssize_t)from->places[record] : record;
+}
+
+/* Measures the records of the next batch: their number, or -1 with an error. */
+static Py_ssize_t measure(const Source *from, Py_ssize_t first, Py_ssize_t most, Py_ssize_t *total)
+{
+    Py_ssize_t number = 0, base = 0;
+    int bad = 0, large = 0;
+    *total = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (; number < most; number++) {
+        Py_ssize_t row = row_at(from, first + number);
+        if (row < 0 || row >= from->rows) {
+            bad = 1;
+            break;
+        }
+        if (!number) base = row;
+        int64_t size = 1 + varint_size(delta_of(from->times, row, base)) + varint_size(number) +
+                       row_size(&from->all, row);
+        if (size > PY_SSIZE_T_MAX - VARINT_MAX - from->before - *total) {
+            large = 1;
+            break;
+        }
+        Py_ssize_t with = *total + varint_size(size) + (Py_ssize_t)size;
+        if (number && with > from->room) break;
+        from->sizes[number] = size;
+        *total = with;
+    }
+    Py_END_ALLOW_THREADS
+    if (bad)
+        PyErr_SetString(PyExc_IndexError, "a place beyond the rows");
+    else if (large && !number)
+        PyErr_SetString(PyExc_OverflowError, "the record is too large");
+    else
+        return number;
+    return -1;
+}
+
 /* A byte array of that size: a spare one, unless its bytes are in use somewhere, or a new one. */
 static PyObject *body_of(PyObject *spare, Py_ssize_t size)
 {
@@ -563,91 +611,91 @@ static PyObject *body_of(PyObject *spare, Py_ssize_t size)
     return PyByteArray_FromStringAndSize(NULL, size);
 }
 
-/* records(parts, rows, times, places, first, most, room, before, spare) -> (buffer, number)
- *
- * As many records as fit in room bytes, at least one and at most `most`, from the record `first` of
- * the rows, or of those at places (int64). times (int64) are the rows' timestamps, or None: all are
- * the same. The buffer has `before` bytes of zeros in front; it is `spare`, a byte array whose contents
- * are of no more use, or a new one where that is None. */
-static PyObject *records(PyObject *self, PyObject *arguments)
+static void put_records(char *out, const Source *from, Py_ssize_t first, Py_ssize_t number)
 {
-    PyObject *list, *stamps, *selected, *spare, *body = NULL, *answer = NULL;
-    Py_ssize_t rows, first, most, room, before, total = 0, number = 0, chosen, base = 0;
-    Py_buffer view = {0}, times_view = {0};
-    Parts all = {0};
-    if (!PyArg_ParseTuple(arguments, "OnOOnnnnO", &list, &rows, &stamps, &selected, &first, &most, &room,
-                          &before, &spare))
-        return NULL;
-    if (view_of(stamps, &times_view) || view_of(selected, &view)) goto end;
-    const int64_t *places = view.buf, *times = times_view.buf;
-    if (!aligned(places, sizeof(int64_t)) || !aligned(times, sizeof(int64_t))) {
-        PyErr_SetString(PyExc_ValueError, "the places or times are not aligned");
-        goto end;
+    memset(out, 0, (size_t)from->before);
+    out += from->before;
+    for (Py_ssize_t i = 0; i < number; i++) {
+        Py_ssize_t row = row_at(from, first + i);
+        out = put_varint(out, from->sizes[i]);
+        *out++ = 0; /* no attributes */
+        out = put_varint(out, delta_of(from->times, row, row_at(from, first)));
+        out = put_varint(out, i);
+        out = put_row(out, &from->all, row);
     }
-    chosen = places ? view.len / (Py_ssize_t)sizeof(int64_t) : rows;
-    if (read_parts(list, rows, &all)) goto end;
-    if (times && times_view.len / (Py_ssize_t)sizeof(int64_t) < rows) {
-        PyErr_SetString(PyExc_ValueError, "fewer times than rows");
-        goto end;
-    }
-    if (first < 0 || first > chosen || before < 0 || before > INT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "no such record");
-        goto end;
-    }
-    if (most < 0) most = 0;
-    if (most > chosen - first) most = chosen - first;
-    int64_t *sizes = PyMem_Malloc((most ? (size_t)most : 1) * sizeof(int64_t));
-    if (!sizes) {
-        PyErr_NoMemory();
-        goto end;
-    }
-    int bad = 0, large = 0;
-    Py_BEGIN_ALLOW_THREADS
-    for (; number < most; number++) {
-        Py_ssize_t row = places ? (Py_ssize_t)places[first + number] : first + number;
-        if (row < 0 || row >= rows) {
-            bad = 1;
-            break;
-        }
-        if (!number) base = row;
-        int64_t size = 1 + varint_size(delta_of(times, row, base)) + varint_size(number) + row_size(&all, row);
-        if (size > PY_SSIZE_T_MAX - VARINT_MAX - before - total) {
-            large = 1;
-            break;
-        }
-        Py_ssize_t with = total + varint_size(size) + (Py_ssize_t)size;
-        if (number && with > room) break;
-        sizes[number] = size;
-        total = with;
-    }
-    Py_END_ALLOW_THREADS
-    if (bad)
-        PyErr_SetString(PyExc_IndexError, "a place beyond the rows");
-    else if (large && !number)
-        PyErr_SetString(PyExc_OverflowError, "the record is too large");
-    else
-        body = body_of(spare, before + total);
+}
+
+/* Adds the next batch to the list; how many records it has, or -1 with an error. */
+static Py_ssize_t add_batch(PyObject *list, const Source *from, Py_ssize_t first, Py_ssize_t most,
+                            PyObject *spares)
+{
+    Py_ssize_t total, number = -1;
+    /* Before the records are measured: what a caller's function does may change them. */
+    PyObject *spare = spares == Py_None ? Py_NewRef(Py_None) : PyObject_CallNoArgs(spares);
+    PyObject *body = NULL, *entry = NULL;
+    if (spare) number = measure(from, first, most, &total);
+    if (number >= 0) body = body_of(spare, from->before + total);
     if (body) {
         char *out = PyByteArray_AsString(body);
         Py_BEGIN_ALLOW_THREADS
-        memset(out, 0, (size_t)before);
-        out += before;
-        for (Py_ssize_t i = 0; i < number; i++) {
-            Py_ssize_t row = places ? (Py_ssize_t)places[first + i] : first + i;
-            out = put_varint(out, sizes[i]);
-            *out++ = 0; /* no attributes */
-            out = put_varint(out, delta_of(times, row, base));
-            out = put_varint(out, i);
-            out = put_row(out, &all, row);
-        }
+        put_records(out, from, first, number);
         Py_END_ALLOW_THREADS
-        answer = Py_BuildValue("Nn", body, number);
+        entry = Py_BuildValue("Nn", body, number);
     }
-    PyMem_Free(sizes);
+    if (!entry || PyList_Append(list, entry)) number = -1;
+    Py_XDECREF(entry);
+    Py_XDECREF(spare);
+    return number;
+}
+
+/* Whether times and places fit the rows; sets an error. */
+static int sound_source(const Source *from, const Py_buffer *times)
+{
+    if (!aligned(from->places, sizeof(int64_t)) || !aligned(from->times, sizeof(int64_t)))
+        PyErr_SetString(PyExc_ValueError, "the places or times are not aligned");
+    else if (from->times && times->len / (Py_ssize_t)sizeof(int64_t) < from->rows)
+        PyErr_SetString(PyExc_ValueError, "fewer times than rows");
+    else if (from->before < 0 || from->before > INT32_MAX)
+        PyErr_SetString(PyExc_ValueError, "no such room before the records");
+    else
+        return 1;
+    return 0;
+}
+
+/* records(parts, rows, times, places, most, room, before, spares) -> [(buffer, number)]
+ *
+ * All rows, or those at places (int64), in batches: as many records as fit in room bytes, at least one
+ * and at most `most`. times (int64) are the rows' timestamps, or None: all are the same. A buffer has
+ * `before` bytes of zeros in front. `spares`, unless None, is called for each: a byte array whose
+ * contents are of no more use, or None. */
+static PyObject *records(PyObject *self, PyObject *arguments)
+{
+    PyObject *list, *stamps, *selected, *spares, *answer = NULL;
+    Py_ssize_t most;
+    Py_buffer view = {0}, times_view = {0};
+    Source from = {0};
+    if (!PyArg_ParseTuple(arguments, "OnOOnnnO", &list, &from.rows, &stamps, &selected, &most, &from.room,
+                          &from.before, &spares))
+        return NULL;
+    if (view_of(stamps, &times_view) || view_of(selected, &view)) goto end;
+    from.times = times_view.buf;
+    from.places = view.buf;
+    from.chosen = from.places ? view.len / (Py_ssize_t)sizeof(int64_t) : from.rows;
+    if (read_parts(list, from.rows, &from.all) || !sound_source(&from, &times_view)) goto end;
+    if (most > from.chosen) most = from.chosen;
+    if (most < 1) most = 1;
+    from.sizes = PyMem_Malloc((size_t)most * sizeof(int64_t));
+    answer = from.sizes ? PyList_New(0) : PyErr_NoMemory();
+    for (Py_ssize_t first = 0, number; answer && first < from.chosen; first += number) {
+        Py_ssize_t left = from.chosen - first;
+        number = add_batch(answer, &from, first, most < left ? most : left, spares);
+        if (number < 0) Py_CLEAR(answer);
+    }
 end:
+    PyMem_Free(from.sizes);
     if (times_view.obj) PyBuffer_Release(&times_view);
     if (view.obj) PyBuffer_Release(&view);
-    if (all.parts) release(&all);
+    if (from.all.parts) release(&from.all);
     return answer;
 }
 
@@ -730,7 +778,7 @@ static PyMethodDef functions[] = {
     {"join", join, METH_VARARGS, "join(parts, rows) -> (offsets, data)"},
     {"murmur2", murmur2, METH_VARARGS, "murmur2([part], rows) -> hashes"},
     {"records", records, METH_VARARGS,
-     "records(parts, rows, times, places, first, most, room, before, spare) -> (buffer, number)"},
+     "records(parts, rows, times, places, most, room, before, spares) -> [(buffer, number)]"},
     {NULL, NULL, 0, NULL},
 };
 

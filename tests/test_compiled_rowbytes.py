@@ -99,14 +99,15 @@ def test_what_is_no_part_is_refused(native: Any) -> None:
     for places in ([2], [-1], [0, 1, 7]):
         buffer = pa.array(places, pa.int64()).buffers()[1].slice(0, 8 * len(places))
         with pytest.raises(IndexError, match="beyond the rows"):
-            native.records([part], 2, None, buffer, 0, 10, 1000, 61, None)
-    for first, before in ((3, 61), (-1, 61), (0, -1)):
-        with pytest.raises(ValueError, match="no such record"):
-            native.records([part], 2, None, None, first, 10, 1000, before, None)
+            native.records([part], 2, None, buffer, 10, 1000, 61, None)
+    with pytest.raises(ValueError, match="no such room"):
+        native.records([part], 2, None, None, 10, 1000, -1, None)
+    with pytest.raises(ZeroDivisionError):
+        native.records([part], 2, None, None, 10, 1000, 61, lambda: 1 // 0)
     with pytest.raises(ValueError, match="fewer times than rows"):
-        native.records([part], 2, pa.py_buffer(bytes(8)), None, 0, 10, 1000, 61, None)
+        native.records([part], 2, pa.py_buffer(bytes(8)), None, 10, 1000, 61, None)
     with pytest.raises(ValueError, match="not aligned"):
-        native.records([part], 2, memoryview(bytes(17))[1:], None, 0, 10, 1000, 61, None)
+        native.records([part], 2, memoryview(bytes(17))[1:], None, 10, 1000, 61, None)
 
 
 def test_a_group_has_its_size_before_it(native: Any) -> None:
@@ -129,18 +130,19 @@ def test_a_group_within_a_group_or_with_headers_is_refused(native: Any) -> None:
 
 
 def test_a_spare_buffer_is_used_unless_somebody_looks_at_it(native: Any) -> None:
-    part = array_part(pa.array([b"a" * 1000, b"b"]), SIZED)
-    wanted, _ = native.records([part], 2, None, None, 0, 10, 5000, 61, None)
-    for size in (0, 10, 100_000):
-        spare = bytearray(b"\xff" * size)
-        found, number = native.records([part], 2, None, None, 0, 10, 5000, 61, spare)
-        assert found is spare
-        assert (found, number) == (wanted, 2)
+    part = array_part(pa.array([b"a" * 1000, b"b" * 3000, b"c"]), SIZED)
+    wanted = native.records([part], 3, None, None, 10, 2000, 61, None)
+    assert [number for _, number in wanted] == [1, 1, 1]
+    spares = [bytearray(b"\xff" * size) for size in (0, 10, 100_000)]
+    given = iter(spares)
+    found = native.records([part], 3, None, None, 10, 2000, 61, lambda: next(given))
+    assert found == wanted
+    assert all(buffer is spare for (buffer, _), spare in zip(found, spares, strict=True))
     spare = bytearray(b"\xff" * 100)
     with memoryview(spare):
-        found, _ = native.records([part], 2, None, None, 0, 10, 5000, 61, spare)
-    assert found == wanted
+        assert native.records([part], 3, None, None, 10, 2000, 61, lambda: spare) == wanted
     assert spare == b"\xff" * 100
+    assert native.records([part], 3, None, None, 10, 2000, 61, lambda: None) == wanted
 
 
 def test_more_than_two_gigabytes_are_refused(native: Any) -> None:
@@ -154,12 +156,12 @@ def test_more_rows_than_can_be_numbered_are_refused(native: Any, rows: int) -> N
     with pytest.raises(OverflowError, match="too many rows"):
         native.join([b""], rows)
     with pytest.raises(OverflowError, match="too many rows"):
-        native.records([b""], rows, None, None, 0, 1, 10, 61, None)
+        native.records([b""], rows, None, None, 1, 10, 61, None)
     for always in (-1, 2**31, 2**63 - 1):
         with pytest.raises(ValueError, match="no such number of headers"):
             native.join([always], 1)
-    with pytest.raises(ValueError, match="no such record"):
-        native.records([b"a"], 1, None, None, 0, 1, 10, 2**63 - 1, None)
+    with pytest.raises(ValueError, match="no such room"):
+        native.records([b"a"], 1, None, None, 1, 10, 2**63 - 1, None)
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def record_batches(
     records: Records,
     bytes_max: int,
     places: pa.Int64Array | None = None,
-    spare: Callable[[], bytearray | None] = lambda: None,
+    spare: Callable[[], bytearray | None] | None = None,
 ) -> Iterator[Body]:
     """Yield the records of one partition, in order, as the bodies of batches of at most
     ``bytes_max`` bytes each, uncompressed and with their headers; a larger record is alone in its
@@ -119,12 +119,10 @@ def record_batches(
     if not isinstance(times, int) and places is not None:
         sent = times.take(places)
     stamps, chosen = _numbers(times), _numbers(places)
-    at, count = 0, rows if places is None else len(places)
-    while at < count:
-        most, room = min(count - at, RECORDS_MAX), bytes_max - BATCH_OVERHEAD
-        buffer, number = rowbytes.native.records(
-            parts, rows, stamps, chosen, at, most, room, BATCH_OVERHEAD, spare()
-        )
+    room, at = bytes_max - BATCH_OVERHEAD, 0
+    for buffer, number in rowbytes.native.records(
+        parts, rows, stamps, chosen, RECORDS_MAX, room, BATCH_OVERHEAD, spare
+    ):
         yield Body(buffer, number, *_first_and_latest(sent, at, number))
         at += number
 

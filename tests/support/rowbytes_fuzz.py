@@ -105,9 +105,9 @@ def attempt(native: Any, dice: random.Random) -> None:
                     buffer(dice, dice.randbytes(dice.randrange(900))) if dice.random() < 0.5
                     else None,
                     buffer(dice, places) if dice.random() < 0.7 else None,
-                    number(dice), min(number(dice), 2**20), number(dice),
+                    min(number(dice), 2**20), number(dice),
                     dice.choice([0, 61, -1, 2**63 - 1, 2**63 - 100]),
-                    dice.choice([None, bytearray(dice.randrange(900))]),
+                    dice.choice([None, lambda: bytearray(dice.randrange(900)), lambda: None, int]),
                 )  # fmt: skip
 
 
