@@ -70,7 +70,7 @@ def batch_lines(
 
 def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
     """Return the values of a batch's records as lines."""
-    values = encoder.encode(batch).values.drop_null()
+    values = encoder.encode(batch).whole_values().drop_null()
     if not len(values):
         return pa.py_buffer(b"")
     newline = pa.scalar(b"\n")

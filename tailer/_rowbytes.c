@@ -26,8 +26,9 @@
  *   DECIMAL   128 bits, with the constant's one byte as scale: 0 to 6 digits behind the point; null
  *   DATE      32 bits, days since 1970: a double quote, the date in ISO 8601, the constant; null
  *   MICROS    64 bits, microseconds since 1970: the same with the time; null
+ *   GROUP     the size of what the parts of a list within the list write, and that
  */
-enum { CONSTANT, RAW, TEXT, QUOTED, SIZED, OPTIONAL, HEADERS, INT32, INT64, DECIMAL, DATE, MICROS };
+enum { CONSTANT, RAW, TEXT, QUOTED, SIZED, OPTIONAL, HEADERS, INT32, INT64, DECIMAL, DATE, MICROS, GROUP };
 
 static const char NONE[] = "null";
 enum { NONE_SIZE = 4, VARINT_MAX = 10 };
@@ -45,12 +46,13 @@ typedef struct {
     const uint8_t *validity; /* Arrow's bitmap, or NULL: all are there */
     Py_ssize_t start;        /* the array's first value in its buffers */
     Py_ssize_t always;
+    Py_ssize_t members;      /* of a group: how many of the parts behind it are its own */
     Py_buffer ends_view, data_view, validity_view, constant_view;
 } Part;
 
 typedef struct {
     Part *parts;
-    Py_ssize_t count;
+    Py_ssize_t count, room;
 } Parts;
 
 static int view_of(PyObject *object, Py_buffer *view)
@@ -170,10 +172,69 @@ static int read_array(Part *part, PyObject *item, Py_ssize_t rows)
     return 0;
 }
 
+/* One part that is no group. */
+static int read_part(Part *part, PyObject *item, Py_ssize_t rows)
+{
+    if (!part || !item) return -1;
+    if (PyBytes_Check(item)) {
+        part->kind = CONSTANT;
+        if (view_of(item, &part->constant_view)) return -1;
+        part->constant = part->constant_view.buf;
+        part->constant_size = part->constant_view.len;
+        return 0;
+    }
+    if (!PyLong_Check(item)) return read_array(part, item, rows);
+    part->kind = HEADERS;
+    part->always = PyLong_AsSsize_t(item);
+    if (part->always == -1 && PyErr_Occurred()) return -1;
+    if (part->always < 0 || part->always > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "no such number of headers");
+        return -1;
+    }
+    return 0;
+}
+
+/* The next part, or NULL: a list has grown while it was read. */
+static Part *next_part(Parts *all)
+{
+    if (all->count < all->room) return &all->parts[all->count++];
+    PyErr_SetString(PyExc_ValueError, "more parts than there were");
+    return NULL;
+}
+
+/* The members of a group, behind it. Those that speak of a record's headers are none of a value. */
+static int read_group(PyObject *list, Py_ssize_t rows, Parts *all)
+{
+    Part *group = next_part(all);
+    if (!group) return -1;
+    group->kind = GROUP;
+    for (Py_ssize_t i = 0; i < PyList_Size(list); i++) {
+        Part *part = next_part(all);
+        group->members++;
+        if (read_part(part, PyList_GetItem(list, i), rows)) return -1;
+        if (part->kind == HEADERS || part->kind == OPTIONAL) {
+            PyErr_SetString(PyExc_ValueError, "no such kind of part in a group");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* How many parts a list has, with those of the lists in it. */
+static Py_ssize_t count_parts(PyObject *list)
+{
+    Py_ssize_t own = PyList_Size(list), count = own;
+    for (Py_ssize_t i = 0; i < own; i++) {
+        PyObject *item = PyList_GetItem(list, i);
+        if (PyList_Check(item)) count += PyList_Size(item);
+    }
+    return count;
+}
+
 static int read_parts(PyObject *list, Py_ssize_t rows, Parts *all)
 {
-    Py_ssize_t count = PyList_Size(list);
-    if (count < 0) return -1;
+    Py_ssize_t own = PyList_Size(list);
+    if (own < 0) return -1;
     if (rows < 0) {
         PyErr_SetString(PyExc_ValueError, "a negative number of rows");
         return -1;
@@ -182,32 +243,17 @@ static int read_parts(PyObject *list, Py_ssize_t rows, Parts *all)
         PyErr_SetString(PyExc_OverflowError, "too many rows");
         return -1;
     }
+    Py_ssize_t count = count_parts(list);
     all->parts = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Part));
     if (!all->parts) {
         PyErr_NoMemory();
         return -1;
     }
-    for (Py_ssize_t i = 0; i < count; i++) {
+    all->room = count;
+    for (Py_ssize_t i = 0; i < own; i++) {
         PyObject *item = PyList_GetItem(list, i);
-        Part *part = &all->parts[i];
-        all->count = i + 1;
-        int failed;
-        if (PyBytes_Check(item)) {
-            part->kind = CONSTANT;
-            failed = view_of(item, &part->constant_view);
-            part->constant = part->constant_view.buf;
-            part->constant_size = part->constant_view.len;
-        } else if (PyLong_Check(item)) {
-            part->kind = HEADERS;
-            part->always = PyLong_AsSsize_t(item);
-            failed = part->always == -1 && PyErr_Occurred();
-            if (!failed && (part->always < 0 || part->always > INT32_MAX)) {
-                PyErr_SetString(PyExc_ValueError, "no such number of headers");
-                failed = 1;
-            }
-        } else {
-            failed = read_array(part, item, rows);
-        }
+        int failed = item && PyList_Check(item) ? read_group(item, rows, all)
+                                                : read_part(next_part(all), item, rows);
         if (failed) {
             release(all);
             return -1;
@@ -389,67 +435,75 @@ static char *put_number(char *out, const Part *part, Py_ssize_t row)
     return put(out, part->constant, part->constant_size);
 }
 
+static Py_ssize_t part_size(const Parts *all, const Part *part, Py_ssize_t row)
+{
+    if (part->kind == CONSTANT) return part->constant_size;
+    if (part->kind == HEADERS) return varint_size(headers_of(all, part, row));
+    if (!is_there(part, row)) {
+        if (part->kind == TEXT || part->kind == QUOTED || part->kind > HEADERS) return NONE_SIZE;
+        return part->kind == SIZED;
+    }
+    if (part->kind > HEADERS) return number_size(part, row);
+    const int32_t *ends = part->ends + part->start + row;
+    Py_ssize_t own = ends[1] - ends[0], size = own;
+    if (part->kind == QUOTED) size += 2;
+    if (part->kind >= SIZED) size += varint_size(own);
+    if (part->kind == OPTIONAL) size += part->constant_size;
+    return size;
+}
+
 static Py_ssize_t row_size(const Parts *all, Py_ssize_t row)
 {
     Py_ssize_t size = 0;
-    for (Py_ssize_t i = 0; i < all->count; i++) {
-        const Part *part = &all->parts[i];
-        if (part->kind == CONSTANT) {
-            size += part->constant_size;
+    const Part *end = all->parts + all->count;
+    for (const Part *part = all->parts; part < end; part++) {
+        if (part->kind != GROUP) {
+            size += part_size(all, part, row);
             continue;
         }
-        if (part->kind == HEADERS) {
-            size += varint_size(headers_of(all, part, row));
-            continue;
-        }
-        if (!is_there(part, row)) {
-            if (part->kind == TEXT || part->kind == QUOTED || part->kind > HEADERS) size += NONE_SIZE;
-            if (part->kind == SIZED) size += 1;
-            continue;
-        }
-        if (part->kind > HEADERS) {
-            size += number_size(part, row);
-            continue;
-        }
-        const int32_t *ends = part->ends + part->start + row;
-        Py_ssize_t own = ends[1] - ends[0];
-        size += own;
-        if (part->kind == QUOTED) size += 2;
-        if (part->kind >= SIZED) size += varint_size(own);
-        if (part->kind == OPTIONAL) size += part->constant_size;
+        Py_ssize_t own = 0;
+        for (const Part *last = part + part->members; part < last;) own += part_size(all, ++part, row);
+        size += varint_size(own) + own;
     }
     return size;
 }
 
+static char *put_part(char *out, const Parts *all, const Part *part, Py_ssize_t row)
+{
+    if (part->kind == CONSTANT) return put(out, part->constant, part->constant_size);
+    if (part->kind == HEADERS) return put_varint(out, headers_of(all, part, row));
+    if (!is_there(part, row)) {
+        if (part->kind == TEXT || part->kind == QUOTED || part->kind > HEADERS)
+            return put(out, NONE, NONE_SIZE);
+        return part->kind == SIZED ? put_varint(out, -1) : out;
+    }
+    if (part->kind > HEADERS) return put_number(out, part, row);
+    const int32_t *ends = part->ends + part->start + row;
+    Py_ssize_t own = ends[1] - ends[0];
+    if (part->kind == OPTIONAL) out = put(out, part->constant, part->constant_size);
+    if (part->kind >= SIZED) out = put_varint(out, own);
+    if (part->kind == QUOTED) *out++ = '"';
+    if (own) out = put(out, part->data + ends[0], own);
+    if (part->kind == QUOTED) *out++ = '"';
+    return out;
+}
+
 static char *put_row(char *out, const Parts *all, Py_ssize_t row)
 {
-    for (Py_ssize_t i = 0; i < all->count; i++) {
-        const Part *part = &all->parts[i];
-        if (part->kind == CONSTANT) {
-            out = put(out, part->constant, part->constant_size);
+    const Part *end = all->parts + all->count;
+    for (const Part *part = all->parts; part < end; part++) {
+        if (part->kind != GROUP) {
+            out = put_part(out, all, part, row);
             continue;
         }
-        if (part->kind == HEADERS) {
-            out = put_varint(out, headers_of(all, part, row));
-            continue;
-        }
-        if (!is_there(part, row)) {
-            if (part->kind == TEXT || part->kind == QUOTED || part->kind > HEADERS)
-                out = put(out, NONE, NONE_SIZE);
-            if (part->kind == SIZED) out = put_varint(out, -1);
-            continue;
-        }
-        if (part->kind > HEADERS) {
-            out = put_number(out, part, row);
-            continue;
-        }
-        const int32_t *ends = part->ends + part->start + row;
-        Py_ssize_t own = ends[1] - ends[0];
-        if (part->kind == OPTIONAL) out = put(out, part->constant, part->constant_size);
-        if (part->kind >= SIZED) out = put_varint(out, own);
-        if (part->kind == QUOTED) *out++ = '"';
-        if (own) out = put(out, part->data + ends[0], own);
-        if (part->kind == QUOTED) *out++ = '"';
+        /* Its size is known behind it: to write it costs less than to measure it again. A size has
+         * a byte at least, so that nothing lies beyond the row's own end meanwhile. */
+        char *body = out + 1, *at = body;
+        for (const Part *last = part + part->members; part < last;) at = put_part(at, all, ++part, row);
+        Py_ssize_t own = at - body;
+        int head = varint_size(own);
+        if (head > 1) memmove(out + head, body, (size_t)own);
+        out = put_varint(out, own) + own;
     }
     return out;
 }
@@ -498,61 +552,43 @@ static inline int64_t delta_of(const int64_t *times, Py_ssize_t row, Py_ssize_t 
     return times ? (int64_t)((uint64_t)times[row] - (uint64_t)times[base]) : 0;
 }
 
-/* records(parts, rows, times, places, first, most, room, before) -> (buffer, number)
- *
- * As many records as fit in room bytes, at least one and at most `most`, from the record `first` of
- * the rows, or of those at places (int64). times (int64) are the rows' timestamps, or None: all are
- * the same. The buffer has `before` bytes of zeros in front. */
-static PyObject *records(PyObject *self, PyObject *arguments)
+/* What record batches are made of: `chosen` rows, those at places or all. */
+typedef struct {
+    Parts all;
+    const int64_t *times, *places;
+    Py_ssize_t rows, chosen, room, before;
+    int64_t *sizes; /* of the records of one batch */
+} Source;
+
+static Py_ssize_t row_at(const Source *from, Py_ssize_t record)
 {
-    PyObject *list, *stamps, *selected, *body = NULL, *answer = NULL;
-    Py_ssize_t rows, first, most, room, before, total = 0, number = 0, chosen, base = 0;
-    Py_buffer view = {0}, times_view = {0};
-    Parts all = {0};
-    if (!PyArg_ParseTuple(arguments, "OnOOnnnn", &list, &rows, &stamps, &selected, &first, &most, &room,
-                          &before))
-        return NULL;
-    if (view_of(stamps, &times_view) || view_of(selected, &view)) goto end;
-    const int64_t *places = view.buf, *times = times_view.buf;
-    if (!aligned(places, sizeof(int64_t)) || !aligned(times, sizeof(int64_t))) {
-        PyErr_SetString(PyExc_ValueError, "the places or times are not aligned");
-        goto end;
-    }
-    chosen = places ? view.len / (Py_ssize_t)sizeof(int64_t) : rows;
-    if (read_parts(list, rows, &all)) goto end;
-    if (times && times_view.len / (Py_ssize_t)sizeof(int64_t) < rows) {
-        PyErr_SetString(PyExc_ValueError, "fewer times than rows");
-        goto end;
-    }
-    if (first < 0 || first > chosen || before < 0 || before > INT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "no such record");
-        goto end;
-    }
-    if (most < 0) most = 0;
-    if (most > chosen - first) most = chosen - first;
-    int64_t *sizes = PyMem_Malloc((most ? (size_t)most : 1) * sizeof(int64_t));
-    if (!sizes) {
-        PyErr_NoMemory();
-        goto end;
-    }
+    return from->places ? (Py_ssize_t)from->places[record] : record;
+}
+
+/* Measures the records of the next batch: their number, or -1 with an error. */
+static Py_ssize_t measure(const Source *from, Py_ssize_t first, Py_ssize_t most, Py_ssize_t *total)
+{
+    Py_ssize_t number = 0, base = 0;
     int bad = 0, large = 0;
+    *total = 0;
     Py_BEGIN_ALLOW_THREADS
     for (; number < most; number++) {
-        Py_ssize_t row = places ? (Py_ssize_t)places[first + number] : first + number;
-        if (row < 0 || row >= rows) {
+        Py_ssize_t row = row_at(from, first + number);
+        if (row < 0 || row >= from->rows) {
             bad = 1;
             break;
         }
         if (!number) base = row;
-        int64_t size = 1 + varint_size(delta_of(times, row, base)) + varint_size(number) + row_size(&all, row);
-        if (size > PY_SSIZE_T_MAX - VARINT_MAX - before - total) {
+        int64_t size = 1 + varint_size(delta_of(from->times, row, base)) + varint_size(number) +
+                       row_size(&from->all, row);
+        if (size > PY_SSIZE_T_MAX - VARINT_MAX - from->before - *total) {
             large = 1;
             break;
         }
-        Py_ssize_t with = total + varint_size(size) + (Py_ssize_t)size;
-        if (number && with > room) break;
-        sizes[number] = size;
-        total = with;
+        Py_ssize_t with = *total + varint_size(size) + (Py_ssize_t)size;
+        if (number && with > from->room) break;
+        from->sizes[number] = size;
+        *total = with;
     }
     Py_END_ALLOW_THREADS
     if (bad)
@@ -560,28 +596,106 @@ static PyObject *records(PyObject *self, PyObject *arguments)
     else if (large && !number)
         PyErr_SetString(PyExc_OverflowError, "the record is too large");
     else
-        body = PyByteArray_FromStringAndSize(NULL, before + total);
+        return number;
+    return -1;
+}
+
+/* A byte array of that size: a spare one, unless its bytes are in use somewhere, or a new one. */
+static PyObject *body_of(PyObject *spare, Py_ssize_t size)
+{
+    if (PyByteArray_Check(spare)) {
+        if (!PyByteArray_Resize(spare, size)) return Py_NewRef(spare);
+        if (!PyErr_ExceptionMatches(PyExc_BufferError)) return NULL;
+        PyErr_Clear();
+    }
+    return PyByteArray_FromStringAndSize(NULL, size);
+}
+
+static void put_records(char *out, const Source *from, Py_ssize_t first, Py_ssize_t number)
+{
+    memset(out, 0, (size_t)from->before);
+    out += from->before;
+    for (Py_ssize_t i = 0; i < number; i++) {
+        Py_ssize_t row = row_at(from, first + i);
+        out = put_varint(out, from->sizes[i]);
+        *out++ = 0; /* no attributes */
+        out = put_varint(out, delta_of(from->times, row, row_at(from, first)));
+        out = put_varint(out, i);
+        out = put_row(out, &from->all, row);
+    }
+}
+
+/* Adds the next batch to the list; how many records it has, or -1 with an error. */
+static Py_ssize_t add_batch(PyObject *list, const Source *from, Py_ssize_t first, Py_ssize_t most,
+                            PyObject *spares)
+{
+    Py_ssize_t total, number = -1;
+    /* Before the records are measured: what a caller's function does may change them. */
+    PyObject *spare = spares == Py_None ? Py_NewRef(Py_None) : PyObject_CallNoArgs(spares);
+    PyObject *body = NULL, *entry = NULL;
+    if (spare) number = measure(from, first, most, &total);
+    if (number >= 0) body = body_of(spare, from->before + total);
     if (body) {
         char *out = PyByteArray_AsString(body);
         Py_BEGIN_ALLOW_THREADS
-        memset(out, 0, (size_t)before);
-        out += before;
-        for (Py_ssize_t i = 0; i < number; i++) {
-            Py_ssize_t row = places ? (Py_ssize_t)places[first + i] : first + i;
-            out = put_varint(out, sizes[i]);
-            *out++ = 0; /* no attributes */
-            out = put_varint(out, delta_of(times, row, base));
-            out = put_varint(out, i);
-            out = put_row(out, &all, row);
-        }
+        put_records(out, from, first, number);
         Py_END_ALLOW_THREADS
-        answer = Py_BuildValue("Nn", body, number);
+        entry = Py_BuildValue("Nn", body, number);
     }
-    PyMem_Free(sizes);
+    if (!entry || PyList_Append(list, entry)) number = -1;
+    Py_XDECREF(entry);
+    Py_XDECREF(spare);
+    return number;
+}
+
+/* Whether times and places fit the rows; sets an error. */
+static int sound_source(const Source *from, const Py_buffer *times)
+{
+    if (!aligned(from->places, sizeof(int64_t)) || !aligned(from->times, sizeof(int64_t)))
+        PyErr_SetString(PyExc_ValueError, "the places or times are not aligned");
+    else if (from->times && times->len / (Py_ssize_t)sizeof(int64_t) < from->rows)
+        PyErr_SetString(PyExc_ValueError, "fewer times than rows");
+    else if (from->before < 0 || from->before > INT32_MAX)
+        PyErr_SetString(PyExc_ValueError, "no such room before the records");
+    else
+        return 1;
+    return 0;
+}
+
+/* records(parts, rows, times, places, most, room, before, spares) -> [(buffer, number)]
+ *
+ * All rows, or those at places (int64), in batches: as many records as fit in room bytes, at least one
+ * and at most `most`. times (int64) are the rows' timestamps, or None: all are the same. A buffer has
+ * `before` bytes of zeros in front. `spares`, unless None, is called for each: a byte array whose
+ * contents are of no more use, or None. */
+static PyObject *records(PyObject *self, PyObject *arguments)
+{
+    PyObject *list, *stamps, *selected, *spares, *answer = NULL;
+    Py_ssize_t most;
+    Py_buffer view = {0}, times_view = {0};
+    Source from = {0};
+    if (!PyArg_ParseTuple(arguments, "OnOOnnnO", &list, &from.rows, &stamps, &selected, &most, &from.room,
+                          &from.before, &spares))
+        return NULL;
+    if (view_of(stamps, &times_view) || view_of(selected, &view)) goto end;
+    from.times = times_view.buf;
+    from.places = view.buf;
+    from.chosen = from.places ? view.len / (Py_ssize_t)sizeof(int64_t) : from.rows;
+    if (read_parts(list, from.rows, &from.all) || !sound_source(&from, &times_view)) goto end;
+    if (most > from.chosen) most = from.chosen;
+    if (most < 1) most = 1;
+    from.sizes = PyMem_Malloc((size_t)most * sizeof(int64_t));
+    answer = from.sizes ? PyList_New(0) : PyErr_NoMemory();
+    for (Py_ssize_t first = 0, number; answer && first < from.chosen; first += number) {
+        Py_ssize_t left = from.chosen - first;
+        number = add_batch(answer, &from, first, most < left ? most : left, spares);
+        if (number < 0) Py_CLEAR(answer);
+    }
 end:
+    PyMem_Free(from.sizes);
     if (times_view.obj) PyBuffer_Release(&times_view);
     if (view.obj) PyBuffer_Release(&view);
-    if (all.parts) release(&all);
+    if (from.all.parts) release(&from.all);
     return answer;
 }
 
@@ -664,14 +778,14 @@ static PyMethodDef functions[] = {
     {"join", join, METH_VARARGS, "join(parts, rows) -> (offsets, data)"},
     {"murmur2", murmur2, METH_VARARGS, "murmur2([part], rows) -> hashes"},
     {"records", records, METH_VARARGS,
-     "records(parts, rows, times, places, first, most, room, before) -> (buffer, number)"},
+     "records(parts, rows, times, places, most, room, before, spares) -> [(buffer, number)]"},
     {NULL, NULL, 0, NULL},
 };
 
 static int filled(PyObject *module)
 {
     /* Raised with each change of what the functions take or give; see rowbytes.py. */
-    return PyModule_AddIntConstant(module, "INTERFACE", 3) ? -1 : 0;
+    return PyModule_AddIntConstant(module, "INTERFACE", 4) ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, filled}, {0, NULL}};

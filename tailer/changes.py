@@ -24,7 +24,7 @@ from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import TableError
 from tailer.offset import COUNTING, Offset, counting_id
-from tailer.rowbytes import Column, join, whole_numbers
+from tailer.rowbytes import Column, Joined, whole_numbers
 
 __all__ = [
     "CHANGE_TYPE",
@@ -332,14 +332,18 @@ class ChangeBatch:
         """
         if not self.num_rows or not self.parts():
             return pa.array([], pa.string())
+        return self.joined_event_ids().array()
+
+    def joined_event_ids(self) -> Joined:
+        """Return the ids, not put together yet. The batch has rows."""
         import pyarrow.compute as pc
 
         prefixes = self.by_part(lambda part: f"{part.file.event_prefix()}-")
         parts: list[Column] = [prefixes, whole_numbers(self.positions)]
         if self.offset.snapshot:
-            return join([*parts, "-s"], self.num_rows)
+            return Joined([*parts, "-s"], self.num_rows)
         letters = _LETTERS.take(pc.index_in(self.rows.column(CHANGE_TYPE), _KINDS))
-        return join([*parts, "-", letters], self.num_rows)
+        return Joined([*parts, "-", letters], self.num_rows)
 
 
 def joined(batches: Sequence[ChangeBatch]) -> ChangeBatch:

@@ -6,7 +6,7 @@ give the same bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -18,22 +18,26 @@ __all__ = [
     "RAW",
     "SIZED",
     "Column",
+    "Joined",
     "Number",
     "Text",
     "array_part",
     "has_escapes",
     "join",
     "native",
+    "native_parts",
     "number",
     "whole_numbers",
 ]
 
 #: The version of ``_rowbytes.c`` that this file needs.
-_INTERFACE = 3
+_INTERFACE = 4
 
 #: The kinds of parts, as ``_rowbytes.c`` numbers them.
 RAW, TEXT, QUOTED, SIZED, OPTIONAL = 1, 2, 3, 4, 5
 _INT32, _INT64, _DECIMAL, _DATE, _MICROS = 7, 8, 9, 10, 11
+#: The most bytes of a number: a decimal has 38 digits, a sign, a point and a zero before it.
+_MOST = {_INT32: 11, _INT64: 20, _DECIMAL: 41, _DATE: 12, _MICROS: 29}
 
 #: Arrow writes a decimal with more digits behind its point with an exponent, if it is small.
 _SCALE_MAX = 6
@@ -93,6 +97,61 @@ def whole_numbers(array: pa.Array) -> Column:
     return number(array) or array.cast(pa.string())
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Strings that are not put together yet: ``rows`` rows of these parts, none of them null.
+
+    Who writes them elsewhere anyway (:func:`native_parts`) spares their bytes a copy.
+    """
+
+    parts: list[Column]
+    rows: int
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return self.rows
+
+    def array(self) -> pa.StringArray:
+        """Return the strings; raises as :func:`join`."""
+        return join(self.parts, self.rows)
+
+    def slice(self, first: int, count: int) -> Joined:
+        """Return ``count`` rows from ``first`` on."""
+        return Joined([_sliced(part, first, count) for part in self.parts], count)
+
+    def sizes(self) -> pa.Int64Array:
+        """Return the most bytes (int64) that each row may take."""
+        import pyarrow.compute as pc
+
+        fixed = sum(_fixed_size(part) for part in self.parts)
+        sizes: pa.Array | None = None
+        for part in self.parts:
+            text = part.array if isinstance(part, Text) else part
+            if isinstance(text, pa.Array):
+                own = pc.binary_length(text)
+                own = pc.fill_null(own, 0) if own.null_count else own
+                sizes = own.cast(pa.int64()) if sizes is None else pc.add(sizes, own)
+        fixed_size = pa.scalar(fixed, pa.int64())
+        return pa.repeat(fixed_size, self.rows) if sizes is None else pc.add(sizes, fixed_size)
+
+
+def _sliced(part: Column, first: int, count: int) -> Column:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, pa.Array):
+        return part.slice(first, count)
+    return replace(part, array=part.array.slice(first, count))
+
+
+def _fixed_size(part: Column) -> int:
+    """Return the most bytes that a part takes in a row, besides the bytes of a string."""
+    if isinstance(part, str):
+        return len(part.encode())
+    if isinstance(part, Number):
+        return _MOST[part.kind]
+    return 2 + len("null") if isinstance(part, Text) else 0
+
+
 def join(parts: list[Column], rows: int) -> pa.StringArray:
     """Join the parts of each row: ``rows`` strings, none of them null.
 
@@ -106,7 +165,7 @@ def join(parts: list[Column], rows: int) -> pa.StringArray:
             pa.repeat(_EMPTY, rows) if all(isinstance(part, str) for part in parts) else _EMPTY,
             _EMPTY,
         )
-    ends, data = native.join([_native_part(part) for part in parts], rows)
+    ends, data = native.join(native_parts(parts), rows)
     return pa.Array.from_buffers(
         pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)], null_count=0
     )
@@ -126,6 +185,12 @@ def _by_arrow(part: str | pa.StringArray | Text) -> list[pa.Array | pa.Scalar]:
         return [_QUOTE, array, _QUOTE]
     quoted = pc.binary_join_element_wise(_QUOTE, array, _QUOTE, _EMPTY)
     return [pc.fill_null(quoted, _NULL)]
+
+
+def native_parts(parts: list[Column]) -> list[object]:
+    """Return parts in the form that ``_rowbytes.c`` takes; within another list of parts, this one
+    is a value after its size."""
+    return [_native_part(part) for part in parts]
 
 
 def _native_part(part: Column) -> object:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tailer import rowbytes
-from tailer.rowbytes import RAW, SIZED, array_part
+from tailer.rowbytes import OPTIONAL, RAW, SIZED, array_part
 from tests.support.components import require
 from tests.support.sanitizers import watch
 
@@ -99,14 +99,50 @@ def test_what_is_no_part_is_refused(native: Any) -> None:
     for places in ([2], [-1], [0, 1, 7]):
         buffer = pa.array(places, pa.int64()).buffers()[1].slice(0, 8 * len(places))
         with pytest.raises(IndexError, match="beyond the rows"):
-            native.records([part], 2, None, buffer, 0, 10, 1000, 61)
-    for first, before in ((3, 61), (-1, 61), (0, -1)):
-        with pytest.raises(ValueError, match="no such record"):
-            native.records([part], 2, None, None, first, 10, 1000, before)
+            native.records([part], 2, None, buffer, 10, 1000, 61, None)
+    with pytest.raises(ValueError, match="no such room"):
+        native.records([part], 2, None, None, 10, 1000, -1, None)
+    with pytest.raises(ZeroDivisionError):
+        native.records([part], 2, None, None, 10, 1000, 61, lambda: 1 // 0)
     with pytest.raises(ValueError, match="fewer times than rows"):
-        native.records([part], 2, pa.py_buffer(bytes(8)), None, 0, 10, 1000, 61)
+        native.records([part], 2, pa.py_buffer(bytes(8)), None, 10, 1000, 61, None)
     with pytest.raises(ValueError, match="not aligned"):
-        native.records([part], 2, memoryview(bytes(17))[1:], None, 0, 10, 1000, 61)
+        native.records([part], 2, memoryview(bytes(17))[1:], None, 10, 1000, 61, None)
+
+
+def test_a_group_has_its_size_before_it(native: Any) -> None:
+    texts = [b"", b"a", b"x" * 62, b"x" * 63, b"x" * 8_190, b"x" * 9_000]
+    part = array_part(pa.array(texts, pa.binary()), RAW)
+    sized = array_part(pa.array([b"<" + text for text in texts], pa.binary()), SIZED)
+    for before, after in (([], []), ([b"head"], [b"tail"]), ([7], [[b"", b"another"]])):
+        ends, data = native.join([*before, [b"<", part], *after], len(texts))
+        assert native.join([*before, sized, *after], len(texts)) == (ends, data)
+    assert native.join([[]], 2)[1] == b"\0\0"
+
+
+def test_a_group_within_a_group_or_with_headers_is_refused(native: Any) -> None:
+    part = array_part(pa.array([b"a", None]), OPTIONAL, b"head")
+    for wrong in (part, 3):
+        with pytest.raises(ValueError, match="no such kind of part in a group"):
+            native.join([[wrong]], 2)
+    with pytest.raises((TypeError, SystemError)):
+        native.join([[[b"a"]]], 1)
+
+
+def test_a_spare_buffer_is_used_unless_somebody_looks_at_it(native: Any) -> None:
+    part = array_part(pa.array([b"a" * 1000, b"b" * 3000, b"c"]), SIZED)
+    wanted = native.records([part], 3, None, None, 10, 2000, 61, None)
+    assert [number for _, number in wanted] == [1, 1, 1]
+    spares = [bytearray(b"\xff" * size) for size in (0, 10, 100_000)]
+    given = iter(spares)
+    found = native.records([part], 3, None, None, 10, 2000, 61, lambda: next(given))
+    assert found == wanted
+    assert all(buffer is spare for (buffer, _), spare in zip(found, spares, strict=True))
+    spare = bytearray(b"\xff" * 100)
+    with memoryview(spare):
+        assert native.records([part], 3, None, None, 10, 2000, 61, lambda: spare) == wanted
+    assert spare == b"\xff" * 100
+    assert native.records([part], 3, None, None, 10, 2000, 61, lambda: None) == wanted
 
 
 def test_more_than_two_gigabytes_are_refused(native: Any) -> None:
@@ -120,12 +156,12 @@ def test_more_rows_than_can_be_numbered_are_refused(native: Any, rows: int) -> N
     with pytest.raises(OverflowError, match="too many rows"):
         native.join([b""], rows)
     with pytest.raises(OverflowError, match="too many rows"):
-        native.records([b""], rows, None, None, 0, 1, 10, 61)
+        native.records([b""], rows, None, None, 1, 10, 61, None)
     for always in (-1, 2**31, 2**63 - 1):
         with pytest.raises(ValueError, match="no such number of headers"):
             native.join([always], 1)
-    with pytest.raises(ValueError, match="no such record"):
-        native.records([b"a"], 1, None, None, 0, 1, 10, 2**63 - 1)
+    with pytest.raises(ValueError, match="no such room"):
+        native.records([b"a"], 1, None, None, 1, 10, 2**63 - 1, None)
 
 
 @pytest.mark.slow

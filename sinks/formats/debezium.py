@@ -18,7 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.connect import connect_fields, connect_values
-from sinks.formats.json import JsonMember, JsonObject, JsonText, json_objects, json_values
+from sinks.formats.json import (
+    JsonMember,
+    JsonObject,
+    JsonText,
+    json_objects,
+    json_objects_joined,
+    json_values,
+)
 from sinks.formats.parts import (
     as_binary,
     commit_ms,
@@ -34,6 +41,7 @@ from sinks.formats.parts import (
 )
 from sinks.formats.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch, Part
+from tailer.rowbytes import Joined
 
 __all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images", "transaction_id"]
 
@@ -119,7 +127,7 @@ class DebeziumEncoder:
         records = Records(keys, payload, headers, commit_ms(batch))
         return with_tombstones(records, images.gone) if self.tombstones else records
 
-    def _payload(self, batch: ChangeBatch, images: Images, table: str) -> pa.BinaryArray:
+    def _payload(self, batch: ChangeBatch, images: Images, table: str) -> Joined:
         before, after = self._images(images)
         # Debezium counts from one.
         order = pc.add(batch.row_indices(), pa.scalar(1, pa.int64())).cast(pa.string())
@@ -140,7 +148,7 @@ class DebeziumEncoder:
         if self.schema:
             schema = _envelope_schema(self.name, table, images.rows.type)
             members = {"schema": JsonText(schema), "payload": JsonObject(members)}
-        return as_binary(json_objects(list(members), list(members.values())))
+        return json_objects_joined(list(members), list(members.values()))
 
     def _images(self, images: Images) -> tuple[pa.Array | str, pa.Array | str]:
         """Return ``before`` and ``after`` as JSON text."""

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import is_arrow_variant, variant_json
-from tailer.rowbytes import Column, Number, Text, has_escapes, join, number
+from tailer.rowbytes import Column, Joined, Number, Text, has_escapes, join, number
 
 __all__ = [
     "JsonMember",
@@ -33,6 +33,7 @@ __all__ = [
     "iso_timestamp",
     "json_lines",
     "json_objects",
+    "json_objects_joined",
     "json_values",
     "text_of",
     "timestamp_text",
@@ -78,10 +79,17 @@ def json_objects(
 ) -> pa.StringArray:
     """Return rows as JSON objects, one string each, none of them null. At least one member, at any
     depth, is an array."""
+    return json_objects_joined(names, columns, end).array()
+
+
+def json_objects_joined(
+    names: Sequence[str], columns: Sequence[JsonMember], end: str = "}"
+) -> Joined:
+    """Return the objects of :func:`json_objects`, not put together yet."""
     parts: list[Column] = []
     constant = _object_parts(dict(zip(names, columns, strict=True)), "", parts)
     rows = next(len(_array(part)) for part in parts if not isinstance(part, str))
-    return join([*parts, constant + end], rows)
+    return Joined([*parts, constant + end], rows)
 
 
 def _array(part: pa.StringArray | Text | Number) -> pa.Array:

@@ -100,7 +100,7 @@ def event_headers(batch: ChangeBatch) -> tuple[Header, ...]:
     ``_origin``; ``_row_id`` if rows have one, and ``_snapshot`` on the rows of the initial
     snapshot."""
     headers: list[Header] = [
-        ("_event_id", batch.event_ids()),
+        ("_event_id", batch.joined_event_ids()),
         ("_change_type", batch.rows.column(CHANGE_TYPE)),
         ("_commit_version", batch.by_part(lambda part: str(part.offset.version).encode())),
         ("_origin", batch.by_part(lambda part: part.file.origin.encode())),

@@ -8,17 +8,19 @@ a registry: the same batch gives the same bytes on every run.
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch
+from tailer.rowbytes import Joined
 
 __all__ = ["Encoder", "Header", "Records", "Registry"]
 
-#: A record header: its name, and one value for all records (bytes) or one for each (a string or
-#: binary array; null where that record does not have the header).
-Header = tuple[str, pa.Array | bytes]
+#: A record header: its name, and one value for all records (bytes) or one for each (strings that
+#: are not put together yet, or a string or binary array; null where that record does not have the
+#: header).
+Header = tuple[str, pa.Array | Joined | bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,9 @@ class Records:
     """The records to send for one batch, in order. All arrays have the same length.
 
     ``keys`` (binary, or None: no record has a key) and ``values`` (binary; null is a tombstone)
-    are in their wire form, and so is every header. ``timestamp_ms`` is the commit's time: one for
-    all records, or one for each (int64). ``partitions`` (int32), if given, overrides the sink's
+    are in their wire form, and so is every header. Values and headers may be strings that are not
+    put together yet; :meth:`whole` does it. ``timestamp_ms`` is the commit's time: one for all
+    records, or one for each (int64). ``partitions`` (int32), if given, overrides the sink's
     partitioner.
 
     There may be more records than rows in the batch (tombstones; an update that changes the key)
@@ -35,7 +38,7 @@ class Records:
     """
 
     keys: pa.BinaryArray | None
-    values: pa.BinaryArray
+    values: pa.BinaryArray | Joined
     headers: tuple[Header, ...]
     timestamp_ms: int | pa.Int64Array
     partitions: pa.Int32Array | None = None
@@ -45,15 +48,50 @@ class Records:
         """Return how many records there are."""
         return len(self.values)
 
+    @property
+    def num_tombstones(self) -> int:
+        """Return how many records have no value."""
+        return 0 if isinstance(self.values, Joined) else int(self.values.null_count)
+
+    def whole_values(self) -> pa.BinaryArray:
+        """Return the values, put together."""
+        values = self.values
+        return values.array().cast(pa.binary()) if isinstance(values, Joined) else values
+
+    def whole_headers(self) -> tuple[tuple[str, pa.Array | bytes], ...]:
+        """Return the headers, put together."""
+        return tuple(
+            (name, value.array() if isinstance(value, Joined) else value)
+            for name, value in self.headers
+        )
+
+    def whole(self) -> Records:
+        """Return the same records, with all their strings put together."""
+        return replace(self, values=self.whole_values(), headers=self.whole_headers())
+
+    def slice(self, first: int, count: int) -> Records:
+        """Return ``count`` records from ``first`` on."""
+        times, partitions = self.timestamp_ms, self.partitions
+        return Records(
+            None if self.keys is None else self.keys.slice(first, count),
+            self.values.slice(first, count),
+            tuple(
+                (name, value if isinstance(value, bytes) else value.slice(first, count))
+                for name, value in self.headers
+            ),
+            times if isinstance(times, int) else times.slice(first, count),
+            None if partitions is None else partitions.slice(first, count),
+        )
+
     def take(self, places: pa.Array) -> Records:
         """Return the records at these places (integers), in their order."""
         times = self.timestamp_ms
         return Records(
             None if self.keys is None else self.keys.take(places),
-            self.values.take(places),
+            self.whole_values().take(places),
             tuple(
                 (name, value if isinstance(value, bytes) else value.take(places))
-                for name, value in self.headers
+                for name, value in self.whole_headers()
             ),
             times if isinstance(times, int) else times.take(places),
             None if self.partitions is None else self.partitions.take(places),

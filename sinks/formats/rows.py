@@ -7,9 +7,8 @@ import json
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.json import JsonText, iso_timestamp, json_objects
+from sinks.formats.json import JsonText, iso_timestamp, json_objects_joined
 from sinks.formats.parts import (
-    as_binary,
     commit_ms,
     corrupt_file_named,
     data_columns,
@@ -21,6 +20,7 @@ from sinks.formats.parts import (
 )
 from sinks.formats.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
+from tailer.rowbytes import Joined
 
 __all__ = ["RowsEncoder", "row_objects"]
 
@@ -38,14 +38,16 @@ def row_objects(
     Then, each if requested, ``_event_id``, ``_origin`` and ``_row_id`` (null if unknown). Raises
     :class:`TableError`, naming version and file, for a value that can't be written.
     """
+    return _named(batch, ids=ids, origin=origin, row_ids=row_ids, end=end).array()
+
+
+def _named(batch: ChangeBatch, *, ids: bool, origin: bool, row_ids: bool, end: str) -> Joined:
     return corrupt_file_named(
         lambda part: _row_objects(part, ids=ids, origin=origin, row_ids=row_ids, end=end), batch
     )
 
 
-def _row_objects(
-    batch: ChangeBatch, *, ids: bool, origin: bool, row_ids: bool, end: str
-) -> pa.StringArray:
+def _row_objects(batch: ChangeBatch, *, ids: bool, origin: bool, row_ids: bool, end: str) -> Joined:
     names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
     if batch.num_rows:
         # The two columns whose value is the same in all rows of a file.
@@ -60,7 +62,7 @@ def _row_objects(
     if row_ids:
         names.append("_row_id")
         columns.append(JsonText("null") if batch.row_ids is None else batch.row_ids)
-    return json_objects(names, columns, end)
+    return json_objects_joined(names, columns, end)
 
 
 def _time(ms: int) -> str:
@@ -88,7 +90,7 @@ class RowsEncoder:
         if self.key_columns:
             keys = json_keys(key_array(batch, self.key_columns, data_columns(batch)))
         told, known = self.ids, self.ids and batch.row_ids is not None
-        values = as_binary(row_objects(batch, ids=told, origin=told, row_ids=known))
+        values = _named(batch, ids=told, origin=told, row_ids=known, end="}")
         records = Records(keys, values, event_headers(batch), commit_ms(batch))
         if self.tombstones:
             deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")

@@ -6,7 +6,7 @@ Uses kafka-python's public API, whichever driver writes: these are few requests,
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,6 +29,8 @@ __all__ = [
 
 #: The broker's default, for clusters whose configuration may not be read.
 _MESSAGE_BYTES = 1_048_588
+#: The settings of a topic that are needed.
+_LIMITS = "max.message.bytes", "cleanup.policy"
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 #: Records are searched from a topic's end, in steps that grow by this factor.
@@ -124,7 +126,7 @@ class Cluster:
         from kafka.admin import ConfigResource, ConfigResourceType
         from kafka.errors import AuthorizationError
 
-        asked = ConfigResource(ConfigResourceType.TOPIC, name, None)
+        asked = ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(_LIMITS))
         try:
             with raised_as_failures(f"reading the configuration of the topic {name}"):
                 answer = self._admin.describe_configs([asked], config_filter="all")
@@ -169,16 +171,21 @@ class Cluster:
 
     def ends(self, topic: Topic) -> list[int]:
         """Return the offset after the last record of each partition, committed or not."""
-        return [self._offset(topic.name, p, _LATEST) for p in range(topic.partitions)]
+        return self._offsets(topic.name, range(topic.partitions), _LATEST)
 
     def _offset(self, topic: str, partition: int, which: int, *, stable: bool = False) -> int:
+        return self._offsets(topic, [partition], which, stable=stable)[0]
+
+    def _offsets(
+        self, topic: str, partitions: Iterable[int], which: int, *, stable: bool = False
+    ) -> list[int]:
         from kafka import TopicPartition
 
-        place = TopicPartition(topic, partition)
+        places = [TopicPartition(topic, partition) for partition in partitions]
         isolation = _READ_COMMITTED if stable else _READ_UNCOMMITTED
         with raised_as_failures(f"asking for the offsets of the topic {topic}"):
-            found = self._admin.list_partition_offsets({place: which}, isolation)
-            return int(found[place].offset)
+            found = self._admin.list_partition_offsets(dict.fromkeys(places, which), isolation)
+            return [int(found[place].offset) for place in places]
 
     def transaction(self, transactional_id: str) -> Transaction | None:
         """Return a producer's last transaction; None if it has none, or we may not know."""

@@ -8,12 +8,18 @@ is dropped, and a new one is created.
 from __future__ import annotations
 
 import typing
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from sinks.formats.records import Records
+from sinks.kafka.record_batch import Body
 
-__all__ = ["Driver"]
+__all__ = ["Driver", "Packed", "send_records"]
+
+#: Records in the form in which a driver sends them: those of one batch, which is full except at the
+#: end of what they were made of.
+Packed: TypeAlias = Body | Records
 
 
 class Driver(typing.Protocol):
@@ -25,13 +31,17 @@ class Driver(typing.Protocol):
     def begin(self) -> None:
         """Begin a transaction."""
 
-    def send(
-        self, topic: str, partition: int, records: Records, places: pa.Int64Array | None = None
-    ) -> None:
-        """Send records, in order, to one partition, ignoring their ``partitions``. With ``places``
-        (int64), only those at these places.
+    def pack(self, records: Records, places: pa.Int64Array | None = None) -> list[Packed]:
+        """Return records, in order, as they are sent, ignoring their ``partitions``. With
+        ``places`` (int64), only those at these places.
 
-        Returns when they are being sent; before that, waits while too many bytes are being sent.
+        Other than the rest, it may be called at any time, from several threads.
+        """
+
+    def send(self, topic: str, partition: int, packed: Packed) -> None:
+        """Send what was packed, once, to one partition.
+
+        Returns when it is being sent; before that, waits while too many bytes are being sent.
         """
 
     def flush(self) -> None:
@@ -44,3 +54,9 @@ class Driver(typing.Protocol):
 
     def close(self) -> None:
         """Release everything at once; records that were not flushed or committed are dropped."""
+
+
+def send_records(driver: Driver, topic: str, partition: int, records: Records) -> None:
+    """Send records, in order, to one partition."""
+    for packed in driver.pack(records):
+        driver.send(topic, partition, packed)

@@ -19,6 +19,7 @@ from typing import Any
 from sinks.encode_ahead import Pieces, slices
 from sinks.kafka.cluster import Topic
 from sinks.kafka.delivery import accepted, delivery_of
+from sinks.kafka.driver import send_records
 from sinks.kafka.failures import Fenced
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.progress import Progress, read_progress
@@ -310,7 +311,7 @@ class ExactlyOnce(Session):
         assert self.driver is not None
         value = json.dumps(begun.marker(status), separators=(",", ":")).encode()
         record = single_record(begun.id.encode(), value, begun.timestamp_ms)
-        self.driver.send(self._transactions.name, 0, record)
+        send_records(self.driver, self._transactions.name, 0, record)
 
     def _save(self, progress: Progress) -> None:
         """Commit the open transaction, with this progress after all that was sent in it."""
@@ -323,7 +324,7 @@ class ExactlyOnce(Session):
         assert self.driver is not None
         now_ms = int(time.time() * 1000)
         record = single_record(self.feed.encode(), progress.to_bytes(), now_ms)
-        self.driver.send(self._progress_topic, 0, record)
+        send_records(self.driver, self._progress_topic, 0, record)
 
     def _save_passed(self) -> None:
         """Write the progress over versions without changes."""

@@ -15,9 +15,10 @@ import pyarrow as pa
 from sinks.formats.records import Records
 from sinks.kafka import accumulator
 from sinks.kafka.client import client_settings
+from sinks.kafka.driver import Packed
 from sinks.kafka.failures import connected, raised_as_failures
 from sinks.kafka.options import KafkaOptions
-from sinks.kafka.record_batch import record_batches
+from sinks.kafka.record_batch import cut, record_batches
 from tailer.errors import ConfigError, TransientError
 
 __all__ = ["KafkaPythonDriver"]
@@ -26,15 +27,19 @@ __all__ = ["KafkaPythonDriver"]
 #: 100 ms.
 _RETRY_BACKOFF_MS = 5
 _REQUEST_BATCHES = 8
+#: Smaller buffers are not kept to be used again: to make one larger copies it.
+_SPARE_BYTES_MIN = 128 * 1024
 
 
 @dataclass(slots=True)
 class _Sent:
-    """A batch being sent: how to wait for it, and its bytes."""
+    """A batch being sent: how to wait for it, its bytes, and the buffer that has them, if it is
+    ours."""
 
     future: Any
     size: int
     topic: str
+    buffer: bytearray | None = None
 
 
 class KafkaPythonDriver:
@@ -67,6 +72,7 @@ class KafkaPythonDriver:
         self.by_batches = accumulator.usable(self._producer)
         self._sent: deque[_Sent] = deque()
         self._sent_bytes = 0
+        self._spare: list[bytearray] = []
         self._topics: set[str] = set()
 
     def init_transactions(self) -> None:
@@ -79,36 +85,45 @@ class KafkaPythonDriver:
         with raised_as_failures("beginning a transaction"):
             self._producer.begin_transaction()
 
-    def send(
-        self, topic: str, partition: int, records: Records, places: pa.Int64Array | None = None
-    ) -> None:
+    def pack(self, records: Records, places: pa.Int64Array | None = None) -> list[Packed]:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        if not self.by_batches:
+            return list(cut(records if places is None else records.take(places), self._batch_bytes))
+        return list(record_batches(records, self._batch_bytes, places, self._spare_buffer))
+
+    def send(self, topic: str, partition: int, packed: Packed) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""
         with raised_as_failures(f"writing to the topic {topic}"):
             if topic not in self._topics:
                 self._producer.partitions_for(topic)  # the sender needs to know its leader
                 self._topics.add(topic)
-            if not self.by_batches:
-                given = records if places is None else records.take(places)
-                self._send_each(topic, partition, given)
+            if isinstance(packed, Records):
+                self._send_each(topic, partition, packed)
                 return
-            for body in record_batches(records, self._batch_bytes, places):
-                size = len(body.buffer)
-                self._wait_until_under_way_are(self._options.in_flight_bytes - size)
-                future = accumulator.append_batch(
-                    self._producer,
-                    topic,
-                    partition,
-                    body.buffer,
-                    body.num_records,
-                    (body.timestamp_ms, body.timestamp_ms_max),
-                )
-                self._remember(future, size, topic)
+            size = len(packed.buffer)
+            self._wait_until_under_way_are(self._options.in_flight_bytes - size)
+            future = accumulator.append_batch(
+                self._producer,
+                topic,
+                partition,
+                packed.buffer,
+                packed.num_records,
+                (packed.timestamp_ms, packed.timestamp_ms_max),
+            )
+            self._remember(future, size, topic, packed.buffer)
+
+    def _spare_buffer(self) -> bytearray | None:
+        """Return the buffer of a batch that was written, if there is one."""
+        try:
+            return self._spare.pop()
+        except IndexError:  # other threads take from it too
+            return None
 
     def _send_each(self, topic: str, partition: int, records: Records) -> None:
-        keys = records.keys
+        keys, values = records.keys, records.whole_values()
         columns = [
             (name, value if isinstance(value, bytes) else value.cast("binary"))
-            for name, value in records.headers
+            for name, value in records.whole_headers()
         ]
         times = records.timestamp_ms
         for i in range(records.num_records):
@@ -116,7 +131,7 @@ class KafkaPythonDriver:
                 (name, value if isinstance(value, bytes) else value[i].as_py())
                 for name, value in columns
             ]
-            key, value = None if keys is None else keys[i].as_py(), records.values[i].as_py()
+            key, value = None if keys is None else keys[i].as_py(), values[i].as_py()
             size = len(key or b"") + len(value or b"")
             self._wait_until_under_way_are(self._options.in_flight_bytes - size)
             future = self._producer.send(
@@ -129,8 +144,10 @@ class KafkaPythonDriver:
             )
             self._remember(future, size, topic)
 
-    def _remember(self, future: Any, size: int, topic: str) -> None:
-        self._sent.append(_Sent(future, size, topic))
+    def _remember(
+        self, future: Any, size: int, topic: str, buffer: bytearray | None = None
+    ) -> None:
+        self._sent.append(_Sent(future, size, topic, buffer))
         self._sent_bytes += size
 
     def _wait_until_under_way_are(self, bytes_max: int) -> None:
@@ -150,6 +167,9 @@ class KafkaPythonDriver:
             error = _error_of(sent.future)
             if error is not None:
                 raise error
+            # Only now: until a batch is acknowledged the client may send its bytes once more.
+            if sent.buffer is not None and sent.size >= _SPARE_BYTES_MIN:
+                self._spare.append(sent.buffer)
 
     def _hurry(self) -> None:
         """Send everything now: a batch that is not full would wait for more records."""
@@ -190,6 +210,7 @@ class KafkaPythonDriver:
     def close(self) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""
         self._sent.clear()
+        self._spare.clear()
         with raised_as_failures("closing the producer"):
             if self.by_batches:
                 accumulator.close_at_once(self._producer)

@@ -15,8 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from sinks.formats.records import Records
+from sinks.kafka.driver import Packed
 from sinks.kafka.failures import Fenced, raised_as_failures
 from sinks.kafka.options import KafkaOptions
+from sinks.kafka.record_batch import cut
 from tailer.errors import ConfigError, SinkRejected, TransientError
 
 __all__ = ["LibrdkafkaDriver"]
@@ -47,6 +49,7 @@ class LibrdkafkaDriver:
                 "driver = 'librdkafka' needs confluent-kafka: install delta-tailer[librdkafka]"
             ) from e
         self._patience_s = options.delivery_timeout_ms / 1000
+        self._batch_bytes = options.batch_bytes
         self._in_flight_bytes = options.in_flight_bytes
         self._failed: list[Any] = []
         self._cause = ""  # the last error
@@ -106,14 +109,16 @@ class LibrdkafkaDriver:
         with self._failures("beginning a transaction"):
             self._producer.begin_transaction()
 
-    def send(
-        self, topic: str, partition: int, records: Records, places: pa.Int64Array | None = None
-    ) -> None:
+    def pack(self, records: Records, places: pa.Int64Array | None = None) -> list[Packed]:
         """See :class:`sinks.kafka.driver.Driver`."""
-        if places is not None:
-            records = records.take(places)
+        return list(cut(records if places is None else records.take(places), self._batch_bytes))
+
+    def send(self, topic: str, partition: int, packed: Packed) -> None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        assert isinstance(packed, Records)
+        records = packed
         count, producer = records.num_records, self._producer
-        values = records.values.to_pylist()
+        values = records.whole_values().to_pylist()
         keys = [None] * count if records.keys is None else records.keys.to_pylist()
         headers = _headers(records)
         produce, times = producer.produce, records.timestamp_ms
@@ -182,13 +187,14 @@ class LibrdkafkaDriver:
 
 def _headers(records: Records) -> list[list[tuple[str, bytes]]]:
     """Return each record's headers in the client's form."""
+    whole = records.whole_headers()
     columns = [
         [(name, value)] * records.num_records
         if isinstance(value, bytes)
         else [(name, text) for text in value.to_pylist()]
-        for name, value in records.headers
+        for name, value in whole
     ]
-    lacking = any(value.null_count for _, value in records.headers if not isinstance(value, bytes))
+    lacking = any(value.null_count for _, value in whole if not isinstance(value, bytes))
     if not columns:
         return [[]] * records.num_records
     rows = [list(row) for row in zip(*columns, strict=True)]

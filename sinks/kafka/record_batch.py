@@ -10,7 +10,7 @@ no Python object per record.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
@@ -20,13 +20,14 @@ import pyarrow.compute as pc
 
 from sinks.formats.records import Records
 from tailer import rowbytes
-from tailer.rowbytes import OPTIONAL, SIZED, array_part
+from tailer.rowbytes import OPTIONAL, SIZED, Joined, array_part, native_parts
 
 __all__ = [
     "BATCH_OVERHEAD",
     "RECORDS_MAX",
     "RECORD_OVERHEAD",
     "Body",
+    "cut",
     "record_batches",
     "record_sizes",
     "varint",
@@ -65,45 +66,63 @@ class Body:
 def record_sizes(records: Records) -> pa.Int64Array:
     """Return the most bytes (int64) that each record takes, uncompressed, alone in a batch."""
     fixed = RECORD_OVERHEAD + BATCH_OVERHEAD
-    sizes = _length(records.values)
+    sizes = _sizes(records.values)
     if records.keys is not None:
-        sizes = pc.add(sizes, _length(records.keys))
+        sizes = pc.add(sizes, _sizes(records.keys))
     for name, value in records.headers:
         fixed += len(name.encode()) + 10
         if isinstance(value, bytes):
             fixed += len(value)
         else:
-            sizes = pc.add(sizes, _length(value))
+            sizes = pc.add(sizes, _sizes(value))
     return pc.add(sizes, pa.scalar(fixed, pa.int64()))
 
 
-def _length(array: pa.Array) -> pa.Int64Array:
-    return pc.fill_null(pc.binary_length(array), 0).cast(pa.int64())
+def _sizes(column: pa.Array | Joined) -> pa.Int64Array:
+    if isinstance(column, Joined):
+        return column.sizes()
+    return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+
+
+def cut(records: Records, bytes_max: int) -> Iterator[Records]:
+    """Yield records, in order, as many at a time as a batch of at most ``bytes_max`` bytes has; a
+    larger record is alone."""
+    count, at = records.num_records, 0
+    if not count:
+        return
+    ends = memoryview(pc.cumulative_sum(record_sizes(records)).buffers()[1]).cast("q")
+    while at < count:
+        before = ends[at - 1] if at else 0
+        end = max(bisect_right(ends, before + bytes_max, at, count), at + 1)
+        yield records.slice(at, end - at)
+        at = end
 
 
 def record_batches(
-    records: Records, bytes_max: int, places: pa.Int64Array | None = None
+    records: Records,
+    bytes_max: int,
+    places: pa.Int64Array | None = None,
+    spare: Callable[[], bytearray | None] | None = None,
 ) -> Iterator[Body]:
     """Yield the records of one partition, in order, as the bodies of batches of at most
     ``bytes_max`` bytes each, uncompressed and with their headers; a larger record is alone in its
     batch.
 
-    ``places`` (int64) selects the records, if not all.
+    ``places`` (int64) selects the records, if not all. ``spare`` gives a buffer to use again, if
+    there is one: new memory costs more than what is written into it.
     """
     if rowbytes.native is None:
-        yield from _by_arrow(records if places is None else records.take(places), bytes_max)
+        yield from _by_arrow(records.whole() if places is None else records.take(places), bytes_max)
         return
     parts, rows = _native_parts(records), records.num_records
     times = sent = records.timestamp_ms
     if not isinstance(times, int) and places is not None:
         sent = times.take(places)
     stamps, chosen = _numbers(times), _numbers(places)
-    at, count = 0, rows if places is None else len(places)
-    while at < count:
-        most, room = min(count - at, RECORDS_MAX), bytes_max - BATCH_OVERHEAD
-        buffer, number = rowbytes.native.records(
-            parts, rows, stamps, chosen, at, most, room, BATCH_OVERHEAD
-        )
+    room, at = bytes_max - BATCH_OVERHEAD, 0
+    for buffer, number in rowbytes.native.records(
+        parts, rows, stamps, chosen, RECORDS_MAX, room, BATCH_OVERHEAD, spare
+    ):
         yield Body(buffer, number, *_first_and_latest(sent, at, number))
         at += number
 
@@ -123,7 +142,7 @@ def _native_parts(records: Records) -> list[object]:
     """Return the part of a record from its key on, in the form of ``_rowbytes.c``."""
     parts: list[object] = [
         varint(-1) if records.keys is None else array_part(records.keys, SIZED),
-        array_part(records.values, SIZED),
+        _sized_part(records.values),
     ]
     always, optional = 0, False
     present, some = b"", list[object]()
@@ -131,14 +150,20 @@ def _native_parts(records: Records) -> list[object]:
         head = _sized_bytes(name.encode())
         if isinstance(value, bytes):
             present += head + _sized_bytes(value)
-        elif not value.null_count:
-            some += [head, array_part(value, SIZED)]
+        elif isinstance(value, Joined) or not value.null_count:
+            some += [head, _sized_part(value)]
         else:
             some.append(array_part(value, OPTIONAL, head))
             optional = True
             continue
         always += 1
     return [*parts, always if optional else varint(always), present, *some]
+
+
+def _sized_part(column: pa.Array | Joined) -> object:
+    if isinstance(column, Joined):
+        return native_parts(column.parts)
+    return array_part(column, SIZED)
 
 
 def _sized_bytes(data: bytes) -> bytes:
@@ -200,13 +225,13 @@ def _total(parts: list[_Part], count: int) -> pa.Int64Array:
 def _key_value_headers(records: Records) -> list[_Part]:
     """Return each record from its key on, in parts that do not depend on its place in a batch."""
     parts: list[_Part] = [varint(-1)] if records.keys is None else _sized(records.keys)
-    parts += _sized(records.values)
+    parts += _sized(records.whole_values())
     # Headers that all records have include their number at the front; a header that a record
     # lacks is left out there, and not counted.
     present, count = b"", None
     optional: list[_Part] = []
     always = sum(isinstance(value, bytes) for _, value in records.headers)
-    for name, value in records.headers:
+    for name, value in records.whole_headers():
         head = _sized_bytes(name.encode())
         if isinstance(value, bytes):
             present += head + _sized_bytes(value)

@@ -18,7 +18,7 @@ from sinks.encode_ahead import Ahead, Pieces
 from sinks.formats.load import load_encoder
 from sinks.formats.records import Encoder
 from sinks.kafka.cluster import Cluster, Topic
-from sinks.kafka.driver import Driver
+from sinks.kafka.driver import Driver, send_records
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.topic_writer import TopicWriter, single_record
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -130,7 +130,7 @@ class Session(ABC):
                 f"(max.message.bytes), and batch_bytes is {self._batch_bytes}; lower it"
             )
         encoder = self._encoder(topic.name)
-        return TopicWriter(self.driver, encoder, topic, self._threads, self._batch_bytes, park)
+        return TopicWriter(self.driver, encoder, topic, self._threads, park)
 
     def _open_driver(self, transactional_id: str | None) -> Driver:
         """Open a driver whose batches fit the data topic's limits, if these are known by now."""
@@ -157,7 +157,7 @@ class Session(ABC):
             self._notices = self._made(name, 1, {}).name
         text = json.dumps(notice.to_json(), ensure_ascii=False, separators=(",", ":"))
         record = single_record(self.feed.encode(), text.encode(), notice.timestamp_ms)
-        self.driver.send(self._notices, 0, record)
+        send_records(self.driver, self._notices, 0, record)
 
     def _made(self, name: str, partitions: int, config: dict[str, str]) -> Topic:
         topic = self.cluster.topic(name)

@@ -7,6 +7,8 @@ from typing import Any
 
 __all__ = ["NewTopic", "create", "transaction_ms_max"]
 
+_TRANSACTION_MS_MAX = "transaction.max.timeout.ms"
+
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
@@ -44,7 +46,8 @@ def transaction_ms_max(admin: Any) -> int | None:
     from kafka.admin import ConfigResource, ConfigResourceType
 
     node = admin.describe_cluster()["brokers"][0]["broker_id"]
-    asked = ConfigResource(ConfigResourceType.BROKER, str(node), None)
+    # By its name alone: a broker has hundreds of settings, which take 20 ms to read.
+    asked = ConfigResource(ConfigResourceType.BROKER, str(node), {_TRANSACTION_MS_MAX: None})
     answer = admin.describe_configs([asked], config_filter="all")
-    found = answer.get("broker", {}).get(str(node), {}).get("transaction.max.timeout.ms")
+    found = answer.get("broker", {}).get(str(node), {}).get(_TRANSACTION_MS_MAX)
     return None if found is None else int(found["value"])

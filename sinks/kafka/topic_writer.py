@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from sinks.encode_ahead import Pieces, slices
 from sinks.formats.records import Encoder, Records
 from sinks.kafka.cluster import Topic
-from sinks.kafka.driver import Driver
+from sinks.kafka.driver import Driver, Packed, send_records
 from sinks.kafka.partitioner import partitions_of_keys
 from sinks.kafka.record_batch import record_sizes
 from tailer.changes import ChangeBatch
@@ -26,8 +26,23 @@ __all__ = ["TopicWriter", "single_record"]
 #: The number of bytes of rows that are encoded at a time.
 _PIECE_BYTES = 2 * 1024 * 1024
 
-#: A piece of a batch, its records, and a mask of those that are too large, or None.
-_Encoded = tuple[ChangeBatch, Records, pa.BooleanArray | None]
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """Records as they are sent, each with its partition, or None: those go to all in turn.
+    ``count`` is how many there are, without tombstones."""
+
+    count: int
+    packed: list[tuple[int | None, Packed]]
+
+
+@dataclass(frozen=True, slots=True)
+class _TooLarge:
+    """A piece of a batch, its records, and a mask of those that are too large."""
+
+    piece: ChangeBatch
+    records: Records
+    large: pa.BooleanArray
 
 
 def single_record(key: bytes | None, value: bytes, timestamp_ms: int) -> Records:
@@ -46,24 +61,24 @@ class TopicWriter:
         encoder: Encoder,
         topic: Topic,
         threads: ThreadPoolExecutor,
-        batch_bytes: int,
         park: str = "",
     ) -> None:
         self.driver = driver
         self._threads = threads
         self.encoder = encoder
         self.topic = topic
-        self.batch_bytes = batch_bytes
         self.park = park
         self.parked = 0
-        self._turn = 0
+        self._turn = -1
 
-    def begin(self, batch: ChangeBatch) -> Pieces[list[_Encoded]]:
+    def begin(self, batch: ChangeBatch) -> Pieces[list[_Ready | _TooLarge]]:
         """Start to encode a batch."""
         pieces = slices(batch, batch.num_rows or 1, _PIECE_BYTES)
         return Pieces(pieces, self._encode, self._threads)
 
-    def write(self, batch: ChangeBatch, pieces: Pieces[list[_Encoded]] | None = None) -> int:
+    def write(
+        self, batch: ChangeBatch, pieces: Pieces[list[_Ready | _TooLarge]] | None = None
+    ) -> int:
         """Send a batch's records; return how many there were, without tombstones. ``pieces`` is the
         result of :meth:`begin` for the batch, if that was called.
 
@@ -71,23 +86,25 @@ class TopicWriter:
         """
         sent = 0
         for encoded in self.begin(batch) if pieces is None else pieces:
-            for piece, records, too_large in encoded:
-                fitting = records
-                if too_large is not None:
-                    fitting = self._without(records, too_large, piece)
-                if fitting.num_records:
-                    self._send(fitting)
-                sent += fitting.num_records - int(fitting.values.null_count)
+            for found in encoded:
+                ready = found if isinstance(found, _Ready) else self._fitting(found)
+                for partition, packed in ready.packed:
+                    chosen = self._in_turn() if partition is None else partition
+                    self.driver.send(self.topic.name, chosen, packed)
+                sent += ready.count
         return sent
 
-    def _encode(self, batch: ChangeBatch) -> list[_Encoded]:
-        """Return a piece's records, and which of them are too large, if any are."""
+    def _encode(self, batch: ChangeBatch) -> list[_Ready | _TooLarge]:
+        """Return a piece's records, packed unless one is too large."""
         records = self.encoder.encode(batch)
         if not records.num_records:
             return []
-        too_large = pc.greater(record_sizes(records), self.topic.max_message_bytes)
-        if not pc.any(too_large).as_py():
-            return [(batch, records, None)]
+        large = self._too_large(records)  # by what they may take at most
+        if large is not None:
+            records = records.whole()
+            large = self._too_large(records)
+        if large is None:
+            return [self._packed(records)]
         if batch.run:  # what is said of a large record names its version and file
             return [encoded for part in batch.by_file() for encoded in self._encode(part)]
         if records.num_records < batch.num_rows and batch.num_rows > 1:
@@ -95,44 +112,37 @@ class TopicWriter:
             middle = batch.num_rows // 2
             halves = batch.slice(0, middle), batch.slice(middle, batch.num_rows)
             return [encoded for half in halves for encoded in self._encode(half)]
-        return [(batch, records, too_large)]
+        return [_TooLarge(batch, records, large)]
 
-    def _send(self, records: Records) -> None:
-        count = self.topic.partitions
-        if records.partitions is not None:
-            places = records.partitions
-        elif count == 1:
-            return self.driver.send(self.topic.name, 0, records)
-        elif records.keys is not None:
+    def _too_large(self, records: Records) -> pa.BooleanArray | None:
+        found = pc.greater(record_sizes(records), self.topic.max_message_bytes)
+        return found if pc.any(found).as_py() else None
+
+    def _packed(self, records: Records) -> _Ready:
+        if not records.num_records:
+            return _Ready(0, [])
+        count, pack = self.topic.partitions, self.driver.pack
+        packed: list[tuple[int | None, Packed]]
+        places = records.partitions
+        if places is None and records.keys is not None and count > 1:
             places = partitions_of_keys(records.keys, count)
+        if places is None:
+            packed = [(None, each) for each in pack(records)]
         else:
-            places = self._in_turn(records, count)
-        if records.keys is None and records.partitions is None:
-            self._send_runs(records, places)
-            return None
-        for partition in pc.unique(places).to_pylist():
-            chosen = pc.indices_nonzero(pc.equal(places, partition)).cast(pa.int64())
-            self.driver.send(self.topic.name, partition, records, chosen)
-        return None
+            packed = []
+            for number in pc.unique(places).to_pylist():
+                chosen = pc.indices_nonzero(pc.equal(places, number)).cast(pa.int64())
+                packed += [(number, each) for each in pack(records, chosen)]
+        return _Ready(records.num_records - records.num_tombstones, packed)
 
-    def _send_runs(self, records: Records, places: pa.Int32Array) -> None:
-        """Send records that seldom change their partition: each run as it lies in memory."""
-        runs = pc.run_end_encode(places)
-        at = 0
-        for end, partition in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
-            self.driver.send(self.topic.name, partition, _cut(records, at, end - at))
-            at = end
+    def _in_turn(self) -> int:
+        """Return the partition of the next batch of records without a key."""
+        self._turn = (self._turn + 1) % self.topic.partitions
+        return self._turn
 
-    def _in_turn(self, records: Records, count: int) -> pa.Int32Array:
-        """Assign partitions to records without a key: a full batch for each partition in turn."""
-        ends = pc.cumulative_sum(record_sizes(records))
-        turns = pc.divide(ends, pa.scalar(self.batch_bytes, pa.int64()))
-        turns = pc.add(turns, pa.scalar(self._turn, pa.int64()))
-        self._turn = (turns[-1].as_py() + 1) % count
-        whole = pc.multiply(pc.divide(turns, pa.scalar(count, pa.int64())), count)
-        return pc.subtract(turns, whole).cast(pa.int32())
-
-    def _without(self, records: Records, large: pa.BooleanArray, batch: ChangeBatch) -> Records:
+    def _fitting(self, found: _TooLarge) -> _Ready:
+        """Send a note about each record that is too large, and return the others."""
+        records, large, batch = found.records, found.large, found.piece
         sizes = record_sizes(records).filter(large).to_pylist()
         left_out = records.take(pc.indices_nonzero(large))
         notes = [
@@ -149,15 +159,17 @@ class TopicWriter:
             )
         values = [json.dumps(note, separators=(",", ":")).encode() for note in notes]
         parked = replace(left_out, values=pa.array(values, pa.binary()), partitions=None)
-        self.driver.send(self.park, 0, parked)
+        send_records(self.driver, self.park, 0, parked)
         self.parked += len(values)
-        return records.take(pc.indices_nonzero(pc.invert(large)))
+        return self._packed(records.take(pc.indices_nonzero(pc.invert(large))))
 
 
 def _note(records: Records, i: int, size: int, batch: ChangeBatch, most: int) -> dict[str, object]:
     """Return what is known of an event that is too large, instead of its value."""
     headers = {
-        name: value[i].as_py() for name, value in records.headers if not isinstance(value, bytes)
+        name: value[i].as_py()
+        for name, value in records.whole_headers()
+        if not isinstance(value, bytes)
     }
     event_id = headers.get("_event_id")
     return {
@@ -168,14 +180,3 @@ def _note(records: Records, i: int, size: int, batch: ChangeBatch, most: int) ->
         "size": size,
         "max": most,
     }
-
-
-def _cut(records: Records, at: int, count: int) -> Records:
-    headers = tuple(
-        (name, value if isinstance(value, bytes) else value.slice(at, count))
-        for name, value in records.headers
-    )
-    values, times = records.values.slice(at, count), records.timestamp_ms
-    if not isinstance(times, int):
-        times = times.slice(at, count)
-    return replace(records, values=values, headers=headers, timestamp_ms=times)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sinks.formats.records import Records
 from sinks.kafka.cluster import Cluster, Place
-from sinks.kafka.driver import Driver
+from sinks.kafka.driver import Driver, Packed
 from sinks.kafka.settlement import Settlement
 from tailer.backoff import Backoff
 from tailer.errors import TransientError
@@ -58,12 +58,14 @@ class Transactions:
         self._written = set()
         self.driver.begin()
 
-    def send(
-        self, topic: str, partition: int, records: Records, places: pa.Int64Array | None = None
-    ) -> None:
+    def pack(self, records: Records, places: pa.Int64Array | None = None) -> list[Packed]:
+        """See :class:`Driver`."""
+        return self.driver.pack(records, places)
+
+    def send(self, topic: str, partition: int, packed: Packed) -> None:
         """See :class:`Driver`."""
         self._written.add((topic, partition))
-        self.driver.send(topic, partition, records, places)
+        self.driver.send(topic, partition, packed)
 
     def flush(self) -> None:
         """See :class:`Driver`."""

@@ -48,9 +48,11 @@ class Messages:
     def of(cls, batch: ChangeBatch, encoder: Encoder) -> Messages:
         """Encode a batch, which has rows."""
         records = encoder.encode(batch)
-        ids: Any = dict(records.headers)["_event_id"]
+        ids: Any = dict(records.whole_headers())["_event_id"]
         versions = batch.rows.column(COMMIT_VERSION)
-        return cls(batch, records.values, ids, versions, table_name(batch, ""), records.keys)
+        return cls(
+            batch, records.whole_values(), ids, versions, table_name(batch, ""), records.keys
+        )
 
     def __len__(self) -> int:
         return len(self.values)

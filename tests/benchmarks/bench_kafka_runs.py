@@ -5,8 +5,9 @@
 * `small`: 5,000 versions of 100 rows;
 * `large`: one version of 1,000,000 rows.
 
-The loop sends ready bytes of an event's size, with a transaction for each 10,000 of them. Both are
-timed without their start, by turns; a first round does not count.
+The loop sends ready bytes of the size of an event's value, without our records' headers (100 bytes
+each), with a transaction for each 10,000 of them. Both are timed without their start, by turns; a
+first round does not count.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.kafka.topics import create_topic, delete_topic
 VERSIONS, VERSIONS_QUICK, ROWS_OF_A_VERSION = 5_000, 20, 100
 ROWS, ROWS_QUICK = 1_000_000, 1_000
 TABLES = ("small", "large")
-#: About what an event of the table has.
+#: About what the value of an event of the table has.
 VALUE_BYTES = {"small": 200, "large": 260}
 
 

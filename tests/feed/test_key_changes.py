@@ -34,10 +34,10 @@ def sent(
         assert records.keys is not None
         values = {
             name: value.cast(pa.binary()).to_pylist()
-            for name, value in records.headers
+            for name, value in records.whole_headers()
             if name in (NEW, OLD) and isinstance(value, pa.Array)
         }
-        gone = records.values.is_null().to_pylist()
+        gone = records.whole_values().is_null().to_pylist()
         for i, key in enumerate(records.keys.to_pylist()):
             headers = {name: one[i] for name, one in values.items() if one[i] is not None}
             found.append((key, gone[i], headers))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sinks.kafka.driver import send_records
 from sinks.kafka.progress import Progress, _checksum
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.topic_writer import single_record
@@ -113,7 +114,7 @@ async def test_progress_of_an_earlier_release_is_taken_and_completed(kafka: Brok
 
 
 def send_raw(session: Any, value: bytes) -> None:
-    session.driver.send(session._progress_topic, 0, single_record(b"orders", value, 0))
+    send_records(session.driver, session._progress_topic, 0, single_record(b"orders", value, 0))
 
 
 # --- the programs

@@ -9,11 +9,14 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import selectors
+import socket
 from pkgutil import resolve_name
 
 import kafka
 import pytest
 
+from sinks.kafka import client
 from tests.support.source import called, python_files
 
 #: By class or module, the names that are used of it.
@@ -55,6 +58,22 @@ def test_kafka_python_still_has(owner: str, name: str) -> None:
 
 def test_every_private_name_that_is_used_is_listed() -> None:
     assert _private_names().keys() - {name for _, name in NAMES} == set()
+
+
+def test_the_selector_knows_what_is_registered() -> None:
+    one, other = socket.socketpair()
+    with client._Selector() as selector, one, other:
+        selector.register(one, selectors.EVENT_READ, "data")
+        assert selector.get_key(one) == selector.get_key(one.fileno())
+        assert selector.get_key(one).data == "data"
+        with pytest.raises(KeyError) as unknown:
+            selector.get_key(other)
+        assert "socket" not in str(unknown.value)
+        one.close()
+        assert selector.get_key(one).data == "data"  # until it is unregistered
+        other.close()
+        with pytest.raises(ValueError, match="file descriptor"):
+            selector.get_key(other)
 
 
 def _private_names() -> dict[str, set[str]]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from dataclasses import replace
+from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_murmur2
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
+from sinks.formats.json import json_objects_joined
 from sinks.formats.records import Header, Records
 from sinks.kafka.partitioner import murmur2, partitions_of_keys
-from sinks.kafka.record_batch import BATCH_OVERHEAD, Body, record_batches, record_sizes
+from sinks.kafka.record_batch import BATCH_OVERHEAD, Body, cut, record_batches, record_sizes
+from tailer.rowbytes import Joined, whole_numbers
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -41,14 +46,17 @@ def by_columns(rows: list[tuple[bytes | None, bytes | None, bytes | None, bytes]
 def by_kafka_python(records: Records) -> bytes:
     """The same records, one after the other, by the client's own builder."""
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
-    columns = [(n, v if isinstance(v, bytes) else v.to_pylist()) for n, v in records.headers]
+    columns = [
+        (n, v if isinstance(v, bytes) else v.cast(pa.binary()).to_pylist())
+        for n, v in records.whole_headers()
+    ]
     # Headers that all records have stand first where they are constant: the order of the wire.
     columns.sort(key=lambda header: not isinstance(header[1], bytes))
-    times = records.timestamp_ms
+    times, values = records.timestamp_ms, records.whole_values()
     for i in range(records.num_records):
         headers = [(n, v if isinstance(v, bytes) else v[i]) for n, v in columns]
         key = None if records.keys is None else records.keys[i].as_py()
-        value = records.values[i].as_py()
+        value = values[i].as_py()
         present = [(n, v) for n, v in headers if v is not None]
         time_ms = times if isinstance(times, int) else times[i].as_py()
         builder.append(i, time_ms, key, value, present)
@@ -114,17 +122,78 @@ def test_records_from_the_middle_of_arrays(
 ) -> None:
     whole = by_columns(rows)
     assert whole.keys is not None
-    records = replace(
-        whole,
-        keys=whole.keys.slice(1, len(rows) - 2),
-        values=whole.values.slice(1, len(rows) - 2),
-        headers=tuple(
-            (name, value if isinstance(value, bytes) else value.slice(1, len(rows) - 2))
-            for name, value in whole.headers
-        ),
-    )
+    records = whole.slice(1, len(rows) - 2)
+    assert records.num_records == len(rows) - 2
     (body,) = record_batches(records, 1 << 30)
     assert body.buffer[BATCH_OVERHEAD:] == by_kafka_python(records)
+
+
+JOINED_ROW = st.tuples(
+    st.integers(-(2**63), 2**63 - 1),
+    st.none() | st.decimals(-(10**30), 10**30, places=2),
+    st.none() | st.dates(),
+    st.text(max_size=100),
+)
+
+
+def joined(rows: list[tuple[int, Decimal | None, dt.date | None, str]]) -> Records:
+    """Records whose values, and one of whose headers, are not put together yet."""
+    numbers, amounts, days, texts = (list(column) for column in zip(*rows, strict=True))
+    members = [
+        pa.array(numbers, pa.int64()),
+        pa.array(amounts, pa.decimal128(38, 2)),
+        pa.array(days, pa.date32()),
+        pa.array(texts, pa.string()),
+    ]
+    values = json_objects_joined(["a", "größe", "c", "d"], members)
+    ids = Joined(["id-", whole_numbers(members[0])], len(rows))
+    return Records(None, values, (("id", ids), ("constant", b"all")), 7)
+
+
+@given(st.lists(JOINED_ROW, min_size=3, max_size=60), st.integers(400, 3_000), st.data())
+def test_values_that_are_not_put_together_give_the_same_batches(
+    rows: list[tuple[int, Decimal | None, dt.date | None, str]],
+    bytes_max: int,
+    data: st.DataObject,
+) -> None:
+    records = joined(rows)
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=60))
+    for places in (None, pa.array(chosen, pa.int64())):
+        bodies = list(record_batches(records, bytes_max, places))
+        assert bodies == list(record_batches(records.whole(), bytes_max, places))
+    part = records.slice(1, len(rows) - 2)
+    (body,) = record_batches(part, 1 << 30)
+    assert body.buffer[BATCH_OVERHEAD:] == by_kafka_python(part)
+    bounds, sizes = record_sizes(records), record_sizes(records.whole())
+    assert pc.all(pc.greater_equal(bounds, sizes)).as_py()
+
+
+@given(st.lists(st.lists(RECORD, min_size=1, max_size=30), min_size=2, max_size=6))
+def test_a_buffer_that_is_used_again_has_no_old_bytes(
+    batches: list[list[tuple[bytes | None, bytes | None, bytes | None, bytes]]],
+) -> None:
+    spares: list[bytearray] = []
+
+    def spare() -> bytearray | None:
+        return spares.pop() if spares else None
+
+    for rows in batches:
+        (fresh,) = record_batches(by_columns(rows), 1 << 30)
+        (body,) = record_batches(by_columns(rows), 1 << 30, None, spare)
+        assert body == fresh
+        body.buffer[:] = b"\xff" * len(body.buffer)
+        spares.append(body.buffer)
+
+
+@pytest.mark.parametrize("bytes_max", [1, 500, 10_000])
+def test_records_are_cut_as_batches_hold_them(bytes_max: int) -> None:
+    values = pa.array([b"x" * (i * 7919 % 900) for i in range(200)], pa.binary())
+    records = Records(None, values, (), 5)
+    found = list(cut(records, bytes_max))
+    assert [v for part in found for v in part.whole_values().to_pylist()] == values.to_pylist()
+    for part in found:
+        assert pc.sum(record_sizes(part)).as_py() <= bytes_max or part.num_records == 1
+    assert not list(cut(records.slice(0, 0), bytes_max))
 
 
 def test_many_records_without_keys_or_headers() -> None:

@@ -81,10 +81,10 @@ def test_any_value_is_what_a_reader_of_the_topic_finds(array: pa.Array) -> None:
     ):  # fmt: skip
         records = load_encoder(name, options).encode(batch)
         found = []
-        for i, value in enumerate(records.values.to_pylist()):
+        for i, value in enumerate(records.whole_values().to_pylist()):
             headers = {
                 key: one if isinstance(one, bytes) else str(one[i]).encode()
-                for key, one in records.headers
+                for key, one in records.whole_headers()
             }
             rows = rows_of(Message(0, i, None, value, headers))
             found += [canonical_row(topic_values(row, [field])) for row in rows]

@@ -40,12 +40,12 @@ def texts(records: Records) -> list[Any]:
     """JSON values with exact numbers."""
     return [
         None if value is None else json.loads(value, parse_float=Decimal)
-        for value in records.values.to_pylist()
+        for value in records.whole_values().to_pylist()
     ]
 
 
 def headers(records: Records, name: str) -> list[Any]:
-    found = dict(records.headers)[name]
+    found = dict(records.whole_headers())[name]
     if isinstance(found, bytes):
         return [found] * records.num_records
     return list(found.to_pylist())
@@ -110,7 +110,9 @@ def test_cloudevents_have_the_row_as_their_data() -> None:
     records = encoder("cloudevents_binary").encode(all_types())
     assert [event["data"] for event in structured] == [as_json(row) for row in ROWS]
     assert texts(records) == [as_json(row) for row in ROWS]
-    named = {name.removeprefix("ce_"): headers(records, name) for name, _ in records.headers}
+    named = {
+        name.removeprefix("ce_"): headers(records, name) for name, _ in records.whole_headers()
+    }
     assert named.pop("content-type") == [b"application/json"] * 4
     for i, event in enumerate(structured):
         assert event.pop("datacontenttype") == "application/json"
@@ -248,7 +250,7 @@ def avro_row(row: dict[str, Any]) -> dict[str, Any]:
 def test_avro_rows_are_read_back_by_another_library() -> None:
     registry = MemoryRegistry()
     records = encoder("avro", registry, key=["id", "money"]).encode(all_types())
-    found = [read_avro(registry, value) for value in records.values.to_pylist()]
+    found = [read_avro(registry, value) for value in records.whole_values().to_pylist()]
     for row, expected in zip(found, ROWS, strict=True):
         assert row.pop("_commit_version") == 7
         assert row.pop("_commit_timestamp") == dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -264,7 +266,7 @@ def test_avro_rows_are_read_back_by_another_library() -> None:
 def test_avro_envelopes_are_read_back_by_another_library() -> None:
     registry = MemoryRegistry()
     records = encoder("avro_debezium", registry).encode(all_types(paired=True))
-    found = [read_avro(registry, value) for value in records.values.to_pylist()]
+    found = [read_avro(registry, value) for value in records.whole_values().to_pylist()]
     json_form = texts(encoder("debezium").encode(all_types(paired=True)))
     first, second, third, last = (avro_row(row) for row in ROWS)
     expected = [(None, first), (second, None), (third, last)]
@@ -308,7 +310,7 @@ def test_names_that_avro_does_not_allow_are_changed_and_kept_apart() -> None:
     )
     row = {"a b": 1, "a_b": 2, "1": 3, "ü": {"x": 4}}
     records = encoder("avro", registry).encode(change_batch(schema, [row]))
-    found = read_avro(registry, records.values[0].as_py())
+    found = read_avro(registry, records.whole_values()[0].as_py())
     assert {k: v for k, v in found.items() if not k.startswith("_c")} == {
         "a_b": 1, "a_b_2": 2, "_1": 3, "_": {"x": 4},
     }  # fmt: skip
@@ -322,9 +324,9 @@ SMALL_STRUCT = pa.struct([("x", pa.int64())])
 def test_arrow_records_are_streams_that_together_have_every_row() -> None:
     batch = change_batch(SMALL, [{"id": i, "v": "x" * 100} for i in range(1000)], index=5)
     records = encoder("arrow", record_bytes_max=20_000).encode(batch)
-    streams = [pa.ipc.open_stream(value).read_all() for value in records.values.to_pylist()]
+    streams = [pa.ipc.open_stream(value).read_all() for value in records.whole_values().to_pylist()]
     assert len(streams) > 5
-    assert all(len(value) <= 20_000 for value in records.values.to_pylist())
+    assert all(len(value) <= 20_000 for value in records.whole_values().to_pylist())
     whole = pa.concat_tables(streams)
     assert whole.drop_columns("_event_id").equals(pa.Table.from_batches([batch.rows]))
     assert whole["_event_id"].combine_chunks().equals(batch.event_ids())
@@ -356,7 +358,7 @@ def test_a_slice_gives_the_bytes_that_its_rows_have_in_the_whole(name: str) -> N
                     before=None if batch.before is None else batch.before.slice(start, count),
                 )
             )
-            assert part.values.equals(whole.values.slice(start, count))
+            assert part.whole_values().equals(whole.whole_values().slice(start, count))
             assert part.keys is not None
             assert whole.keys is not None
             assert part.keys.equals(whole.keys.slice(start, count))
@@ -376,7 +378,7 @@ def test_a_tombstone_follows_each_delete_under_its_key(name: str) -> None:
     ]
     made = encoder(name, key=["id"], tombstones=True)
     records = made.encode(change_batch(SMALL, rows))
-    assert records.values.is_null().to_pylist() == [False, True, False, False, True]
+    assert records.whole_values().is_null().to_pylist() == [False, True, False, False, True]
     assert records.keys is not None
     keys = records.keys.to_pylist()
     assert keys[0] == keys[1] != keys[2] != keys[3] == keys[4]
@@ -384,7 +386,7 @@ def test_a_tombstone_follows_each_delete_under_its_key(name: str) -> None:
     assert ids[1] == ids[0] + "-t"
     assert len(set(ids)) == 5
     alone = made.encode(change_batch(SMALL, [{"id": 2}]))
-    assert alone.values.null_count == 0
+    assert alone.whole_values().null_count == 0
 
 
 @pytest.mark.parametrize("name", BY_ROW)
@@ -475,7 +477,7 @@ def test_row_ids_have_their_place_in_every_format() -> None:
     expected = [5, None, 2**62, 0]
     registry = MemoryRegistry()
     enveloped = encoder("avro_debezium", registry).encode(batch)
-    events = [read_avro(registry, value) for value in enveloped.values.to_pylist()]
+    events = [read_avro(registry, value) for value in enveloped.whole_values().to_pylist()]
     assert [event["source"]["row_id"] for event in events] == expected
     for name in ("debezium", "debezium_schema"):
         found = texts(encoder(name).encode(batch))

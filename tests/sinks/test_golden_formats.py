@@ -36,11 +36,13 @@ def listed(records: Records) -> list[dict[str, Any]]:
     found = []
     for i in range(records.num_records):
         headers = {}
-        for name, value in records.headers:
+        for name, value in records.whole_headers():
             one = value if isinstance(value, bytes) else value.cast(pa.binary())[i].as_py()
             headers[name] = shown(one)
         key = None if records.keys is None else shown(records.keys[i].as_py())
-        found.append({"key": key, "headers": headers, "value": shown(records.values[i].as_py())})
+        found.append(
+            {"key": key, "headers": headers, "value": shown(records.whole_values()[i].as_py())}
+        )
     return found
 
 

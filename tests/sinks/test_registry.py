@@ -76,7 +76,7 @@ def test_without_auto_register_a_schema_is_only_looked_up(registry: Registry) ->
 def test_records_are_read_with_the_schema_that_the_registry_has(registry: Registry) -> None:
     made = avro(registry, fresh(), key=["id"])
     records = made.encode(change_batch(NARROW, [{"id": 2**62, "v": "x"}]))
-    value = records.values[0].as_py()
+    value = records.whole_values()[0].as_py()
     status, answer = registry.call("GET", f"/schemas/ids/{int.from_bytes(value[1:5], 'big')}")
     assert status == 200
     schema = fastavro.parse_schema(json.loads(json.loads(answer)["schema"]))

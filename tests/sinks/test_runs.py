@@ -76,13 +76,13 @@ def record_list(records: Records) -> list[tuple[Any, ...]]:
     stamps = [times] * count if isinstance(times, int) else times.to_pylist()
     columns = [
         (name, [value] * count if isinstance(value, bytes) else value.cast("binary").to_pylist())
-        for name, value in records.headers
+        for name, value in records.whole_headers()
     ]
     headers = [
         tuple((name, values[i]) for name, values in columns if values[i] is not None)
         for i in range(count)
     ]
-    return list(zip(keys, records.values.to_pylist(), headers, stamps, strict=True))
+    return list(zip(keys, records.whole_values().to_pylist(), headers, stamps, strict=True))
 
 
 @pytest.mark.parametrize("name", FORMATS)

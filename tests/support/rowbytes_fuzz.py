@@ -81,6 +81,8 @@ def numbers(dice: random.Random, rows: int) -> Any:
 def attempt(native: Any, dice: random.Random) -> None:
     rows = dice.randrange(20)
     parts = [part(dice, rows) for _ in range(dice.randrange(5))]
+    if parts and dice.random() < 0.3:
+        parts[dice.randrange(len(parts))] = [part(dice, rows) for _ in range(dice.randrange(4))]
     given = rows if dice.random() < 0.7 else number(dice)
     places = b"".join(
         (dice.randrange(rows + 1) if dice.random() < 0.9 else dice.choice(NUMBERS)).to_bytes(
@@ -103,8 +105,9 @@ def attempt(native: Any, dice: random.Random) -> None:
                     buffer(dice, dice.randbytes(dice.randrange(900))) if dice.random() < 0.5
                     else None,
                     buffer(dice, places) if dice.random() < 0.7 else None,
-                    number(dice), min(number(dice), 2**20), number(dice),
+                    min(number(dice), 2**20), number(dice),
                     dice.choice([0, 61, -1, 2**63 - 1, 2**63 - 100]),
+                    dice.choice([None, lambda: bytearray(dice.randrange(900)), lambda: None, int]),
                 )  # fmt: skip
 
 
