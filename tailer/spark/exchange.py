@@ -40,8 +40,6 @@ _DECODED = 4
 _ROW_BYTES, _VALUE_BYTES = 16, 16
 
 _BLOCK = "label int, rows binary"
-#: Labels for each task: Spark spreads them by chance.
-_LABELS = 8
 
 
 class Exchange:
@@ -75,7 +73,16 @@ class Exchange:
         tasks = order.tasks * math.ceil(_decoded_bytes(order) / order.tasks / _TASK_BYTES)
         steps = _Steps(self._options, task, order, self._arrow_schema, tasks)
         blocks = rows_of_tasks(spark, shared(order.rewrite, order.tasks), steps.blocks, _BLOCK)
-        return map_in_arrow(blocks.repartition(tasks, "label"), steps.rows, self._schema)
+        return map_in_arrow(_together(blocks, tasks), steps.rows, self._schema)
+
+
+def _together(blocks: DataFrame, tasks: int) -> DataFrame:
+    """Return the blocks with each label in a task of its own."""
+    by_label = getattr(blocks, "repartitionById", None)
+    if by_label is None:  # before Spark 4.1 chance spreads them, and some tasks have several
+        return blocks.repartition(tasks, "label")
+    spread: DataFrame = by_label(tasks, "label")
+    return spread
 
 
 class _Steps:
@@ -94,7 +101,7 @@ class _Steps:
         self._order = order
         self._engine = _engine_version()
         self._schema = schema
-        self._labels = _LABELS * tasks
+        self._labels = tasks
 
     @one_sentence
     def blocks(self, parts: Parts) -> Iterator[pa.RecordBatch]:

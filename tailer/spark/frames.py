@@ -25,6 +25,7 @@ from tailer.spark.failing import one_sentence
 from tailer.spark.mapped import Decoder, Task, rows_of_tasks
 from tailer.spark.native import NativeFiles
 from tailer.spark.opening import open_table
+from tailer.spark.planned_files import java_session
 from tailer.spark.python import use_this_python
 from tailer.spark.reader import ChangeStreamReader
 from tailer.spark.source import ChangeReader, TailerSource
@@ -100,15 +101,15 @@ def _native_files(
     """Return what takes the files for Spark; None if the query can have none of them.
 
     An S3 table's files are not at an address that this Spark is known to reach, and ids are made
-    of places in the files.
+    of places in the files. A client of Spark Connect has no Java to tell of the files.
     """
     options = reader.options
+    if native == "never" or options.with_ids or java_session(spark) is None:
+        return None
     store = open_table(options)
     by_name = spark.conf.get("spark.sql.caseSensitive") == "false"
-    readable = isinstance(store, LocalStore) and by_name and not options.with_ids
-    if native == "never" or not readable:
+    if not (isinstance(store, LocalStore) and by_name):
         return None
-    assert isinstance(store, LocalStore)
     return NativeFiles(store, reader.target[0], schema, options.decode.writer_timezone)
 
 

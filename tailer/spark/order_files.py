@@ -15,7 +15,9 @@ import json
 import os
 import re
 import time
+import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,21 @@ class OrderFiles:
         make_folder(self.folder)
         for left in self.folder.parent.glob("new-*"):
             left.unlink(missing_ok=True)
+        if not (self._checkpoint / "offsets").exists():
+            self._prepare_for_spark()
+
+    def _prepare_for_spark(self) -> None:
+        """Make what Spark makes for a new query, an id and folders.
+
+        Where Hadoop's library for the system is missing, Spark starts a process for each file and
+        folder that it makes, to set its mode.
+        """
+        new = self._synced("metadata", [json.dumps({"id": str(uuid.uuid4())})])
+        with suppress(FileExistsError):  # begun by another process, or by this one before
+            os.link(new, self._checkpoint / "metadata")
+        new.unlink()
+        for folder in ("sources/0", "commits", "offsets"):
+            (self._checkpoint / folder).mkdir(parents=True, exist_ok=True)
 
     def numbers(self) -> list[int]:
         """Return the numbers of all files, in order."""
@@ -101,14 +118,18 @@ class OrderFiles:
         sync_folder(self.folder)
 
     def _written(self, head: OrderHead, tasks: Iterable[str], time_ns: int | None = None) -> Path:
-        new = self.folder.parent / f"new-{os.getpid()}-{head.number}"
-        with new.open("w", encoding="ascii") as file:
-            for line in (json.dumps(structs.asdict(head)), *tasks):
-                file.write(f"{line}\n")
-            file.flush()
-            os.fsync(file.fileno())
+        new = self._synced(str(head.number), (json.dumps(structs.asdict(head)), *tasks))
         at = self._next_time_ns(head.number) if time_ns is None else time_ns
         os.utime(new, ns=(at, at))
+        return new
+
+    def _synced(self, name: str, lines: Iterable[str]) -> Path:
+        """Write a file that has no name yet for others."""
+        new = self.folder.parent / f"new-{os.getpid()}-{name}"
+        with new.open("w", encoding="ascii") as file:
+            file.writelines(f"{line}\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
         return new
 
     def _next_time_ns(self, number: int) -> int:

@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
         ("m", pa.map_(pa.string(), pa.list_(pa.int64()))),
     ]
 )
-EXCHANGED = "Exchange hashpartitioning"
+EXCHANGED = "Exchange shufflepartitionidpassthrough"
 
 
 def some(rng: random.Random, count: int) -> list[dict[str, Any]]:

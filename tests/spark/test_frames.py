@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from tailer.spark import changes, native
 from tailer.spark.failing import TailerSourceError
@@ -78,12 +79,42 @@ def test_a_condition_on_the_version_leaves_out_files(
     assert [row.id for row in only.collect()] == [4]
 
 
-def test_a_query_without_the_facts_reads_no_hidden_columns(
+def test_a_row_of_a_whole_file_costs_no_expression(
     spark: SparkSession, table: TableBuilder
 ) -> None:
-    planned = plan(changes(spark, str(table.folder), startingVersion=0).select("id"))
+    planned = plan(changes(spark, str(table.folder), startingVersion=0))
+    assert "Project" not in planned
     assert "row_index" not in planned
-    assert "file_name" not in planned
+
+
+def test_conditions_on_partitions_and_times_leave_out_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    built = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True, partition_by=["name"])
+    built.create()
+    for name in ("a", "b", None):
+        built.commit(built.add(rows(1), partition={"name": name}))
+    frame = changes(spark, str(built.folder), startingVersion=0)
+    assert files_read(frame.where("name = 'b'")) == 1
+    assert files_read(frame.where("name IS NULL")) == 1
+    times = [row[0] for row in frame.select("_commit_timestamp").distinct().collect()]
+    assert files_read(frame.where(f.col("_commit_timestamp") == min(times))) == 1
+
+
+def test_a_column_with_the_name_of_sparks_hidden_one_is_a_column(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    built = TableBuilder(tmp_path / "t", pa.schema([("_metadata", pa.int64())]), cdf=True)
+    built.create()
+    built.insert([{"_metadata": 5}])
+    assert hold_alike(spark, built.folder)["_metadata"].to_pylist() == [5]
+
+
+def test_an_empty_file_is_an_error(spark: SparkSession, table: TableBuilder) -> None:
+    emptied = next(table.folder.glob("*.parquet"))
+    emptied.write_bytes(b"")
+    with pytest.raises(PySparkException, match=emptied.name):
+        changes(spark, str(table.folder), startingVersion=0).collect()
 
 
 def test_files_of_every_kind_are_one_scan(spark: SparkSession, tmp_path: Path) -> None:
@@ -111,7 +142,8 @@ def test_many_versions_are_one_scan(spark: SparkSession, table: TableBuilder) ->
     frame = changes(spark, str(table.folder), startingVersion=0)
     planned = plan(frame)
     assert planned.count("FileScan parquet") == 1
-    assert "BroadcastHashJoin" in planned
+    assert "Join" not in planned
+    assert files_read(frame.where("_commit_version > 30")) == 7
     assert len(hold_alike(spark, table.folder)) == 39
 
 
@@ -193,15 +225,6 @@ def test_a_range_without_changes_has_no_rows(spark: SparkSession, table: TableBu
     frame = changes(spark, str(table.folder), startingVersion=0, endingVersion=0)
     assert frame.columns[:3] == SCHEMA.names
     assert frame.count() == 0
-
-
-def test_the_settings_of_the_session_are_left_as_they_were(
-    spark: SparkSession, table: TableBuilder
-) -> None:
-    name = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-    before = spark.conf.get(name)
-    changes(spark, str(table.folder), startingVersion=0)
-    assert spark.conf.get(name) == before
 
 
 @pytest.mark.parametrize(

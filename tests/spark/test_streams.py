@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,36 @@ def test_each_batch_is_a_frame_that_spark_reads_itself(
     assert "PushedFilters: [IsNotNull(id), GreaterThan(id,1)]" in plans[0]
     assert "MapInArrow" not in plans[0]
     assert "FileScan parquet" not in plans[1]
+
+
+def test_the_query_has_the_id_that_its_checkpoint_was_given(
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    given = set()
+    for _ in range(2):
+        writer = foreach_batch(
+            spark, str(table.folder), str(checkpoint), lambda *_: None, startingVersion=0
+        )
+        given.add(json.loads((checkpoint / "metadata").read_text())["id"])
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        given.add(query.id)
+    assert len(given) == 1
+
+
+def test_a_checkpoint_that_has_lost_its_id_gets_no_other_one(
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    for _ in range(2):
+        writer = foreach_batch(
+            spark, str(table.folder), str(checkpoint), lambda *_: None, startingVersion=0
+        )
+        if (checkpoint / "metadata").exists():
+            writer.trigger(availableNow=True).start().awaitTermination()
+            (checkpoint / "metadata").unlink()
+    assert not (checkpoint / "metadata").exists()
 
 
 @pytest.mark.parametrize(
