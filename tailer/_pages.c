@@ -19,10 +19,6 @@
 
 #include "_thrift.h"
 
-#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "Arrow's and Parquet's numbers are copied as they are"
-#endif
-
 /* How plain values become Arrow's: copied, widened to decimals of 16 bytes, or texts. */
 enum { COPY4, COPY8, DECIMAL4, DECIMAL8, DECIMAL_FIXED, TEXT };
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
@@ -692,6 +688,11 @@ static PyMethodDef functions[] = {
 
 static int filled(PyObject *module)
 {
+    const uint16_t one = 1;
+    if (!*(const uint8_t *)&one) { /* Arrow's and Parquet's numbers are copied as they are */
+        PyErr_SetString(PyExc_ImportError, "for little-endian processors");
+        return -1;
+    }
     /* INTERFACE is raised with each change of what the functions take or give; see decode/pages.py. */
     return PyModule_AddIntConstant(module, "INTERFACE", 1) ||
                    PyModule_AddIntConstant(module, "STATE_SIZE", sizeof(State))

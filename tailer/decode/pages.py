@@ -53,6 +53,8 @@ _DICTIONARY_PAGE, _DATA_PAGE_V2 = 2, 3
 _BUFFER_BYTES = 256 * 1024
 #: A larger page is odd: damage may claim any size.
 _PAGE_BYTES_MAX = 64 * 1024 * 1024
+#: Room for a batch's texts that the footer alone asks for; more is made when there are so many.
+_TEXTS_BYTES_MAX = 32 * 1024 * 1024
 
 
 class Odd(Exception):
@@ -151,7 +153,7 @@ class Column:
         self._values = pa.py_buffer(b"")
         self._dictionary: tuple[bytes, bytes] | None = None
         self._coded: tuple[bytes | None, bytes | None] = None, None  # of this page
-        self._text_bytes = unpacked // rows + 1  # of a row, at the most so far
+        self._text_bytes = unpacked // rows + 1  # of a row, by what came before
 
     def take(self, rows: int) -> pa.Array:
         """Decode the next rows."""
@@ -159,8 +161,11 @@ class Column:
         is_text = flat.form == TEXT
         validity = pa.allocate_buffer((rows + 7) // 8) if flat.is_nullable else bytearray()
         offsets = pa.allocate_buffer(4 * (rows + 1)) if is_text else bytearray()
-        size = rows * (self._text_bytes if is_text else _SIZES[flat.form])
-        out = pa.allocate_buffer(size + 16 if is_text else size, resizable=True)
+        if is_text:
+            size = min(rows * self._text_bytes, _TEXTS_BYTES_MAX) + 16
+        else:
+            size = rows * _SIZES[flat.form]
+        out = pa.allocate_buffer(size, resizable=True)
         done = used = 0
         while done < rows:
             if not self._in_page:
@@ -178,7 +183,7 @@ class Column:
         nulls = self._nulls() if flat.is_nullable else 0
         buffers = [validity if nulls else None, out]
         if is_text:
-            self._text_bytes = max(self._text_bytes, used // rows + 1)
+            self._text_bytes = max(self._text_bytes * 3 // 4, used // rows + 1)
             out.resize(used, shrink_to_fit=False)
             buffers.insert(1, offsets)
         return pa.Array.from_buffers(flat.type, rows, buffers, nulls)
