@@ -8,6 +8,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from tailer.delta.footer import column_ranges
+from tailer.delta.parquet_columns import footer_bytes
 
 __all__ = ["announce"]
 
@@ -24,10 +25,9 @@ def announce(source: pa.NativeFile, columns: Sequence[str], groups: Sequence[int
     will_read = getattr(source, "will_read", None)
     if will_read is None:
         return
-    end = int(source.size()) - 8
-    size = int.from_bytes(source.read_at(4, max(0, end)), "little")
-    if not 0 < size <= min(end, _FOOTER_BYTES_MAX):
+    footer = footer_bytes(source, _FOOTER_BYTES_MAX)
+    if footer is None:
         return
     with suppress(ValueError, IndexError):  # damaged: pyarrow says how
-        ranges = column_ranges(source.read_at(size, end - size), columns)
+        ranges = column_ranges(footer, columns)
         will_read([ranges[group] for group in groups])

@@ -33,7 +33,7 @@ from tailer.decode.pages import (
     Odd,
     native,
 )
-from tailer.delta.parquet_columns import ParquetColumns
+from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
 
 __all__ = ["FlatColumns"]
 
@@ -52,24 +52,24 @@ class FlatColumns:
         self._parquet = parquet
         self._source = source
         self._names = list(names)
-        self._footer = _footer(source)
+        self._footer = footer_bytes(source, _FOOTER_BYTES_MAX)
         self._flat = _flat_columns(parquet, names) if self._footer is not None else {}
 
-    def batches(self, rows_max: int, group: int, *, threads: bool) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a row group as :meth:`ParquetColumns.batches` does."""
+    def batches(self, rows_max: int, group: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a row group as :meth:`ParquetColumns.batches` does, with threads."""
         done = 0
         rows = int(self._parquet.metadata.row_group(group).num_rows)
         columns = self._columns(group, rows)
         if columns:
             try:
-                for batch in self._batches(columns, rows_max, group, rows, threads=threads):
+                for batch in self._batches(columns, rows_max, group, rows):
                     done += batch.num_rows
                     yield batch
             except (Odd, *UNREADABLE):
                 self._flat = {}  # pyarrow finds out whether it is damage
             else:
                 return
-        for batch in self._parquet.batches(rows_max, [group], self._names, threads=threads):
+        for batch in self._parquet.batches(rows_max, [group], self._names, threads=True):
             passed = min(done, batch.num_rows)
             done -= passed
             if passed < batch.num_rows:
@@ -97,14 +97,10 @@ class FlatColumns:
         rows_max: int,
         group: int,
         rows: int,
-        *,
-        threads: bool,
     ) -> Iterator[pa.RecordBatch]:
         others = [name for name in self._names if name not in columns]
-        given = (
-            self._parquet.batches(rows_max, [group], others, threads=threads) if others else None
-        )
-        halves = _halves(columns) if threads else [list(columns.values())]
+        given = self._parquet.batches(rows_max, [group], others, threads=True) if others else None
+        halves = _halves(columns)
         for at in range(0, rows, rows_max):
             count = min(rows_max, rows - at)
             found = _taken(halves, count)
@@ -133,7 +129,7 @@ def _taken(halves: list[list[Column]], count: int) -> dict[int, pa.Array]:
     def take(half: list[Column]) -> dict[int, pa.Array]:
         return {column.number: column.take(count) for column in half}
 
-    if len(halves) == 1 or not halves[1]:
+    if not halves[1]:
         return take(halves[0])
     second = _pool().submit(take, halves[1])
     try:
@@ -148,15 +144,6 @@ def _taken(halves: list[list[Column]], count: int) -> dict[int, pa.Array]:
 def _pool() -> ThreadPoolExecutor:
     """Return the threads that decode a part of the columns."""
     return ThreadPoolExecutor(os.cpu_count() or 1, "tailer-pages")
-
-
-def _footer(source: pa.NativeFile) -> bytes | None:
-    """Return the footer's Thrift struct; None if it is too long, or damaged."""
-    end = int(source.size()) - 8
-    size = int.from_bytes(source.read_at(4, max(0, end)), "little")
-    if native is None or not 0 < size <= min(end, _FOOTER_BYTES_MAX):
-        return None
-    return bytes(source.read_at(size, end - size))
 
 
 def _flat_columns(parquet: ParquetColumns, names: Sequence[str]) -> dict[str, Flat]:

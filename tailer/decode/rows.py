@@ -254,9 +254,9 @@ class _Decoder:
         return native is not None and self.size > SMALL_BYTES and not self.options.page_checksums
 
     def _decoded(self, size: int, group: int) -> Iterator[pa.RecordBatch]:
-        threads = self.size > SMALL_BYTES
         if self.flat is not None:
-            return self.flat.batches(size, group, threads=threads)
+            return self.flat.batches(size, group)
+        threads = self.size > SMALL_BYTES
         return self.parquet.batches(size, [group], self.names, threads=threads)
 
     def _is_read_whole(self) -> bool:

@@ -14,7 +14,7 @@ from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
 from tailer.delta.arrow_views import without_views
 from tailer.delta.damage import library_reason
 from tailer.delta.footer import pruned_footer
-from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, parse_footer
+from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, footer_bytes, parse_footer
 from tailer.delta.parsing import action_of
 from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
 
@@ -282,11 +282,10 @@ def _open(source: pa.NativeFile, columns: Sequence[str]) -> ParquetColumns:
         return ParquetColumns(source, prefetch=True)
     except (pa.ArrowException, OSError) as refusal:
         try:
-            end = source.size() - 8
-            size = int.from_bytes(source.read_at(4, max(0, end)), "little")
-            if not 0 < size <= min(end, _FOOTER_BYTES_MAX):
+            footer = footer_bytes(source, _FOOTER_BYTES_MAX)
+            if footer is None:
                 raise ValueError("no footer")
-            pruned = pruned_footer(source.read_at(size, end - size), columns)
+            pruned = pruned_footer(footer, columns)
             return ParquetColumns(source, parse_footer(pruned), prefetch=True)
         except (pa.ArrowException, OSError, ValueError):
             raise refusal from None

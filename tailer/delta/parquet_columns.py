@@ -16,7 +16,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["ColumnPath", "ParquetColumns", "parse_footer"]
+__all__ = ["ColumnPath", "ParquetColumns", "footer_bytes", "parse_footer"]
 
 #: A column by its name, or a field of nested columns by its names.
 ColumnPath: TypeAlias = "str | tuple[str, ...]"
@@ -110,6 +110,13 @@ class ParquetColumns:
             column_indices=self.numbers(columns),
             use_threads=threads,
         )
+
+
+def footer_bytes(source: pa.NativeFile, bytes_max: int) -> bytes | None:
+    """Return a file's footer, the Thrift struct alone; None if it is longer or has no such size."""
+    end = max(0, int(source.size()) - 8)
+    size = int.from_bytes(source.read_at(4, end), "little")
+    return bytes(source.read_at(size, end - size)) if 0 < size <= min(end, bytes_max) else None
 
 
 def parse_footer(file: bytes) -> pq.FileMetaData:

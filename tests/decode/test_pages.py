@@ -16,8 +16,13 @@ from hypothesis import strategies as st
 from tailer.decode import pages
 from tailer.decode.flat import FlatColumns
 from tailer.delta.parquet_columns import ParquetColumns
+from tests.support.components import require
 
-pytestmark = pytest.mark.skipif(pages.native is None, reason="compiled modules are not there")
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    require("tailer._pages, which needs a C compiler,", pages.native is not None)
+
 
 ROWS = 10_000
 DECIMAL = pa.decimal128(22, 2)
@@ -76,7 +81,7 @@ def decoded(path: Path, rows_max: int, names: list[str] | None = None) -> tuple[
 
     flat._columns = spied  # type: ignore[method-assign]
     for group in range(parquet.num_row_groups):
-        given = list(flat.batches(rows_max, group, threads=True))
+        given = list(flat.batches(rows_max, group))
         rows = parquet.metadata.row_group(group).num_rows
         assert [b.num_rows for b in given] == [
             min(rows_max, rows - at) for at in range(0, rows, rows_max)
