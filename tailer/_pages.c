@@ -1,534 +1,32 @@
-/* Pages of flat Parquet columns, decoded straight into the buffers of Arrow arrays.
+/* Flat Parquet columns, decoded page by page into the buffers of Arrow arrays.
  *
- * `chunks` and `header` read where the pages of a column are, `dictionary` prepares a dictionary page,
- * `begin` and `take` decode the values of a data page, as many rows at a time as a batch has. Known are
- * the encodings that nearly all writers use for such columns: plain values, and numbers of values in a
- * dictionary, which are, like the levels that tell nulls, a hybrid of runs and packed numbers.
+ * `chunks` reads from a footer where a row group's columns are. A `Column` decodes one of them: `run`
+ * goes on with several columns, without the interpreter's lock, until each has the rows of a batch or
+ * needs something that only Python has: more of the chunk's bytes, room, a page unpacked by a codec that
+ * is not known here. Of each column there is one unpacked page in memory, and its dictionary.
  *
- * Whatever is unusual is answered with "odd", and another reader judges: it may well be sound. All
- * offsets are checked against the bytes that are given, but for those in `state` and `ends`, which are
- * made here. Numbers of fields and
- * enums are those of parquet.thrift. Only the stable ABI of Python 3.11 is used, and nothing is kept
- * of what is given.
+ * Whatever is unusual is `ODD`, and another reader judges: it may well be sound. All that a file claims
+ * is checked against the bytes that are given. Numbers of fields and enums are those of parquet.thrift.
+ * Only the stable ABI of Python 3.11 is used.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "_snappy.h"
 #include "_thrift.h"
+#include "_values.h"
 
-/* How plain values become Arrow's: copied, widened to decimals of 16 bytes, or texts. */
-enum { COPY4, COPY8, DECIMAL4, DECIMAL8, DECIMAL_FIXED, TEXT };
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
 enum { DATA_PAGE = 0, DICTIONARY_PAGE = 2, DATA_PAGE_V2 = 3 };
-/* Rows decoded in one go; and the bytes that short texts may be copied too far. */
-enum { BLOCK = 1024, SLACK = 16 };
-enum { ODD = -1, NO_ROOM = 0 };
-
-typedef struct {
-    const uint8_t *bytes;
-    int64_t size;
-} Bytes;
-
-/* Where the decoding of a hybrid of runs is: `left` numbers of a run, which are all `value`, or packed
- * from `bit` on if that is not negative. The next run begins at `at`. */
-typedef struct {
-    int64_t at, left, value, bit;
-} Runs;
-
-/* Where the decoding of a page is. Python keeps it as bytes between two calls. */
-typedef struct {
-    int64_t rows;     /* not taken yet */
-    int64_t value_at; /* where the next plain value begins */
-    int64_t width;    /* of the numbers of a dictionary's values, in bits */
-    int64_t nulls;    /* taken since the last call of `nulls` */
-    Runs levels, numbers;
-} State;
-
-typedef struct {
-    State *state;
-    int form, is_nullable, is_coded;
-    int64_t length;       /* bytes of a plain value */
-    Bytes levels, values; /* of the page */
-    Bytes dictionary;     /* its values as `dictionary` gives them, */
-    const int32_t *ends;  /* and, for texts, where each begins, and the last one ends */
-    int64_t entries;
-    uint8_t *validity, *out; /* of the array */
-    int32_t *offsets;
-    int64_t room, used; /* bytes of texts */
-} Page;
-
-static int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
-
-/* Whether plain values of a form may have this length; a text has any. */
-static int is_form(int form, long long length)
-{
-    switch (form) {
-    case COPY4:
-    case DECIMAL4:
-        return length == 4;
-    case COPY8:
-    case DECIMAL8:
-        return length == 8;
-    case DECIMAL_FIXED:
-        return length >= 1 && length <= 16;
-    default:
-        return form == TEXT;
-    }
-}
-
-static int size_of(int form) { return form == COPY4 ? 4 : form == COPY8 ? 8 : 16; }
-
-/* --- runs ("RLE/Bit-Packing Hybrid") --- */
-
-static int next_run(Runs *runs, Bytes in, int width)
-{
-    if (runs->at < 0 || runs->at > in.size) return 0;
-    Input header = {in.bytes + runs->at, in.bytes + in.size, 0};
-    uint64_t found = read_varint(&header), count = found >> 1;
-    if (header.bad || !count || count > INT32_MAX / 8) return 0;
-    int64_t at = header.at - in.bytes, bytes;
-    if (found & 1) { /* groups of eight packed numbers */
-        bytes = (int64_t)count * width;
-        runs->left = (int64_t)count * 8;
-        runs->bit = at * 8;
-    } else {
-        bytes = (width + 7) / 8;
-        runs->left = (int64_t)count;
-        runs->bit = -1;
-    }
-    if (bytes > in.size - at) return 0;
-    if (runs->bit < 0) {
-        uint32_t value = 0;
-        memcpy(&value, in.bytes + at, (size_t)bytes);
-        if (width < 32 && value >> width) return 0;
-        runs->value = value;
-    }
-    runs->at = at + bytes;
-    return 1;
-}
-
-static void unpack(Bytes in, int64_t bit, int width, uint32_t *out, int64_t count)
-{
-    uint64_t mask = ((uint64_t)1 << width) - 1;
-    for (int64_t i = 0; i < count; i++, bit += width) {
-        int64_t at = bit >> 3, rest = in.size - at;
-        uint64_t word = 0;
-        if (rest >= 8) {
-            memcpy(&word, in.bytes + at, 8);
-        } else if (rest > 0) {
-            memcpy(&word, in.bytes + at, (size_t)rest);
-        }
-        out[i] = (uint32_t)(word >> (bit & 7) & mask);
-    }
-}
-
-/* Decode numbers of `width` bits, up to 32; 0 if there are fewer. */
-static int take_numbers(Runs *runs, Bytes in, int width, uint32_t *out, int64_t count)
-{
-    while (count) {
-        if (!runs->left && !next_run(runs, in, width)) return 0;
-        int64_t some = least(count, runs->left);
-        if (runs->bit < 0) {
-            for (int64_t i = 0; i < some; i++) out[i] = (uint32_t)runs->value;
-        } else {
-            unpack(in, runs->bit, width, out, some);
-            runs->bit += some * width;
-        }
-        runs->left -= some;
-        out += some;
-        count -= some;
-    }
-    return 1;
-}
-
-/* --- levels --- */
-
-/* Take the levels of a block's rows into `present`; returns how many are not null. */
-static int64_t take_levels(Page *page, int64_t row, int64_t count, uint32_t *present)
-{
-    Runs *levels = &page->state->levels;
-    if (!page->is_nullable) return count;
-    if (levels->left >= count && levels->bit < 0 && levels->value) {
-        levels->left -= count;
-        return count;
-    }
-    if (!take_numbers(levels, page->levels, 1, present, count)) return ODD;
-    int64_t found = 0;
-    for (int64_t i = 0; i < count; i++) found += present[i];
-    if (found == count) return count;
-    for (int64_t i = row; i < row + count; i++) { /* what a call without room left there goes, too */
-        uint8_t flag = (uint8_t)(1 << (i & 7));
-        page->validity[i >> 3] = present[i - row] ? page->validity[i >> 3] | flag
-                                                  : page->validity[i >> 3] & (uint8_t)~flag;
-    }
-    page->state->nulls += count - found;
-    return found;
-}
-
-/* Numbers of the dictionary's values, each of which is there. */
-static int take_places(Page *page, uint32_t *places, int64_t count)
-{
-    State *state = page->state;
-    if (!take_numbers(&state->numbers, page->values, (int)state->width, places, count)) return 0;
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < count; i++) largest = places[i] > largest ? places[i] : largest;
-    return !count || largest < (uint64_t)page->entries;
-}
-
-/* --- values of one size --- */
-
-/* A big-endian number of 1 to 16 bytes as one of 16, little-endian. */
-static void widen(const uint8_t *from, int64_t length, uint8_t *to)
-{
-    uint64_t high = from[0] & 0x80 ? UINT64_MAX : 0, low = high;
-    for (int64_t i = 0; i < length; i++) {
-        high = high << 8 | low >> 56;
-        low = low << 8 | from[i];
-    }
-    memcpy(to, &low, 8);
-    memcpy(to + 8, &high, 8);
-}
-
-static void widen_fixed(const uint8_t *from, int64_t length, uint8_t *to, int64_t count)
-{
-    int64_t head = length - 8;
-    if (head < 1) {
-        for (int64_t i = 0; i < count; i++) widen(from + i * length, length, to + i * 16);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++, from += length, to += 16) {
-        uint64_t high = from[0] & 0x80 ? UINT64_MAX : 0, low;
-        for (int64_t j = 0; j < head; j++) high = high << 8 | from[j];
-        memcpy(&low, from + head, 8);
-        low = __builtin_bswap64(low);
-        memcpy(to, &low, 8);
-        memcpy(to + 8, &high, 8);
-    }
-}
-
-static void convert(int form, int64_t length, const uint8_t *from, uint8_t *to, int64_t count)
-{
-    int32_t small;
-    int64_t large, sign;
-    switch (form) {
-    case COPY4:
-    case COPY8:
-        memcpy(to, from, (size_t)(count * length));
-        return;
-    case DECIMAL4:
-        for (int64_t i = 0; i < count; i++) {
-            memcpy(&small, from + i * 4, 4);
-            large = small;
-            sign = large >> 63;
-            memcpy(to + i * 16, &large, 8);
-            memcpy(to + i * 16 + 8, &sign, 8);
-        }
-        return;
-    case DECIMAL8:
-        for (int64_t i = 0; i < count; i++) {
-            memcpy(&large, from + i * 8, 8);
-            sign = large >> 63;
-            memcpy(to + i * 16, &large, 8);
-            memcpy(to + i * 16 + 8, &sign, 8);
-        }
-        return;
-    default:
-        widen_fixed(from, length, to, count);
-    }
-}
-
-static void gather(int size, const uint8_t *from, const uint32_t *places, uint8_t *to, int64_t count)
-{
-    switch (size) {
-    case 4:
-        for (int64_t i = 0; i < count; i++) memcpy(to + i * 4, from + places[i] * (int64_t)4, 4);
-        return;
-    case 8:
-        for (int64_t i = 0; i < count; i++) memcpy(to + i * 8, from + places[i] * (int64_t)8, 8);
-        return;
-    default:
-        for (int64_t i = 0; i < count; i++) memcpy(to + i * 16, from + places[i] * (int64_t)16, 16);
-    }
-}
-
-/* Move values that lie side by side to their rows; null ones are zero. */
-static void spread(uint8_t *out, int size, const uint32_t *present, int64_t count, int64_t found)
-{
-    for (int64_t i = count - 1; i >= 0; i--) {
-        if (!present[i]) {
-            memset(out + i * size, 0, (size_t)size);
-        } else if (--found != i) {
-            memcpy(out + i * size, out + found * size, (size_t)size);
-        }
-    }
-}
-
-static int64_t take_fixed(Page *page, int64_t row, int64_t count)
-{
-    uint32_t present[BLOCK], places[BLOCK];
-    State *state = page->state;
-    int size = size_of(page->form);
-    uint8_t *out = page->out + row * size;
-    int64_t found = take_levels(page, row, count, present);
-    if (found < 0) return ODD;
-    if (page->is_coded) {
-        if (!take_places(page, places, found)) return ODD;
-        if (found) gather(size, page->dictionary.bytes, places, out, found);
-    } else {
-        if (found > (page->values.size - state->value_at) / page->length) return ODD;
-        if (found) convert(page->form, page->length, page->values.bytes + state->value_at, out, found);
-        state->value_at += found * page->length;
-    }
-    if (found < count) spread(out, size, present, count, found);
-    return count;
-}
-
-/* --- texts --- */
-
-/* Where the next `count` texts are. Returns their bytes together. */
-static int64_t find_texts(Page *page, const uint8_t **texts, int32_t *sizes, int64_t count)
-{
-    uint32_t places[BLOCK];
-    int64_t total = 0, at = page->state->value_at;
-    if (page->is_coded) {
-        if (!take_places(page, places, count)) return ODD;
-        for (int64_t i = 0; i < count; i++) {
-            int32_t start = page->ends[places[i]];
-            texts[i] = page->dictionary.bytes + start;
-            sizes[i] = page->ends[places[i] + 1] - start;
-            total += sizes[i];
-        }
-        return total;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t size;
-        if (page->values.size - at < 4) return ODD;
-        memcpy(&size, page->values.bytes + at, 4);
-        at += 4;
-        if (size > (uint64_t)(page->values.size - at) || size > INT32_MAX) return ODD;
-        texts[i] = page->values.bytes + at;
-        sizes[i] = (int32_t)size;
-        at += size;
-        total += size;
-    }
-    page->state->value_at = at;
-    return total;
-}
-
-/* Copy a text; `is_loose`: bytes behind it may be read, and written, SLACK of them. */
-static void copy_text(uint8_t *to, const uint8_t *from, int32_t size, int is_loose)
-{
-    if (is_loose && size <= 4 * SLACK) {
-        for (int32_t i = 0; i < size; i += SLACK) memcpy(to + i, from + i, SLACK);
-    } else if (size) {
-        memcpy(to, from, (size_t)size);
-    }
-}
-
-static int64_t take_texts(Page *page, int64_t row, int64_t count)
-{
-    uint32_t present[BLOCK];
-    const uint8_t *texts[BLOCK];
-    int32_t sizes[BLOCK];
-    State before = *page->state;
-    int64_t found = take_levels(page, row, count, present), next = 0, used = page->used;
-    if (found < 0) return ODD;
-    int64_t total = find_texts(page, texts, sizes, found);
-    if (total < 0 || total > INT32_MAX - used) return ODD;
-    if (total > page->room - used) {
-        *page->state = before;
-        return NO_ROOM;
-    }
-    /* A dictionary has as much behind its texts; of a page, the last ones may lie at its end. */
-    int is_loose = total + SLACK <= page->room - used &&
-                   (page->is_coded || page->values.size - page->state->value_at >= SLACK);
-    int has_nulls = found < count;
-    for (int64_t i = 0; i < count; i++) {
-        if (!has_nulls || present[i]) {
-            copy_text(page->out + used, texts[next], sizes[next], is_loose);
-            used += sizes[next++];
-        }
-        page->offsets[row + i + 1] = (int32_t)used;
-    }
-    page->used = used;
-    return count;
-}
-
-/* Take rows until there are enough, the page ends or the room does; returns how many. */
-static int64_t take_rows(Page *page, int64_t row, int64_t count)
-{
-    int64_t done = 0;
-    count = least(count, page->state->rows);
-    while (done < count) {
-        int64_t block = least(BLOCK, count - done), found;
-        found = page->form == TEXT ? take_texts(page, row + done, block)
-                                   : take_fixed(page, row + done, block);
-        if (found < 0) return ODD;
-        if (found == NO_ROOM) break;
-        done += found;
-        page->state->rows -= found;
-    }
-    return done;
-}
-
-/* --- what Python calls --- */
-
-static Bytes bytes_of(const Py_buffer *buffer)
-{
-    return (Bytes){buffer->buf, buffer->buf ? buffer->len : 0};
-}
-
-/* begin(state, rows, width): a data page of these rows. `width`: of the numbers of a dictionary's
- * values, which begin at the page's second byte; -1: its values are plain. */
-static PyObject *begin(PyObject *self, PyObject *arguments)
-{
-    Py_buffer state;
-    long long rows, width;
-    if (!PyArg_ParseTuple(arguments, "w*LL", &state, &rows, &width)) return NULL;
-    if (state.len != sizeof(State) || rows < 0 || width < -1 || width > 32) {
-        PyBuffer_Release(&state);
-        PyErr_SetString(PyExc_ValueError, "the state, or a number of it, is invalid");
-        return NULL;
-    }
-    State fresh = {.rows = rows, .width = width, .numbers.at = 1};
-    fresh.nulls = ((State *)state.buf)->nulls;
-    memcpy(state.buf, &fresh, sizeof(fresh));
-    PyBuffer_Release(&state);
-    Py_RETURN_NONE;
-}
-
-/* nulls(state) -> how many rows were null since the last call. */
-static PyObject *nulls(PyObject *self, PyObject *argument)
-{
-    Py_buffer state;
-    long long count = -1;
-    if (PyObject_GetBuffer(argument, &state, PyBUF_WRITABLE)) return NULL;
-    if (state.len == sizeof(State)) {
-        count = ((State *)state.buf)->nulls;
-        ((State *)state.buf)->nulls = 0;
-    }
-    PyBuffer_Release(&state);
-    return PyLong_FromLongLong(count);
-}
-
-static int is_consistent(const Page *page, const Py_buffer *given, long long rows, long long row)
-{
-    const State *state = page->state;
-    int64_t needed = page->form == TEXT || rows < 0 ? 0 : rows * size_of(page->form);
-    if (given[0].len != sizeof(State) || (uintptr_t)given[0].buf % sizeof(int64_t)) return 0;
-    if (!is_form(page->form, page->length) || rows < 0 || row < 0 || row > rows) return 0;
-    if (rows > INT32_MAX || given[6].len < needed || state->rows < 0) return 0;
-    if (page->is_coded != (state->width >= 0)) return 0;
-    if (page->is_nullable && given[4].len < (rows + 7) / 8) return 0;
-    if (state->value_at < 0 || state->value_at > page->values.size || state->width > 32) return 0;
-    if (state->levels.left < 0 || state->numbers.left < 0) return 0;
-    if (page->is_coded && page->form != TEXT)
-        return page->entries * size_of(page->form) <= page->dictionary.size;
-    if (page->form != TEXT) return 1;
-    if (given[5].len < (rows + 1) * 4 || (uintptr_t)given[5].buf % 4) return 0;
-    if (page->used < 0 || page->used > page->room) return 0;
-    return !page->is_coded || !(given[7].len % 4 || (uintptr_t)given[7].buf % 4);
-}
-
-/* take(state, form, length, levels, values, dictionary, validity, offsets, out, ends, rows, row, used)
- * -> (count, used, left): decode `count` rows of an array of `rows`, from `row` on. `left` are the
- * page's other rows. Fewer than wanted: the page is at its end, or the texts need more room behind
- * `used`. A count of -1: odd. None for `levels` is a column without nulls, for `dictionary` a page of
- * plain values, whose `ends` are None too. With row 0, all rows are made valid at first. */
-static PyObject *take(PyObject *self, PyObject *arguments)
-{
-    enum { STATE, LEVELS, VALUES, DICTIONARY, VALIDITY, OFFSETS, OUT, ENDS, BUFFERS };
-    Py_buffer given[BUFFERS];
-    int form;
-    long long length, rows, row, used, count = ODD;
-    memset(given, 0, sizeof(given));
-    if (!PyArg_ParseTuple(
-            arguments, "w*iLz*y*z*w*w*w*z*LLL", &given[STATE], &form, &length, &given[LEVELS],
-            &given[VALUES], &given[DICTIONARY], &given[VALIDITY], &given[OFFSETS], &given[OUT],
-            &given[ENDS], &rows, &row, &used))
-        return NULL;
-    Page page = {
-        .state = given[STATE].buf, .form = form, .length = length,
-        .is_nullable = given[LEVELS].buf != NULL, .is_coded = given[DICTIONARY].buf != NULL,
-        .levels = bytes_of(&given[LEVELS]), .values = bytes_of(&given[VALUES]),
-        .dictionary = bytes_of(&given[DICTIONARY]), .ends = given[ENDS].buf,
-        .validity = given[VALIDITY].buf, .out = given[OUT].buf, .offsets = given[OFFSETS].buf,
-        .room = given[OUT].len, .used = used,
-    };
-    PyObject *answer = NULL;
-    if (page.is_coded)
-        page.entries = form == TEXT ? given[ENDS].len / 4 - 1
-                                    : given[DICTIONARY].len / size_of(form);
-    if (is_consistent(&page, given, rows, row)) {
-        Py_BEGIN_ALLOW_THREADS
-        if (!row && page.is_nullable) memset(page.validity, 0xFF, (size_t)given[VALIDITY].len);
-        if (!row && form == TEXT) page.offsets[0] = 0;
-        count = take_rows(&page, row, rows - row);
-        Py_END_ALLOW_THREADS
-        answer = Py_BuildValue("(LLL)", count, (long long)page.used, (long long)page.state->rows);
-    } else {
-        PyErr_SetString(PyExc_ValueError, "a buffer is too small, or a number is out of range");
-    }
-    for (int i = 0; i < BUFFERS; i++) PyBuffer_Release(&given[i]);
-    return answer;
-}
-
-/* Put texts that lie behind their sizes side by side, and where they begin and end into `ends`. */
-static int split_texts(Bytes in, int64_t count, uint8_t *to, uint8_t *ends)
-{
-    int64_t at = 0;
-    int32_t used = 0;
-    memcpy(ends, &used, 4);
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t size;
-        if (in.size - at < 4) return 0;
-        memcpy(&size, in.bytes + at, 4);
-        if (size > (uint64_t)(in.size - at - 4)) return 0;
-        if (size) memcpy(to + used, in.bytes + at + 4, size);
-        used += (int32_t)size;
-        at += 4 + size;
-        memcpy(ends + (i + 1) * 4, &used, 4);
-    }
-    memset(to + used, 0, (size_t)(in.size - used) + SLACK);
-    return 1;
-}
-
-/* dictionary(form, length, values, count) -> (values, ends) or None if they are odd. `ends` is where
- * each text begins, and the last one ends. */
-static PyObject *dictionary(PyObject *self, PyObject *arguments)
-{
-    int form, is_right = 0;
-    long long length, count;
-    Py_buffer given;
-    PyObject *values = NULL, *ends = NULL, *answer = NULL;
-    if (!PyArg_ParseTuple(arguments, "iLy*L", &form, &length, &given, &count)) return NULL;
-    Bytes in = bytes_of(&given);
-    int64_t each = form == TEXT ? 4 : (int64_t)length; /* the least that a value takes */
-    if (!is_form(form, length)) {
-        PyErr_SetString(PyExc_ValueError, "the form or the length is out of range");
-    } else if (count < 0 || in.size > INT32_MAX || count > in.size / each) {
-        answer = Py_NewRef(Py_None);
-    } else {
-        int64_t size = form == TEXT ? in.size + SLACK : count * size_of(form);
-        values = PyBytes_FromStringAndSize(NULL, size);
-        ends = PyBytes_FromStringAndSize(NULL, form == TEXT ? (count + 1) * 4 : 0);
-    }
-    if (values && ends) {
-        uint8_t *to = (uint8_t *)PyBytes_AsString(values), *begun = (uint8_t *)PyBytes_AsString(ends);
-        Py_BEGIN_ALLOW_THREADS
-        is_right = form != TEXT || split_texts(in, count, to, begun);
-        if (form != TEXT && count) convert(form, length, in.bytes, to, count);
-        Py_END_ALLOW_THREADS
-        answer = is_right ? Py_BuildValue("(OO)", values, ends) : Py_NewRef(Py_None);
-    }
-    Py_XDECREF(values);
-    Py_XDECREF(ends);
-    PyBuffer_Release(&given);
-    return answer;
-}
+enum { NO_CODEC = 0, SNAPPY = 1 };
+/* What a column needs to go on; see decode/pages.py. */
+enum { NOTHING, BYTES, ROOM, UNPACKED, STRANGE };
+/* A header is shorter, unless its statistics are long; a larger page is odd: damage claims any size. */
+enum { HEADER_BYTES = 256 * 1024, PAGE_BYTES_MAX = 64 * 1024 * 1024 };
 
 /* What a page's header says; numbers that it lacks are -1. */
 typedef struct {
@@ -557,40 +55,31 @@ static void read_values_header(Input *in, Header *found, int version)
     }
 }
 
-/* header(bytes) -> (size, kind, unpacked, stored, values, encoding, levels, levels_size, is_packed) or
- * None if it is odd, or not whole. `levels` is their encoding in a first-version page. */
-static PyObject *header(PyObject *self, PyObject *arguments)
+/* Read a page's header; returns its size in bytes, 0 if it is odd, or not whole. The two numbers of a
+ * dictionary's header are where those of a first-version page are. */
+static int64_t read_header(Bytes given, Header *found)
 {
-    Py_buffer given;
-    if (!PyArg_ParseTuple(arguments, "y*", &given)) return NULL;
-    const uint8_t *start = given.buf;
-    Input in = {start, start + given.len, 0};
-    Header found = {-1, -1, -1, -1, -1, -1, 0, 0, 1};
+    Input in = {given.bytes, given.bytes + given.size, 0};
     int number = 0, wire, last = STRUCT;
+    *found = (Header){-1, -1, -1, -1, -1, -1, 0, 0, 1};
     while (next_field(&in, &number, &wire)) {
         if (number <= 3 && wire == I32) {
             int64_t value = read_size(&in);
-            *(number == 1 ? &found.kind : number == 2 ? &found.unpacked : &found.stored) = value;
+            *(number == 1 ? &found->kind : number == 2 ? &found->unpacked : &found->stored) = value;
         } else if (wire == STRUCT && (number == 5 || number == 7 || number == 8)) {
-            read_values_header(&in, &found, number == 8 ? 2 : number == 5 ? 1 : 0);
+            read_values_header(&in, found, number == 8 ? 2 : number == 5 ? 1 : 0);
             last = number;
         } else {
             skip(&in, wire, 0);
         }
     }
-    int is_right = (found.kind == DATA_PAGE && last == 5) ||
-                   (found.kind == DICTIONARY_PAGE && last == 7) ||
-                   (found.kind == DATA_PAGE_V2 && last == 8);
-    /* Both numbers of a dictionary's header are where those of a first-version page are. */
-    long long size = in.at - start;
-    PyBuffer_Release(&given);
-    if (in.bad || !is_right || found.unpacked < 0 || found.stored < 0 || found.values < 0 ||
-        found.encoding < 0 || found.nested_size)
-        Py_RETURN_NONE;
-    return Py_BuildValue(
-        "(LLLLLLLLL)", size, (long long)found.kind, (long long)found.unpacked,
-        (long long)found.stored, (long long)found.values, (long long)found.encoding,
-        (long long)found.levels, (long long)found.levels_size, (long long)found.is_packed);
+    int is_right = (found->kind == DATA_PAGE && last == 5) ||
+                   (found->kind == DICTIONARY_PAGE && last == 7) ||
+                   (found->kind == DATA_PAGE_V2 && last == 8);
+    if (in.bad || !is_right || found->unpacked < 0 || found->stored < 0 || found->values < 0 ||
+        found->encoding < 0 || found->nested_size)
+        return 0;
+    return in.at - given.bytes;
 }
 
 /* ColumnChunk -> (type, codec, encodings, values, unpacked, start, size); NULL and `bad` if odd. The
@@ -673,37 +162,523 @@ static PyObject *chunks(PyObject *self, PyObject *arguments)
     return answer;
 }
 
-static PyMethodDef functions[] = {
-    {"begin", begin, METH_VARARGS, "begin(state, rows, width)"},
-    {"chunks", chunks, METH_VARARGS, "chunks(footer, group) -> list or None"},
-    {"dictionary", dictionary, METH_VARARGS,
-     "dictionary(form, length, values, count) -> (values, ends) or None"},
-    {"nulls", nulls, METH_O, "nulls(state) -> int"},
-    {"header", header, METH_VARARGS, "header(bytes) -> tuple or None"},
-    {"take", take, METH_VARARGS,
-     "take(state, form, length, levels, values, dictionary, validity, offsets, out, ends, rows, row, "
-     "used) -> (count, used, left)"},
+/* --- a column --- */
+
+/* Memory of a column: the chunk's bytes, a page, the dictionary and the ends of its texts. */
+enum { WINDOW, PAGE, DICTIONARY, ENDS, KINDS };
+typedef struct {
+    uint8_t *bytes;
+    int64_t size;
+} Memory;
+
+/* The module's: memory of columns that are no more, for the next ones. To get it from the system anew
+ * for each file takes as long as to decode half of the columns. */
+enum { KEPT_MAX = 32, KEPT_BYTES_MAX = 16 * 1024 * 1024 };
+typedef struct {
+    PyTypeObject *type;
+    Memory kept[KINDS][KEPT_MAX];
+    int count[KINDS];
+    int64_t size;
+} Module;
+
+typedef struct {
+    PyObject_HEAD
+    Page page;
+    int codec, is_running, need, has_dictionary, is_given;
+    int64_t needed;            /* how many bytes */
+    int64_t rows, size;        /* that no page has given yet; of the chunk */
+    int64_t at;                /* where the next page is in the chunk */
+    int64_t window_at, there;  /* the place of the window in the chunk, and its bytes */
+    Header header;             /* of the last page that was found, */
+    Bytes stored;              /* and its bytes; */
+    Bytes packed;              /* those that Python unpacks, */
+    Py_buffer unpacked;        /* and what it gives for them */
+    Memory memory[KINDS];
+    Py_buffer validity, offsets, out; /* of the array, which gets `wanted` rows and has `done` */
+    int64_t wanted, done;
+    int is_measured; /* rather than taken */
+} Column;
+
+static int has_room(Column *column, int kind, int64_t size)
+{
+    Memory *memory = &column->memory[kind];
+    if (memory->size >= size) return 1;
+    free(memory->bytes);
+    memory->bytes = malloc((size_t)size);
+    memory->size = memory->bytes ? size : 0;
+    return memory->bytes != NULL;
+}
+
+/* Put texts that lie behind their sizes side by side, and where they begin and end into `ends`. */
+static int split_texts(Bytes in, int64_t count, uint8_t *to, int32_t *ends)
+{
+    int64_t at = 0;
+    int32_t used = 0;
+    ends[0] = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t size;
+        if (in.size - at < 4) return 0;
+        memcpy(&size, in.bytes + at, 4);
+        if (size > (uint64_t)(in.size - at - 4)) return 0;
+        if (size) memcpy(to + used, in.bytes + at + 4, size);
+        used += (int32_t)size;
+        at += 4 + size;
+        ends[i + 1] = used;
+    }
+    memset(to + used, 0, (size_t)(in.size - used) + SLACK);
+    return 1;
+}
+
+/* Prepare a dictionary page's values for copying them. */
+static int begin_dictionary(Column *column, Bytes in)
+{
+    Page *page = &column->page;
+    int64_t count = column->header.values, encoding = column->header.encoding;
+    int is_text = page->form == TEXT || page->form == CODE;
+    int64_t each = is_text ? 4 : page->length; /* the least that a value takes */
+    if (column->has_dictionary || (encoding != PLAIN && encoding != PLAIN_DICTIONARY)) return 0;
+    if (count > in.size / each) return 0;
+    int64_t size = is_text ? in.size + SLACK : count * size_of(page->form);
+    if (!has_room(column, DICTIONARY, size + 1)) return 0;
+    uint8_t *values = column->memory[DICTIONARY].bytes;
+    if (is_text) {
+        if (!has_room(column, ENDS, (count + 1) * 4)) return 0;
+        int32_t *ends = (int32_t *)column->memory[ENDS].bytes;
+        if (!split_texts(in, count, values, ends)) return 0;
+        page->ends = ends;
+    } else if (count) {
+        convert(page->form, page->length, in.bytes, values, count);
+    }
+    page->dictionary = (Bytes){values, size};
+    page->entries = count;
+    column->has_dictionary = 1;
+    return 1;
+}
+
+/* Begin a page of values, which are unpacked; so are its levels, unless they were given apart. */
+static int begin_page(Column *column, Bytes levels, Bytes values)
+{
+    Page *page = &column->page;
+    const Header *header = &column->header;
+    int64_t encoding = header->encoding;
+    page->is_coded = encoding == PLAIN_DICTIONARY || encoding == RLE_DICTIONARY;
+    if (!page->is_coded && encoding != PLAIN) return 0;
+    if (page->is_coded && !column->has_dictionary) return 0;
+    if (header->values > column->rows) return 0;
+    if (header->kind == DATA_PAGE && page->is_nullable) {
+        uint32_t size;
+        if (values.size < 4 || header->levels != RLE) return 0;
+        memcpy(&size, values.bytes, 4);
+        if (size > (uint64_t)(values.size - 4)) return 0;
+        levels = (Bytes){values.bytes + 4, size};
+        values = (Bytes){values.bytes + 4 + size, values.size - 4 - size};
+    }
+    page->levels = levels;
+    page->values = values;
+    page->levels_at = (Runs){0, 0, 0, 0};
+    page->places_at = (Runs){1, 0, 0, 0}; /* behind the width */
+    page->value_at = page->width = 0;
+    if (page->is_coded && values.size) page->width = values.bytes[0]; /* nulls alone need none */
+    if (page->width > 32) return 0;
+    column->rows -= header->values;
+    page->rows = header->values;
+    return 1;
+}
+
+/* Unpack the page that was found. Returns what is needed for it. */
+static int open_page(Column *column)
+{
+    const Header *header = &column->header;
+    Bytes levels = {NULL, 0}, stored = column->stored;
+    int64_t size = header->unpacked;
+    if (header->kind == DATA_PAGE_V2) { /* its levels are never packed */
+        levels = (Bytes){stored.bytes, header->levels_size};
+        stored = (Bytes){stored.bytes + levels.size, stored.size - levels.size};
+        size -= levels.size;
+        if (stored.size < 0 || size < 0 || (levels.size && !column->page.is_nullable)) return STRANGE;
+    }
+    if (!size) {
+        stored.size = 0;
+    } else if (column->codec == NO_CODEC || (header->kind == DATA_PAGE_V2 && !header->is_packed)) {
+        if (stored.size != size) return STRANGE;
+    } else if (column->codec == SNAPPY) {
+        if (!has_room(column, PAGE, size)) return STRANGE;
+        uint8_t *page = column->memory[PAGE].bytes;
+        if (!snappy_unpack(stored.bytes, stored.size, page, size)) return STRANGE;
+        stored = (Bytes){page, size};
+    } else if (!column->is_given) {
+        column->packed = stored;
+        column->needed = size;
+        return UNPACKED;
+    } else {
+        stored = (Bytes){column->unpacked.buf, size};
+        column->is_given = 0;
+    }
+    if (header->kind == DICTIONARY_PAGE) return begin_dictionary(column, stored) ? NOTHING : STRANGE;
+    return begin_page(column, levels, stored) ? NOTHING : STRANGE;
+}
+
+/* Find the next page. Returns what is needed to go on with it. */
+static int find_page(Column *column)
+{
+    int64_t left = column->size - column->at;
+    int64_t there = column->there - (column->at - column->window_at);
+    const uint8_t *start = column->memory[WINDOW].bytes + (column->at - column->window_at);
+    if (!column->rows || !left) return STRANGE;
+    int64_t size = there ? read_header((Bytes){start, there}, &column->header) : 0;
+    column->needed = size ? size + column->header.stored : least(HEADER_BYTES, left);
+    if (size && (column->header.stored > PAGE_BYTES_MAX || column->header.unpacked > PAGE_BYTES_MAX))
+        return STRANGE;
+    if (column->needed > left) return STRANGE;
+    if (column->needed > there) return BYTES;
+    if (!size) return STRANGE;
+    column->stored = (Bytes){start + size, column->header.stored};
+    column->at += column->needed;
+    return NOTHING;
+}
+
+/* Decode rows until there are enough. Returns what is needed to go on. */
+static int advance(Column *column)
+{
+    Page *page = &column->page;
+    while (column->done < column->wanted) {
+        if (!page->rows) {
+            int need = column->need == UNPACKED ? NOTHING : find_page(column);
+            if (need == NOTHING) need = open_page(column);
+            if (need != NOTHING) return need;
+            column->need = NOTHING;
+        }
+        if (column->is_measured && page->rows) {
+            column->wanted = least(least(column->wanted, page->rows), BLOCK);
+            page->used = measure(page, column->wanted);
+            return page->used < 0 ? STRANGE : NOTHING;
+        }
+        int64_t count = take_rows(page, column->done, column->wanted - column->done);
+        if (count < 0) return STRANGE;
+        column->done += count;
+        if (page->rows && column->done < column->wanted) {
+            column->needed = page->used;
+            return ROOM;
+        }
+    }
+    return NOTHING;
+}
+
+/* --- what Python calls --- */
+
+static int is_idle(Column *column)
+{
+    if (!column->is_running) return 1;
+    PyErr_SetString(PyExc_RuntimeError, "the column is being decoded");
+    return 0;
+}
+
+/* Take a buffer in place of another one; None is none. */
+static int replace(Py_buffer *old, PyObject *given, int flags)
+{
+    Py_buffer found = {0};
+    if (given != Py_None && PyObject_GetBuffer(given, &found, flags)) return 0;
+    PyBuffer_Release(old);
+    *old = found;
+    return 1;
+}
+
+static void release_array(Column *column)
+{
+    column->is_measured = 0;
+    PyBuffer_Release(&column->validity);
+    PyBuffer_Release(&column->offsets);
+    PyBuffer_Release(&column->out);
+    column->done = 0;
+}
+
+static PyObject *invalid(void)
+{
+    PyErr_SetString(PyExc_ValueError, "a buffer is too small, or a number is out of range");
+    return NULL;
+}
+
+/* Column(form, length, is_nullable, codec, rows, size): a column chunk of these rows and bytes. */
+static PyObject *new_column(PyTypeObject *type, PyObject *arguments, PyObject *names)
+{
+    int form, is_nullable, codec;
+    long long length, rows, size;
+    if (names || !PyArg_ParseTuple(
+                     arguments, "iLpiLL", &form, &length, &is_nullable, &codec, &rows, &size))
+        return names ? invalid() : NULL;
+    if (!is_form(form, length) || rows < 0 || size < 0) return invalid();
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Column *column = (Column *)allocate(type, 0); /* all of it is zero */
+    if (!column) return NULL;
+    column->page.form = form;
+    column->page.length = length;
+    column->page.is_nullable = is_nullable;
+    column->codec = codec;
+    column->rows = rows;
+    column->size = size;
+    Module *module = PyType_GetModuleState(type);
+    for (int kind = 0; module && kind < KINDS; kind++) {
+        if (!module->count[kind]) continue;
+        column->memory[kind] = module->kept[kind][--module->count[kind]];
+        module->size -= column->memory[kind].size;
+    }
+    return (PyObject *)column;
+}
+
+static void free_column(PyObject *self)
+{
+    Column *column = (Column *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    release_array(column);
+    PyBuffer_Release(&column->unpacked);
+    Module *module = PyType_GetModuleState(type);
+    for (int kind = 0; kind < KINDS; kind++) {
+        Memory memory = column->memory[kind];
+        if (module && memory.bytes && module->count[kind] < KEPT_MAX &&
+            memory.size <= KEPT_BYTES_MAX - module->size) {
+            module->kept[kind][module->count[kind]++] = memory;
+            module->size += memory.size;
+        } else {
+            free(memory.bytes);
+        }
+    }
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* begin(rows, validity, offsets, out): the next rows go to these buffers of an array, of which the
+ * column may lack the first two. Without `out`, texts are measured: how many rows, up to these. */
+static PyObject *begin(PyObject *self, PyObject *arguments)
+{
+    Column *column = (Column *)self;
+    Page *page = &column->page;
+    PyObject *validity, *offsets, *out;
+    long long rows;
+    if (!PyArg_ParseTuple(arguments, "LOOO", &rows, &validity, &offsets, &out)) return NULL;
+    if (!is_idle(column)) return NULL;
+    release_array(column);
+    if (!replace(&column->validity, validity, PyBUF_WRITABLE) ||
+        !replace(&column->offsets, offsets, PyBUF_WRITABLE) ||
+        !replace(&column->out, out, PyBUF_WRITABLE))
+        return NULL;
+    int is_text = page->form == TEXT;
+    column->is_measured = is_text && out == Py_None && rows > 0;
+    if (column->is_measured) {
+        column->wanted = rows;
+        Py_RETURN_NONE;
+    }
+    if (rows < 0 || rows > INT32_MAX || !column->out.buf ||
+        (page->is_nullable && column->validity.len < (rows + 7) / 8) ||
+        (is_text && (column->offsets.len < (rows + 1) * 4 || (uintptr_t)column->offsets.buf % 4)) ||
+        (!is_text && column->out.len < rows * size_of(page->form))) {
+        release_array(column);
+        return invalid();
+    }
+    page->validity = column->validity.buf;
+    page->offsets = column->offsets.buf;
+    page->out = column->out.buf;
+    page->room = column->out.len;
+    page->used = page->nulls = 0;
+    if (page->is_nullable) memset(page->validity, 0xFF, (size_t)column->validity.len);
+    if (is_text) page->offsets[0] = 0;
+    column->wanted = rows;
+    Py_RETURN_NONE;
+}
+
+/* grow(out): the texts' buffer has been resized. */
+static PyObject *grow(PyObject *self, PyObject *out)
+{
+    Column *column = (Column *)self;
+    if (!is_idle(column) || !replace(&column->out, out, PyBUF_WRITABLE)) return NULL;
+    column->page.out = column->out.buf;
+    column->page.room = column->out.len;
+    if (column->out.len >= column->page.used) Py_RETURN_NONE;
+    release_array(column);
+    return invalid();
+}
+
+/* window(size) -> memory for the chunk's next bytes, so that `size` bytes of the next page on are there,
+ * or all that are left; it is not to be used after `filled`. */
+static PyObject *window(PyObject *self, PyObject *argument)
+{
+    Column *column = (Column *)self;
+    long long wanted = PyLong_AsLongLong(argument);
+    if (PyErr_Occurred() || !is_idle(column)) return NULL;
+    int64_t passed = column->at - column->window_at, there = column->there - passed;
+    int64_t size = least(wanted, column->size - column->at);
+    if (column->need != BYTES || size < column->needed) return invalid();
+    Memory *memory = &column->memory[WINDOW];
+    if (memory->size < size) {
+        uint8_t *bytes = malloc((size_t)size);
+        if (!bytes) return PyErr_NoMemory();
+        if (there) memcpy(bytes, memory->bytes + passed, (size_t)there);
+        free(memory->bytes);
+        *memory = (Memory){bytes, size};
+    } else if (there) {
+        memmove(memory->bytes, memory->bytes + passed, (size_t)there);
+    }
+    column->window_at = column->at;
+    column->there = there;
+    return PyMemoryView_FromMemory((char *)memory->bytes + there, size - there, PyBUF_WRITE);
+}
+
+/* filled(size): so many bytes have been read into the window. */
+static PyObject *filled(PyObject *self, PyObject *argument)
+{
+    Column *column = (Column *)self;
+    long long size = PyLong_AsLongLong(argument);
+    if (PyErr_Occurred() || !is_idle(column)) return NULL;
+    if (column->need != BYTES || size < 0 || column->window_at != column->at ||
+        size > least(column->memory[WINDOW].size, column->size - column->at) - column->there)
+        return invalid();
+    column->there += size;
+    if (column->there >= column->needed) Py_RETURN_NONE;
+    column->need = STRANGE;
+    Py_RETURN_NONE;
+}
+
+/* give(page): the unpacked page that is needed. */
+static PyObject *give(PyObject *self, PyObject *unpacked)
+{
+    Column *column = (Column *)self;
+    if (!is_idle(column)) return NULL;
+    if (column->need != UNPACKED || column->is_given) return invalid();
+    if (!replace(&column->unpacked, unpacked, PyBUF_SIMPLE)) return NULL;
+    column->is_given = column->unpacked.buf && column->unpacked.len == column->needed;
+    if (!column->is_given) return invalid();
+    Py_RETURN_NONE;
+}
+
+/* state() -> (need, needed, used, nulls, rows): what is needed, and how many bytes; the bytes of texts
+ * and the number of nulls in the array; and how many rows were wanted, or measured. */
+static PyObject *state(PyObject *self, PyObject *nothing)
+{
+    const Column *column = (Column *)self;
+    return Py_BuildValue(
+        "(iLLLL)", column->need, (long long)column->needed, (long long)column->page.used,
+        (long long)column->page.nulls, (long long)column->wanted);
+}
+
+/* packed() -> the page that is to be unpacked, as it is stored. */
+static PyObject *packed(PyObject *self, PyObject *nothing)
+{
+    const Column *column = (Column *)self;
+    if (column->need != UNPACKED) return invalid();
+    return PyBytes_FromStringAndSize((const char *)column->packed.bytes, column->packed.size);
+}
+
+/* dictionary() -> (texts, ends): the texts of the dictionary, and where each begins, and the last one
+ * ends; None if there is none. */
+static PyObject *dictionary(PyObject *self, PyObject *nothing)
+{
+    const Column *column = (Column *)self;
+    const Page *page = &column->page;
+    if (!page->ends || !is_idle((Column *)self)) return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    return Py_BuildValue(
+        "(y#y#)", (const char *)page->dictionary.bytes, (Py_ssize_t)page->ends[page->entries],
+        (const char *)page->ends, (Py_ssize_t)(page->entries + 1) * 4);
+}
+
+/* run(columns): go on with each of these columns, which are a tuple, as far as it gets. */
+static PyObject *run(PyObject *module, PyObject *columns)
+{
+    PyTypeObject *type = ((Module *)PyModule_GetState(module))->type;
+    Py_ssize_t count = PyTuple_Size(columns), started = 0;
+    if (count < 0) return NULL;
+    Column **all = calloc((size_t)count + 1, sizeof(Column *));
+    if (!all) return PyErr_NoMemory();
+    for (; started < count; started++) {
+        all[started] = (Column *)PyTuple_GetItem(columns, started);
+        if (!PyObject_TypeCheck((PyObject *)all[started], type)) {
+            PyErr_SetString(PyExc_TypeError, "not a column");
+            break;
+        }
+        if (!is_idle(all[started])) break;
+        all[started]->is_running = 1;
+    }
+    if (started == count) {
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; i < count; i++) {
+            if (all[i]->need != STRANGE) all[i]->need = advance(all[i]);
+        }
+        Py_END_ALLOW_THREADS
+    }
+    for (Py_ssize_t i = 0; i < started; i++) {
+        all[i]->is_running = 0;
+        if (started == count && all[i]->need == NOTHING) release_array(all[i]);
+    }
+    free(all);
+    if (started < count) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"begin", begin, METH_VARARGS, "begin(rows, validity, offsets, out)"},
+    {"dictionary", dictionary, METH_NOARGS, "dictionary() -> (texts, ends) or None"},
+    {"filled", filled, METH_O, "filled(size)"},
+    {"give", give, METH_O, "give(page)"},
+    {"grow", grow, METH_O, "grow(out)"},
+    {"packed", packed, METH_NOARGS, "packed() -> bytes"},
+    {"state", state, METH_NOARGS, "state() -> (need, needed, used, nulls, rows)"},
+    {"window", window, METH_O, "window(size) -> memoryview"},
     {NULL, NULL, 0, NULL},
 };
 
-static int filled(PyObject *module)
+static PyType_Slot column_slots[] = {
+    {Py_tp_new, new_column},
+    {Py_tp_dealloc, free_column},
+    {Py_tp_methods, methods},
+    {Py_tp_doc, "Column(form, length, is_nullable, codec, rows, size)"},
+    {0, NULL},
+};
+
+static PyType_Spec column_spec = {
+    "tailer._pages.Column", sizeof(Column), 0, Py_TPFLAGS_DEFAULT, column_slots,
+};
+
+static PyMethodDef functions[] = {
+    {"chunks", chunks, METH_VARARGS, "chunks(footer, group) -> list or None"},
+    {"run", run, METH_O, "run(columns)"},
+    {NULL, NULL, 0, NULL},
+};
+
+static int prepare(PyObject *module)
 {
     const uint16_t one = 1;
     if (!*(const uint8_t *)&one) { /* Arrow's and Parquet's numbers are copied as they are */
         PyErr_SetString(PyExc_ImportError, "for little-endian processors");
         return -1;
     }
-    /* INTERFACE is raised with each change of what the functions take or give; see decode/pages.py. */
-    return PyModule_AddIntConstant(module, "INTERFACE", 1) ||
-                   PyModule_AddIntConstant(module, "STATE_SIZE", sizeof(State))
-               ? -1
-               : 0;
+    PyObject *type = PyType_FromModuleAndSpec(module, &column_spec, NULL);
+    if (!type) return -1;
+    ((Module *)PyModule_GetState(module))->type = (PyTypeObject *)Py_NewRef(type);
+    int failed = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    /* INTERFACE is raised with each change of what is taken or given; see decode/pages.py. */
+    return failed || PyModule_AddIntConstant(module, "INTERFACE", 2) ? -1 : 0;
 }
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, filled}, {0, NULL}};
+static int forget(PyObject *module)
+{
+    Module *state = PyModule_GetState(module);
+    Py_CLEAR(state->type);
+    return 0;
+}
+
+static void free_module(void *module)
+{
+    Module *state = PyModule_GetState(module);
+    for (int kind = 0; kind < KINDS; kind++) {
+        while (state->count[kind]) free(state->kept[kind][--state->count[kind]].bytes);
+    }
+    forget(module);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_pages", NULL, 0, functions, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_pages", NULL, sizeof(Module), functions, slots, NULL, forget,
+    free_module,
 };
 
 PyMODINIT_FUNC PyInit__pages(void) { return PyModuleDef_Init(&definition); }

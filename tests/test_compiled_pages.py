@@ -22,5 +22,7 @@ def test_nothing_is_read_or_written_beyond_a_buffer(tmp_path: Path) -> None:
         {"data_page_version": "2.0"},
     ]  # fmt: skip
     for number, options in enumerate(ways):
-        pq.write_table(table, tmp_path / f"{number}.parquet", compression="none", **options)
+        for codec in ("none", "snappy", "zstd"):
+            path = tmp_path / f"{number}-{codec}.parquet"
+            pq.write_table(table, path, compression=codec, **options)
     watch("tailer/_pages.c", "pages_fuzz", tmp_path)

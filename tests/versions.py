@@ -58,7 +58,9 @@ BUILT_FROM = (
     "tailer/_footers.c",
     "tailer/_pages.c",
     "tailer/_rowbytes.c",
+    "tailer/_snappy.h",
     "tailer/_thrift.h",
+    "tailer/_values.h",
 )
 
 

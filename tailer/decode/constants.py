@@ -23,7 +23,14 @@ def constant(value: pa.Scalar, count: int) -> pa.Array:
     if not width or not value.is_valid or count < _FEW_ROWS:
         return pa.repeat(value, count)
     one = pa.repeat(value, 1).buffers()[1].to_pybytes()[:width]
-    return pa.Array.from_buffers(value.type, count, [None, pa.py_buffer(one * count)], 0)
+    many = _repeated(one, 1 << (count - 1).bit_length())
+    return pa.Array.from_buffers(value.type, count, [None, many], 0)
+
+
+@lru_cache(maxsize=4)
+def _repeated(value: bytes, count: int) -> pa.Buffer:
+    """Return a value's bytes so many times: the batches of a file are mostly of one size."""
+    return pa.py_buffer(value * count)
 
 
 def _width(data_type: pa.DataType) -> int:

@@ -1,23 +1,20 @@
 """Flat columns of large data files, decoded without pyarrow's decoder (:mod:`tailer.decode.pages`).
 
-pyarrow needs half as much processor time again for the same arrays: for decimals twice as much, for
-texts that repeat five times. It stays the judge. Columns of other types, encodings or codecs are
-its own, and where anything is not as expected here, it decodes the row group from that row on: so
-what is damaged is found and named by pyarrow alone.
+pyarrow needs more than twice the processor time for the same arrays. It stays the judge. Columns of
+other types, encodings or codecs are its own, and where anything is not as expected here, it decodes
+the row group from that row on: so what is damaged is found and named by pyarrow alone.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
 from tailer.decode.damage import UNREADABLE
 from tailer.decode.pages import (
+    CODE,
     CODECS,
     COPY4,
     COPY8,
@@ -27,11 +24,11 @@ from tailer.decode.pages import (
     ENCODINGS,
     LENGTHS,
     TEXT,
-    Chunk,
     Column,
     Flat,
     Odd,
     native,
+    run,
 )
 from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
 
@@ -41,6 +38,11 @@ __all__ = ["FlatColumns"]
 _FOOTER_BYTES_MAX = 1024 * 1024
 #: So few rows of a group are not worth the set-up.
 _ROWS_MIN = 4096
+#: A kind of change, whose texts are few.
+_CODED_BYTES = 16
+#: What is read of a column at once: as much as fits all columns' share, within these.
+_BUFFERS_BYTES = 8 * 1024 * 1024
+_BUFFER_BYTES, _BUFFER_BYTES_MAX = 256 * 1024, 512 * 1024
 
 
 class FlatColumns:
@@ -54,12 +56,28 @@ class FlatColumns:
         self._names = list(names)
         self._footer = footer_bytes(source, _FOOTER_BYTES_MAX)
         self._flat = _flat_columns(parquet, names) if self._footer is not None else {}
+        self._opened: tuple[int, dict[str, Column]] | None = None
+
+    def text_bytes(self, group: int, names: Sequence[str], rows: int) -> dict[str, int]:
+        """Return the bytes of these columns' texts, on the average of the first ``rows``; of those
+        columns that are decoded here."""
+        columns = {n: c for n, c in self._columns(group).items() if n in names}
+        measured = {n: c for n, c in columns.items() if c.is_text}
+        try:
+            for column in measured.values():
+                column.measure(rows)
+            run(list(measured.values()))
+        except (Odd, *UNREADABLE):
+            self._flat, self._opened = {}, None
+            return {}
+        coded = dict.fromkeys(columns.keys() - measured.keys(), _CODED_BYTES)
+        return coded | {name: column.text_bytes() for name, column in measured.items()}
 
     def batches(self, rows_max: int, group: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group as :meth:`ParquetColumns.batches` does, with threads."""
         done = 0
         rows = int(self._parquet.metadata.row_group(group).num_rows)
-        columns = self._columns(group, rows)
+        columns, self._opened = self._columns(group), None
         if columns:
             try:
                 for batch in self._batches(columns, rows_max, group, rows):
@@ -75,8 +93,14 @@ class FlatColumns:
             if passed < batch.num_rows:
                 yield batch.slice(passed)
 
-    def _columns(self, group: int, rows: int) -> dict[str, Column]:
-        """Return the columns of a row group that are decoded here."""
+    def _columns(self, group: int) -> dict[str, Column]:
+        """Return the columns of a row group that are decoded here, at their beginning."""
+        if self._opened is None or self._opened[0] != group:
+            self._opened = group, self._begun(group)
+        return self._opened[1]
+
+    def _begun(self, group: int) -> dict[str, Column]:
+        rows = int(self._parquet.metadata.row_group(group).num_rows)
         if not self._flat or rows < _ROWS_MIN:
             return {}
         chunks = native.chunks(self._footer, group)
@@ -87,8 +111,8 @@ class FlatColumns:
             physical, codec, encodings, values, unpacked, start, size = chunks[flat.number]
             known = codec in CODECS and not encodings & ~ENCODINGS
             if known and (physical, values) == (flat.physical, rows):
-                chunk = Chunk(self._source, start, start + size, CODECS[codec])
-                found[name] = Column(chunk, flat, rows, unpacked)
+                where = start, size, unpacked, _buffer_bytes(len(self._flat))
+                found[name] = Column(self._source, flat, codec, rows, *where)
         return found
 
     def _batches(
@@ -99,13 +123,15 @@ class FlatColumns:
         rows: int,
     ) -> Iterator[pa.RecordBatch]:
         others = [name for name in self._names if name not in columns]
-        given = self._parquet.batches(rows_max, [group], others, threads=True) if others else None
-        halves = _halves(columns)
+        threads = len(others) > 1
+        given = self._parquet.batches(rows_max, [group], others, threads=threads)
         for at in range(0, rows, rows_max):
             count = min(rows_max, rows - at)
-            found = _taken(halves, count)
-            arrays = {name: found[column.number] for name, column in columns.items()}
-            if given is not None:
+            for column in columns.values():
+                column.begin(count)
+            run(list(columns.values()))
+            arrays = {name: column.array() for name, column in columns.items()}
+            if others:
                 other = next(given, None)
                 if other is None or other.num_rows != count:
                     raise Odd
@@ -115,35 +141,9 @@ class FlatColumns:
             )
 
 
-def _halves(columns: dict[str, Column]) -> list[list[Column]]:
-    """Return the columns in two lists that are about as much work."""
-    halves: list[list[Column]] = [[], []]
-    for column in sorted(columns.values(), key=lambda c: -c.work):
-        min(halves, key=lambda half: sum(c.work for c in half)).append(column)
-    return halves
-
-
-def _taken(halves: list[list[Column]], count: int) -> dict[int, pa.Array]:
-    """Decode the next rows of all columns; the second half in another thread, if one is idle."""
-
-    def take(half: list[Column]) -> dict[int, pa.Array]:
-        return {column.number: column.take(count) for column in half}
-
-    if not halves[1]:
-        return take(halves[0])
-    second = _pool().submit(take, halves[1])
-    try:
-        found = take(halves[0])
-    finally:
-        if not second.cancel():
-            wait([second])
-    return found | (take(halves[1]) if second.cancelled() else second.result())
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    """Return the threads that decode a part of the columns."""
-    return ThreadPoolExecutor(os.cpu_count() or 1, "tailer-pages")
+def _buffer_bytes(columns: int) -> int:
+    """Return how much is read of each of so many columns at once."""
+    return min(_BUFFER_BYTES_MAX, max(_BUFFER_BYTES, _BUFFERS_BYTES // columns))
 
 
 def _flat_columns(parquet: ParquetColumns, names: Sequence[str]) -> dict[str, Flat]:
@@ -156,11 +156,11 @@ def _flat_columns(parquet: ParquetColumns, names: Sequence[str]) -> dict[str, Fl
             continue
         leaf = schema.column(numbers[0])
         data_type = parquet.schema.field(name).type
-        form = _form(leaf, data_type)
+        form = CODE if name in parquet.dictionaries else _form(leaf, data_type)
         if form is not None:
             length = leaf.length if form == DECIMAL_FIXED else LENGTHS.get(form, 1)
             is_nullable = leaf.max_definition_level == 1
-            physical = _PHYSICAL[leaf.physical_type]
+            physical = _PHYSICAL.get(leaf.physical_type, -1)
             found[name] = Flat(numbers[0], physical, form, length, is_nullable, data_type)
     return found
 

@@ -10,6 +10,7 @@ order. That is the same on every run, and positions do not change.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,7 @@ from tailer.delta.parquet_columns import ParquetColumns
 __all__ = ["is_ordered"]
 
 _ROWS_AT_ONCE = 65_536
+_RUNS_MAX = 64
 
 
 def is_ordered(parquet: ParquetColumns) -> bool:
@@ -33,7 +35,7 @@ def is_ordered(parquet: ParquetColumns) -> bool:
         return True
     seen = _Seen()
     groups = range(parquet.num_row_groups)
-    for batch in parquet.batches(_ROWS_AT_ONCE, groups, [CHANGE_TYPE], threads=True):
+    for batch in parquet.batches(_ROWS_AT_ONCE, groups, [CHANGE_TYPE], threads=False):
         seen.add(_shortened(batch.column(0)))
         if not (seen.leaving_first or seen.adjacent):
             return False
@@ -41,8 +43,15 @@ def is_ordered(parquet: ParquetColumns) -> bool:
 
 
 def _shortened(kinds: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Shorten an array of one single change type to two: more of them add no information."""
-    return kinds if len(kinds.dictionary) != 1 or kinds.null_count else kinds.slice(0, 2)
+    """Shorten each run of one change type to two rows, if there are few runs: more of them add no
+    information."""
+    runs = pc.run_end_encode(kinds.indices)
+    if len(runs.values) > _RUNS_MAX:
+        return kinds
+    ends = [0, *runs.run_ends.to_pylist()]
+    values = zip(runs.values.to_pylist(), pairwise(ends), strict=True)
+    numbers = [number for number, (at, end) in values for _ in range(min(2, end - at))]
+    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), kinds.dictionary)
 
 
 @dataclass(slots=True)

@@ -63,6 +63,8 @@ EARLY_KINDS = {"update_pre": "update_preimage", "update_post": "update_postimage
 
 #: So many rows are decoded to measure how large they are.
 SAMPLE_ROWS = 256
+#: Of a text in an array, besides its own bytes.
+_OFFSET_BYTES = 5
 
 #: The kinds of change that one pass over a cdc file gives; None: all of them.
 _Kinds: TypeAlias = tuple[ChangeType, ...] | None
@@ -282,8 +284,13 @@ class _Decoder:
         if meta.num_rows <= SAMPLE_ROWS or self._fits(meta):
             return max(1, encoded)
         decoded = self.fixed_bits // 8
-        if self.varying:
-            some = self.parquet.batches(SAMPLE_ROWS, [group], self.varying, threads=False)
+        varying = self.varying
+        if self.flat is not None:
+            known = self.flat.text_bytes(group, varying, SAMPLE_ROWS)
+            decoded += sum(size + _OFFSET_BYTES for size in known.values())
+            varying = [name for name in varying if name not in known]
+        if varying:
+            some = self.parquet.batches(SAMPLE_ROWS, [group], varying, threads=False)
             sample = next(some, None)
             if sample is not None and sample.num_rows:
                 # Without views: older versions of pyarrow can't compute their size.
@@ -323,12 +330,13 @@ class _Decoder:
             batch = batch.take(indices)
             positions = positions.take(indices)
         if self.file.change_type is None:
-            kinds = self._kinds(batch)
+            words, numbers = self._kinds(batch)
             if wanted is not None:
-                mask = pc.is_in(kinds, value_set=pa.array(wanted))
-                batch, positions, kinds = _where(mask, batch, positions, kinds)
-                if not len(kinds):
+                mask = pa.array([word in wanted for word in words], pa.bool_()).take(numbers)
+                batch, positions, numbers = _where(mask, batch, positions, numbers)
+                if not len(numbers):
                     return None
+            kinds = kinds_column(words, numbers)
         else:
             kinds = given_kinds(self.file, positions, first, last)
         ids = None
@@ -337,7 +345,8 @@ class _Decoder:
             ids = row_ids(self.file, positions, None if name is None else batch.column(name))
         return Rows(self._output(batch, kinds, len(positions)), positions, ids)
 
-    def _kinds(self, batch: pa.RecordBatch) -> pa.Array:
+    def _kinds(self, batch: pa.RecordBatch) -> tuple[list[str], pa.Int32Array]:
+        """Return the kinds of change of a cdc file's rows, and the number of each row's."""
         coded = batch.column(CHANGE_TYPE)
         if coded.null_count:
             raise CorruptRow("the cdc file has a row of change type None")
@@ -347,7 +356,7 @@ class _Decoder:
             if kind not in CHANGE_TYPES:
                 raise CorruptRow(f"the cdc file has a row of change type {found!r}")
             kinds.append(kind)
-        return kinds_column(kinds, coded.indices)
+        return kinds, coded.indices
 
     def _output(self, batch: pa.RecordBatch, kinds: pa.Array, count: int) -> pa.RecordBatch:
         columns = converted(self.parts, batch, count)

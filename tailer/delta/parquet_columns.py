@@ -45,6 +45,7 @@ class ParquetColumns:
     ) -> None:
         from pyarrow._parquet import ParquetReader  # on demand: many logs have no checkpoint
 
+        self.dictionaries = frozenset(dictionaries or ())
         self._reader = ParquetReader()
         self._reader.open(
             source,

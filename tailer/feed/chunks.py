@@ -68,11 +68,13 @@ Item: TypeAlias = tuple[ChangeFile, Rows] | Together | Lost | Version
 class Chunk:
     """Rows of consecutive files, with the ends of versions between them.
 
-    ``files`` and ``read_bytes`` are the number and the size of the files that were read to their
-    ends; ``error`` comes after all that. No chunk follows the ``last`` one.
+    ``size`` are the bytes of all rows. ``files`` and ``read_bytes`` are the number and the size of
+    the files that were read to their ends; ``error`` comes after all that. No chunk follows the
+    ``last`` one.
     """
 
     items: list[Item] = field(default_factory=list)
+    size: int = 0
     files: int = 0
     read_bytes: int = 0
     error: Exception | None = None
@@ -85,7 +87,7 @@ def chunks(items: Iterable[Item | Read], rows_max: int, bytes_max: int) -> Itera
     The end of a version is in the chunk with its last rows. Never raises: an error is the last
     chunk's.
     """
-    chunk, rows, size = Chunk(), 0, 0
+    chunk, rows = Chunk(), 0
     try:
         for item in items:
             if isinstance(item, Read):
@@ -95,10 +97,11 @@ def chunks(items: Iterable[Item | Read], rows_max: int, bytes_max: int) -> Itera
             if isinstance(item, tuple | Together):
                 found = item.rows if isinstance(item, Together) else item[1]
                 count, added = found.batch.num_rows, int(found.batch.nbytes)
-                if rows and (rows + count > rows_max or size + added > bytes_max):
+                if rows and (rows + count > rows_max or chunk.size + added > bytes_max):
                     yield chunk
-                    chunk, rows, size = Chunk(), 0, 0
-                rows, size = rows + count, size + added
+                    chunk, rows = Chunk(), 0
+                rows += count
+                chunk.size += added
             chunk.items.append(item)
     except Exception as e:  # noqa: BLE001 - raised where all before it is on its way
         chunk.error = e
@@ -109,22 +112,36 @@ def chunks(items: Iterable[Item | Read], rows_max: int, bytes_max: int) -> Itera
 
 def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:
     """Yield the same rows, cut so that no batch ends between an update's two images of a cdc file:
-    a preimage at a batch's end is moved to the next batch."""
-    held: Rows | None = None
+    a preimage at a batch's end is moved to the next batch, if a postimage follows it there."""
+    held: Rows | None = None  # which ends with a preimage
     for rows in decoded:
+        if not rows.batch.num_rows:
+            continue
         if held is not None:
-            rows = _joined(held, rows)  # noqa: PLW2901  # it begins with what was held back
+            if _kind(rows, 0) == "update_postimage":
+                before, last = _without_last(held), held.slice(held.batch.num_rows - 1)
+                if before.batch.num_rows:
+                    yield before
+                rows = _joined(last, rows)  # noqa: PLW2901
+            else:
+                yield held
             held = None
-        count = rows.batch.num_rows
-        if count and rows.batch.column(CHANGE_TYPE)[-1].as_py() == "update_preimage":
-            held = rows.slice(count - 1)
-            ids = None if rows.row_ids is None else rows.row_ids.slice(0, count - 1)
-            before = (rows.batch.slice(0, count - 1), rows.positions.slice(0, count - 1), ids)
-            rows = Rows(*before)  # noqa: PLW2901
-        if rows.batch.num_rows:
+        if _kind(rows, -1) == "update_preimage":
+            held = rows
+        else:
             yield rows
     if held is not None:
         yield held
+
+
+def _kind(rows: Rows, number: int) -> str:
+    return str(rows.batch.column(CHANGE_TYPE)[number].as_py())
+
+
+def _without_last(rows: Rows) -> Rows:
+    count = rows.batch.num_rows - 1
+    ids = None if rows.row_ids is None else rows.row_ids.slice(0, count)
+    return Rows(rows.batch.slice(0, count), rows.positions.slice(0, count), ids)
 
 
 def _joined(first: Rows, second: Rows) -> Rows:

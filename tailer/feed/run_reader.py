@@ -11,6 +11,7 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -82,7 +83,7 @@ class RunReader:
                 async for group in groups:
                     await decode(group, use)
             else:
-                await in_lanes(groups, decode, use)
+                await in_lanes(groups, decode, use, attrgetter("size"))
 
     def _placed(self, error: Exception) -> Exception:
         return (

@@ -70,16 +70,16 @@ def decoded(path: Path, rows_max: int, names: list[str] | None = None) -> tuple[
     parquet = ParquetColumns(source, checksums=False)
     flat = FlatColumns(parquet, source, names or parquet.schema.names)
     here: set[str] | None = None
-    taken = flat._columns
+    begun = flat._begun
     batches: list[pa.RecordBatch] = []
 
-    def spied(group: int, rows: int) -> Any:
+    def spied(group: int) -> Any:
         nonlocal here
-        columns = taken(group, rows)
+        columns = begun(group)
         here = set(columns) if here is None else here & set(columns)
         return columns
 
-    flat._columns = spied  # type: ignore[method-assign]
+    flat._begun = spied  # type: ignore[method-assign]
     for group in range(parquet.num_row_groups):
         given = list(flat.batches(rows_max, group))
         rows = parquet.metadata.row_group(group).num_rows
@@ -163,6 +163,43 @@ def test_any_pages(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
     )  # fmt: skip
     found, _ = decoded(path, data.draw(st.integers(1, 5000)), names)
     assert found.equals(rows.select(names))
+
+
+@given(st.lists(
+    st.tuples(st.binary(min_size=1, max_size=90), st.integers(1, 300)), min_size=1, max_size=40
+))  # fmt: skip
+@settings(max_examples=50, deadline=None)
+def test_repeated_bytes(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[bytes, int]]
+) -> None:
+    """Snappy's copies, near and far, short and long, some of which overlap what they copy."""
+    texts = [pattern * times for pattern, times in runs]
+    texts = (texts + [text[1:] for text in texts])[:60]
+    rows = pa.table({"bytes": pa.array(texts * (ROWS // len(texts)), pa.binary())})
+    path = tmp_path_factory.mktemp("pages") / "rows.parquet"
+    pq.write_table(rows, path, use_dictionary=False, compression="snappy")
+    found, here = decoded(path, 3000)
+    assert here == {"bytes"}
+    assert found.equals(rows)
+
+
+def test_change_types_are_numbers(tmp_path: Path) -> None:
+    """The column that is asked for as a dictionary comes as one, of each row group's own texts."""
+    kinds = ["insert", None, "delete"] * 4000 + ["update_preimage", "update_postimage"] * 3000
+    path = tmp_path / "rows.parquet"
+    rows = pa.table({"kind": kinds, "id": range(len(kinds))})
+    for options in ({}, {"use_dictionary": False}, {"row_group_size": 12_000}):
+        pq.write_table(rows, path, **options)
+        source = pa.OSFile(str(path))
+        parquet = ParquetColumns(source, dictionaries=["kind"], checksums=False)
+        flat = FlatColumns(parquet, source, ["kind", "id"])
+        groups = range(parquet.num_row_groups)
+        known = [flat._begun(group).keys() for group in groups]
+        batches = [batch for group in groups for batch in flat.batches(5000, group)]
+        assert all(pa.types.is_dictionary(batch.schema.field("kind").type) for batch in batches)
+        plain = [batch.set_column(0, "kind", batch["kind"].cast(pa.string())) for batch in batches]
+        assert pa.Table.from_batches(plain).equals(rows)
+        assert known == [{"kind", "id"}] * len(known)
 
 
 @pytest.mark.parametrize("encoding", ["DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"])

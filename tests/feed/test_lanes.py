@@ -38,19 +38,28 @@ class _Decoded:
             self.open -= 1
 
 
-async def test_the_next_group_is_one_chunk_ahead() -> None:
+MIB = 1024 * 1024
+
+
+# What is made, in all, while the first chunk is used, the second one, and so on.
+@pytest.mark.parametrize(("size", "expected"), [
+    # Of its own group one chunk more, and one of the next group, not of a third.
+    (32 * MIB, [[2, 5], [3, 5], [4, 5], [5], [6], [], []]),
+    # Two wait, and the third is there.
+    (10 * MIB, [[2, 3, 4, 5, 6], [3, 4, 5, 6], [4, 5, 6], [5, 6], [6], [], []]),
+])  # fmt: skip
+async def test_how_far_a_group_is_ahead(size: int, expected: list[list[int]]) -> None:
     decoded, used = _Decoded(), list[int]()
-    ahead: dict[int, list[int]] = {}
+    ahead: list[list[int]] = []
 
     async def use(number: int) -> None:
         await anyio.wait_all_tasks_blocked()
         used.append(number)
-        ahead[number] = [other for other in decoded.begun if other not in used]
+        ahead.append(sorted(set(decoded.begun) - set(used)))
 
-    await in_lanes(_given([1, 2, 3], [], [4, 5], [6]), decoded, use)
-    assert used == [1, 2, 3, 4, 5, 6]
-    # Of its own group a chunk is made while one is used, and of the next group, not of a third.
-    assert ahead == {1: [2], 2: [3], 3: [], 4: [5, 6], 5: [6], 6: []}
+    await in_lanes(_given([1, 2, 3, 4], [5, 6], [], [7]), decoded, use, lambda _: size)
+    assert used == [1, 2, 3, 4, 5, 6, 7]
+    assert ahead == expected
     assert decoded.most == 2
 
 
@@ -77,7 +86,7 @@ async def test_an_error_comes_in_its_place_and_leaves_nothing_open(lane: str) ->
             raise ValueError(lane)
 
     with pytest.raises(ValueError, match=lane):
-        await in_lanes(groups(), decode, use)
+        await in_lanes(groups(), decode, use, lambda _: 1)
     assert used[:2] == [1, 2]
     assert used == sorted(used)
     assert not decoded.open
@@ -91,6 +100,6 @@ async def test_what_is_open_is_closed_when_it_is_cancelled() -> None:
             await anyio.sleep_forever()
 
     with anyio.move_on_after(0.01):
-        await in_lanes(_given([1, 2], [3], [4]), decoded, use)
+        await in_lanes(_given([1, 2], [3], [4]), decoded, use, lambda _: 1)
     assert not decoded.open
     assert 4 not in decoded.begun

@@ -1,66 +1,78 @@
 """Decodes damaged pages: arguments FILE ROUNDS SEED FOLDER.
 
 Run by `test_compiled_pages.py` with an extension that watches each address and each sum. FOLDER has
-whole Parquet files that are not compressed.
+whole Parquet files.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.support.extensions import extension
 from tests.support.footers_fuzz import END, damaged
 
-FORMS = 6
+FORMS = 7
 TEXT = 5
 LENGTHS = {0: 4, 1: 8, 2: 4, 3: 8}
-SIZES = {0: 4, 1: 8, 2: 16, 3: 16, 4: 16}
+SIZES = {0: 4, 1: 8, 2: 16, 3: 16, 4: 16, 6: 4}
+NOTHING, BYTES, ROOM, UNPACKED = range(4)
 
 
-def pages(native: Any, data: bytes, chunk: tuple[int, ...]) -> Iterator[tuple[Any, bytes]]:
-    """The pages of a column chunk as far as they can be told apart."""
-    at, end = chunk[5], chunk[5] + chunk[6]
-    while at < end:
-        header = native.header(data[at : at + 512])
-        if header is None:
-            return
-        at += header[0] + header[3]
-        yield header, data[at - header[3] : at]
+def ask(dice: random.Random, column: Any, form: int, rows: int, *, is_nullable: bool) -> bytearray:
+    """Ask a column for rows, or measure them; returns the array's buffer."""
+    if form == TEXT and dice.random() < 0.2:
+        column.begin(max(rows, 1), None, None, None)
+        return bytearray()
+    out = bytearray(dice.choice([0, 10, 1000]) if form == TEXT else rows * SIZES[form])
+    validity = bytearray((rows + 7) // 8) if is_nullable else None
+    column.begin(rows, validity, bytearray(4 * (rows + 1)) if form == TEXT else None, out)
+    return out
 
 
-def take(native: Any, dice: random.Random, form: int, length: int, page: Any, words: Any) -> int:
-    """Take a page's rows in arrays of any size; returns how many were taken."""
-    header, content = page
-    state = bytearray(native.STATE_SIZE)
-    is_nullable = dice.random() < 0.7
-    split = 4 + int.from_bytes(content[:4], "little") if is_nullable else 0
-    levels, values = content[4:split] if is_nullable else None, content[split:]
-    coded = words is not None and dice.random() < 0.8
-    native.begin(state, header[4], values[0] % 33 if coded and values else 0 if coded else -1)
-    taken = 0
-    count: int
-    left: int
-    for _ in range(50):
-        rows, done, used = dice.choice([1, 7, 8, 100, 3000]), 0, 0
-        out = bytearray(dice.choice([0, 10, 1000]) if form == TEXT else rows * SIZES[form])
-        bits, ends = bytearray((rows + 7) // 8), bytearray(4 * (rows + 1))
-        for _ in range(10):
-            count, used, left = native.take(
-                state, form, length, levels, values, words[0] if coded else None,
-                bits, ends, out, words[1] if coded else None, rows, done, used,
-            )  # fmt: skip
-            if count < 0 or not left or done + count == rows:
+def serve(
+    dice: random.Random, column: Any, data: bytearray, out: bytearray
+) -> tuple[int, bytearray]:
+    """Give what a column needs. Returns what it was, and the array's buffer."""
+    need, size, used, *_ = column.state()
+    if need == BYTES:
+        with column.window(size + dice.choice([0, 0, 100, 100_000])) as window:
+            some = data[: len(window)]
+            window[: len(some)] = some
+            column.filled(len(some))
+            del data[: len(some)]
+    elif need == ROOM:
+        out = bytearray(out + bytes(len(out) + 64))
+        assert used <= len(out)
+        column.grow(out)
+    elif need == UNPACKED:
+        page = column.packed()
+        column.give(dice.choice([page, b""])[:size].ljust(size, b"\x01"))
+    return need, out
+
+
+def decode(native: Any, dice: random.Random, data: bytes, chunk: tuple[int, ...]) -> int:
+    """Decode a column chunk in arrays of any size; returns how many of them."""
+    form, is_nullable = dice.randrange(FORMS), dice.random() < 0.7
+    length = LENGTHS.get(form, dice.randrange(1, 17))
+    _, codec, _, rows, _, start, size = chunk
+    size = min(size, len(data))
+    codec = codec if dice.random() < 0.9 else dice.choice([0, 1, 6])
+    column = native.Column(form, length, is_nullable, codec, min(rows, 10_000), size)
+    rest = bytearray(data[start : start + size])
+    for taken in range(30):
+        out = ask(dice, column, form, dice.choice([0, 1, 7, 8, 100, 3000]), is_nullable=is_nullable)
+        for _ in range(200):
+            native.run((column,))
+            need, out = serve(dice, column, rest, out)
+            if need == NOTHING:
                 break
-            done, out = done + count, out + bytes(len(out) + 64)
-        taken += max(count, 0)
-        native.nulls(state)
-        if count < 0 or not left:
-            return taken
-    return taken
+            if need > UNPACKED:
+                return taken
+        column.dictionary()
+    return 30
 
 
 def main() -> None:
@@ -74,14 +86,7 @@ def main() -> None:
             data = damaged(dice, data)
         length = int.from_bytes(data[-END:-4], "little")
         for chunk in native.chunks(data[-END - length : -END], dice.randrange(3)) or ():
-            form = dice.randrange(FORMS)
-            size = LENGTHS.get(form, dice.randrange(1, 17))
-            words = None
-            for header, content in pages(native, data, chunk):
-                if header[1] == 2:
-                    words = native.dictionary(form, size, content, header[4])
-                else:
-                    taken += take(native, dice, form, size, (header, content), words)
+            taken += decode(native, dice, data, chunk)
     assert taken
     print("done")
 
