@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Awaitable, Iterable
 from contextlib import aclosing
+from typing import TypeVar
 
 from tailer.delta.checksum import VersionChecksum, parse_checksum
 from tailer.delta.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from tailer.delta.segment import LogFile, LogKind, commit_name, log_file, segments
-from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
+from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, first_error
 from tailer.log.json_files import MEMORY_BYTES_MAX
-from tailer.store import LOG_DIR, Store
+from tailer.store import LOG_DIR, ReadsAhead, Store
 
 __all__ = ["LogListing", "buildable", "versions_of"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+#: The most names that a server gives in one answer (S3's "ListObjectsV2").
+_PAGE_NAMES = 1000
 
 
 class LogListing:
@@ -23,17 +31,30 @@ class LogListing:
 
     async def files(self, start_after: str = "") -> list[LogFile]:
         """Return the files of the log, by version; other files in the folder are left out."""
-        found = []
+        return await self._files_up_to(math.inf, start_after) or []
+
+    async def _files_up_to(self, names_max: float, start_after: str = "") -> list[LogFile] | None:
+        """Return the files of the log, by version; None if the folder has more names."""
+        found, names = [], 0
         async with aclosing(self.store.list(LOG_DIR, start_after)) as listing:
             async for status in listing:
+                names += 1
+                if names > names_max:
+                    return None
                 file = log_file(status.name, status.size, status.mtime_ms)
                 if file is not None:
                     found.append(file)
         return sorted(found, key=lambda f: (f.version, f.name))
 
     async def recent_files(self) -> list[LogFile]:
-        """Return the files from the last known checkpoint on; all of them if it is unknown."""
-        hint = await self.last_checkpoint()
+        """Return the files from the last known checkpoint on; all of them if it is unknown, or if
+        they are few: a slow store is asked for both at the same time."""
+        if isinstance(self.store, ReadsAhead):
+            few, hint = await _both(self._files_up_to(_PAGE_NAMES), self.last_checkpoint())
+            if few is not None:
+                return few
+        else:
+            hint = await self.last_checkpoint()
         if hint is not None:
             files = await self.files(f"{hint.version:020d}")
             if any(f.version == hint.version and f.kind is not LogKind.COMMIT for f in files):
@@ -137,6 +158,24 @@ class LogListing:
     def at(self, error: TableError) -> TableError:
         """Return the error with the table's address."""
         return error.at(table=self.store.root)
+
+
+async def _both(one: Awaitable[T], other: Awaitable[U]) -> tuple[T, U]:
+    """Wait for both at the same time. The first error is raised unchanged."""
+    from anyio import create_task_group  # on demand: no store on this machine is slow
+
+    found: list[U] = []
+
+    async def wait() -> None:
+        found.append(await other)
+
+    try:
+        async with create_task_group() as tasks:
+            tasks.start_soon(wait)
+            first = await one
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
+    return first, found[0]
 
 
 def versions_of(files: Iterable[LogFile]) -> list[int]:
