@@ -250,7 +250,9 @@ def test_a_set_that_outgrows_its_memory_is_as_exact(tmp_path: Path) -> None:
     keys.close()
 
 
-_KEYS = st.lists(st.integers(0, 9).map(lambda n: n.to_bytes(16, "big")), max_size=5).map(b"".join)
+#: A commit that names one file twice is refused before.
+_NAMES = st.integers(0, 9).map(lambda n: n.to_bytes(16, "big"))
+_KEYS = st.lists(_NAMES, max_size=5, unique=True).map(b"".join)
 
 
 @given(st.lists(st.tuples(_KEYS, _KEYS), max_size=12), st.integers(0, 5))
