@@ -398,6 +398,32 @@ static PyObject *invalid(void)
     return NULL;
 }
 
+/* Take the memory that was kept first: it is most likely to be the same column's in the file before. */
+static void take_kept(Module *module, Column *column)
+{
+    for (int kind = 0; module && kind < KINDS; kind++) {
+        Memory *kept = module->kept[kind];
+        if (!module->count[kind]) continue;
+        column->memory[kind] = kept[0];
+        module->size -= kept[0].size;
+        memmove(kept, kept + 1, (size_t)--module->count[kind] * sizeof(*kept));
+    }
+}
+
+static void keep(Module *module, Column *column)
+{
+    for (int kind = 0; kind < KINDS; kind++) {
+        Memory memory = column->memory[kind];
+        if (module && memory.bytes && module->count[kind] < KEPT_MAX &&
+            memory.size <= KEPT_BYTES_MAX - module->size) {
+            module->kept[kind][module->count[kind]++] = memory;
+            module->size += memory.size;
+        } else {
+            free(memory.bytes);
+        }
+    }
+}
+
 /* Column(form, length, is_nullable, codec, rows, size): a column chunk of these rows and bytes. */
 static PyObject *new_column(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
@@ -416,12 +442,7 @@ static PyObject *new_column(PyTypeObject *type, PyObject *arguments, PyObject *n
     column->codec = codec;
     column->rows = rows;
     column->size = size;
-    Module *module = PyType_GetModuleState(type);
-    for (int kind = 0; module && kind < KINDS; kind++) {
-        if (!module->count[kind]) continue;
-        column->memory[kind] = module->kept[kind][--module->count[kind]];
-        module->size -= column->memory[kind].size;
-    }
+    take_kept(PyType_GetModuleState(type), column);
     return (PyObject *)column;
 }
 
@@ -431,17 +452,7 @@ static void free_column(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     release_array(column);
     PyBuffer_Release(&column->unpacked);
-    Module *module = PyType_GetModuleState(type);
-    for (int kind = 0; kind < KINDS; kind++) {
-        Memory memory = column->memory[kind];
-        if (module && memory.bytes && module->count[kind] < KEPT_MAX &&
-            memory.size <= KEPT_BYTES_MAX - module->size) {
-            module->kept[kind][module->count[kind]++] = memory;
-            module->size += memory.size;
-        } else {
-            free(memory.bytes);
-        }
-    }
+    keep(PyType_GetModuleState(type), column);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }

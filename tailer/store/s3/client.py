@@ -126,11 +126,14 @@ class S3Client:
                     "AWS_SECRET_ACCESS_KEY, a profile or a role; for a public bucket, "
                     "anonymous = true"
                 )
-        bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or where()
+        tls: ssl.SSLContext | bool = True
+        if not endpoint.startswith("http:"):  # reading the authorities takes 20 ms
+            bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or where()
+            tls = ssl.create_default_context(cafile=bundle)
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,  # the gate limits, and waiting there is not a time-out
-                ssl=ssl.create_default_context(cafile=bundle),
+                ssl=tls,
             ),
             timeout=aiohttp.ClientTimeout(
                 total=self.options.read_timeout_s * 10,
