@@ -38,9 +38,9 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import spilling
 from tailer.files.spill import SpillFolder
 
-__all__ = ["BLOCK", "changed", "labelled", "travels"]
+__all__ = ["BLOCK", "changed", "labelled", "travels", "unpacked"]
 
-#: What a cluster moves: a label, and a serialized batch of rows that have it.
+#: What a cluster moves: a label, and a stream of rows that have it.
 BLOCK = pa.schema([("label", pa.int32()), ("rows", pa.binary())])
 
 #: Rows that are put into blocks together.
@@ -88,10 +88,28 @@ def _blocks(rows: pa.RecordBatch, labels: pa.Int32Array) -> Iterator[pa.RecordBa
     rows, at, found = rows.take(pc.array_sort_indices(labels)), 0, []
     counts = sorted((e["values"], e["counts"]) for e in pc.value_counts(labels).to_pylist())
     for _, length in counts:
-        found.append(rows.slice(at, length).serialize().to_pybytes())
+        found.append(_packed(rows.slice(at, length)))
         at += length
     columns = [pa.array([label for label, _ in counts], pa.int32()), pa.array(found, pa.binary())]
     yield pa.RecordBatch.from_arrays(columns, schema=BLOCK)
+
+
+def _packed(rows: pa.RecordBatch) -> bytes:
+    """Return the rows as a compressed stream: a cluster takes longer to move bytes than Arrow to
+    compress them."""
+    sink = pa.BufferOutputStream()
+    codec = "lz4" if pa.Codec.is_available("lz4") else None
+    with pa.ipc.new_stream(
+        sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=codec)
+    ) as to:
+        to.write_batch(rows)
+    return bytes(sink.getvalue())
+
+
+def unpacked(block: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a block."""
+    with pa.ipc.open_stream(block) as stream:
+        yield from stream
 
 
 class _Blocks:
@@ -101,7 +119,7 @@ class _Blocks:
         self._schema = schema
         self._bytes_max = options.keep_bytes_max
         self._folder = options.spill_folder
-        self._buffers: list[pa.Buffer] = []
+        self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
         self._written: list[int] = []
         self._path: Path | None = None
@@ -115,9 +133,10 @@ class _Blocks:
 
     def add(self, blocks: pa.RecordBatch) -> None:
         """Keep these blocks."""
-        for rows in blocks.column(1):
-            self._buffers.append(rows.as_buffer())
-            self._bytes += self._buffers[-1].size
+        for packed in blocks.column(1):
+            for rows in unpacked(packed.as_buffer()):
+                self._rows.append(rows)
+                self._bytes += rows.nbytes
         if self._bytes > self._bytes_max:
             self._write()
 
@@ -129,10 +148,9 @@ class _Blocks:
                 self._stack.callback(spill.close)
                 self._path = Path(spill.folder, "blocks")
             with self._path.open("ab") as file:
-                for buffer in self._buffers:
-                    file.write(buffer)
-        self._written += [buffer.size for buffer in self._buffers]
-        self._buffers, self._bytes = [], 0
+                for rows in self._rows:
+                    self._written.append(file.write(rows.serialize()))
+        self._rows, self._bytes = [], 0
 
     def table(self) -> pa.Table:
         """Return the rows of all blocks; a file's are read where they are needed."""
@@ -140,10 +158,8 @@ class _Blocks:
         if self._path is not None:
             source: Any = self._stack.enter_context(pa.memory_map(str(self._path)))
             buffers = [source.read_buffer(size) for size in self._written]
-        return pa.Table.from_batches(
-            (pa.ipc.read_record_batch(b, self._schema) for b in (*buffers, *self._buffers)),
-            self._schema,
-        )
+        written = [pa.ipc.read_record_batch(buffer, self._schema) for buffer in buffers]
+        return pa.Table.from_batches([*written, *self._rows], self._schema)
 
 
 def changed(

@@ -145,7 +145,7 @@ def timed(cluster: Cluster, cores: int, table: Path, rounds: int, work: Work) ->
     """A read on so many workers: the median of each figure."""
     with cluster_session(cluster, {"spark.cores.max": str(cores)}) as spark:
         read_all(spark, bench_table("tiny").path, cores)
-        for _ in range(cores):  # each worker's code is compiled, by as many tasks as one alone has
+        for _ in range(3 * cores):  # code is compiled, by as many tasks of each as one alone has
             work(spark, table, TASKS)
         assert len(cluster.executors()) == cores
         reads = [timed_read(spark, cluster, table, work) for _ in range(rounds)]

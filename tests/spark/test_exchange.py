@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tailer.decode.blocks import unpacked
 from tailer.decode.comparison import value_schema
 from tailer.spark import changes, exchange, foreach_batch, orders
 from tailer.spark.orders import RewriteOrder, shared
@@ -109,7 +110,9 @@ def test_rows_that_stay_in_place_do_not_travel(
         for block in batch.column("rows")
     ]
     schema = value_schema(order.commit.after)
-    rows = [pa.ipc.read_record_batch(block, schema).num_rows for block in blocks]
+    batches = [batch for block in blocks for batch in unpacked(block)]
+    assert all(batch.schema == schema for batch in batches)
+    rows = [batch.num_rows for batch in batches]
     assert sum(rows) == travelling
 
 
