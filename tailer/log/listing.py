@@ -21,6 +21,8 @@ U = TypeVar("U")
 
 #: The most names that a server gives in one answer (S3's "ListObjectsV2").
 _PAGE_NAMES = 1000
+#: About the bytes of such an answer.
+_PAGE_BYTES = 512 * 1024
 
 
 class LogListing:
@@ -48,9 +50,13 @@ class LogListing:
 
     async def recent_files(self) -> list[LogFile]:
         """Return the files from the last known checkpoint on; all of them if it is unknown, or if
-        they are few: a slow store is asked for both at the same time."""
-        if isinstance(self.store, ReadsAhead):
-            few, hint = await _both(self._files_up_to(_PAGE_NAMES), self.last_checkpoint())
+        they are few: a slow store is asked for both at the same time, if that may be."""
+        ahead = self.store.ahead() if isinstance(self.store, ReadsAhead) else None
+        if ahead is not None and ahead.take(_PAGE_BYTES):
+            try:
+                few, hint = await _both(self._files_up_to(_PAGE_NAMES), self.last_checkpoint())
+            finally:
+                ahead.give(_PAGE_BYTES)
             if few is not None:
                 return few
         else:
