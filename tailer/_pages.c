@@ -5,7 +5,7 @@
  * needs something that only Python has: more of the chunk's bytes, room, a page unpacked by a codec that
  * is not known here. Of each column there is one unpacked page in memory, and its dictionary.
  *
- * Whatever is unusual is `ODD`, and another reader judges: it may well be sound. All that a file claims
+ * Whatever is unusual is odd, and another reader judges: it may well be sound. All that a file claims
  * is checked against the bytes that are given. Numbers of fields and enums are those of parquet.thrift.
  * Only the stable ABI of Python 3.11 is used.
  */
@@ -23,8 +23,8 @@
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
 enum { DATA_PAGE = 0, DICTIONARY_PAGE = 2, DATA_PAGE_V2 = 3 };
 enum { NO_CODEC = 0, SNAPPY = 1 };
-/* What a column needs to go on; see decode/pages.py. */
-enum { NOTHING, BYTES, ROOM, UNPACKED, STRANGE };
+/* What a column needs to go on; `ANOTHER` is another reader. See decode/pages.py. */
+enum { NOTHING, BYTES, ROOM, UNPACKED, ANOTHER };
 /* A header is shorter, unless its statistics are long; a larger page is odd: damage claims any size. */
 enum { HEADER_BYTES = 256 * 1024, PAGE_BYTES_MAX = 64 * 1024 * 1024 };
 
@@ -295,16 +295,16 @@ static int open_page(Column *column)
         levels = (Bytes){stored.bytes, header->levels_size};
         stored = (Bytes){stored.bytes + levels.size, stored.size - levels.size};
         size -= levels.size;
-        if (stored.size < 0 || size < 0 || (levels.size && !column->page.is_nullable)) return STRANGE;
+        if (stored.size < 0 || size < 0 || (levels.size && !column->page.is_nullable)) return ANOTHER;
     }
     if (!size) {
         stored.size = 0;
     } else if (column->codec == NO_CODEC || (header->kind == DATA_PAGE_V2 && !header->is_packed)) {
-        if (stored.size != size) return STRANGE;
+        if (stored.size != size) return ANOTHER;
     } else if (column->codec == SNAPPY) {
-        if (!has_room(column, PAGE, size)) return STRANGE;
+        if (!has_room(column, PAGE, size)) return ANOTHER;
         uint8_t *page = column->memory[PAGE].bytes;
-        if (!snappy_unpack(stored.bytes, stored.size, page, size)) return STRANGE;
+        if (!snappy_unpack(stored.bytes, stored.size, page, size)) return ANOTHER;
         stored = (Bytes){page, size};
     } else if (!column->is_given) {
         column->packed = stored;
@@ -314,8 +314,8 @@ static int open_page(Column *column)
         stored = (Bytes){column->unpacked.buf, size};
         column->is_given = 0;
     }
-    if (header->kind == DICTIONARY_PAGE) return begin_dictionary(column, stored) ? NOTHING : STRANGE;
-    return begin_page(column, levels, stored) ? NOTHING : STRANGE;
+    if (header->kind == DICTIONARY_PAGE) return begin_dictionary(column, stored) ? NOTHING : ANOTHER;
+    return begin_page(column, levels, stored) ? NOTHING : ANOTHER;
 }
 
 /* Find the next page. Returns what is needed to go on with it. */
@@ -324,14 +324,14 @@ static int find_page(Column *column)
     int64_t left = column->size - column->at;
     int64_t there = column->there - (column->at - column->window_at);
     const uint8_t *start = column->memory[WINDOW].bytes + (column->at - column->window_at);
-    if (!column->rows || !left) return STRANGE;
+    if (!column->rows || !left) return ANOTHER;
     int64_t size = there ? read_header((Bytes){start, there}, &column->header) : 0;
     column->needed = size ? size + column->header.stored : least(HEADER_BYTES, left);
     if (size && (column->header.stored > PAGE_BYTES_MAX || column->header.unpacked > PAGE_BYTES_MAX))
-        return STRANGE;
-    if (column->needed > left) return STRANGE;
+        return ANOTHER;
+    if (column->needed > left) return ANOTHER;
     if (column->needed > there) return BYTES;
-    if (!size) return STRANGE;
+    if (!size) return ANOTHER;
     column->stored = (Bytes){start + size, column->header.stored};
     column->at += column->needed;
     return NOTHING;
@@ -351,10 +351,10 @@ static int advance(Column *column)
         if (column->is_measured && page->rows) {
             column->wanted = least(least(column->wanted, page->rows), BLOCK);
             page->used = measure(page, column->wanted);
-            return page->used < 0 ? STRANGE : NOTHING;
+            return page->used < 0 ? ANOTHER : NOTHING;
         }
         int64_t count = take_rows(page, column->done, column->wanted - column->done);
-        if (count < 0) return STRANGE;
+        if (count < 0) return ANOTHER;
         column->done += count;
         if (page->rows && column->done < column->wanted) {
             column->needed = page->used;
@@ -544,7 +544,7 @@ static PyObject *filled(PyObject *self, PyObject *argument)
         return invalid();
     column->there += size;
     if (column->there >= column->needed) Py_RETURN_NONE;
-    column->need = STRANGE;
+    column->need = ANOTHER;
     Py_RETURN_NONE;
 }
 
@@ -610,7 +610,7 @@ static PyObject *run(PyObject *module, PyObject *columns)
     if (started == count) {
         Py_BEGIN_ALLOW_THREADS
         for (Py_ssize_t i = 0; i < count; i++) {
-            if (all[i]->need != STRANGE) all[i]->need = advance(all[i]);
+            if (all[i]->need != ANOTHER) all[i]->need = advance(all[i]);
         }
         Py_END_ALLOW_THREADS
     }

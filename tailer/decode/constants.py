@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["constant", "kinds_column", "of_kind"]
+__all__ = ["constant", "few_runs", "kinds_column", "of_kind"]
 
 #: So many rows of one kind are kept, once there is a batch of more than a few.
 _KEPT_ROWS, _FEW_ROWS = 131_072, 4096
-#: Kinds of change with fewer runs than this are put together from runs.
+#: So many runs of equal numbers are not few.
 _RUNS_MAX = 64
 
 
@@ -54,9 +54,17 @@ def _kept(kind: str) -> pa.StringArray:
 
 def kinds_column(kinds: list[str], numbers: pa.Array) -> pa.StringArray:
     """Return the column of kinds with these ``numbers``. Most writers keep equal ones together."""
-    runs = pc.run_end_encode(numbers)
-    if not 0 < len(runs.values) < _RUNS_MAX:
+    runs = few_runs(numbers)
+    if not runs:
         return pa.array(kinds, pa.string()).take(numbers)
-    ends = [0, *runs.run_ends.to_pylist()]
-    found = zip(runs.values.to_pylist(), pairwise(ends), strict=True)
-    return pa.concat_arrays([of_kind(kinds[number], end - at) for number, (at, end) in found])
+    return pa.concat_arrays([of_kind(kinds[number], length) for number, length in runs])
+
+
+def few_runs(numbers: pa.Array) -> list[tuple[Any, int]] | None:
+    """Return the runs of equal numbers, each with its length; None if they are many."""
+    runs = pc.run_end_encode(numbers)
+    if len(runs.values) >= _RUNS_MAX:
+        return None
+    ends = pairwise([0, *runs.run_ends.to_pylist()])
+    lengths = (end - at for at, end in ends)
+    return list(zip(runs.values.to_pylist(), lengths, strict=True))

@@ -10,18 +10,17 @@ order. That is the same on every run, and positions do not change.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import CHANGE_TYPE
+from tailer.decode.constants import few_runs
 from tailer.delta.parquet_columns import ParquetColumns
 
 __all__ = ["is_ordered"]
 
 _ROWS_AT_ONCE = 65_536
-_RUNS_MAX = 64
 
 
 def is_ordered(parquet: ParquetColumns) -> bool:
@@ -45,12 +44,10 @@ def is_ordered(parquet: ParquetColumns) -> bool:
 def _shortened(kinds: pa.DictionaryArray) -> pa.DictionaryArray:
     """Shorten each run of one change type to two rows, if there are few runs: more of them add no
     information."""
-    runs = pc.run_end_encode(kinds.indices)
-    if len(runs.values) > _RUNS_MAX:
+    runs = few_runs(kinds.indices)
+    if runs is None:
         return kinds
-    ends = [0, *runs.run_ends.to_pylist()]
-    values = zip(runs.values.to_pylist(), pairwise(ends), strict=True)
-    numbers = [number for number, (at, end) in values for _ in range(min(2, end - at))]
+    numbers = [number for number, length in runs for _ in range(min(2, length))]
     return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), kinds.dictionary)
 
 

@@ -45,13 +45,13 @@ native: Any = loaded("_pages", _INTERFACE)
 COPY4, COPY8, DECIMAL4, DECIMAL8, DECIMAL_FIXED, TEXT, CODE = range(7)
 LENGTHS = {COPY4: 4, COPY8: 8, DECIMAL4: 4, DECIMAL8: 8}
 _SIZES = {COPY4: 4, COPY8: 8, DECIMAL4: 16, DECIMAL8: 16, DECIMAL_FIXED: 16, CODE: 4}
-#: The numbers of parquet.thrift: codecs, with pyarrow's names; encodings, as a mask; kinds of
-#: pages. Other codecs do not tell how long a page is when it is unpacked; nor does pyarrow.
+#: The numbers of parquet.thrift: codecs, with pyarrow's names; encodings, as a mask. Other codecs
+#: do not tell how long a page is when it is unpacked; nor does pyarrow.
 CODECS = {0: None, 1: "snappy", 6: "zstd"}
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _BIT_PACKED, _RLE_DICTIONARY = 0, 2, 3, 4, 8
 ENCODINGS = sum(1 << e for e in (_PLAIN, _PLAIN_DICTIONARY, _RLE, _BIT_PACKED, _RLE_DICTIONARY))
-#: What a column needs to go on, as ``_pages.c`` numbers it.
-_NOTHING, _BYTES, _ROOM, _UNPACKED, _STRANGE = range(5)
+#: What a column needs to go on, as ``_pages.c`` numbers it; all else is another reader.
+_NOTHING, _BYTES, _ROOM, _UNPACKED = range(4)
 
 #: Room for a batch's texts that the footer alone asks for; more is made when there are so many.
 _TEXTS_BYTES_MAX = 32 * 1024 * 1024
