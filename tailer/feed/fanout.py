@@ -69,6 +69,12 @@ class FanOut(OffsetStore):
         """Return whether sinks wait for the snapshot of those that are served now."""
         return len(self._active) < len(self.branches)
 
+    @property
+    def reached(self) -> Offset | None:
+        """Return the offset of the sink that is furthest ahead in the table's versions."""
+        known = (b.at for b in self.branches if b.at is not None and not b.at.snapshot)
+        return max(known, key=lambda at: at.position, default=None)
+
     def ends_stage(self, item: Item) -> bool:
         """Return whether the waiting sinks join after this item."""
         return self.waiting and not item.next_offset.snapshot

@@ -127,6 +127,8 @@ async def _attempt(feed: Feed) -> bool:
             await publisher.keep_delivery()  # the options accept it, this once
         found = (feed.orders, feed.lost, feed.live)
         reading = Reading.of(feed.log, options, feed.progress, *found)
+        if several is not None:
+            reading = replace(reading, reached=several.reached)
         items = partial(send_items, reading, offset, feed.last, read=feed.read)
 
         async def read(emit: Emit) -> None:

@@ -73,16 +73,19 @@ def follow_runs(
     last: int | None = None,
     options: FollowOptions | None = None,
     newest: Callable[[int], None] = lambda _: None,
+    reached: Offset | None = None,
 ) -> AsyncGenerator[list[Commit], None]:
     """Yield the commits from an offset's version on, contiguous and of one table, as they appear:
     in runs of as many as are there, at most :data:`RUN_COMMITS_MAX`.
 
     Ends after version ``last``; without one, never. ``newest`` is called with the newest version of
-    the table whenever it changes. Raises :class:`DataLoss` for a gap or a version that is gone,
-    :class:`TableReplaced` if the table is no longer the same, :class:`OffsetError` if it was
-    another one from the start.
+    the table whenever it changes. ``reached`` is an offset up to which somebody has all changes,
+    perhaps beyond ``start``: a table that does not reach it went back. Raises :class:`DataLoss` for
+    a gap or a version that is gone, :class:`TableReplaced` if the table is no longer the same,
+    :class:`OffsetError` if it was another one from the start.
     """
-    return _Follower(log, options or FollowOptions(), newest, last).runs(start)
+    same = SameTable(log, reached)
+    return _Follower(same, options or FollowOptions(), newest, last).runs(start)
 
 
 def _spread(asked_at: float, pause: float, *, last: bool) -> float:
@@ -113,12 +116,12 @@ class _Follower:
 
     def __init__(
         self,
-        log: TableLog,
+        same: SameTable,
         options: FollowOptions,
         newest: Callable[[int], None],
         last: int | None,
     ) -> None:
-        self.log = log
+        self.log = same.log
         self.options = options
         self.newest = -1
         self._tell = newest
@@ -126,8 +129,8 @@ class _Follower:
         self._last = last
         self._watching = AsyncExitStack()
         self._watch: Watch | None = None  # a range of versions that are there needs none
-        self._same = SameTable(log)
-        self._ahead = CommitsAhead(log, last, self._same.unchanged)
+        self._same = same
+        self._ahead = CommitsAhead(self.log, last, same.unchanged)
 
     async def runs(self, start: Offset) -> AsyncGenerator[list[Commit], None]:
         # Seen before the state is read: a table that replaces this one later is noticed.

@@ -60,10 +60,14 @@ async def check_same(log: TableLog, offset: Offset) -> Offset:
 
 
 class SameTable:
-    """Checks of one table. The witness is the commit before the next one."""
+    """Checks of one table. The witness is the commit before the next one.
 
-    def __init__(self, log: TableLog) -> None:
+    ``reached`` is an offset up to which somebody has all changes, wherever reading starts.
+    """
+
+    def __init__(self, log: TableLog, reached: Offset | None = None) -> None:
         self.log = log
+        self._reached = -1 if reached is None else reached.version - (not reached.index)
 
     async def state_at(self, start: Offset) -> TableState | None:
         """Return the state before an offset's version.
@@ -78,18 +82,25 @@ class SameTable:
             raise
         if state is not None:
             check_offset(self.log, start, state)
-        if start.index and not isinstance(self.log.store, ChangeSourced):
-            await self._check_begun(start.version)
+        begun = max(self._reached, start.version if start.index else -1)
+        if begun >= start.version and not isinstance(self.log.store, ChangeSourced):
+            await self._check_begun(begun)
         return state
 
     async def _check_begun(self, version: int) -> None:
-        """Check that a version of which a part was delivered is not one that is still to come."""
+        """Check that a version is there of which a part was delivered, or all: it is not one that
+        is still to come."""
         if await self.log.has_commit(version):
             return
         newest = max(versions_of(await self.log.files()), default=-1)
         if newest < version:
             await check_there(self.log, version)
             raise self._went_back(version, newest)
+
+    async def _check_delivered(self, version: int) -> None:
+        """Check that a version that does not exist is not one that somebody has already."""
+        if version <= self._reached and not await self.log.has_commit(version):
+            raise self._went_back(version, version - 1)
 
     def _went_back(self, version: int, newest: int) -> TableReplaced:
         return TableReplaced(
@@ -154,11 +165,12 @@ class SameTable:
                     hint="the log was cleaned up or a file was lost; start at a newer version, "
                     "or with a snapshot",
                 ) from None
-        elif witness is None or not await self.unchanged(witness):
+        elif version <= self._reached or witness is None or not await self.unchanged(witness):
             await check_there(self.log, version)
             newest = max(versions_of(await self.log.files()), default=-1)
             if newest < version - 1 and not await self.log.has_commit(version - 1):
                 raise self._went_back(version, newest)
+            await self._check_delivered(version)
 
     async def check_table(self, commit: Commit, state: TableState | None) -> None:
         """Check that this is still the followed table, after the commit before has changed.

@@ -6,11 +6,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError
+from tailer.errors import ConfigError, OffsetError, SinkRejected, TableReplaced, TransientError
 from tailer.feed.fanout import Branch, FanOut
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.run import Feed, run_feed
@@ -110,6 +111,23 @@ async def test_a_sink_is_given_the_rest_of_a_batch(several: Several) -> None:
     await run_feed(feed)
     assert several.ids("a") == [1, 2, 3, 4, 5, 6]
     assert several.ids("b") == [4, 5, 6]
+
+
+@pytest.mark.parametrize("last", [Offset(2, 1), Offset(3)])
+async def test_a_table_that_went_back_behind_a_sink_that_is_ahead_is_noticed(
+    several: Several, last: Offset
+) -> None:
+    """The reader starts where the slowest sink is, and would wait for the versions that the other
+    one has: what is written anew under their numbers would be lost for it."""
+    table = several.rig.table
+    await several.offsets("a").save(Offset(0, table_id=table.table_id))
+    await several.offsets("b").save(replace(last, table_id=table.table_id))
+    table.commit_path(2).unlink()
+    feed, _ = several.feed("a", "b")
+    feed.last = None
+    with anyio.fail_after(60), pytest.raises(TableReplaced, match="went back to version 1"):
+        await run_feed(feed)
+    assert await several.offsets("b").load() == replace(last, table_id=table.table_id)
 
 
 async def test_a_new_sink_joins_when_it_has_caught_up(several: Several) -> None:
