@@ -43,7 +43,8 @@ class LogFile(Struct, frozen=True):
     """One file of the log. ``last_version`` differs from ``version`` in a compaction only.
 
     ``size`` in bytes, ``mtime_ms`` the file's modification time in epoch ms; ``part`` and
-    ``parts`` are 1-based and belong to multi-part checkpoints.
+    ``parts`` are 1-based and belong to multi-part checkpoints. ``tag`` changes whenever the file
+    does; empty if it is unknown.
     """
 
     name: str
@@ -54,6 +55,7 @@ class LogFile(Struct, frozen=True):
     mtime_ms: int
     part: int = 1
     parts: int = 1
+    tag: str = ""
 
 
 class Checkpoint(Struct, frozen=True):
@@ -94,7 +96,7 @@ def commit_name(version: int) -> str:
     return f"{version:020d}.json"
 
 
-def log_file(name: str, size: int, mtime_ms: int) -> LogFile | None:
+def log_file(name: str, size: int, mtime_ms: int, tag: str = "") -> LogFile | None:
     """Return the file of the log with that name; None if the protocol has no such name."""
     digits, _, end = name.partition(".")
     if len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
@@ -103,7 +105,7 @@ def log_file(name: str, size: int, mtime_ms: int) -> LogFile | None:
     if version > LONG_MAX:
         return None
     if plain := _PLAIN_ENDS.get(end):
-        return LogFile(name, plain, version, version, size, mtime_ms)
+        return LogFile(name, plain, version, version, size, mtime_ms, tag=tag)
     for kind, pattern in _ENDS.items():
         match = re.fullmatch(pattern, end)
         if match is None:

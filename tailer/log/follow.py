@@ -24,7 +24,7 @@ from tailer.log.listing import versions_of
 from tailer.log.same_table import SameTable, Witness
 from tailer.log.table import TableLog
 from tailer.store import LOG_DIR, ReadsAhead, ReadsHere, Watch, rest_mark, traits_of
-from tailer.store.brought import Brought, bring
+from tailer.store.brought import Brought
 from tailer.store.budget import Budget
 from tailer.threads import blocking
 
@@ -183,9 +183,8 @@ class _Follower:
             return None
         try:
             versions = range(commit.version + 1, commit.version + 1 + count)
-            names = [f"{LOG_DIR}/{commit_name(version)}" for version in versions]
-            reads = [(name, _BROUGHT_BYTES_MAX) for name in names]
-            brought = await bring(self.log.store, reads)
+            reads = [(commit_name(version), _BROUGHT_BYTES_MAX) for version in versions]
+            brought = await self.log.brought(reads)
             # It is unchanged after all of them were read: they are of the same table.
             return brought if await self._same.unchanged(commit) else None
         finally:
@@ -236,5 +235,6 @@ class _Follower:
         """Find the newest version, listing the log if there may be a later one than this."""
         self.newest = version
         if backlog and (self._last is None or version < self._last):
-            self.newest = max([version, *versions_of(await self.log.files(commit_name(version)))])
+            files = self.log.listed or await self.log.files(commit_name(version))
+            self.newest = max([version, *versions_of(files)])
         self._tell(self.newest)

@@ -7,13 +7,14 @@ rename it into place may be read while it is being written: it counts only once 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from tailer.delta.commit import Lines
 from tailer.delta.parsing import parse_line
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
-from tailer.store import LOG_DIR, FileStatus, ReadsHere, Store, traits_of
+from tailer.store import LOG_DIR, FileStatus, Found, ReadsHere, Store, traits_of
+from tailer.store.brought import Brought
 from tailer.threads import blocking, pause
 
 __all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "JsonFiles"]
@@ -23,17 +24,25 @@ MEMORY_BYTES_MAX = 16 * 1024 * 1024
 #: No line of the log is longer than this; one action is a few kilobytes at most.
 LINE_BYTES_MAX = 64 * 1024 * 1024
 READ_CHUNK_BYTES = 8 * 1024 * 1024
+#: Most bytes of small files that are kept.
+_KEPT_BYTES_MAX = 4 * 1024 * 1024
 
 
 class JsonFiles:
     """Reads the JSON files of one table's log.
 
-    A half-written commit is waited for up to ``torn_commit_max_s`` seconds.
+    A half-written commit is waited for up to ``torn_commit_max_s`` seconds. Small files that are as
+    they were ``listed``, by their tags, are read once.
     """
 
-    def __init__(self, store: Store, torn_commit_max_s: float) -> None:
+    def __init__(
+        self, store: Store, torn_commit_max_s: float, listed: Mapping[str, str] | None = None
+    ) -> None:
         self.store = store
         self.torn_commit_max_s = torn_commit_max_s
+        self._listed = listed or {}
+        self._kept: dict[str, Found] = {}
+        self._kept_bytes = 0
         self._atomic = traits_of(store).atomic
 
     async def lines(self, name: str) -> tuple[Lines, FileStatus]:
@@ -47,7 +56,11 @@ class JsonFiles:
     async def _read(self, name: str) -> tuple[Lines, FileStatus, bytes]:
         """Return a file's lines, its status and its last byte."""
         path = f"{LOG_DIR}/{name}"
-        data, status = await self.store.read(path, 0, MEMORY_BYTES_MAX)
+        found = self._kept.get(name)
+        if found is None:
+            found = await self.store.read(path, 0, MEMORY_BYTES_MAX)
+            self._keep(name, found)
+        data, status = found
         if status.size <= len(data):
             return partial(io.BytesIO, data), status, data[-1:]
         with spilling(None):
@@ -74,11 +87,27 @@ class JsonFiles:
 
         return again, status, last
 
+    def _keep(self, name: str, found: Found) -> None:
+        """Keep a small file that has not changed since it was listed."""
+        data, status = found
+        kept_bytes = self._kept_bytes + len(data)
+        is_whole = self._listed.get(name) == status.tag and status.size == len(data)
+        if is_whole and name not in self._kept and kept_bytes <= _KEPT_BYTES_MAX:
+            self._kept[name], self._kept_bytes = found, kept_bytes
+
+    def kept(self, names: Sequence[str]) -> Brought | None:
+        """Return files that are kept; None unless all of them are."""
+        if not names or not self._kept.keys() >= set(names):
+            return None
+        files = {f"{LOG_DIR}/{name}": self._kept[name] for name in names}
+        return Brought(self.store.root, files)
+
     def whole_here(self, here: ReadsHere, name: str) -> tuple[Lines, FileStatus] | None:
         """Return what :meth:`whole_lines` does, in the calling thread; None if the file is large,
         or has to be waited for. Raises FileNotFoundError."""
         path = f"{LOG_DIR}/{name}"
         data, status = here.read_here(path, 0, MEMORY_BYTES_MAX)
+        self._keep(name, (data, status))
         whole = status.size <= len(data) and (
             self._atomic or here.stat_here(path).size == status.size
         )
@@ -110,6 +139,7 @@ class JsonFiles:
             delay = min(0.05 + waited, 1.0)
             await pause(delay)
             waited += delay
+            self._kept.pop(name, None)
             lines, status, last = await self._read(name)
 
 

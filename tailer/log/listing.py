@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -26,10 +26,15 @@ _PAGE_BYTES = 512 * 1024
 
 
 class LogListing:
-    """The listing of the ``_delta_log`` of one table."""
+    """The listing of the ``_delta_log`` of one table.
 
-    def __init__(self, store: Store) -> None:
+    ``listed`` are its files from the last checkpoint on, or all of them, as they were listed before
+    by a read of versions that were there then.
+    """
+
+    def __init__(self, store: Store, listed: Sequence[LogFile] | None = None) -> None:
         self.store = store
+        self.listed = listed
 
     async def files(self, start_after: str = "") -> list[LogFile]:
         """Return the files of the log, by version; other files in the folder are left out."""
@@ -43,7 +48,7 @@ class LogListing:
                 names += 1
                 if names > names_max:
                     return None
-                file = log_file(status.name, status.size, status.mtime_ms)
+                file = log_file(status.name, status.size, status.mtime_ms, status.tag)
                 if file is not None:
                     found.append(file)
         return sorted(found, key=lambda f: (f.version, f.name))
@@ -51,6 +56,8 @@ class LogListing:
     async def recent_files(self) -> list[LogFile]:
         """Return the files from the last known checkpoint on; all of them if it is unknown, or if
         they are few: a slow store is asked for both at the same time, if that may be."""
+        if self.listed is not None:
+            return [*self.listed]
         ahead = self.store.ahead() if isinstance(self.store, ReadsAhead) else None
         if ahead is not None and ahead.take(_PAGE_BYTES):
             try:

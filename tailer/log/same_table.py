@@ -119,6 +119,9 @@ class SameTable:
         if version < 0 or isinstance(self.log.store, ChangeSourced):
             return None
         name = commit_name(version)
+        listed = next((file for file in self.log.listed or () if file.name == name), None)
+        if listed is not None and listed.tag:
+            return Witness(name, listed.tag)
         try:
             return Witness(name, (await self.log.store.stat(f"{LOG_DIR}/{name}")).tag)
         except FileNotFoundError:
@@ -167,10 +170,10 @@ class SameTable:
                 ) from None
         elif version <= self._reached or witness is None or not await self.unchanged(witness):
             await check_there(self.log, version)
+            await self._check_delivered(version)
             newest = max(versions_of(await self.log.files()), default=-1)
             if newest < version - 1 and not await self.log.has_commit(version - 1):
                 raise self._went_back(version, newest)
-            await self._check_delivered(version)
 
     async def check_table(self, commit: Commit, state: TableState | None) -> None:
         """Check that this is still the followed table, after the commit before has changed.

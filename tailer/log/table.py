@@ -23,7 +23,7 @@ from tailer.log.json_files import JsonFiles
 from tailer.log.listing import LogListing, buildable, versions_of
 from tailer.log.snapshot_files import SnapshotFiles
 from tailer.log.ways import Damaged, read_by_any_way
-from tailer.store import LOG_DIR, FileStatus, ReadsAhead, ReadsHere, Store
+from tailer.store import LOG_DIR, ChangeSourced, FileStatus, ReadsAhead, ReadsHere, Store
 from tailer.store.brought import Brought, NotBrought, bring
 from tailer.threads import blocking, in_thread
 
@@ -46,13 +46,21 @@ U = TypeVar("U")
 class TableLog(LogListing):
     """The ``_delta_log`` of one table.
 
-    A half-written commit is waited for up to ``torn_commit_max_s`` seconds.
+    A half-written commit is waited for up to ``torn_commit_max_s`` seconds. For ``listed``, see
+    :meth:`as_listed`.
     """
 
-    def __init__(self, store: Store, *, torn_commit_max_s: float = 10.0) -> None:
-        super().__init__(store)
+    def __init__(
+        self,
+        store: Store,
+        *,
+        torn_commit_max_s: float = 10.0,
+        listed: Sequence[LogFile] | None = None,
+    ) -> None:
+        super().__init__(store, listed)
         self.torn_commit_max_s = torn_commit_max_s
-        self._json = JsonFiles(store, torn_commit_max_s)
+        tags = {file.name: file.tag for file in listed or () if file.tag}
+        self._json = JsonFiles(store, torn_commit_max_s, tags)
         self._files = SnapshotFiles(self, self.lines, lambda: self._checkpoints)
 
     @cached_property
@@ -62,6 +70,14 @@ class TableLog(LogListing):
 
         return CheckpointReader(self.store, self.lines)
 
+    async def as_listed(self) -> TableLog:
+        """Return the log for a read of versions that are there now: it lists them once, where a
+        store is slow to answer, and reads the small files of that listing once."""
+        if not isinstance(self.store, ReadsAhead) or isinstance(self.store, ChangeSourced):
+            return self
+        listed = await self.recent_files()
+        return TableLog(self.store, torn_commit_max_s=self.torn_commit_max_s, listed=listed)
+
     # Snapshots
 
     async def snapshot(self, version: int | None = None) -> Snapshot:
@@ -70,6 +86,14 @@ class TableLog(LogListing):
         Raises :class:`DataLoss` if the version can't be built any more, :class:`CorruptLog` if the
         log is damaged, :class:`UnsupportedTable` if it requires an unsupported feature.
         """
+        if self.listed is not None:
+            try:
+                return await self._snapshot(version)
+            except TransientError:
+                self.listed = None  # a file of it may be gone
+        return await self._snapshot(version)
+
+    async def _snapshot(self, version: int | None) -> Snapshot:
         files = await self.recent_files()
         if version is None:
             version = max(versions_of(files), default=-1)
@@ -107,8 +131,7 @@ class TableLog(LogListing):
         deltas = segment.deltas[::-1]
         at = 0
         while at < len(deltas):
-            some = deltas[at : at + _TAKEN_AT_ONCE] if at else []
-            here, some = await self._readable_here(some)
+            here, some = await self._readable_here(deltas[at : at + _TAKEN_AT_ONCE])
             if here is not None and (
                 taken := await blocking(self._take_here, here, some, reconciliation)
             ):
@@ -144,10 +167,15 @@ class TableLog(LogListing):
         if len(some) < 2:
             return None, []
         try:
-            reads = [(f"{LOG_DIR}/{file.name}", file.size) for file in some]
-            return await bring(store, reads), some
+            return await self.brought([(file.name, file.size) for file in some]), some
         finally:
             budget.give(size)
+
+    async def brought(self, reads: Sequence[tuple[str, int]]) -> Brought:
+        """Read files of the log at once, each with the most bytes to read of it."""
+        kept = self._json.kept([name for name, _ in reads])
+        reads = [(f"{LOG_DIR}/{name}", size) for name, size in reads]
+        return kept or await bring(self.store, reads)
 
     def _take_here(
         self, here: ReadsHere, files: Sequence[LogFile], reconciliation: Reconciliation

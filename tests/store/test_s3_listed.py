@@ -1,0 +1,112 @@
+"""A read of versions that are there: the log is listed once, and its small files are read once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import aclosing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailer.changes import Offset
+from tailer.errors import TableError
+from tailer.log.follow import FollowOptions, follow
+from tailer.log.same_table import SameTable
+from tailer.log.table import TableLog
+from tailer.store.s3.store import S3Store
+from tailer.testing.table import TableBuilder
+from tests.s3.fixture import Bucket
+from tests.s3.front import Front, run_front
+from tests.s3.objects import Objects
+from tests.s3.tables import upload
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = pa.schema([("id", pa.int64())])
+VERSIONS = 4
+
+
+def commit(version: int) -> str:
+    return f"orders/_delta_log/{version:020d}.json"
+
+
+async def written(folder: Path, bucket: Bucket, versions: int = VERSIONS) -> TableBuilder:
+    """A table whose versions after the first have a row each, on the server."""
+    made = TableBuilder(folder / "orders", SCHEMA)
+    made.create()
+    for i in range(versions):
+        made.insert([{"id": i}])
+    await upload(made.folder, bucket, "orders")
+    return made
+
+
+def asked(front: Front) -> Counter[tuple[str, str]]:
+    """How often each file of the log was asked for, by the operation and its name's end."""
+    return Counter((operation, path[-6:]) for operation, path in front.asked)
+
+
+async def test_a_bounded_read_asks_once_for_the_listing_and_for_each_commit(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    await written(tmp_path, bucket)
+    with run_front(bucket) as front:
+        store = S3Store(front.bucket.address("orders"), front.bucket.options)
+        async with aclosing(store):
+            log = await TableLog(store).as_listed()
+            end = await log.snapshot()
+            at = Offset(VERSIONS - 1, table_id=end.state.table_id)
+            found = [c async for c in follow(log, at, VERSIONS, FollowOptions(same_table=False))]
+            before = await log.snapshot(VERSIONS - 2)
+            files = [add async for add in log.live_files(before)]
+    assert [c.version for c in found] == [VERSIONS - 1, VERSIONS]
+    assert len(files) == VERSIONS - 2
+    counts = asked(front)
+    assert front.requests["list"] == 1
+    assert all(counts["get", f"{v}.json"] == 1 for v in range(VERSIONS + 1))
+    # The one before the first that is read is still the same afterwards.
+    assert counts["head", f"{VERSIONS - 2}.json"] == 1
+
+
+async def test_a_table_that_was_replaced_after_the_listing_is_read_as_it_is_now(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    await written(tmp_path / "old", bucket)
+    async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
+        log = await TableLog(store).as_listed()
+        old = await log.snapshot(0)
+        async with Objects(bucket) as objects:
+            for key in await objects.keys("orders/"):
+                await objects.delete(key)
+        new = await written(tmp_path / "new", bucket)
+        witness = await SameTable(log).witness(0)
+        assert witness is not None
+        assert not await SameTable(log).unchanged(witness)
+        assert (await log.snapshot(1)).state.table_id != old.state.table_id
+        found = [c async for c in follow(log, Offset(2), new.version)]
+    assert [c.after.table_id for c in found] == [found[0].after.table_id] * (VERSIONS - 1)
+    assert found[0].after.table_id != old.state.table_id
+
+
+async def test_what_was_cleaned_up_after_the_listing_is_listed_again(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    made = await written(tmp_path, bucket)
+    async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
+        log = await TableLog(store).as_listed()
+        made.checkpoint()
+        await upload(made.folder, bucket, "orders")
+        async with Objects(bucket) as objects:
+            await objects.delete(commit(0))
+        assert (await log.snapshot(VERSIONS)).version == VERSIONS
+        with pytest.raises(TableError, match="commit 0 is missing"):
+            await log.snapshot(VERSIONS - 1)
+
+
+async def test_a_log_of_this_machine_is_listed_anew_each_time(tmp_path: Path) -> None:
+    from tailer.store.local import LocalStore
+
+    made = TableBuilder(tmp_path / "orders", SCHEMA)
+    made.create()
+    log = TableLog(LocalStore(str(made.folder)))
+    assert await log.as_listed() is log
