@@ -8,7 +8,7 @@ another one is requested once; if that is rejected too, it is an error.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
@@ -38,7 +38,7 @@ WHOLE_BYTES_MAX = 4 * 1024 * 1024
 #: Of a larger file, opening it reads this much of the end, where Parquet keeps the footer.
 _TAIL_BYTES = 1024 * 1024
 #: Most bytes in memory of one open file; and once more, of one table, of what is fetched ahead.
-_READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
+_READ_AHEAD_BYTES_MAX = 64 * 1024 * 1024
 #: Most bytes of a read without a length.
 _AT_ONCE_BYTES_MAX = 1024 * 1024 * 1024
 #: A URL that expires sooner than this is not used.
@@ -132,9 +132,9 @@ class HttpsFiles:
         if len(first.data) == first.total:
             return pa.BufferReader(first.data)
 
-        async def fetch(at: int, end: int) -> bytes:
+        async def fetch(at: int, end: int) -> Sequence[bytes]:
             found = await self._range(location, at, end - at, first.total, first.etag)
-            return found.data
+            return (found.data,)
 
         tail = first.data if start else b""
         reader = RangedReader(fetch, first.total, tail, _READ_AHEAD_BYTES_MAX, self._ahead)

@@ -14,10 +14,12 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -27,8 +29,8 @@ from tailer.store.pieces import PIECE_BYTES_MAX, Piece, Range, pieces
 
 __all__ = ["Fetch", "RangedFile", "RangedReader"]
 
-#: Fetches the bytes of [start, end); runs on the event loop.
-Fetch = Callable[[int, int], Coroutine[Any, Any, bytes]]
+#: Fetches the bytes of [start, end), in parts; runs on the event loop.
+Fetch = Callable[[int, int], Coroutine[Any, Any, Sequence[bytes]]]
 
 #: Most pieces of one file that are on their way at once.
 _COMING_MAX = 8
@@ -36,13 +38,26 @@ _COMING_MAX = 8
 _WINDOW_BYTES = 1024 * 1024
 
 
-@dataclass(slots=True)
 class _Kept:
-    """A piece that was fetched. ``read`` is the end of the part that was read."""
+    """A piece that was fetched, in parts. ``read`` is the end of what was read of it."""
 
-    piece: Piece
-    data: bytes
-    read: int
+    __slots__ = ("_ends", "_parts", "piece", "read")
+
+    def __init__(self, piece: Piece, parts: Sequence[bytes]) -> None:
+        self.piece = piece
+        self.read = piece.start
+        self._parts = parts
+        self._ends = list(accumulate(map(len, parts), initial=piece.start))[1:]
+
+    def views(self, start: int, end: int) -> Iterator[memoryview]:
+        """Yield the bytes of [start, end)."""
+        self.read = max(self.read, end)
+        for number in range(bisect_right(self._ends, start), len(self._parts)):
+            part = self._parts[number]
+            first = self._ends[number] - len(part)
+            if first >= end:
+                return
+            yield memoryview(part)[max(0, start - first) : end - first]
 
 
 class RangedReader(io.RawIOBase):
@@ -65,12 +80,13 @@ class RangedReader(io.RawIOBase):
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._size = size
-        tail_piece = Piece(size - len(tail), size)
-        self._tail = _Kept(tail_piece, tail, size)
+        self._tail = _Kept(Piece(size - len(tail), size), (tail,))
         self._kept: list[_Kept] = []  # the most recently used at the end
         self._budget = budget
         self._planned: deque[Piece] = deque()
-        self._coming: dict[Piece, Future[bytes]] = {}  # in the order in which they are needed
+        self._coming: dict[
+            Piece, Future[Sequence[bytes]]
+        ] = {}  # in the order in which they are needed
         self._bytes_max = bytes_max // 2
         self._group = 0
         self._at = 0
@@ -123,13 +139,12 @@ class RangedReader(io.RawIOBase):
         super().close()
 
     def _range(self, start: int, end: int) -> bytes | memoryview:
-        parts, at = [], start
+        parts: list[memoryview] = []
+        at = start
         while at < end:
             kept = self._found(at) or self._get(at, end)
             upto = min(end, kept.piece.end)
-            kept.read = max(kept.read, upto)
-            first = kept.piece.start
-            parts.append(memoryview(kept.data)[at - first : upto - first])
+            parts.extend(kept.views(at, upto))
             at = upto
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -161,7 +176,7 @@ class RangedReader(io.RawIOBase):
         self._pass_to(piece.group)
         self._make_room(piece.size)
         self._fetch_ahead()
-        kept = _Kept(piece, future.result(), piece.start)
+        kept = _Kept(piece, future.result())
         self._kept.append(kept)
         return kept
 
@@ -172,7 +187,7 @@ class RangedReader(io.RawIOBase):
         known = (*self._coming, *self._planned, *(k.piece for k in self._kept), self._tail.piece)
         return Piece(at, min([upto, *(p.start for p in known if p.start > at)]), self._group)
 
-    def _start(self, piece: Piece) -> Future[bytes]:
+    def _start(self, piece: Piece) -> Future[Sequence[bytes]]:
         return asyncio.run_coroutine_threadsafe(self._fetch(piece.start, piece.end), self._loop)
 
     def _fetch_ahead(self) -> None:
@@ -186,7 +201,7 @@ class RangedReader(io.RawIOBase):
                 self._coming[piece] = self._start(piece)
             self._planned.popleft()
 
-    def _taken(self, piece: Piece) -> Future[bytes]:
+    def _taken(self, piece: Piece) -> Future[Sequence[bytes]]:
         """Take a piece off those on their way, and free its budget."""
         if self._budget is not None:
             self._budget.give(piece.size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,16 @@ KIB, MIB = 1024, 1024 * 1024
 DATA = random.Random(1).randbytes(24 * MIB)
 
 
+def in_parts(data: bytes) -> Sequence[bytes]:
+    """Data as a connection gives it, some empty parts among it."""
+    sizes = random.Random(len(data))
+    parts, at = [b""], 0
+    while at < len(data):
+        parts.append(data[at : at + sizes.randint(0, 256 * KIB)])
+        at += len(parts[-1])
+    return parts
+
+
 class Server:
     """The file's server, which notes the ranges that are asked for and answers when it may."""
 
@@ -32,10 +42,10 @@ class Server:
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def fetch(self, start: int, end: int) -> bytes:
+    async def fetch(self, start: int, end: int) -> Sequence[bytes]:
         self.asked.append((start, end))
         await self.answers.wait()
-        return self.data[start:end]
+        return in_parts(self.data[start:end])
 
     def reader(self, bytes_max: int, budget: Budget | None, tail: int = 10) -> RangedReader:
         return RangedReader(
@@ -94,10 +104,10 @@ async def test_without_a_budget_nothing_is_fetched_before_it_is_read() -> None:
 
 
 async def test_an_error_ahead_is_raised_where_its_bytes_are_read() -> None:
-    async def fetch(start: int, end: int) -> bytes:
+    async def fetch(start: int, end: int) -> Sequence[bytes]:
         if start >= MIB:
             raise TransientError("replaced")
-        return DATA[start:end]
+        return [DATA[start:end]]
 
     budget = Budget(64 * MIB)
     reader = RangedReader(fetch, len(DATA), DATA[-10:], 32 * MIB, budget)

@@ -1,37 +1,28 @@
 """Requests to S3: signed, bounded, checked, and retried a few times.
 
-Session, configuration and credentials come from aiobotocore, so that they are found where every AWS
-tool finds them; so does the signer. The requests are made with aiohttp: a feed that polls a table
-requests one small object again and again, and aiobotocore's client takes four times the processor
-time for that.
+Configuration and credentials are found where every AWS tool finds them (:mod:`.environment`). The
+requests are made with aiohttp: a feed that polls a table requests one small object again and again,
+and aiobotocore's client takes four times the processor time for that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import os
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
 from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-from aiobotocore.config import AioConfig
-from aiobotocore.session import AioSession
-from botocore.exceptions import (
-    BotoCoreError,
-    MetadataRetrievalError,
-    ProfileNotFound,
-)
-from botocore.httpsession import where
-from botocore.utils import get_environ_proxies
 from msgspec import Struct
 from yarl import URL
 
 from tailer.backoff import Backoff
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.store.budget import Budget
+from tailer.store.s3.environment import KeySource, S3Environment, unusable
 from tailer.store.s3.errors import (
     EXPIRED,
     Answer,
@@ -47,12 +38,11 @@ from tailer.store.s3.errors import (
 )
 from tailer.store.s3.options import S3Options
 from tailer.store.s3.presign import Presigner
-from tailer.store.s3.signing import Signed, Signer
+from tailer.store.s3.signing import Request, signed
 from tailer.store.traffic import Traffic
 
 __all__ = ["Call", "S3Client"]
 
-_DEFAULT_REGION = "us-east-1"
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.1, 2.0
 #: A longer Retry-After is left to the feed.
 _RETRY_AFTER_HERE_S = 3.0
@@ -68,6 +58,8 @@ class Call(Struct, frozen=True):
     """One request. ``check`` raises :class:`Unfit` for an answer that must not be trusted.
 
     ``bytes_max`` bounds the body that is accepted; ``operation`` names it in metrics and messages.
+    With ``in_parts``, the range of an object comes in parts: to join megabytes takes as long as to
+    receive them.
     """
 
     operation: str
@@ -78,6 +70,7 @@ class Call(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     body: bytes = b""
     bytes_max: int | None = None
+    in_parts: bool = False
     check: Callable[[Answer], None] = lambda _: None
 
 
@@ -91,10 +84,9 @@ class S3Client:
         self._gate = asyncio.Semaphore(options.max_concurrency)
         self._starting = asyncio.Lock()
         self._http: aiohttp.ClientSession | None = None
-        self._session: AioSession | None = None
-        self._credentials: Any = None
-        self._signer = Signer()
-        self._region = options.region or _DEFAULT_REGION
+        self._environment = S3Environment(options)
+        self._account: KeySource | None = None
+        self._region = ""
         self._endpoints: dict[str, str] = {}
         self._regions: dict[str, str] = {}
 
@@ -103,34 +95,21 @@ class S3Client:
     async def _start(self) -> aiohttp.ClientSession:
         async with self._starting:
             if self._http is None:
-                try:
-                    await self._open_session()
-                except (BotoCoreError, OSError, ssl.SSLError) as e:
-                    raise _session_error(e) from e
-        assert self._http is not None
+                self._http = await self._open_session()
         return self._http
 
-    async def _open_session(self) -> None:
-        session = AioSession(profile=self.options.profile)
-        # The variable that other AWS tools read, and botocore does not.
-        also = os.environ.get("AWS_REGION")
-        known = self.options.region or session.get_config_variable("region") or also
-        self._region = known or _DEFAULT_REGION
-        self._session = session
+    async def _open_session(self) -> aiohttp.ClientSession:
+        self._region = self._environment.region()
         endpoint = await self._endpoint(self._region)
         if not self.options.anonymous:
-            self._credentials = await self._found_credentials(session)
-            if self._credentials is None:
-                raise ConfigError(
-                    "there are no credentials for S3: set AWS_ACCESS_KEY_ID and "
-                    "AWS_SECRET_ACCESS_KEY, a profile or a role; for a public bucket, "
-                    "anonymous = true"
-                )
+            self._account = await self._environment.account()
         tls: ssl.SSLContext | bool = True
         if not endpoint.startswith("http:"):  # reading the authorities takes 20 ms
-            bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or where()
-            tls = ssl.create_default_context(cafile=bundle)
-        self._http = aiohttp.ClientSession(
+            try:
+                tls = ssl.create_default_context(cafile=self._environment.authorities())
+            except OSError as e:
+                raise unusable(e) from e
+        return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,  # the gate limits, and waiting there is not a time-out
                 ssl=tls,
@@ -140,31 +119,16 @@ class S3Client:
                 sock_connect=self.options.connect_timeout_s,
                 sock_read=self.options.read_timeout_s,
             ),
-            headers={"User-Agent": session.user_agent(), "Accept-Encoding": "identity"},
+            headers={"User-Agent": "delta-tailer", "Accept-Encoding": "identity"},
             skip_auto_headers=["Content-Type"],
             auto_decompress=False,
             read_bufsize=_READ_BYTES,
-            proxy=get_environ_proxies(endpoint).get(urlsplit(endpoint).scheme),
+            proxy=_proxy(endpoint),
         )
 
-    async def _found_credentials(self, session: AioSession) -> Any:
-        """Return the credentials of the options, else the session's; None if there are none."""
-        own = self.options
-        if own.access_key_id is not None:
-            session.set_credentials(own.access_key_id, own.secret_access_key, own.session_token)
-        return await session.get_credentials()
-
     async def _endpoint(self, region: str) -> str:
-        """Return the URL of a region's servers, as the AWS tools find it."""
-        if self.options.endpoint_url is not None:
-            return self.options.endpoint_url
         if region not in self._endpoints:
-            assert self._session is not None
-            unsigned = AioConfig(signature_version="s3v4")
-            async with self._session.create_client(
-                "s3", region_name=region, config=unsigned
-            ) as client:
-                self._endpoints[region] = client.meta.endpoint_url
+            self._endpoints[region] = await self._environment.endpoint(region)
         return self._endpoints[region]
 
     async def aclose(self) -> None:
@@ -218,7 +182,7 @@ class S3Client:
         received = 0
         try:
             answer = await self._exchange(call)
-            status, received = str(answer.status), len(answer.body)
+            status, received = str(answer.status), answer.size
             call.check(answer)
         except Unfit as e:
             status = "failed"
@@ -238,21 +202,19 @@ class S3Client:
         http = self._http or await self._start()
         async with self._gate:
             url = await self._url(call)
-            signed = await self._signed(call, url)
+            headers = await self._signed(call, url)
             async with http.request(
-                call.method, URL(url, encoded=True), headers=signed.headers, data=call.body or None,
+                call.method, URL(url, encoded=True), headers=headers, data=call.body or None,
                 allow_redirects=False,
             ) as response:  # fmt: skip
-                if response.status == 404:
-                    self._signer.found_nothing(signed)
-                else:
-                    self._signer.found(signed)
                 found = {name.lower(): value for name, value in response.headers.items()}
-                body = b""
+                parts: list[bytes] = []
                 if call.method != "HEAD":
                     most = call.bytes_max if response.status < 300 else _REFUSAL_BYTES_MAX
-                    body = await _body(response, most)
-                return Answer(response.status, found, body)
+                    parts = await _body(response, most)
+                if call.in_parts and response.status == 206:
+                    return Answer(response.status, found, b"", parts)
+                return Answer(response.status, found, b"".join(parts))
 
     async def _url(self, call: Call) -> str:
         region = self._regions.get(call.bucket, self._region)
@@ -273,18 +235,17 @@ class S3Client:
         path = f"{prefix}/{quote(call.key, safe='/~')}" if call.key else prefix or "/"
         return f"{base.scheme}://{host}{path}" + (f"?{query}" if query else "")
 
-    async def _signed(self, call: Call, url: str) -> Signed:
+    async def _signed(self, call: Call, url: str) -> Mapping[str, str]:
+        """Return the headers of a request, signed unless access is anonymous."""
         headers = dict(call.headers)
         if self.options.requester_pays:
             headers["x-amz-request-payer"] = "requester"
-        if self.options.anonymous:
-            return Signed(headers, ())
-        try:
-            frozen = await self._credentials.get_frozen_credentials()
-        except (BotoCoreError, OSError) as e:
-            raise _session_error(e) from e
+        if self._account is None:
+            return headers
+        keys = await self._account.keys()
         region = self._regions.get(call.bucket, self._region)
-        return self._signer.sign(frozen, region, (call.method, url, call.body), headers)
+        request = Request(call.method, url, headers, call.body)
+        return signed(keys, region, request, dt.datetime.now(dt.UTC))
 
     async def presigner(self, bucket: str, at: dt.datetime, ttl_s: int) -> Presigner | None:
         """Return a signer of URLs for a bucket's objects; None for anonymous access.
@@ -293,19 +254,16 @@ class S3Client:
         """
         if self._http is None:
             await self._start()
-        if self.options.anonymous:
+        if self._account is None:
             return None
         base = await self._url(Call("presign", "GET", bucket))
-        try:
-            frozen = await self._credentials.get_frozen_credentials()
-        except (BotoCoreError, OSError) as e:
-            raise _session_error(e) from e
+        keys = await self._account.keys()
         return Presigner(
             base=base.rstrip("/"),
             region=self._regions.get(bucket, self._region),
-            access_key=frozen.access_key,
-            secret_key=frozen.secret_key,
-            token=frozen.token,
+            access_key=keys.access_key,
+            secret_key=keys.secret_key,
+            token=keys.token,
             at=at,
             ttl_s=ttl_s,
             more={"x-amz-request-payer": "requester"} if self.options.requester_pays else {},
@@ -313,26 +271,17 @@ class S3Client:
 
     async def _renew_credentials(self) -> None:
         """Load the credentials again from their source: expired ones may have been renewed."""
-        try:
-            session = AioSession(profile=self.options.profile)
-            found = await self._found_credentials(session)
-        except (BotoCoreError, OSError) as e:
-            raise _session_error(e) from e
-        if found is not None:
-            self._credentials = found
+        with suppress(ConfigError):
+            self._account = await S3Environment(self.options).account()
 
 
-def _session_error(e: Exception) -> TailerError:
-    """Return the error for a session that can't be opened or credentials that can't be loaded."""
-    lasting = isinstance(e, FileNotFoundError | ssl.SSLError)
-    if isinstance(e, MetadataRetrievalError | OSError) and not lasting:
-        return TransientError(f"the credentials for S3 can't be had now ({e})")
-    if isinstance(e, ProfileNotFound):
-        return ConfigError(f"{e}; profiles are in ~/.aws/config")
-    return ConfigError(f"S3 can't be used as it is configured ({e})")
+def _proxy(endpoint: str) -> str | None:
+    """Return the proxy that the environment names for a server."""
+    url = urlsplit(endpoint)
+    return None if proxy_bypass(url.netloc) else getproxies().get(url.scheme)
 
 
-async def _body(response: aiohttp.ClientResponse, bytes_max: int | None) -> bytes:
+async def _body(response: aiohttp.ClientResponse, bytes_max: int | None) -> list[bytes]:
     """Read the whole body; aiohttp checks it against the length in the headers."""
     length = response.content_length
     if bytes_max is not None and length is not None and length > bytes_max:
@@ -345,4 +294,4 @@ async def _body(response: aiohttp.ClientResponse, bytes_max: int | None) -> byte
             raise Unfit(f"more than {bytes_max} bytes")
     if length is not None and total != length:
         raise Unfit(f"{total} bytes, and {length} were promised")
-    return b"".join(parts)
+    return parts

@@ -6,7 +6,7 @@ A refusal is recognized by its status and by the code in its XML body; HEAD answ
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import aiohttp
 from msgspec import Struct
@@ -60,11 +60,17 @@ _RETRY_AFTER_MAX_S = 300.0
 
 
 class Answer(Struct, frozen=True):
-    """A whole answer: ``headers`` by lower-case names."""
+    """A whole answer: ``headers`` by lower-case names; the body, or its ``parts`` as they came."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    parts: Sequence[bytes] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of the body."""
+        return len(self.body) + sum(map(len, self.parts))
 
 
 class Unfit(Exception):

@@ -100,7 +100,7 @@ class S3Options:
         elsewhere=("max_retries",),
     ))
     read_ahead_bytes_max: int = declared(Setting(
-        "whole", 32 * _MIB, "Most bytes in memory of one open data file; and once more, of one "
+        "whole", 64 * _MIB, "Most bytes in memory of one open data file; and once more, of one "
         "table, of what is fetched ahead.", unit="bytes",
     ))
     total_ahead_bytes_max: int = declared(Setting(

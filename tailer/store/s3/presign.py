@@ -1,17 +1,17 @@
 """URLs of S3 objects that carry their signature: Signature Version 4, in the query.
 
 They depend on their arguments alone, so that one moment gives one URL for an object, however often
-it is requested. botocore's signer uses a clock and does not promise that.
+it is requested.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
-import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
+
+from tailer.store.s3.signing import scoped, signature
 
 __all__ = ["URL_TTL_S_MAX", "Presigner"]
 
@@ -40,8 +40,7 @@ class Presigner:
         """Return the URL at which the object can be read, in ranges too, until it expires."""
         parts = urlsplit(self.base)
         path = f"{parts.path}/{quote(key, safe='/~')}"
-        moment = self.at.strftime("%Y%m%dT%H%M%SZ")
-        scope = f"{moment[:8]}/{self.region}/s3/aws4_request"
+        scope, moment = scoped(self.region, self.at)
         query = {
             **self.more,
             "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
@@ -57,10 +56,5 @@ class Presigner:
             for name, value in sorted(query.items())
         )
         request = f"GET\n{path}\n{encoded}\nhost:{parts.netloc}\n\nhost\nUNSIGNED-PAYLOAD"
-        digest = hashlib.sha256(request.encode()).hexdigest()
-        key_bytes = f"AWS4{self.secret_key}".encode()
-        for part in (moment[:8], self.region, "s3", "aws4_request"):
-            key_bytes = hmac.digest(key_bytes, part.encode(), "sha256")
-        text = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{digest}"
-        signature = hmac.digest(key_bytes, text.encode(), "sha256").hex()
-        return f"{parts.scheme}://{parts.netloc}{path}?{encoded}&X-Amz-Signature={signature}"
+        made = signature(self.secret_key, scope, moment, request)
+        return f"{parts.scheme}://{parts.netloc}{path}?{encoded}&X-Amz-Signature={made}"

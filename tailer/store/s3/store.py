@@ -23,22 +23,23 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from itertools import pairwise
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
-import pyarrow as pa
 
 from tailer.errors import ConfigError, TableError, TransientError, first_error
 from tailer.store import WHOLE_BYTES, FileStatus, Found, StoreTraits
 from tailer.store.budget import Budget
 from tailer.store.pieces import PIECE_BYTES_MAX
-from tailer.store.ranged import RangedFile, RangedReader
 from tailer.store.s3.client import Call, S3Client
 from tailer.store.s3.errors import Answer, Unfit, refusal
 from tailer.store.s3.listing import Page, parse_page
 from tailer.store.s3.options import S3Options, parse_s3_address
 from tailer.store.traffic import Traffic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["S3Store", "SharedClients", "status_of"]
 
@@ -228,6 +229,18 @@ class S3Store:
 
         A negative ``start`` counts from the file's end. With an ``etag``, of that state alone.
         """
+        answer, status = await self._answer(location, start, end, etag)
+        return None if answer is None else _cut(answer, start, end), status
+
+    async def _answer(
+        self,
+        location: str,
+        start: int,
+        end: int | None,
+        etag: str | None,
+        *,
+        in_parts: bool = False,
+    ) -> tuple[Answer | None, FileStatus]:
         bucket, key = self._place(location)
         headers = {"Range": f"bytes={start}" if start < 0 else f"bytes={start}-"}
         if end is not None:
@@ -236,14 +249,16 @@ class S3Store:
             headers["If-Match"] = etag
         bytes_max = None if end is None else max(end - start, _WHOLE_BYTES_MAX)
         check = _range_check(start, end, etag)
-        call = Call("get", "GET", bucket, key, {}, headers, bytes_max=bytes_max, check=check)
+        call = Call(
+            "get", "GET", bucket, key, {}, headers,
+            bytes_max=bytes_max, in_parts=in_parts, check=check,
+        )  # fmt: skip
         answer = await self._request(call)
         if answer.status == 416:
             return None, FileStatus("", 0, 0, "")
         if answer.status == 412:
             raise TransientError(f"s3://{bucket}/{key} was replaced while it was read")
-        status = self._status(answer, location, "get", bucket, key)
-        return _cut(answer, start, end), status
+        return answer, self._status(answer, location, "get", bucket, key)
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
         """See :class:`tailer.store.Store`. A small file is fetched whole, by one request."""
@@ -254,29 +269,35 @@ class S3Store:
             if status.size:
                 raise TransientError(f"{self.root}, {location}: no end of {status.size} bytes")
             tail = b""
+        import pyarrow as pa  # on demand: a log is read without it, and it takes long to load
+
+        from tailer.store.ranged import RangedFile, RangedReader
+
         if len(tail) == status.size:
             return pa.BufferReader(tail)
         etag = status.tag.rpartition(" ")[0]
 
-        async def fetch(start: int, end: int) -> bytes:
+        async def fetch(start: int, end: int) -> Sequence[bytes]:
             return await self._parts(location, start, end, etag)
 
         kept_max = self._options.read_ahead_bytes_max
         return RangedFile(RangedReader(fetch, status.size, tail, kept_max, self._ahead), mode="r")
 
-    async def _parts(self, location: str, start: int, end: int, etag: str) -> bytes:
-        """Fetch a range of an open file, in parts side by side."""
+    async def _parts(self, location: str, start: int, end: int, etag: str) -> Sequence[bytes]:
+        """Fetch a range of an open file, side by side where it is long."""
         bounds = [*range(start, end, PIECE_BYTES_MAX), end]
 
-        async def part(first: int, last: int) -> bytes:
-            data, _ = await self._get(location, first, last, etag)
-            if data is None or len(data) != last - first:
+        async def part(first: int, last: int) -> Sequence[bytes]:
+            answer, _ = await self._answer(location, first, last, etag, in_parts=True)
+            parts = () if answer is None else answer.parts or [_cut(answer, first, last) or b""]
+            if sum(map(len, parts)) != last - first:
                 raise TransientError(f"{self.root}, {location} is shorter than it was when opened")
-            return data
+            return parts
 
         if len(bounds) == 2:
             return await part(start, end)
-        return b"".join(await _side_by_side(part(*ends) for ends in pairwise(bounds)))
+        found = await _side_by_side(part(*ends) for ends in pairwise(bounds))
+        return [one for parts in found for one in parts]
 
     @asynccontextmanager
     async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002 - S3 sends no notices
@@ -370,16 +391,16 @@ def _range_check(start: int, end: int | None, etag: str | None) -> Callable[[Ans
         first = max(0, size + start) if start < 0 else start
         last = size if end is None else min(end, size)
         if answer.status == 200:
-            if len(answer.body) != size:
-                raise Unfit(f"{len(answer.body)} bytes of {size}")
+            if answer.size != size:
+                raise Unfit(f"{answer.size} bytes of {size}")
             return
         found = _RANGE.fullmatch(answer.headers["content-range"])
         if found is None or (int(found[1]), int(found[2]) + 1) != (first, last):
             raise Unfit(
                 f"{answer.headers['content-range']!r}, and {first}-{last - 1} was asked for"
             )
-        if len(answer.body) != last - first:
-            raise Unfit(f"{len(answer.body)} bytes of {last - first}")
+        if answer.size != last - first:
+            raise Unfit(f"{answer.size} bytes of {last - first}")
 
     return check
 
