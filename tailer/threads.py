@@ -6,9 +6,10 @@ Hops between threads cost more than small work.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
+from importlib import import_module
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ __all__ = [
     "blocking",
     "in_thread",
     "listed",
+    "loading",
     "one_by_one",
     "pause",
     "shielded",
@@ -71,6 +73,23 @@ def shielded() -> AbstractContextManager[object]:
     from anyio import CancelScope
 
     return CancelScope(shield=True)
+
+
+@asynccontextmanager
+async def loading(module: str, *, aside: bool) -> AsyncIterator[None]:
+    """Load a module during the block, ``aside`` in a worker thread: a block that waits for a server
+    leaves the processor to it."""
+    if not aside:
+        import_module(module)
+        yield
+        return
+    from asyncio import create_task
+
+    loaded = create_task(blocking(import_module, module))
+    try:
+        yield
+    finally:
+        await loaded
 
 
 async def in_thread(parse: Callable[[], T], size: int) -> T:

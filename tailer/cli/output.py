@@ -20,23 +20,13 @@ from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import Sink, SinkTraits, load_sink
 
-__all__ = ["SUFFIXES", "jsonl_options", "open_output", "output_kind"]
+__all__ = ["jsonl_options", "open_output"]
 
-SUFFIXES = (".arrow", ".parquet", ".jsonl")
 _ID_FIELDS = (
     pa.field("_event_id", pa.string()),
     pa.field("_origin", pa.string()),
     pa.field("_row_id", pa.int64()),
 )
-
-
-def output_kind(output: str) -> str:
-    """Return ``arrow``, ``parquet`` or ``jsonl`` (also for "-"). Raises :class:`ConfigError` for
-    another kind."""
-    suffix = Path(output).suffix
-    if output != "-" and suffix not in SUFFIXES:
-        raise ConfigError(f"--output {output!r} must end in {', '.join(SUFFIXES)}, or be -")
-    return "jsonl" if output == "-" else suffix[1:]
 
 
 def jsonl_options(path: str, *, ids: bool) -> dict[str, Any]:
@@ -83,14 +73,14 @@ class _ColumnarOutput:
 
 @asynccontextmanager
 async def open_output(
-    output: str, schema: pa.Schema, *, ids: bool
+    output: str, kind: str, schema: pa.Schema, *, ids: bool
 ) -> AsyncIterator[_ColumnarOutput | Sink]:
     """Open the output of that name; it is complete when the block ends without an error.
 
-    ``schema``: of the rows, for the columnar kinds. Raises :class:`ConfigError` if the file can't
-    be created, :class:`SinkRejected` if it can't be written to its end.
+    ``kind``: see :func:`tailer.cli.read.output_kind`. ``schema``: of the rows, for the columnar
+    kinds. Raises :class:`ConfigError` if the file can't be created, :class:`SinkRejected` if it
+    can't be written to its end.
     """
-    kind = output_kind(output)
     if output == "-":
         sink = load_sink("jsonl").from_options(jsonl_options("-", ids=ids), Path())
         await sink.open("read")

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from tailer.cli.read import output_kind
 from tailer.cli.table import on_table
 from tailer.delta.add_fields import WITH_STATISTICS
 from tailer.delta.features import cdf_enabled
@@ -25,9 +26,9 @@ async def snapshot(arguments: argparse.Namespace, log: TableLog) -> int:
         version = await version_at_or_before(log, parse_timestamp(arguments.timestamp))
     found = await log.snapshot(version)
     if arguments.output:
-        from tailer.cli.read import write_rows  # on demand: a description needs none of it
+        from tailer.cli.rows import write_rows  # on demand: a description needs none of it
 
-        await write_rows(arguments, log, found)
+        await write_rows(arguments, output_kind(arguments.output), log, found)
     else:
         print(json.dumps(await _describe(log, found), indent=2))
     return 0

@@ -1,0 +1,53 @@
+"""The rows of versions, into a file, for `tailer read` and `tailer snapshot`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from functools import partial
+
+from tailer.changes import Offset
+from tailer.cli.output import open_output
+from tailer.cli.reading import check_columns, feed_options
+from tailer.decode.output import output_schema
+from tailer.decode.rows import DecodeOptions
+from tailer.delta.snapshot import Snapshot
+from tailer.feed.options import FeedOptions
+from tailer.feed.pipe import pipe
+from tailer.feed.read import send_changes
+from tailer.feed.reading import Reading
+from tailer.log.mapping_removals import mapping_removals
+from tailer.log.table import TableLog
+
+__all__ = ["write_changes", "write_rows"]
+
+
+async def write_changes(
+    arguments: argparse.Namespace, kind: str, log: TableLog, first: int, snapshot: Snapshot
+) -> None:
+    """Write the changes from version ``first`` to the snapshot's, for `tailer read`."""
+    last, end = snapshot.version, snapshot.state
+    check_columns(arguments.columns, end, log.store.root)
+    # One file has one schema: the end version's, as in Spark. JSON lines each have their version's.
+    target = None if kind == "jsonl" else end
+    options = feed_options(arguments, target)
+    if target is not None:
+        removals = await mapping_removals(log, first, last, end)
+        options = replace(options, decode=replace(options.decode, removals=removals))
+    schema = output_schema(end, options.decode.columns)
+    changes = partial(send_changes, Reading.of(log, options), Offset(first), last)
+    async with open_output(arguments.output, kind, schema, ids=arguments.with_ids) as output:
+        await pipe(changes, output.write)
+
+
+async def write_rows(
+    arguments: argparse.Namespace, kind: str, log: TableLog, snapshot: Snapshot
+) -> None:
+    """Write all rows of a snapshot, for `tailer snapshot --output`."""
+    decode = DecodeOptions(writer_timezone=arguments.writer_timezone)
+    start = Offset(snapshot.version, snapshot=True)
+    reading = Reading.of(log, FeedOptions(decode=decode, runs=True))
+    rows = partial(send_changes, reading, start, snapshot.version)
+    schema = output_schema(snapshot.state)
+    async with open_output(arguments.output, kind, schema, ids=False) as output:
+        await pipe(rows, output.write)
