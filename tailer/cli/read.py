@@ -8,6 +8,7 @@ from pathlib import Path
 from tailer.cli.table import check_range, on_table
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, TableError
+from tailer.log.listed import ListedLog, as_listed
 from tailer.log.table import TableLog
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.store import ReadsAhead
@@ -23,8 +24,10 @@ async def read(arguments: argparse.Namespace, log: TableLog) -> int:
     """Write the changes; return the exit status."""
     kind = output_kind(arguments.output)
     async with loading("tailer.cli.rows", aside=isinstance(log.store, ReadsAhead)):
-        log = await log.as_listed()
+        log = await as_listed(log)
         first, snapshot = await _range(arguments, log)
+        if isinstance(log, ListedLog):
+            await log.settle(first)
     from tailer.cli.rows import write_changes
 
     await write_changes(arguments, kind, log, first, snapshot)

@@ -229,6 +229,8 @@ class _Follower:
         commit = await self.log.commit(at.version, at.state, at.floor_ms)
         if at.witness is None:
             return commit, at.state is None
+        if self.log.is_settled(commit):
+            return commit, True
         return commit, await self._same.unchanged(at.witness)
 
     async def _learn_newest(self, version: int, *, backlog: bool) -> None:

@@ -28,13 +28,13 @@ _PAGE_BYTES = 512 * 1024
 class LogListing:
     """The listing of the ``_delta_log`` of one table.
 
-    ``listed`` are its files from the last checkpoint on, or all of them, as they were listed before
-    by a read of versions that were there then.
+    ``listed`` are the files that a read of versions that were there has listed before.
     """
 
-    def __init__(self, store: Store, listed: Sequence[LogFile] | None = None) -> None:
+    listed: Sequence[LogFile] = ()
+
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.listed = listed
 
     async def files(self, start_after: str = "") -> list[LogFile]:
         """Return the files of the log, by version; other files in the folder are left out."""
@@ -56,8 +56,6 @@ class LogListing:
     async def recent_files(self) -> list[LogFile]:
         """Return the files from the last known checkpoint on; all of them if it is unknown, or if
         they are few: a slow store is asked for both at the same time, if that may be."""
-        if self.listed is not None:
-            return [*self.listed]
         ahead = self.store.ahead() if isinstance(self.store, ReadsAhead) else None
         if ahead is not None and ahead.take(_PAGE_BYTES):
             try:

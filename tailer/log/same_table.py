@@ -119,7 +119,7 @@ class SameTable:
         if version < 0 or isinstance(self.log.store, ChangeSourced):
             return None
         name = commit_name(version)
-        listed = next((file for file in self.log.listed or () if file.name == name), None)
+        listed = next((file for file in self.log.listed if file.name == name), None)
         if listed is not None and listed.tag:
             return Witness(name, listed.tag)
         try:

@@ -23,7 +23,7 @@ from tailer.log.json_files import JsonFiles
 from tailer.log.listing import LogListing, buildable, versions_of
 from tailer.log.snapshot_files import SnapshotFiles
 from tailer.log.ways import Damaged, read_by_any_way
-from tailer.store import LOG_DIR, ChangeSourced, FileStatus, ReadsAhead, ReadsHere, Store
+from tailer.store import LOG_DIR, FileStatus, ReadsAhead, ReadsHere, Store
 from tailer.store.brought import Brought, NotBrought, bring
 from tailer.threads import blocking, in_thread
 
@@ -46,21 +46,13 @@ U = TypeVar("U")
 class TableLog(LogListing):
     """The ``_delta_log`` of one table.
 
-    A half-written commit is waited for up to ``torn_commit_max_s`` seconds. For ``listed``, see
-    :meth:`as_listed`.
+    A half-written commit is waited for up to ``torn_commit_max_s`` seconds.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        torn_commit_max_s: float = 10.0,
-        listed: Sequence[LogFile] | None = None,
-    ) -> None:
-        super().__init__(store, listed)
+    def __init__(self, store: Store, *, torn_commit_max_s: float = 10.0) -> None:
+        super().__init__(store)
         self.torn_commit_max_s = torn_commit_max_s
-        tags = {file.name: file.tag for file in listed or () if file.tag}
-        self._json = JsonFiles(store, torn_commit_max_s, tags)
+        self._json = JsonFiles(store, torn_commit_max_s)
         self._files = SnapshotFiles(self, self.lines, lambda: self._checkpoints)
 
     @cached_property
@@ -70,14 +62,6 @@ class TableLog(LogListing):
 
         return CheckpointReader(self.store, self.lines)
 
-    async def as_listed(self) -> TableLog:
-        """Return the log for a read of versions that are there now: it lists them once, where a
-        store is slow to answer, and reads the small files of that listing once."""
-        if not isinstance(self.store, ReadsAhead) or isinstance(self.store, ChangeSourced):
-            return self
-        listed = await self.recent_files()
-        return TableLog(self.store, torn_commit_max_s=self.torn_commit_max_s, listed=listed)
-
     # Snapshots
 
     async def snapshot(self, version: int | None = None) -> Snapshot:
@@ -86,14 +70,6 @@ class TableLog(LogListing):
         Raises :class:`DataLoss` if the version can't be built any more, :class:`CorruptLog` if the
         log is damaged, :class:`UnsupportedTable` if it requires an unsupported feature.
         """
-        if self.listed is not None:
-            try:
-                return await self._snapshot(version)
-            except TransientError:
-                self.listed = None  # a file of it may be gone
-        return await self._snapshot(version)
-
-    async def _snapshot(self, version: int | None) -> Snapshot:
         files = await self.recent_files()
         if version is None:
             version = max(versions_of(files), default=-1)
@@ -309,6 +285,10 @@ class TableLog(LogListing):
                 after = self._commit(version, *whole, after.after, after.timestamp_ms)
                 found.append(after)
         return found
+
+    def is_settled(self, commit: Commit) -> bool:  # noqa: ARG002 - of a log that is read anew
+        """Return whether a commit is known to be of the table whose state before it was read."""
+        return False
 
     def _commit(
         self,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+import json
+import sys
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from tailer.config.feeds import load_config
@@ -13,6 +16,7 @@ from tailer.errors import ConfigError, TableError
 from tailer.store.s3.options import S3Options
 from tailer.store.s3.store import S3Store
 from tests.s3.fixture import ACCESS, SECRET, Bucket
+from tests.s3.front import run_front
 from tests.s3.objects import Objects
 
 pytestmark = pytest.mark.anyio
@@ -79,3 +83,47 @@ async def test_no_account_is_shown_where_options_are(
     config = load_config(path)
     assert config.feeds["orders"].store["secret_access_key"] == SECRET
     assert SECRET not in repr(config)
+
+
+async def test_the_token_of_a_temporary_account_in_the_environment_is_sent(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "a token")
+    with run_front(bucket) as front:
+        async with aclosing(S3Store(front.bucket.address("orders"), front.bucket.options)) as store:
+            with suppress(FileNotFoundError, TableError):
+                await store.read("x")
+        assert front.last_headers["X-Amz-Security-Token"] == "a token"
+
+
+async def test_a_profile_that_is_not_there_is_said_beside_an_account_in_the_environment(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
+        with pytest.raises(ConfigError, match=r"nobody.*profiles are in ~/\.aws/config"):
+            await store.read("x")
+
+
+READS = """
+import asyncio, json, sys
+from tailer.store.s3.store import S3Store
+
+async def main():
+    store = S3Store(sys.argv[1], json.loads(sys.argv[2]))
+    print((await store.read("x"))[0].decode())
+    await store.aclose()
+
+asyncio.run(main())
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"botocore", "pyarrow"}))
+"""
+
+
+async def test_neither_botocore_nor_pyarrow_is_loaded_where_they_are_not_needed(
+    bucket: Bucket,
+) -> None:
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"found")
+    command = [sys.executable, "-c", READS, bucket.address("orders"), json.dumps(bucket.options)]
+    done = await anyio.run_process(command)
+    assert done.stdout.decode().split("\n")[:2] == ["found", "[]"]

@@ -12,6 +12,7 @@ import pytest
 from tailer.changes import Offset
 from tailer.errors import TableError
 from tailer.log.follow import FollowOptions, follow
+from tailer.log.listed import ListedLog, as_listed
 from tailer.log.same_table import SameTable
 from tailer.log.table import TableLog
 from tailer.store.s3.store import S3Store
@@ -53,7 +54,7 @@ async def test_a_bounded_read_asks_once_for_the_listing_and_for_each_commit(
     with run_front(bucket) as front:
         store = S3Store(front.bucket.address("orders"), front.bucket.options)
         async with aclosing(store):
-            log = await TableLog(store).as_listed()
+            log = await as_listed(TableLog(store))
             end = await log.snapshot()
             at = Offset(VERSIONS - 1, table_id=end.state.table_id)
             found = [c async for c in follow(log, at, VERSIONS, FollowOptions(same_table=False))]
@@ -68,12 +69,51 @@ async def test_a_bounded_read_asks_once_for_the_listing_and_for_each_commit(
     assert counts["head", f"{VERSIONS - 2}.json"] == 1
 
 
+async def test_what_a_read_begins_with_is_asked_for_before_its_decoder_is_there(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    made = await written(tmp_path, bucket)
+    made.checkpoint()
+    made.insert([{"id": 10}])
+    await upload(made.folder, bucket, "orders")
+    with run_front(bucket) as front:
+        store = S3Store(front.bucket.address("orders"), front.bucket.options)
+        async with aclosing(store):
+            log = await as_listed(TableLog(store))
+            assert isinstance(log, ListedLog)
+            await log.settle(made.version)
+            asked_before = len(front.asked)
+            at = Offset(made.version, table_id=made.table_id)
+            (found,) = [c async for c in follow(log, at, made.version)]
+    assert found.version == made.version
+    assert found.before is not None
+    assert found.before.table_id == made.table_id
+    assert front.asked[asked_before:] == []
+
+
+async def test_a_commit_is_settled_only_beside_the_one_that_was_listed_before_it(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    made = await written(tmp_path, bucket)
+    async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
+        log = await as_listed(TableLog(store))
+        assert isinstance(log, ListedLog)
+        async with Objects(bucket) as objects:
+            await objects.put(commit(1), made.commit_path(1).read_bytes() + b"\n")
+        await log.settle(2)
+        assert not log.is_settled(await log.commit(2, (await log.snapshot(1)).state, None))
+        await log.settle(3)
+        assert log.is_settled(await log.commit(3, (await log.snapshot(2)).state, None))
+        # One that was not read in between is not known.
+        assert not log.is_settled(await log.commit(4, (await log.snapshot(3)).state, None))
+
+
 async def test_a_table_that_was_replaced_after_the_listing_is_read_as_it_is_now(
     bucket: Bucket, tmp_path: Path
 ) -> None:
     await written(tmp_path / "old", bucket)
     async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
-        log = await TableLog(store).as_listed()
+        log = await as_listed(TableLog(store))
         old = await log.snapshot(0)
         async with Objects(bucket) as objects:
             for key in await objects.keys("orders/"):
@@ -93,7 +133,7 @@ async def test_what_was_cleaned_up_after_the_listing_is_listed_again(
 ) -> None:
     made = await written(tmp_path, bucket)
     async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
-        log = await TableLog(store).as_listed()
+        log = await as_listed(TableLog(store))
         made.checkpoint()
         await upload(made.folder, bucket, "orders")
         async with Objects(bucket) as objects:
@@ -109,4 +149,4 @@ async def test_a_log_of_this_machine_is_listed_anew_each_time(tmp_path: Path) ->
     made = TableBuilder(tmp_path / "orders", SCHEMA)
     made.create()
     log = TableLog(LocalStore(str(made.folder)))
-    assert await log.as_listed() is log
+    assert await as_listed(log) is log

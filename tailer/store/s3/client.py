@@ -263,7 +263,7 @@ class S3Client:
             region=self._regions.get(bucket, self._region),
             access_key=keys.access_key,
             secret_key=keys.secret_key,
-            token=keys.token,
+            token=keys.token or None,
             at=at,
             ttl_s=ttl_s,
             more={"x-amz-request-payer": "requester"} if self.options.requester_pays else {},

@@ -62,7 +62,7 @@ def signed(keys: Keys, region: str, request: Request, at: dt.datetime) -> dict[s
     scope, moment = scoped(region, at)
     digest = hashlib.sha256(request.body).hexdigest()
     headers = {**request.headers, "X-Amz-Date": moment, "X-Amz-Content-SHA256": digest}
-    if keys.token is not None:
+    if keys.token:
         headers["X-Amz-Security-Token"] = keys.token
     host = url.netloc.lower().removesuffix(_DEFAULT_PORTS.get(url.scheme, ""))
     lines = sorted([("host", host), *((n.lower(), v.strip()) for n, v in headers.items())])
