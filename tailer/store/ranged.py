@@ -84,9 +84,8 @@ class RangedReader(io.RawIOBase):
         self._kept: list[_Kept] = []  # the most recently used at the end
         self._budget = budget
         self._planned: deque[Piece] = deque()
-        self._coming: dict[
-            Piece, Future[Sequence[bytes]]
-        ] = {}  # in the order in which they are needed
+        # In the order in which they are needed.
+        self._coming: dict[Piece, Future[Sequence[bytes]]] = {}
         self._bytes_max = bytes_max // 2
         self._group = 0
         self._at = 0

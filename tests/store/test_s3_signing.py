@@ -1,4 +1,4 @@
-"""Signatures of requests: the same as botocore's, which takes ten times as long to make them."""
+"""Signatures of requests: the same as botocore's, which takes five times as long to make them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Signatures of requests to S3: Signature Version 4, in headers or (:mod:`.presign`) in a URL.
 
-botocore's signer takes ten times the processor time, which is a third of a small request's, and as
-much to load as all else that a request needs. The tests hold this one equal to it.
+botocore's signer takes five times the processor time, which was a third of a small request's, and
+as long to load as the decoder. The tests hold this one equal to it.
 """
 
 from __future__ import annotations
