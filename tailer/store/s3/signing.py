@@ -65,7 +65,8 @@ def signed(keys: Keys, region: str, request: Request, at: dt.datetime) -> dict[s
     if keys.token:
         headers["X-Amz-Security-Token"] = keys.token
     host = url.netloc.lower().removesuffix(_DEFAULT_PORTS.get(url.scheme, ""))
-    lines = sorted([("host", host), *((n.lower(), v.strip()) for n, v in headers.items())])
+    plain = {name.lower(): " ".join(value.split()) for name, value in headers.items()}
+    lines = sorted({"host": host, **plain}.items())
     names = ";".join(name for name, _ in lines)
     listed = "".join(f"{name}:{value}\n" for name, value in lines)
     text = f"{request.method}\n{url.path or '/'}\n{url.query}\n{listed}\n{names}\n{digest}"
