@@ -264,8 +264,15 @@ class S3OffsetStore(OffsetStore):
     # The offset
 
     async def load(self) -> Offset | None:
-        """See :class:`tailer.offsets.OffsetStore`."""
-        document = (await self._get()).document
+        """See :class:`tailer.offsets.OffsetStore`.
+
+        To its owner it is refused once another one has taken over: a feed that tries again would
+        go on from the other's offset.
+        """
+        seen = await self._get()
+        if self._held is not None:
+            self._check_mine(seen)
+        document = seen.document
         if document is None or document.get("offset") is None:
             if document is not None and document.get("damaged"):
                 raise damaged(self._feed, self.path, str(document["damaged"]))
@@ -309,10 +316,14 @@ class S3OffsetStore(OffsetStore):
                 # Refused: by another owner, or because an earlier write did arrive and only its
                 # answer was lost.
                 seen = await self._get()
-                if (seen.owner or {}).get("id") != self._id or seen.epoch != self.epoch:
-                    self._lost = self._taken(seen)
-                    raise self._lost
+                self._check_mine(seen)
                 self._held = held = seen
+
+    def _check_mine(self, seen: _Seen) -> None:
+        """Raise :class:`OffsetError`, now and from now on, if the object is another owner's."""
+        if (seen.owner or {}).get("id") != self._id or seen.epoch != self.epoch:
+            self._lost = self._taken(seen)
+            raise self._lost
 
     def _taken(self, seen: _Seen) -> OffsetError:
         if seen.document is None:

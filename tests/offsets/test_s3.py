@@ -114,6 +114,27 @@ async def test_a_lapsed_lease_is_taken_over_and_its_owner_writes_no_more(bucket:
     await standby.release()
 
 
+async def test_an_owner_that_tries_again_does_not_go_on_from_anothers_offset(
+    bucket: Bucket,
+) -> None:
+    """It trusts its lease, but the other one did not wait for its end: the server's clock was
+    set."""
+    owner, thief = offsets_of(bucket, lease_s=60), offsets_of(bucket, lease_s=0.01)
+    await owner.acquire()
+    await owner.save(Offset(3))
+    assert await owner.load() == Offset(3)
+    seen = await thief._get()
+    thief._client, thief._held = owner._client, await thief._claim(seen)
+    await owner.check()
+    for _ in range(2):
+        with pytest.raises(OffsetError, match="has taken feed 'orders' over, with epoch 2"):
+            await owner.load()
+    with pytest.raises(OffsetError, match="has taken"):
+        await owner.check()
+    thief._client = None
+    await owner.release()
+
+
 async def test_a_lapsed_lease_that_nobody_took_is_good_again(bucket: Bucket) -> None:
     owner = offsets_of(bucket)
     await owner.acquire()
