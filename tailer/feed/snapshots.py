@@ -202,6 +202,8 @@ class Resnapshot:
 
     def passed(self, commit: Commit) -> None:
         """Note that the stream has delivered a commit."""
+        if self._files is None:
+            return  # the snapshot begins behind it
         if not commit.header.removes:
             return  # its rows are new, and were delivered as changes
         moot = self.reading.live.known(commit.version)
@@ -260,6 +262,7 @@ class Resnapshots:
 
     def __init__(self, reading: Reading) -> None:
         self._waiting = [Resnapshot(reading, asked) for asked in reading.orders.resnapshots]
+        self._reached = reading.reached
 
     @property
     def waiting(self) -> bool:
@@ -274,8 +277,11 @@ class Resnapshots:
     async def turn(self, stream: Offset, emit: Emit) -> None:
         """Take a turn of the first snapshot that is not completely read.
 
-        The next one begins as soon as it ends: the stream may have no other version for long.
+        The next one begins as soon as it ends: the stream may have no other version for long. None
+        begins before all sinks are at one place: one that is ahead would get older rows.
         """
+        if self._reached is not None and stream.position < self._reached.position:
+            return
         while self._waiting and stream.version > 0 and not stream.index:
             await self._waiting[0].turn(stream, emit)
             if not self._waiting[0].done:

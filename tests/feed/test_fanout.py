@@ -59,6 +59,11 @@ class Several:
         lines = (self.folder / f"{name}.jsonl").read_text().splitlines()
         return [e["id"] for line in lines if "_notice" not in (e := json.loads(line))]
 
+    def snapshot_ids(self, name: str) -> list[int]:
+        lines = (self.folder / f"{name}.jsonl").read_text().splitlines()
+        events = [e for line in lines if "_notice" not in (e := json.loads(line))]
+        return [e["id"] for e in events if e["_event_id"].endswith("s")]
+
     def notices(self, name: str) -> list[str]:
         lines = (self.folder / f"{name}.jsonl").read_text().splitlines()
         return [e["_notice"] for line in lines if "_notice" in (e := json.loads(line))]
@@ -162,6 +167,25 @@ async def test_a_snapshot_in_mid_stream_is_for_everyone(several: Several) -> Non
         assert sorted(several.ids(name)[7:]) == [*range(8)]
         assert several.notices(name) == ["snapshot_begin", "snapshot_end"]
         assert position_of(await several.offsets(name).load()) == (4, 0)
+
+
+@pytest.mark.parametrize("ahead", [Offset(2, 1), Offset(3), Offset(4)])
+async def test_a_snapshot_in_mid_stream_begins_when_all_sinks_are_at_one_place(
+    several: Several, ahead: Offset
+) -> None:
+    """Earlier, the sinks ahead of the reader would be left out, or given older rows than they
+    have."""
+    table = several.rig.table
+    several.rig.table.insert([{"id": 7}])
+    await several.offsets("a").save(Offset(1, table_id=table.table_id))
+    await several.offsets("b").save(replace(ahead, table_id=table.table_id))
+    several.rig.orders.resnapshots.append(ResnapshotRequest())
+    feed, _ = several.feed("a", "b")
+    await run_feed(feed)
+    for name in "ab":
+        assert several.notices(name) == ["snapshot_begin", "snapshot_end"]
+        assert sorted(several.snapshot_ids(name)) == list(range(8 if ahead.version == 4 else 7))
+    assert several.rig.orders.resnapshots == []
 
 
 async def test_all_are_owned_or_none(several: Several) -> None:

@@ -149,6 +149,26 @@ async def test_versions_come_between_its_files_and_no_row_is_older_than_the_stre
     assert {9, 11, 13, 15}.isdisjoint({e["id"] for e in snapshot_files if e["_commit_version"] > 4})
 
 
+async def test_a_snapshot_is_not_told_what_was_before_its_beginning(rig: Rig) -> None:
+    """The second one begins behind commits that were delivered while it waited: what they wrote is
+    among its files, once, and a file that they removed may be there again."""
+    await run_feed(rig.feed())
+    table = rig.table
+    adds = {a["add"]["path"]: a for a in table.actions() if "add" in a}
+    moved = table.add([{"id": 8}, {"id": 9}], path="g4.parquet")
+    table.commit(table.remove(adds["f4.parquet"]), moved)
+    table.commit(table.remove(adds["f5.parquet"]))
+    table.commit(adds["f5.parquet"])
+    rig.orders.resnapshots += [ResnapshotRequest(), ResnapshotRequest()]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run_feed, rig.feed(last=100))
+        await eventually_async(lambda: rig.orders.resnapshots == [], why="no commit is needed")
+        tasks.cancel_scope.cancel()
+    begins = [n for n, line in enumerate(rig.lines) if line.get("_notice") == "snapshot_begin"]
+    second = [line["id"] for line in rig.lines[begins[1] :] if "_notice" not in line]
+    assert sorted(second) == list(range(16))
+
+
 async def test_it_starts_over_after_a_failure_and_ends(rig: Rig) -> None:
     await run_feed(rig.feed())
     rig.table.insert([{"id": 100}])
