@@ -87,6 +87,7 @@ class History:
         if owner is not None and owner != target.owner:
             if target.owner is not None:
                 target.late_writes[target.owner] = 0
+            target.late_writes.pop(owner, None)  # it has the feed again, by right
             target.owner = owner
         saved = document.get("offset")
         if saved is not None and saved != target.saved:
