@@ -49,7 +49,7 @@ __all__ = [
 K = TypeVar("K", bound=Hashable)
 
 #: So many lines are parsed together: larger lists leave the processor's cache.
-_BATCH_LINES = 64
+_BATCH_LINES = 256
 
 #: The lines of one file of the log, read again at each call.
 Lines = Callable[[], Iterable[bytes]]
@@ -155,11 +155,15 @@ class _Files(Generic[K]):
 
     def take(self, files: Sequence[AddEntry | RemoveEntry]) -> None:
         keys = [*map(self._key, locations([file.path for file in files]))]
-        if not self.places.isdisjoint(keys) or len(set(keys)) < len(keys):
-            path = next(f.path for f, k in zip(files, keys, strict=True)
-                        if k in self.places or keys.count(k) > 1)  # fmt: skip
-            raise CorruptLog(f"the commit has one file {self._verb} twice: {path}")
+        known = set() if self.places.isdisjoint(keys) else self.places.intersection(keys)
+        different = len(self.places) + len(keys)
         self.places.update(keys)
+        if len(self.places) < different:
+            twice = known or {k for k in keys if keys.count(k) > 1}
+            path = next(f.path for f, k in zip(files, keys, strict=True) if k in twice)
+            raise CorruptLog(f"the commit has one file {self._verb} twice: {path}")
+        if [file.deletion_vector for file in files].count(None) == len(files):
+            return
         for file, key in zip(files, keys, strict=True):
             if file.deletion_vector is not None:
                 text = f"{location(file.path)}\x00{file.deletion_vector.unique_id}"
@@ -238,7 +242,7 @@ class _Scan(Generic[K]):
         self.removed.take(files)
 
     def _count(self, files: Sequence[AddEntry | RemoveEntry]) -> None:
-        self.header.data_changes += sum([file.data_change for file in files])
+        self.header.data_changes += [file.data_change for file in files].count(True)
         self.header.file_bytes += sum([file.size or 0 for file in files])
 
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import compress, repeat
 from typing import Any, TypeVar
 
 import msgspec
@@ -119,8 +120,9 @@ def parse_entries(
     Return them, and the lines with these left blank: :func:`parse_line` must read what is left. If
     anything about the adds or the removes is unusual, they are left too, so that it decides.
     """
-    adds = [line for line in lines if line.startswith(b'{"add":')]
-    all_add = len(adds) == len(lines)
+    are_adds = [*map(bytes.startswith, lines, repeat(b'{"add":'))]
+    all_add = all(are_adds)
+    adds = lines if all_add else [*compress(lines, are_adds)]
     removes = [] if all_add else [line for line in lines if line.startswith(b'{"remove":')]
     try:
         add_lines = _decoder(_AddLine).decode_lines(_joined(adds, b'"add"'))
@@ -135,7 +137,7 @@ def parse_entries(
     return added, removed, [b"" if line.startswith(taken) else line for line in lines]
 
 
-def _joined(lines: list[bytes], name: bytes) -> bytes:
+def _joined(lines: Sequence[bytes], name: bytes) -> bytes:
     """Return the lines as one text. Raises ValueError unless it is UTF-8 with one name a line.
 
     The decoder does not look into strings that it skips, and of two fields with one name it drops
