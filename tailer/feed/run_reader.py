@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from operator import attrgetter
 
+import anyio
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Part, Rows, joined
@@ -35,6 +36,9 @@ _GROUP_BYTES = 16 * 1024 * 1024
 #: A file of so few rows and encoded bytes takes no longer than a hop into a thread.
 _QUICK_ROWS = 100
 _QUICK_BYTES = 16 * 1024
+#: Files of so few encoded bytes are mostly the interpreter's work: two threads that decode them
+#: wait for each other's turn, and take longer than one.
+_TINY_BYTES = 8 * 1024
 
 
 class RunReader:
@@ -58,6 +62,7 @@ class RunReader:
         place = reading.place(first)
         assembly = _Assembly(reading, place, first, joins=self.joins)
         fetching = FetchAhead(reading.log.store, reading.budget, reading.decode.on_read)
+        tiny = anyio.Lock()
 
         def may_start(file: ChangeFile) -> bool:
             return not place.skip.remaining and file.kept is None
@@ -70,7 +75,8 @@ class RunReader:
         ):
 
             async def decode(group: list[Entry], use: Use[Chunk]) -> None:
-                await self._decode(group, place.skip, use)
+                async with tiny if _is_tiny(group) else nullcontext():
+                    await self._decode(group, place.skip, use)
 
             async def use(chunk: Chunk) -> None:
                 for batch in assembly.batches(chunk):
@@ -157,6 +163,13 @@ def _size(versions: Sequence[Version]) -> float:
     if not all(isinstance(version.files, list) for version in versions):
         return math.inf
     return sum(file.size or 0 for version in versions for file in version.files)
+
+
+def _is_tiny(group: Sequence[Entry]) -> bool:
+    """Return whether another group like this one is better decoded after it than beside it."""
+    files = [entry.file if isinstance(entry, Fetched) else entry for entry in group]
+    sizes = [file.size for file in files if isinstance(file, ChangeFile)]
+    return sum(_TINY_BYTES if size is None else size for size in sizes) < _TINY_BYTES * len(sizes)
 
 
 def _is_quick(group: Sequence[Entry]) -> bool:
