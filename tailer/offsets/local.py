@@ -103,13 +103,16 @@ class LocalOffsetStore(OffsetStore):
         except OSError as e:  # a file system without locks
             os.close(lock)
             raise self._not_there(e) from None
-        self._lock = lock
-        self._damage = None
+        damage = None
         try:
             document = self._read()
         except OffsetError as e:
             # load() raises it; the owner of the offset may set it again.
-            document, self._damage = None, e
+            document, damage = None, e
+        except BaseException:
+            os.close(lock)  # or a second attempt would own what it has not read
+            raise
+        self._lock, self._damage = lock, damage
         document = document or {}
         self.epoch = document.get("epoch", 0) + 1
         self._offset, self._orders = document.get("offset"), document.get("orders", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -65,6 +66,35 @@ async def test_a_file_of_something_else_is_damage(tmp_path: Path, text: str) -> 
     await offsets.save(OFFSET)
     assert await offsets.load() == OFFSET, "its owner may set it anew"
     await offsets.release()
+
+
+async def test_a_mount_that_is_away_while_it_is_acquired_costs_no_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt reads the file, which the first one had locked and could not read."""
+    offsets = await saved(tmp_path)
+    await offsets.acquire()
+    await offsets.save_orders({"paused": True})
+    epoch = offsets.epoch
+    await offsets.release()
+    again = LocalOffsetStore(tmp_path, "orders")
+    with monkeypatch.context() as patched:
+
+        def stale(_: Path) -> bytes:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+        patched.setattr(Path, "read_bytes", stale)
+        with pytest.raises(TransientError, match="can't be read"):
+            await again.acquire()
+    other = LocalOffsetStore(tmp_path, "orders")
+    await other.acquire()
+    await other.release()
+    await again.acquire()
+    assert await again.load_orders() == {"paused": True}
+    assert again.epoch == epoch + 1
+    await again.save(OFFSET)
+    await again.release()
+    assert await again.load_orders() == {"paused": True}
 
 
 async def test_orders_do_not_make_a_damaged_file_whole(tmp_path: Path) -> None:
