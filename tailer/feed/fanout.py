@@ -192,7 +192,8 @@ class FanOut(OffsetStore):
             for branch in self.branches:
                 await branch.offsets.acquire()
         except BaseException:
-            await self.release()
+            with anyio.CancelScope(shield=True):
+                await self.release()
             raise
 
     async def load(self) -> Offset | None:

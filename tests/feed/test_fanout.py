@@ -24,6 +24,7 @@ from tailer.testing.faulty import FaultyOffsetStore, FaultySink, Script
 from tests.support.feeds import ID as SCHEMA
 from tests.support.feeds import position_of
 from tests.support.rig import Rig
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -194,6 +195,22 @@ async def test_all_are_owned_or_none(several: Several) -> None:
     feed, _ = several.feed("a", "b")
     with pytest.raises(OffsetError, match="another process"):
         await run_feed(feed)
+    await several.offsets("a").acquire()
+    await other.release()
+
+
+async def test_a_standby_that_stops_waiting_owns_nothing(several: Several) -> None:
+    """It had the first offset, and waited for the second."""
+    other = several.offsets("b")
+    await other.acquire()
+    feed, _ = several.feed("a", "b")
+    assert isinstance(feed.offsets, FanOut)
+    feed.offsets.branches[1].offsets = LocalOffsetStore(other.path.parent, other.name, standby=True)
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(feed.offsets.acquire)
+            await eventually_async(lambda: feed.offsets.waiting_for, why="it waits for the second")
+            scope.cancel()
     await several.offsets("a").acquire()
     await other.release()
 
