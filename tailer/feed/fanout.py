@@ -168,11 +168,12 @@ class FanOut(OffsetStore):
         await branch.save(batch.next_offset)
 
     async def _announce(self, branch: Branch, notice: Notice) -> None:
-        if branch.at is not None and notice.next_offset.position < branch.at.position:
+        wanted = _told_to(notice, branch.at)
+        if wanted is None:
             return
-        await announce(branch.sink, notice)
-        if notice.kind != "heartbeat":
-            await branch.save(notice.next_offset)
+        await announce(branch.sink, wanted)
+        if wanted.kind != "heartbeat":
+            await branch.save(wanted.next_offset)
 
     # As an offset store
 
@@ -223,6 +224,19 @@ class FanOut(OffsetStore):
         async with AsyncExitStack() as stack:
             for branch in self.branches:
                 stack.push_async_callback(branch.offsets.release)
+
+
+def _told_to(notice: Notice, at: Offset | None) -> Notice | None:
+    """Return the notice for a sink at an offset; None if the sink has passed it.
+
+    What is lost of a version may lie behind the offset of a sink within that version. If nobody
+    knows how many changes that are, the sink goes back with the reader.
+    """
+    if at is None or at.position <= notice.next_offset.position:
+        return notice
+    if notice.kind != "data_loss" or at.version > notice.details["last_version"]:
+        return None
+    return notice if notice.details["rows"] is None else replace(notice, next_offset=at)
 
 
 def _rest(batch: ChangeBatch, at: Offset | None) -> ChangeBatch | None:

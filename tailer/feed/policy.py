@@ -46,10 +46,13 @@ class Policies:
 
 
 class LostFiles:
-    """The files that are recorded as lost, kept over a retry: they are skipped."""
+    """The files that are recorded as lost: they are skipped. Kept over a retry, once the notice of
+    their loss is delivered."""
 
     def __init__(self) -> None:
         self._files: set[tuple[int, str]] = set()
+        # Those whose notices are not delivered yet, by what the notices say.
+        self._untold: dict[tuple[int, str | None], list[str]] = {}
 
     def __contains__(self, file: object) -> bool:
         return isinstance(file, ChangeFile) and (file.version, file.path) in self._files
@@ -63,6 +66,21 @@ class LostFiles:
         if (version, loss.file) in self._files:
             raise loss
         self._files.add((version, loss.file))
+        self._untold.setdefault((version, loss.path), []).append(loss.file)
+
+    def told(self, notice: Notice) -> None:
+        """Note that a notice is delivered: the file whose loss it tells stays recorded."""
+        if notice.kind == "data_loss":
+            files = notice.details["files"]
+            untold = self._untold.get((notice.version, files[0] if files else None))
+            if untold:
+                untold.pop(0)
+
+    def forget_untold(self) -> None:
+        """Forget the files whose notices were not delivered: they are found and told again."""
+        for (version, _), files in self._untold.items():
+            self._files.difference_update((version, file) for file in files)
+        self._untold.clear()
 
 
 class FeedPaused(TailerError):
@@ -155,6 +173,7 @@ def _loss_notice(
         "first_version": versions[0],
         "last_version": versions[1],
         "files": [loss.path] if loss.path else [],
+        "rows": loss.rows if isinstance(loss, FileGone) else None,
     }
     return Notice("data_loss", at.version, at.timestamp_floor_ms or 0, at, then, details)
 

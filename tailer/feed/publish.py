@@ -11,6 +11,7 @@ import anyio
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TableError
 from tailer.feed.orders import Orders
+from tailer.feed.policy import LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.reading import Emit, Item
 from tailer.offsets import OffsetStore
@@ -68,6 +69,7 @@ class Publisher:
 
     With ``park``, rows that the sink refuses go there instead, found by halving the batch.
     ``delivery`` is what the sink says of its records: see :class:`tailer.sink.KnowsDelivery`.
+    ``lost`` is told which losses are announced.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Publisher:
         orders: Orders,
         saver: Saver,
         delivery: Mapping[str, Any] | None = None,
+        lost: LostFiles | None = None,
     ) -> None:
         self.sink = sink
         self.park = park
@@ -87,6 +90,7 @@ class Publisher:
         self.orders = orders
         self.saver = saver
         self.delivery = delivery or {}
+        self.lost = lost or LostFiles()
         #: Whether a batch of several files was refused: some of its versions may not be.
         self.refused_run = False
         self._park_open = False
@@ -107,6 +111,7 @@ class Publisher:
             await announce(self.sink, item)
             if item.kind != "heartbeat":
                 await self.saver.save(self.offsets, item.next_offset)
+            self.lost.told(item)
             self.progress.announced(item)
             if self.orders.carried_out(item):
                 await self.offsets.save_orders(self.orders.kept())

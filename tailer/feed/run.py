@@ -122,7 +122,8 @@ async def _attempt(feed: Feed) -> bool:
         options = feed.options.for_sink(feed.sink)
         options = replace(options, runs=options.runs and not feed.apart)
         how = (feed.sink, feed.park, feed.offsets, feed.progress, feed.orders, feed.saver)
-        publisher = Publisher(*how, delivery)
+        publisher = Publisher(*how, delivery, feed.lost)
+        feed.lost.forget_untold()
         if feed.orders.delivery and delivery != feed.orders.delivery:
             await publisher.keep_delivery()  # the options accept it, this once
         found = (feed.orders, feed.lost, feed.live)

@@ -14,6 +14,7 @@ from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, SinkRejected, TableReplaced, TransientError
 from tailer.feed.fanout import Branch, FanOut
 from tailer.feed.orders import ResnapshotRequest
+from tailer.feed.policy import Policies
 from tailer.feed.run import Feed, run_feed
 from tailer.log.starts import start_offset
 from tailer.offsets.local import LocalOffsetStore
@@ -187,6 +188,35 @@ async def test_a_snapshot_in_mid_stream_begins_when_all_sinks_are_at_one_place(
         assert several.notices(name) == ["snapshot_begin", "snapshot_end"]
         assert sorted(several.snapshot_ids(name)) == list(range(8 if ahead.version == 4 else 7))
     assert several.rig.orders.resnapshots == []
+
+
+async def test_a_loss_is_told_to_sinks_ahead_within_the_version(several: Several) -> None:
+    table_id = several.rig.table.table_id
+    await several.offsets("a").save(Offset(1, 1, table_id=table_id))
+    await several.offsets("b").save(Offset(1, 5, table_id=table_id))
+    await several.offsets("c").save(Offset(2, 0, table_id=table_id))
+    (several.rig.table.folder / "2.parquet").unlink()
+    feed, _ = several.feed("a", "b", "c")
+    feed.options = replace(feed.options, policies=Policies(on_data_loss="skip"))
+    await run_feed(feed)
+    assert several.ids("a") == [1, 2, 3, 6]
+    assert several.ids("b") == several.ids("c") == [6], "it does not go back"
+    assert several.notices("a") == several.notices("b") == ["data_loss"]
+    assert several.notices("c") == [], "it had the version"
+
+
+async def test_a_loss_of_nobody_knows_how_many_changes_is_told_to_all(several: Several) -> None:
+    """The reader goes back to the version's start, and so do all sinks in it."""
+    table = several.rig.table
+    rows = [{"id": 7 + i, "_change_type": "insert"} for i in range(4)]
+    table.commit(table.cdc(rows[:2], path="c0.parquet"), table.cdc(rows[2:], path="c1.parquet"))
+    (table.folder / "c1.parquet").unlink()
+    feed, _ = several.feed("a", "b")
+    feed.options = replace(feed.options, policies=Policies(on_data_loss="skip"))
+    await run_feed(feed)
+    for name in "ab":
+        assert several.notices(name) == ["data_loss"]
+        assert set(several.ids(name)) == set(range(9))
 
 
 async def test_all_are_owned_or_none(several: Several) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import DataLoss, FileGone, SchemaChanged, SinkRejected
+from tailer.errors import DataLoss, FileGone, SchemaChanged, SinkRejected, TransientError
 from tailer.feed.policy import FeedPaused, OnDataLoss, Policies
 from tailer.feed.publish import PARKED_IN_A_ROW_MAX
 from tailer.feed.run import run_feed
@@ -230,6 +230,21 @@ async def test_a_file_that_vacuum_took_fails_or_is_left_out(tmp_path: Path) -> N
     assert notice["details"]["files"] == [adds[1]["add"]["path"]]
     assert rig.metric("tailer_data_loss_total", unit="file") == 1
     assert rig.metric("tailer_data_loss_total", unit="version") == 0
+
+
+async def test_a_loss_is_told_though_the_sink_was_away(tmp_path: Path) -> None:
+    """The notice failed: the retry must not pass the file over in silence."""
+    rig = Rig(tmp_path)
+    adds = [rig.table.add([{"id": 10 * i}, {"id": 10 * i + 1}]) for i in range(3)]
+    rig.table.commit(*adds)
+    location(rig.table, adds[1]).unlink()
+    script = Script({"announce": [TransientError("away"), TransientError("away")]})
+    policies = Policies(on_data_loss="skip")
+    await run_feed(rig.feed(batch_rows_max=1, script=script, policies=policies))
+    assert rig.ids == [0, 1, 20, 21]
+    (notice,) = rig.notices
+    assert notice["details"]["files"] == [adds[1]["add"]["path"]]
+    assert notice["details"]["rows"] == 2
 
 
 @pytest.mark.parametrize("stop_after", range(1, 8))

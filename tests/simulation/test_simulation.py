@@ -28,6 +28,9 @@ FOUND = (
     "51078",  # an owner that was given its feed again, and was judged as one that lost it
     "59551 steps 2 3 4 8 faults 0 1 2 3 4 5 6 7 8 9",  # a re-snapshot that passed sinks ahead by
     "708874 steps 0 1 2 4 5 6 7",  # a reload of a feed that was being acquired: its lock stayed
+    "1010967 steps 0 1 2 4 faults 1 2 3 4 5",  # a loss that was told to none of several sinks
+    "1025872 steps 0 1 2 3 faults 0 1 2 3 4 5 6 7 12 13",  # a loss not told to the sink ahead
+    "1015164 steps 1 3 5 6 7",  # a pause and a resume given to a process that was stopped
     "524628 steps 0 1 3 4 5 faults 0 1",  # a state's mount away between its lock and its file
     "4504 steps 0 1 2",  # a table that went back into a version that was partly delivered
 )

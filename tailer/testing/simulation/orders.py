@@ -56,6 +56,8 @@ class Operator:
         error = runner.error
         if await self._give(process, "resume", runner.resume) and isinstance(error, FeedPaused):
             self.accepted[error.version] = self.world.now
+        # A pause may have been carried out meanwhile: either order may have been the last one.
+        self.paused_at = None
 
     async def stop(self, process: Process) -> None:
         """Stop the feed in this process."""
