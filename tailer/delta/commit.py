@@ -50,6 +50,8 @@ K = TypeVar("K", bound=Hashable)
 
 #: So many lines are parsed together: larger lists leave the processor's cache.
 _BATCH_LINES = 256
+#: The actions of a commit of so few lines are kept; those of a longer one are parsed again.
+_FEW_LINES = 64
 
 #: The lines of one file of the log, read again at each call.
 Lines = Callable[[], Iterable[bytes]]
@@ -195,7 +197,7 @@ class _Scan(Generic[K]):
             self._remove(removed)
             for action in read_actions(name, others, first=number):
                 self._take(action)
-            self.lines = batch if number == 1 else None
+            self.lines = batch if number == 1 and len(batch) <= _FEW_LINES else None
             number += len(batch)
         if not self.added.logical().isdisjoint(self.removed.logical()):
             raise CorruptLog("the commit adds and removes one file with the same deletion vector")

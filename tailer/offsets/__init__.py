@@ -47,7 +47,8 @@ class OffsetStore(typing.Protocol):
     async def load(self) -> Offset | None:
         """Return the saved offset, None if there is none yet.
 
-        Raises :class:`OffsetError` if it is damaged: never guesses.
+        Raises :class:`OffsetError` if it is damaged: never guesses; to its owner, also if another
+        one has taken over.
         """
 
     async def save(self, offset: Offset) -> None:

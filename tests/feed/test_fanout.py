@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pyarrow as pa
@@ -57,18 +58,18 @@ class Several:
         sink = load_sink("jsonl").from_options({"path": f"{name}.jsonl"}, self.folder)
         return FaultySink(sink, script) if script else sink
 
-    def ids(self, name: str) -> list[int]:
-        lines = (self.folder / f"{name}.jsonl").read_text().splitlines()
-        return [e["id"] for line in lines if "_notice" not in (e := json.loads(line))]
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        return [*map(json.loads, (self.folder / f"{name}.jsonl").read_text().splitlines())]
+
+    def ids(self, name: str, suffix: str = "") -> list[int]:
+        events = [line for line in self.lines(name) if "_notice" not in line]
+        return [event["id"] for event in events if event["_event_id"].endswith(suffix)]
 
     def snapshot_ids(self, name: str) -> list[int]:
-        lines = (self.folder / f"{name}.jsonl").read_text().splitlines()
-        events = [e for line in lines if "_notice" not in (e := json.loads(line))]
-        return [e["id"] for e in events if e["_event_id"].endswith("s")]
+        return self.ids(name, suffix="s")
 
     def notices(self, name: str) -> list[str]:
-        lines = (self.folder / f"{name}.jsonl").read_text().splitlines()
-        return [e["_notice"] for line in lines if "_notice" in (e := json.loads(line))]
+        return [line["_notice"] for line in self.lines(name) if "_notice" in line]
 
 
 @pytest.fixture
