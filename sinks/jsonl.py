@@ -45,6 +45,7 @@ SETTINGS: dict[str, Setting] = {
     "row_ids": Setting("flag", False, "Format `rows`: add `_row_id`, the stable row id."),
     "notices": Setting("flag", True, "Write notices: lines with the field `_notice`."),
     "sync": Setting("flag", True, "Sync the file to the disk after each batch."),
+    "private": Setting("flag", False, "Create the file for its owner alone, with mode 0600."),
 }  # fmt: skip
 #: Encoder options that apply only to a message broker.
 _NOT_HERE = ("ids", "mode", "name", "schema", "tombstones", "topic")
@@ -81,6 +82,7 @@ class JsonlSink:
     """Events as JSON lines in a file, or on standard output.
 
     ``path`` None is standard output.
+    ``private`` (an attribute): the file is created for its owner alone.
     ``format`` and its ``options`` are of :func:`sinks.formats.load.load_encoder`; ``ids``,
     ``origin`` and ``row_ids`` are for the format ``rows``.
     """
@@ -104,6 +106,7 @@ class JsonlSink:
         self.ids = ids
         self.notices = notices
         self.sync = sync
+        self.private = False
         self.origin = origin
         self.with_row_ids = row_ids
         self.format = format
@@ -115,8 +118,10 @@ class JsonlSink:
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
         taken, chosen = take_options("jsonl", SETTINGS, options, _of_format)
-        named = taken.pop("path")
-        return cls(None if named == "-" else folder / named, **taken, options=chosen)
+        named, private = taken.pop("path"), taken.pop("private")
+        sink = cls(None if named == "-" else folder / named, **taken, options=chosen)
+        sink.private = private
+        return sink
 
     @property
     def traits(self) -> SinkTraits:
@@ -140,7 +145,7 @@ class JsonlSink:
         if self.path is None:
             self._target = _StandardOutput()
         else:
-            file = LineFile(self.path, feed, sync=self.sync)
+            file = LineFile(self.path, feed, sync=self.sync, private=self.private)
             await anyio.to_thread.run_sync(file.open)
             self._target = file
         return None

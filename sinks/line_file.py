@@ -19,7 +19,7 @@ from io import FileIO
 from pathlib import Path
 
 from tailer.errors import SinkRejected, TransientError, may_heal, out_of_reach
-from tailer.files.durable import make_folder, sync_folder
+from tailer.files.durable import create_private, make_folder, sync_folder
 
 __all__ = ["LineFile"]
 
@@ -31,14 +31,16 @@ _MOVES_MAX = 5
 class LineFile:
     """Appends to the file at ``path``; :meth:`open` first. A character device works too.
 
-    With ``sync``, lines are on the disk when :meth:`append` returns. ``feed`` is for the log.
+    With ``sync``, lines are on the disk when :meth:`append` returns. With ``private``, a file that
+    it creates is for its owner alone. ``feed`` is for the log.
     All methods block. :meth:`reopen` may be called while another one runs.
     """
 
-    def __init__(self, path: Path, feed: str, *, sync: bool) -> None:
+    def __init__(self, path: Path, feed: str, *, sync: bool, private: bool = False) -> None:
         self.path = path
         self._feed = feed
         self._sync = sync
+        self._private = private
         self._turn = threading.Lock()
         self._open = False
         self._file: FileIO | None = None
@@ -89,9 +91,11 @@ class LineFile:
     # The file
 
     def _opened(self) -> FileIO:
-        make_folder(self.path.parent)
+        make_folder(self.path.parent, private=self._private)
         for _ in range(_MOVES_MAX):
             # Unbuffered: bytes that a full disk refused must not be tried again when it is closed.
+            if self._private:
+                os.close(create_private(self.path))
             file = self.path.open("ab+", buffering=0)
             try:
                 mode = os.fstat(file.fileno()).st_mode

@@ -107,7 +107,8 @@ def _park(config: Config, feed: FeedConfig) -> Sink | None:
             "folder for refused rows"
         )
     file = config.state / f"{feed.name.replace('/', '%2F')}.parked.jsonl"
-    return _sink(config, f"{feed.name}.park", SinkConfig("jsonl", {"path": str(file.absolute())}))
+    options = {"path": str(file.absolute()), "private": True}
+    return _sink(config, f"{feed.name}.park", SinkConfig("jsonl", options))
 
 
 def check_targets(config: Config) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -29,6 +30,7 @@ from tailer.daemon.supervisor import Supervisor
 from tailer.delta.arrow_types import arrow_schema
 from tailer.errors import ConfigError, OffsetHeld, TailerError, cannot_listen
 from tailer.feed.selection import Selector
+from tailer.files.durable import is_everyones
 from tailer.log.starts import start_offset
 from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
@@ -51,6 +53,11 @@ async def run_daemon(config: Config) -> int:
 
     _keep_place(config)
     logger = set_up_logs(config.log_format, config.log_level)
+    if isinstance(config.state, Path) and is_everyones(config.state):
+        logger.warning(
+            "daemon.state: every user may write to %s, and so replace offsets; chmod 700 it",
+            config.state,
+        )
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)

@@ -1,30 +1,73 @@
-"""Folders that survive a power cut.
+"""Files and folders that survive a power cut, and those for their owner alone.
 
 A synced file is not safe before its folder is synced too: the name of a new file is an entry of its
-folder, and so is that of a new folder.
+folder, and so is that of a new folder. What is private has its mode whatever the process's umask,
+and whatever an earlier version or a restored backup gave it.
 """
 
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["make_folder", "sync_folder"]
+__all__ = [
+    "create_private",
+    "is_everyones",
+    "make_folder",
+    "make_private",
+    "open_private",
+    "sync_folder",
+]
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path, *, private: bool = False) -> None:
     """Create a folder and its missing parents, and sync every folder that got an entry.
 
-    Raises :class:`OSError`.
+    ``private``: what is created is for its owner alone; the mode of a folder that exists is its
+    operator's. Raises :class:`OSError`.
     """
     missing = []
     at = folder
     while not at.is_dir() and at != at.parent:
         missing.append(at)
         at = at.parent
-    folder.mkdir(parents=True, exist_ok=True)
     for made in reversed(missing):
+        made.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
+        if private:
+            made.chmod(0o700)  # the umask may have taken bits that the owner needs
         sync_folder(made.parent)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a file, which is for its owner alone from then on. Raises :class:`OSError`."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) and stat.S_IMODE(mode) != 0o600:
+        with suppress(PermissionError):  # only its owner and root may
+            os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def create_private(path: Path) -> int:
+    """Open a file to append to it. One that is created is for its owner alone; one that exists
+    keeps its mode. Raises :class:`OSError`."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def make_private(path: Path) -> None:
+    """Take a file from everybody but its owner. Raises :class:`OSError` if there is none."""
+    os.close(open_private(path, os.O_RDONLY))
+
+
+def is_everyones(folder: Path) -> bool:
+    """Return whether every user may rename and remove the files of a folder."""
+    try:
+        mode = folder.stat().st_mode
+    except OSError:
+        return False
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
 def sync_folder(folder: Path) -> None:

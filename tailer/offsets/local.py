@@ -25,7 +25,7 @@ from tailer.errors import (
     may_heal,
     out_of_reach,
 )
-from tailer.files.durable import make_folder, sync_folder
+from tailer.files.durable import make_folder, make_private, open_private, sync_folder
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import (
     FORMAT,
@@ -35,6 +35,7 @@ from tailer.offsets.document import (
     older_name,
     to_bytes,
 )
+from tailer.offsets.lock_holder import lock_holder
 
 __all__ = ["LocalOffsetStore"]
 
@@ -63,6 +64,7 @@ class LocalOffsetStore(OffsetStore):
         self.name = name
         self._standby = standby
         self._waiting_for: str | None = None
+        self._holder = ""  # of the lock, when it was last refused; empty if unknown
         self.epoch = 0
         self._lock: int | None = None
         # The document's other content, as this owner last read or wrote it.
@@ -77,11 +79,12 @@ class LocalOffsetStore(OffsetStore):
             while not await anyio.to_thread.run_sync(self._acquire):
                 if not self._standby:
                     raise OffsetHeld(
-                        f"another process holds the offset of feed {self.name!r}",
+                        f"another process holds the offset of feed {self.name!r}"
+                        + (f": {self._holder}" if self._holder else ""),
                         path=str(self.path),
                         hint="two daemons must not run one feed; stop the other one",
                     )
-                self._waiting_for = "another process on this machine"
+                self._waiting_for = f"{self._holder or 'another process'} on this machine"
                 await anyio.sleep(_STANDBY_PAUSE_S)
         finally:
             self._waiting_for = None
@@ -98,13 +101,18 @@ class LocalOffsetStore(OffsetStore):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(lock)
+            try:
+                self._look_at_holder(lock)
+            finally:
+                os.close(lock)
             return False
         except OSError as e:  # a file system without locks
             os.close(lock)
             raise self._not_there(e) from None
         damage = None
         try:
+            with suppress(FileNotFoundError):
+                make_private(self.path)
             document = self._read()
         except OffsetError as e:
             # load() raises it; the owner of the offset may set it again.
@@ -121,10 +129,20 @@ class LocalOffsetStore(OffsetStore):
     def _open_lock(self) -> int:
         path = self.path.with_suffix(".lock")
         try:
-            make_folder(path.parent)
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_folder(path.parent, private=True)
+            return open_private(path, os.O_RDWR | os.O_CREAT)
         except OSError as e:
             raise self._not_there(e) from None
+
+    def _look_at_holder(self, lock: int) -> None:
+        """Note who holds the lock; refuse to stand by for somebody who can't be a daemon."""
+        holder = lock_holder(lock)
+        if holder is not None and holder.strange:
+            raise TransientError(
+                f"{self.path.with_suffix('.lock')}: {holder} holds the lock of feed "
+                f"{self.name!r}, and is no owner of it; end that process"
+            )
+        self._holder = "" if holder is None else str(holder)
 
     def _not_there(self, e: OSError) -> TailerError:
         if may_heal(e):
@@ -206,9 +224,9 @@ class LocalOffsetStore(OffsetStore):
         }
         if orders:
             document["orders"] = orders
-        make_folder(self.path.parent)
+        make_folder(self.path.parent, private=True)
         temporary = self.path.with_suffix(".tmp")
-        with temporary.open("wb") as f:
+        with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as f:
             f.write(to_bytes(document))
             f.flush()
             os.fsync(f.fileno())

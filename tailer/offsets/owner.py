@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tailer.errors import ConfigError, may_heal, out_of_reach
+from tailer.files.durable import make_folder, open_private
 
 __all__ = ["describe", "is_dead", "keep_place", "this_process"]
 
@@ -43,10 +44,8 @@ class _Place:
 
     def __init__(self, folder: Path) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(
-                folder / "tailer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            make_folder(folder, private=True)
+            self._file = open_private(folder / "tailer.lock", os.O_RDWR | os.O_CREAT)
         except OSError as e:
             if may_heal(e):
                 raise out_of_reach(f"{folder} can't be used", e) from e

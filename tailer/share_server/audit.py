@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable
 from io import FileIO
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tailer.errors import ConfigError
+from tailer.files.durable import create_private, make_folder
 
 __all__ = ["SUMMED_S", "Audit"]
 
@@ -50,8 +52,10 @@ class Audit:
             raise ConfigError(f"{path}: the audit log can't be written ({e.strerror})") from e
 
     def _opened(self) -> FileIO:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: data that the disk refused must not be written again later.
+        make_folder(self._path.parent, private=True)
+        # Unbuffered: data that the disk refused must not be written again later. The mode of a
+        # file that exists is its rotation's.
+        os.close(create_private(self._path))
         return self._path.open("ab", buffering=0)
 
     def reopen(self) -> None:

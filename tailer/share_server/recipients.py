@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tailer.errors import ConfigError
+from tailer.files.durable import make_folder, make_private, open_private, sync_folder
 
 __all__ = ["Recipient", "RecipientStore", "Token", "TokensUnusable"]
 
@@ -133,6 +134,7 @@ class RecipientStore:
             return
         except OSError as e:
             raise self._unusable(e) from e
+        make_private(self.path)
         seen = (status.st_ino, status.st_mtime_ns, status.st_size)
         if seen != self._seen:
             self._tokens, self._seen = self._read(), seen
@@ -161,8 +163,9 @@ class RecipientStore:
         They are written whole or not at all.
         """
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with (self.path.parent / "tokens.lock").open("w") as lock:
+            make_folder(self.path.parent, private=True)
+            file = open_private(self.path.parent / "tokens.lock", os.O_WRONLY | os.O_CREAT)
+            with os.fdopen(file, "wb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 tokens = self._read()
                 yield tokens
@@ -174,14 +177,10 @@ class RecipientStore:
     def _write(self, tokens: dict[str, Token]) -> None:
         new = self.path.with_suffix(".new")
         text = {"format": _FORMAT, "tokens": [asdict(t) for t in tokens.values()]}
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        handle = open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with os.fdopen(handle, "w") as file:
             json.dump(text, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.path.parent)

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tailer.errors import ConfigError
+from tailer.files.durable import make_folder, make_private, open_private
 
 __all__ = ["FileClaim", "Forged", "Signer", "signing_key"]
 
@@ -52,10 +53,11 @@ def signing_key(configured: bytes | None, state: Path) -> bytes:
         return configured
     path = state / "signing.key"
     try:
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(state, private=True)
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
+            make_private(path)
             key = path.read_bytes()
             if len(key) < 32:
                 raise ConfigError(f"{path} is no signing key; remove it") from None

@@ -10,7 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from sinks.jsonl import JsonlSink
 from tailer.cli.main import main
+from tailer.config.feeds import load_config
+from tailer.daemon.assembly import assemble
 from tailer.testing.table import TableBuilder
 from tests.support.components import free_port
 from tests.support.programs import run_tailer, started, whole_lines
@@ -139,3 +142,25 @@ def test_a_pattern_s_tables_with_one_file_are_a_mistake(
     (line,) = capsys.readouterr().err.splitlines()
     assert "feeds.lake.sink writes all tables of the pattern to" in line
     assert "put {table} into it" in line
+
+
+def test_refused_rows_are_kept_in_a_file_for_the_daemon_s_user_alone(tmp_path: Path) -> None:
+    make_table(tmp_path / "orders", 0)
+    (tmp_path / "tailer.toml").write_text(
+        '[daemon]\n[feeds.orders]\ntable = "orders"\non_reject = "park"\n'
+        '[feeds.orders.sink]\ntype = "jsonl"\npath = "out.jsonl"\n'
+    )
+    config = load_config(tmp_path / "tailer.toml")
+    park = assemble(config, config.feeds["orders"]).park
+    assert isinstance(park, JsonlSink)
+    assert park.private
+    assert park.path == tmp_path / "state" / "orders.parked.jsonl"
+
+
+def test_a_state_folder_that_every_user_may_write_to_is_said(tmp_path: Path) -> None:
+    make_table(tmp_path / "orders", 0)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o777)
+    with started("run", configure(tmp_path, orders="out.jsonl")) as program:
+        program.wait_until(lambda: any("chmod 700 it" in line for line in program.errors))
+        assert program.stop() == 0

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 
 from tailer.changes import Offset
-from tailer.errors import OffsetError, TransientError
+from tailer.errors import OffsetError, OffsetHeld, TransientError
 from tailer.offsets.local import LocalOffsetStore
 
 pytestmark = pytest.mark.anyio
@@ -225,3 +228,84 @@ async def test_a_save_that_waits_while_it_is_released_is_refused(tmp_path: Path)
         tasks.start_soon(save_late)
         await anyio.wait_all_tasks_blocked()
     assert await LocalOffsetStore(tmp_path, "f").load() == Offset(1)
+
+
+@pytest.mark.parametrize("mask", [0, 0o022])
+async def test_state_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        await saved(tmp_path / "state")
+    finally:
+        os.umask(before)
+    state = tmp_path / "state"
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
+    assert modes == {"orders.offset.json": 0o600, "orders.offset.lock": 0o600}
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+
+
+async def test_state_of_an_earlier_version_becomes_private_when_it_is_acquired(
+    tmp_path: Path,
+) -> None:
+    await saved(tmp_path)
+    files = [*tmp_path.iterdir()]  # noqa: ASYNC240
+    for path in files:
+        path.chmod(0o666)
+    again = LocalOffsetStore(tmp_path, "orders")
+    await again.acquire()
+    await again.release()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+HOLD = """
+import fcntl, os, sys
+if sys.argv[2:]:
+    os.setuid(int(sys.argv[2]))
+lock = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def holding(lock: Path, *user: str) -> Iterator[int]:
+    """Hold a lock in another process; give its number."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lock), *user],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process.pid
+        process.stdin.close()
+
+
+async def test_a_refusal_names_the_process_that_holds_the_offset(tmp_path: Path) -> None:
+    offsets = await saved(tmp_path)
+    with (
+        holding(offsets.path.with_suffix(".lock")) as pid,
+        pytest.raises(OffsetHeld, match=f"'orders': process {pid} of user "),
+    ):
+        await offsets.acquire()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, too")
+@pytest.mark.parametrize("standby", [True, False])
+async def test_a_stranger_who_holds_the_lock_is_not_stood_by_for(
+    tmp_path: Path, *, standby: bool
+) -> None:
+    """Its process opened the file while its mode let it. The feed goes on when it has ended."""
+    await saved(tmp_path)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    again = LocalOffsetStore(tmp_path, "orders", standby=standby)
+    lock = again.path.with_suffix(".lock")
+    lock.chmod(0o644)
+    with holding(lock, "65534") as pid:
+        with pytest.raises(TransientError, match=rf"process {pid} of user \S+ holds the lock"):
+            await again.acquire()
+        assert stat.S_IMODE(lock.stat().st_mode) == 0o600, "no other one can open it"
+    await again.acquire()
+    assert await again.load() == OFFSET
+    await again.release()

@@ -437,7 +437,7 @@ def test_the_audit_log_says_who_had_what_and_no_secret(server: Served) -> None:
     for secret in (signature, server.bearer.split("_", 2)[2], "guess"):
         assert secret not in text
         assert secret not in (server.state / "tokens.json").read_text()
-    for private in ("tokens.json", "signing.key"):
+    for private in ("tokens.json", "tokens.lock", "signing.key", "audit.jsonl"):
         assert (server.state / private).stat().st_mode & 0o077 == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,3 +30,22 @@ async def test_a_device_takes_lines_and_a_pipe_is_refused(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SinkRejected, match="is a pipe, which keeps nothing"):
         await load_sink("jsonl").from_options({"path": "pipe"}, tmp_path).open("orders")
+
+
+async def test_a_private_file_is_so_after_a_rotation_too(tmp_path: Path) -> None:
+    batch = change_batch(pa.schema([("id", pa.int64())]), [{"id": 1}])
+    sink = load_sink("jsonl").from_options({"path": "new/file", "private": True}, tmp_path)
+    file = tmp_path / "new" / "file"
+    before = os.umask(0)
+    try:
+        await sink.open("orders")
+        await sink.write(batch)
+        file.rename(file.with_name("file.1"))
+        await sink.write(batch)
+        await sink.aclose()
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (file, file.with_name("file.1"))} == {
+        0o600
+    }
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
