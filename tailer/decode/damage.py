@@ -15,7 +15,7 @@ from tailer.errors import (
     out_of_reach,
 )
 
-__all__ = ["UNREADABLE", "unreadable"]
+__all__ = ["MAY_BE_SOUND", "UNREADABLE", "unreadable"]
 
 #: The errors of pyarrow for a damaged file, or for something that it does not support.
 UNREADABLE = (
@@ -25,6 +25,12 @@ UNREADABLE = (
     OverflowError,
     MemoryError,
     NotImplementedError,
+)
+
+#: What to do about a file that the library can't read, and that is not shown to be damaged.
+MAY_BE_SOUND = (
+    "the file may well be sound: if DuckDB or Spark reads it, rewrite it with that one and report "
+    "this; if no reader does, skip this version"
 )
 
 
@@ -56,8 +62,5 @@ def unreadable(file: ChangeFile, e: Exception) -> TailerError:
         hint = "give it more memory, or let batch_bytes_max be lower"
     else:
         what = f"the library that reads Parquet can't read the data file {reason}"
-        hint = (
-            "the file may well be sound: try another version of pyarrow and report this; if no "
-            "reader can read it, rewrite it, or skip this version"
-        )
+        hint = MAY_BE_SOUND
     return UnsupportedTable(what, version=file.version, path=file.path, hint=hint)

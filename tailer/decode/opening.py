@@ -10,7 +10,8 @@ import pyarrow as pa
 from tailer.changes import CHANGE_TYPE, ChangeFile
 from tailer.decode.options import DecodeOptions
 from tailer.delta.arrow_views import plain_type, without_views
-from tailer.delta.parquet_columns import ParquetColumns, parse_footer
+from tailer.delta.footer import maps_as_lists
+from tailer.delta.parquet_columns import ParquetColumns, footer_bytes, parse_footer
 from tailer.errors import CorruptLog, CorruptRow
 
 __all__ = ["SMALL_BYTES", "open_parquet", "usable"]
@@ -18,6 +19,8 @@ __all__ = ["SMALL_BYTES", "open_parquet", "usable"]
 #: A file up to this size is read without buffers of its columns, and decoded by one thread.
 SMALL_BYTES = 1024 * 1024
 _BUFFER_BYTES = 256 * 1024
+#: pyarrow's refusal of a file with a map whose key is declared optional.
+_OPTIONAL_KEYS = "Map keys must be annotated as required"
 
 
 def open_parquet(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions) -> ParquetColumns:
@@ -33,7 +36,12 @@ def open_parquet(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions
         dictionaries=[CHANGE_TYPE] if file.change_type is None else None,
     )
     try:
-        parquet = opened()
+        try:
+            parquet = opened()
+        except pa.ArrowInvalid as refusal:
+            if _OPTIONAL_KEYS not in str(refusal):
+                raise
+            return opened(metadata=parse_footer(maps_as_lists(_footer(source))))
         if large and any(plain_type(field.type) != field.type for field in parquet.schema):
             return opened(metadata=_without_arrow_types(source))
     except KeyError:
@@ -44,10 +52,13 @@ def open_parquet(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions
 def _without_arrow_types(source: pa.NativeFile) -> Any:
     """Return the footer without the writer's Arrow types: pyarrow would decode strings to views, of
     which each value is then copied once more."""
-    end = int(source.size()) - 8
-    size = int.from_bytes(source.read_at(4, end), "little")
-    footer = source.read_at(size + 8, end - size).replace(b"ARROW:schema", b"arrow:schema")
-    return parse_footer(b"PAR1" + footer)
+    footer = _footer(source).replace(b"ARROW:schema", b"arrow:schema")
+    return parse_footer(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+def _footer(source: pa.NativeFile) -> bytes:
+    """Return the footer of a file that pyarrow has found to have one."""
+    return footer_bytes(source, int(source.size())) or b""
 
 
 def usable(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -26,7 +26,7 @@ from tailer.changes import (
 from tailer.decode.ahead import announce
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.constants import constant, kinds_column, of_kind
-from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.damage import MAY_BE_SOUND, UNREADABLE, unreadable
 from tailer.decode.flat import FlatColumns
 from tailer.decode.opening import SMALL_BYTES, open_parquet, usable
 from tailer.decode.options import DecodeOptions
@@ -36,7 +36,7 @@ from tailer.decode.pages import native
 from tailer.decode.tracking import read_bytes, row_ids
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.parquet_columns import ParquetColumns
-from tailer.errors import CorruptLog, CorruptRow, TableError
+from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
 
 __all__ = [
     "EARLY_KINDS",
@@ -250,7 +250,12 @@ class _Decoder:
             if not self.selection.count(first, end):
                 return  # the rest of the row group need not be decoded
         if first != end:
-            raise CorruptLog(f"a row group of the data file lacks {end - first} of its rows")
+            # It ends at a page without values, which some writers begin a column with.
+            raise UnsupportedTable(
+                f"the library that reads Parquet gives {end - first} rows fewer than the data file "
+                f"says that it has (pyarrow {pa.__version__})",
+                hint=MAY_BE_SOUND,
+            )
 
     def _is_worth_pages(self) -> bool:
         return native is not None and self.size > SMALL_BYTES and not self.options.page_checksums

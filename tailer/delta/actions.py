@@ -166,11 +166,18 @@ class Protocol(_Action, frozen=True):
     writer_features: frozenset[str] | None = None
 
 
+_NO_COLUMNS = '{"type":"struct","fields":[]}'
+
+
 class Metadata(_Action, frozen=True):
-    """The table's id, schema and properties ("Change Metadata"). ``created_time``: epoch ms."""
+    """The table's id, schema and properties ("Change Metadata"). ``created_time``: epoch ms.
+
+    Without a ``schemaString`` the schema is empty, as for Spark: some pipelines commit such a
+    version first.
+    """
 
     id: str
-    schema_string: str
+    schema_string: Text = ""
     partition_columns: Texts = ()
     configuration: Properties = {}
     name: str | None = None
@@ -179,6 +186,7 @@ class Metadata(_Action, frozen=True):
     created_time: Long | float | None = None
 
     def __post_init__(self) -> None:
+        force_setattr(self, "schema_string", self.schema_string or _NO_COLUMNS)
         force_setattr(self, "partition_columns", self.partition_columns or ())
         given: StringMap = dict(self.configuration or {})
         force_setattr(self, "configuration", {k: v for k, v in given.items() if v is not None})

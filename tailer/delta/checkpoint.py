@@ -13,7 +13,7 @@ import pyarrow as pa
 from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
 from tailer.delta.arrow_views import without_views
 from tailer.delta.damage import library_reason
-from tailer.delta.footer import pruned_footer
+from tailer.delta.footer import maps_as_lists, pruned_footer, thrift_part
 from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, footer_bytes, parse_footer
 from tailer.delta.parsing import action_of
 from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
@@ -28,6 +28,8 @@ __all__ = [
 _STEERING = ("protocol", "metaData", "txn", "domainMetadata", "sidecar", "checkpointMetadata")
 _KEY_FIELDS = ("id", "path", "appId", "domain", "minReaderVersion", "version")
 _COLUMNS = frozenset({*_STEERING, "add", "remove"})
+#: Fields of an add that are texts or maps of texts.
+_TEXTS, _MAPS = ("path", "stats"), ("partitionValues", "tags")
 _BATCH_ROWS = 8_192
 #: As objects of Python, rows take many times the memory of a batch.
 _PIECE_ROWS = 512
@@ -276,7 +278,8 @@ def _json_object(values: dict[str, Any]) -> dict[str, Any]:
 def _open(source: pa.NativeFile, columns: Sequence[str]) -> ParquetColumns:
     """Open the Parquet file; if pyarrow refuses it, without the columns that are not needed.
 
-    One of those may be the cause: a group without a field, or a type unknown to pyarrow.
+    One of those may be the cause: a group without a field, or a type unknown to pyarrow. Or a map
+    has optional keys, which is then a list.
     """
     try:
         return ParquetColumns(source, prefetch=True)
@@ -285,7 +288,7 @@ def _open(source: pa.NativeFile, columns: Sequence[str]) -> ParquetColumns:
             footer = footer_bytes(source, _FOOTER_BYTES_MAX)
             if footer is None:
                 raise ValueError("no footer")
-            pruned = pruned_footer(footer, columns)
+            pruned = maps_as_lists(thrift_part(pruned_footer(footer, columns)))
             return ParquetColumns(source, parse_footer(pruned), prefetch=True)
         except (pa.ArrowException, OSError, ValueError):
             raise refusal from None
@@ -304,8 +307,40 @@ def _column_actions(kind: str, column: pa.Array) -> Iterator[Action]:
 
 
 def _present_rows(column: pa.Array) -> pa.Array:
-    plain = without_views(column)
+    plain = _plain(without_views(column))
     return plain.filter(_present(plain))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Return the adds with texts and maps as these types: some writers leave dictionaries, or no
+    annotation of texts, or declare the keys of maps optional."""
+    if not pa.types.is_struct(column.type):
+        return column
+    names = [column.type.field(i).name for i in range(column.type.num_fields)]
+    fields = [column.field(i) for i in range(len(names))]
+    plain = [_plain_field(name, field) for name, field in zip(names, fields, strict=True)]
+    if all(new is old for new, old in zip(plain, fields, strict=True)):
+        return column
+    mask = column.is_null() if column.null_count else None
+    return pa.StructArray.from_arrays(plain, names=names, mask=mask)
+
+
+def _plain_field(name: str, field: pa.Array) -> pa.Array:
+    types = pa.types
+    if types.is_dictionary(field.type):
+        field = field.dictionary_decode()
+    if name in _TEXTS and (types.is_binary(field.type) or types.is_large_binary(field.type)):
+        return field.cast(pa.string())
+    if name in _MAPS and types.is_list(field.type):
+        if field.offset:  # of which the mask would know nothing
+            field = pa.concat_arrays([field.slice(0, 0), field])
+        keys, items = (
+            part.cast(pa.string()) if types.is_binary(part.type) else part
+            for part in field.values.flatten()
+        )
+        mask = field.is_null() if field.null_count else None
+        return pa.MapArray.from_arrays(field.offsets, keys, items, mask=mask)
+    return field
 
 
 def _present(column: pa.Array) -> pa.Array:

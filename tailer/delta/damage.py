@@ -14,7 +14,9 @@ __all__ = ["library_reason", "shows_damage"]
 
 #: pyarrow's messages about bytes that can't be right, in all supported versions.
 _BROKEN_BYTES = re.compile(
-    r"corrupt|damaged|malformed|truncated|magic bytes|unexpected end|no more data"
+    r"corrupt|damaged|malformed|truncated|magic bytes|no more data"
+    # Of a whole page alone: its values end so, too, where pyarrow can't decode their kind.
+    r"|unexpected end(?! of stream(?!: page))"
     r"|couldn't deserialize thrift(?!.*exceeded)|decompress|gzipcodec failed|brotli|lz4"
     r"|crc checksum|page header|flatbuffers message|continuation token|dictionary bounds"
     r"|spanned by list offsets|child array|smaller than the size|file size is|invalid byte_array"

@@ -1,4 +1,4 @@
-"""Parquet footers: reduced to the columns that are wanted, and the places of these columns.
+"""Parquet footers: changed to what pyarrow can read, and the places of columns.
 
 Checkpoints have columns that are not read here (statistics, tags) and whose types pyarrow may
 refuse: groups without a field, annotations that it does not know. It then refuses the whole file,
@@ -10,11 +10,12 @@ pyarrow knows where a column lies, but crashes when asked for it in a damaged fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
-__all__ = ["column_ranges", "pruned_footer"]
+__all__ = ["column_ranges", "maps_as_lists", "pruned_footer", "thrift_part", "thrift_struct"]
 
 #: A struct's fields: [id, wire type, value]; a list's value is (wire type of its items, items).
 _Fields: TypeAlias = list[list[Any]]
@@ -27,7 +28,11 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT =
 
 # Field numbers of parquet.thrift: FileMetaData, SchemaElement, RowGroup, ColumnChunk, its metadata.
 _SCHEMA, _ROW_GROUPS, _KEY_VALUES, _COLUMN_ORDERS = 2, 4, 5, 7
-_TYPE, _NAME, _NUM_CHILDREN = 1, 4, 5
+_TYPE, _REPETITION, _NAME, _NUM_CHILDREN, _ANNOTATION, _LOGICAL_TYPE = 1, 3, 4, 5, 6, 10
+# Of a group: required or not; its annotation, in the older form and as a field of the union.
+_OPTIONAL, _REPEATED = 1, 2
+_MAP, _MAP_KEY_VALUE, _LIST_OF = 1, 2, 3
+_LOGICAL_MAP, _LOGICAL_LIST = 2, 3
 _COLUMNS = 1
 _CHUNK_METADATA = 3
 _PATH, _COMPRESSED_SIZE, _DATA_AT, _DICTIONARY_AT = 3, 7, 9, 11
@@ -40,20 +45,80 @@ def pruned_footer(footer: bytes, columns: Sequence[str]) -> bytes:
     below it. Key-value metadata and column orders are left out. Raises ValueError if the footer is
     invalid.
     """
-    try:
-        fields, end = _read_struct(footer, 0, 0)
-        if end > len(footer):
-            raise ValueError("the footer is cut short")
-        file = {field: value for field, _, value in fields}
-        kept = _prune_schema(file[_SCHEMA], columns)
-        for group in file[_ROW_GROUPS][1]:
+    with _invalid():
+        fields = _file_metadata(footer)
+        kept = _prune_schema(_value(fields, _SCHEMA), columns)
+        for group in _value(fields, _ROW_GROUPS)[1]:
             chunks = _value(group, _COLUMNS)
             chunks[1][:] = [chunk for chunk, keep in zip(chunks[1], kept, strict=True) if keep]
+    return _footer_alone(fields, without=(_KEY_VALUES, _COLUMN_ORDERS))
+
+
+def maps_as_lists(footer: bytes) -> bytes:
+    """Return a Parquet file with only a footer: this one, with each map whose key is declared
+    optional as a list of structs.
+
+    Flink, Hive, Athena and Trino declare keys so, and pyarrow refuses the whole file; a list has
+    the same levels. Key-value metadata is left out, for it may name the Arrow types of maps.
+    ``footer`` is the Thrift struct alone. Raises ValueError if it is invalid.
+    """
+    with _invalid():
+        fields = _file_metadata(footer)
+        elements = _value(fields, _SCHEMA)[1]
+        for at, group in enumerate(elements[:-2]):
+            if _is_map(group) and _value(elements[at + 2], _REPETITION) == _OPTIONAL << 1:
+                _make_list(group)
+    return _footer_alone(fields, without=(_KEY_VALUES,))
+
+
+def _is_map(group: _Fields) -> bool:
+    """Return whether a group is a map, by either annotation; its repeated part may say so, too."""
+    if _value(group, _TYPE) is not None or _value(group, _REPETITION) == _REPEATED << 1:
+        return False
+    logical = [field for field, _, _ in _value(group, _LOGICAL_TYPE, [])]
+    older = _value(group, _ANNOTATION)
+    return logical == [_LOGICAL_MAP] or older in (_MAP << 1, _MAP_KEY_VALUE << 1)
+
+
+def _make_list(group: _Fields) -> None:
+    for field in group:
+        if field[0] == _ANNOTATION:
+            field[2] = _LIST_OF << 1
+        elif field[0] == _LOGICAL_TYPE:
+            field[2] = [[_LOGICAL_LIST, _STRUCT, []]]
+
+
+def thrift_part(file: bytes) -> bytes:
+    """Return the Thrift struct of a file with only a footer."""
+    return file[len(_MAGIC) : -len(_MAGIC) - 4]
+
+
+def thrift_struct(fields: _Fields) -> bytes:
+    """Return a struct in Thrift's compact protocol, of fields as they were read here."""
+    out = bytearray()
+    _write(out, _STRUCT, fields)
+    return bytes(out)
+
+
+def _file_metadata(footer: bytes) -> _Fields:
+    fields, end = _read_struct(footer, 0, 0)
+    if end > len(footer):
+        raise ValueError("the footer is cut short")
+    return fields
+
+
+def _footer_alone(fields: _Fields, without: Sequence[int]) -> bytes:
+    footer = thrift_struct([f for f in fields if f[0] not in without])
+    return _MAGIC + footer + len(footer).to_bytes(4, "little") + _MAGIC
+
+
+@contextmanager
+def _invalid() -> Iterator[None]:
+    """Make errors of what is taken for a footer ValueErrors."""
+    try:
+        yield
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as e:
         raise ValueError(f"the footer can't be read ({e})") from None
-    out = bytearray(_MAGIC)
-    _write(out, _STRUCT, [f for f in fields if f[0] not in (_KEY_VALUES, _COLUMN_ORDERS)])
-    return bytes(out) + (len(out) - len(_MAGIC)).to_bytes(4, "little") + _MAGIC
 
 
 def column_ranges(footer: bytes, columns: Sequence[str]) -> list[list[tuple[int, int]]]:
@@ -64,12 +129,10 @@ def column_ranges(footer: bytes, columns: Sequence[str]) -> list[list[tuple[int,
     """
     wanted = tuple(f"{column}." for column in columns)
     groups = []
-    try:
+    with _invalid():
         for group in _value(_read_struct(footer, 0, 0)[0], _ROW_GROUPS)[1]:
             chunks = [_value(chunk, _CHUNK_METADATA) for chunk in _value(group, _COLUMNS)[1]]
             groups.append(sorted(_extent(c) for c in chunks if _path(c).startswith(wanted)))
-    except (AttributeError, IndexError, OverflowError, TypeError) as e:
-        raise ValueError(f"the footer can't be read ({e})") from None
     for group in groups:
         if any(left > right for left, right in pairwise([0, *chain(*group)])):
             raise ValueError("the footer has chunks that overlap")

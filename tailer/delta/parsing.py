@@ -216,7 +216,8 @@ def _reason(error: Exception) -> str:
     """Return msgspec's message about a field, with the action's name."""
     said = re.fullmatch(r"(.*) - at `\$\.?(.*)`", str(error), re.DOTALL)
     what, place = said.groups() if said else (str(error), "")
-    path = [part for part in place.split(".") if part]
+    inside = place.endswith("[...]")  # of a map or a list
+    path = [part for part in place.removesuffix("[...]").split(".") if part]
     if not path:
         return f"the line is no action: {what}"
     lacking = re.fullmatch(r"Object missing required field `(.*)`|.*, got `null`", what)
@@ -225,6 +226,8 @@ def _reason(error: Exception) -> str:
     if len(path) == 1:
         return f"the {path[0]} action is not an object"
     *_, owner, field = path
+    if inside:
+        return f"a value in {field} of the {owner} action: {what[0].lower()}{what[1:]}"
     if lacking:
         return f"the {owner} action lacks its {field}"
     if "<=" in what or ">=" in what:

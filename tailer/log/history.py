@@ -7,11 +7,17 @@ from typing import Any
 
 from msgspec import Struct
 
+from tailer.delta.actions import Metadata, Protocol
+from tailer.delta.schema import StructType
 from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import TableState
+from tailer.errors import TableError
 from tailer.log.table import TableLog
 
 __all__ = ["HistoryEntry", "history"]
+
+#: Of a table whose protocol is not known: its properties alone say where its times are.
+_ANY_PROTOCOL = Protocol(1, 7, writer_features=frozenset({"inCommitTimestamp"}))
 
 
 class HistoryEntry(Struct, frozen=True):
@@ -25,14 +31,29 @@ class HistoryEntry(Struct, frozen=True):
     cdcs: int
 
 
+class _UncheckedState(TableState, frozen=True):
+    """A state whose schema is not looked at, nor whether its rows can be read: whoever asks why
+    they can't needs the history most."""
+
+    @classmethod
+    def of(cls, protocol: Protocol, metadata: Metadata) -> TableState:
+        return cls(protocol, metadata, StructType(()), "none")
+
+    def after(self, protocol: Protocol | None, metadata: Metadata | None) -> TableState:
+        return self.of(protocol or self.protocol, metadata or self.metadata)
+
+
 async def history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
-    """Yield the commits that the log still has, oldest first."""
+    """Yield the commits that the log still has, oldest first; also of a table that can't be read.
+
+    Raises :class:`TableError` for a log without commits, or with one that is damaged.
+    """
     await log.latest_version()
     floor: int | None = None
     state: TableState | None = None
     for version in commits_of(await log.files()):
-        if state is None and version:
-            state = (await log.snapshot()).state
+        if state is None:
+            state = await _state_before(log, version)
         commit = await log.commit(version, state, floor, digests=False)
         state, floor = commit.after, commit.timestamp_ms
         info = commit.header.commit_info.fields if commit.header.commit_info else {}
@@ -40,3 +61,14 @@ async def history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
         yield HistoryEntry(
             version, commit.timestamp_ms, info, header.adds, header.removes, header.cdcs
         )
+
+
+async def _state_before(log: TableLog, version: int) -> TableState:
+    """Return a state before the first commit that is left: only its rules of time count."""
+    if version:
+        try:
+            state = (await log.snapshot()).state
+            return _UncheckedState.of(state.protocol, state.metadata)
+        except TableError:
+            pass  # then times are those of the files, until a commit says otherwise
+    return _UncheckedState.of(_ANY_PROTOCOL, Metadata(""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,19 @@ from tailer.delta.checkpoint import add_batches, adds_of, checkpoint_actions
 from tailer.errors import CorruptLog, TableError
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import ID, refusal
+from tests.support.raw_parquet import (
+    BOOLEAN,
+    BYTES,
+    INT64,
+    MAP,
+    REPEATED,
+    Chunk,
+    Element,
+    Page,
+    levels,
+    texts,
+    write_parquet,
+)
 
 NAME = "00000000000000000002.checkpoint.parquet"
 VECTOR = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 2,
@@ -168,6 +182,57 @@ def test_a_vector_of_nulls_is_no_vector() -> None:
     assert isinstance(with_one, AddFile)
     assert without.deletion_vector is None
     assert with_one.deletion_vector is not None
+
+
+def test_texts_may_be_dictionaries_or_without_their_annotation() -> None:
+    rows = [ADD, ADD | {"path": "b"}, None, ADD]
+    plain = pa.array(rows, pa.struct(ADD_FIELDS))
+    path, *rest = plain.flatten()
+    mask = plain.is_null()
+    for odd in (path.dictionary_encode(), path.cast(pa.binary())):
+        names = [name for name, _ in ADD_FIELDS]
+        column = pa.StructArray.from_arrays([odd, *rest], names=names, mask=mask)
+        assert actions(parquet({"add": column}), files=True) == actions(
+            parquet({"add": plain}), files=True
+        )
+    broken = pa.StructArray.from_arrays(
+        [pa.array([b"\xff", b"a", None, b"a"]), *rest], names=names, mask=mask
+    )
+    assert NAME in refusal(lambda: actions(parquet({"add": broken}), files=True), CorruptLog)
+
+
+def test_maps_may_declare_their_keys_optional(tmp_path: Path) -> None:
+    below = levels([2], 2)
+    entry = ("add", "partitionValues", "key_value")
+    write_parquet(
+        tmp_path / NAME,
+        [
+            Element("add", children=4),
+            Element("path", BYTES, annotation=0),
+            Element("partitionValues", children=1, annotation=MAP),
+            Element("key_value", children=2, repetition=REPEATED),
+            Element("key", BYTES, annotation=0),
+            Element("value", BYTES, annotation=0),
+            Element("size", INT64),
+            Element("dataChange", BOOLEAN),
+        ],
+        [
+            Chunk(["add", "path"], BYTES, [Page(1, below + texts([b"a"]))], 1),
+            *(
+                Chunk(
+                    [*entry, name], BYTES,
+                    [Page(1, levels([0], 1) + levels([4], 3) + texts([text]))], 1,
+                )
+                for name, text in (("key", b"p"), ("value", b"7"))
+            ),
+            Chunk(["add", "size"], INT64, [Page(1, below + (5).to_bytes(8, "little"))], 1),
+            Chunk(["add", "dataChange"], BOOLEAN, [Page(1, below + b"\1")], 1),
+        ],
+        rows=1,
+    )  # fmt: skip
+    (add,) = actions((tmp_path / NAME).read_bytes(), files=True)
+    assert isinstance(add, AddFile)
+    assert (add.path, add.partition_values, add.size) == ("a", {"p": "7"}, 5)
 
 
 def test_unknown_columns_are_passed_over() -> None:

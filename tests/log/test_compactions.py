@@ -32,7 +32,7 @@ DAMAGED_LINES = {
     "an add with a text as its size": b'{"add":{"path":"f3","size":"1","dataChange":true}}\n',
     "a remove without a path": b'{"remove":{"dataChange":true}}\n',
     "a txn without a version": b'{"txn":{"appId":"a"}}\n',
-    "a metaData without a schema": b'{"metaData":{"id":"a"}}\n',
+    "a metaData without an id": b'{"metaData":{"schemaString":"{}"}}\n',
 }
 
 

@@ -139,6 +139,24 @@ async def test_in_commit_timestamps_hold_from_their_enablement_on(
         await version_at_or_after(log, times[-1] + 1)
 
 
+@pytest.mark.parametrize("first", [0, 2])
+async def test_a_table_that_can_not_be_read_has_a_history(tmp_path: Path, first: int) -> None:
+    """Also where the oldest commits are gone, and with times of the log's own."""
+    table = in_commit_table(tmp_path, 1)
+    metadata = table.metadata()
+    metadata["metaData"]["schemaString"] = '{"type":"struct","fields":"none"}'
+    stamp = 150 * SECOND
+    table.commit({"commitInfo": {"inCommitTimestamp": stamp}}, metadata)
+    for version in range(first):
+        (tmp_path / "_delta_log" / f"{version:020d}.json").unlink()
+    log = TableLog(LocalStore(str(tmp_path)))
+    with pytest.raises(TableError):
+        await log.snapshot()
+    entries = [e async for e in history(log)]
+    assert [e.version for e in entries] == list(range(first, 7))
+    assert entries[-1].timestamp_ms == stamp
+
+
 async def test_a_missing_in_commit_timestamp_is_an_error(tmp_path: Path) -> None:
     table = in_commit_table(tmp_path, 2)
     table.commit(table.add([{"id": 1}]))

@@ -1,0 +1,174 @@
+"""Parquet files as other writers make them, byte by byte: pyarrow can't write them itself.
+
+A column is given by its path, its physical type and its pages, whose levels and values the test
+encodes itself ("Parquet format: Nested Encoding, Data Pages").
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailer.delta.footer import thrift_struct
+
+__all__ = [
+    "BOOLEAN",
+    "BYTES",
+    "DELTA",
+    "DICTIONARY",
+    "FIXED",
+    "INT32",
+    "INT64",
+    "LIST_OF",
+    "MAP",
+    "MAP_KEY_VALUE",
+    "OPTIONAL",
+    "PLAIN",
+    "REPEATED",
+    "REQUIRED",
+    "Chunk",
+    "Element",
+    "Page",
+    "levels",
+    "packed",
+    "texts",
+    "write_parquet",
+]
+
+#: Numbers of parquet.thrift: physical types, repetitions, encodings.
+BOOLEAN, INT32, INT64, BYTES, FIXED = 0, 1, 2, 6, 7
+REQUIRED, OPTIONAL, REPEATED = 0, 1, 2
+PLAIN, DELTA, DICTIONARY = 0, 5, 8
+#: Annotations of groups.
+MAP, MAP_KEY_VALUE, LIST_OF = 1, 2, 3
+
+#: Wire types of Thrift's compact protocol.
+_I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
+
+
+@dataclass(frozen=True)
+class Element:
+    """An element of the schema: a group if it has children, else a column of a physical type."""
+
+    name: str
+    kind: int | None = None
+    children: int | None = None
+    repetition: int = OPTIONAL
+    annotation: int | None = None
+    length: int | None = None
+    precision: int | None = None
+    scale: int | None = None
+
+    def fields(self) -> list[list[object]]:
+        numbers = [
+            (1, self.kind), (2, self.length), (3, self.repetition), (4, self.name),
+            (5, self.children), (6, self.annotation), (7, self.scale), (8, self.precision),
+        ]  # fmt: skip
+        return [
+            [n, _BINARY, v.encode()] if isinstance(v, str) else [n, _I32, v << 1]
+            for n, v in numbers
+            if v is not None
+        ]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of version 1: its levels and values, and how many values these are, nulls included."""
+
+    values: int
+    data: bytes
+    encoding: int = PLAIN
+    is_dictionary: bool = False
+
+    def encoded(self) -> bytes:
+        if self.is_dictionary:
+            what: list[Any] = [7, _STRUCT, [[1, _I32, self.values << 1], [2, _I32, PLAIN << 1]]]
+        else:
+            numbers = (self.values, self.encoding, 3, 3)
+            what = [5, _STRUCT, [[n, _I32, v << 1] for n, v in enumerate(numbers, 1)]]
+        size = len(self.data) << 1
+        kind = 2 if self.is_dictionary else 0
+        head: list[list[Any]] = [[1, _I32, kind << 1], [2, _I32, size], [3, _I32, size], what]
+        return thrift_struct(head) + self.data
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The one column chunk of a column."""
+
+    path: Sequence[str]
+    kind: int
+    pages: Sequence[Page]
+    values: int
+
+
+def levels(numbers: Sequence[int], width: int) -> bytes:
+    """Encode levels as a page of version 1 begins with them, behind their length."""
+    data = packed(numbers, width)
+    return struct.pack("<I", len(data)) + data
+
+
+def packed(numbers: Sequence[int], width: int) -> bytes:
+    """Encode numbers of some bits in one bit-packed run, without their length."""
+    groups = -(-len(numbers) // 8)
+    bits = sum(number << i * width for i, number in enumerate(numbers))
+    return bytes([groups << 1 | 1]) + bits.to_bytes(groups * width, "little")
+
+
+def texts(values: Sequence[bytes]) -> bytes:
+    """Encode byte arrays plainly."""
+    return b"".join(struct.pack("<I", len(value)) + value for value in values)
+
+
+def write_parquet(
+    path: Path, schema: Sequence[Element], chunks: Sequence[Chunk], rows: int
+) -> None:
+    """Write a file of one row group. The schema is a tree, its root left out, depth first."""
+    out, columns = bytearray(b"PAR1"), []
+    for chunk in chunks:
+        at, first_data = len(out), None
+        for page in chunk.pages:
+            if first_data is None and not page.is_dictionary:
+                first_data = len(out)
+            out += page.encoded()
+        size = (len(out) - at) << 1
+        data_at = at if first_data is None else first_data
+        meta = [
+            [1, _I32, chunk.kind << 1],
+            [2, _LIST, (_I32, [e << 1 for e in sorted({p.encoding for p in chunk.pages} | {3})])],
+            [3, _LIST, (_BINARY, [name.encode() for name in chunk.path])],
+            [4, _I32, 0],
+            [5, _I64, chunk.values << 1],
+            [6, _I64, size],
+            [7, _I64, size],
+            [9, _I64, data_at << 1],
+        ]
+        if data_at != at:
+            meta.append([11, _I64, at << 1])
+        columns.append([[2, _I64, at << 1], [3, _STRUCT, meta]])
+    top = _top_level(schema)
+    elements = [[[4, _BINARY, b"schema"], [5, _I32, top << 1]], *(e.fields() for e in schema)]
+    group = [[1, _LIST, (_STRUCT, columns)], [2, _I64, len(out) << 1], [3, _I64, rows << 1]]
+    footer = thrift_struct(
+        [
+            [1, _I32, 1 << 1],
+            [2, _LIST, (_STRUCT, elements)],
+            [3, _I64, rows << 1],
+            [4, _LIST, (_STRUCT, [group])],
+            [6, _BINARY, b"parquet-mr version 1.12.2"],
+        ]
+    )
+    path.write_bytes(bytes(out) + footer + struct.pack("<I", len(footer)) + b"PAR1")
+
+
+def _top_level(schema: Sequence[Element]) -> int:
+    """Return how many elements are children of the root."""
+    count, below = 0, 0
+    for element in schema:
+        if not below:
+            count += 1
+        below = max(0, below - 1) + (element.children or 0)
+    return count
