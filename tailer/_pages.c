@@ -1,6 +1,6 @@
 /* Flat Parquet columns, decoded page by page into the buffers of Arrow arrays.
  *
- * `chunks` reads from a footer where a row group's columns are. A `Column` decodes one of them: `run`
+ * `groups` reads from a footer where its row groups' columns are. A `Column` decodes one of them: `run`
  * goes on with several columns, without the interpreter's lock, until each has the rows of a batch or
  * needs something that only Python has: more of the chunk's bytes, room, a page unpacked by a codec that
  * is not known here. Of each column there is one unpacked page in memory, and its dictionary.
@@ -120,9 +120,11 @@ static PyObject *read_chunk(Input *in)
         "(LLLLLLL)", found[1], found[4], encodings, found[5], found[6], start, found[7]);
 }
 
+/* RowGroup -> (rows, bytes, chunks); NULL if it is odd. */
 static PyObject *read_group(Input *in)
 {
     int number = 0, wire, items;
+    int64_t bytes = -1, rows = -1;
     if (!next_field(in, &number, &wire) || number != 1 || wire != LIST) return NULL;
     uint64_t count = read_list(in, &items);
     if (in->bad || items != STRUCT) return NULL;
@@ -132,18 +134,25 @@ static PyObject *read_group(Input *in)
         if (!chunk || PyList_Append(chunks, chunk)) Py_CLEAR(chunks);
         Py_XDECREF(chunk);
     }
-    return chunks;
+    if (!chunks) return NULL;
+    while (next_field(in, &number, &wire)) {
+        if (wire == I64 && (number == 2 || number == 3)) {
+            *(number == 2 ? &bytes : &rows) = read_size(in);
+        } else {
+            skip(in, wire, 0);
+        }
+    }
+    if (in->bad || bytes < 0 || rows < 0) Py_CLEAR(chunks);
+    return chunks ? Py_BuildValue("(LLN)", (long long)rows, (long long)bytes, chunks) : NULL;
 }
 
-/* chunks(footer, group) -> the column chunks of a row group, in the order of the schema's leaves;
- * None if they are odd. */
-static PyObject *chunks(PyObject *self, PyObject *arguments)
+/* groups(footer) -> the row groups; None if one of them is odd. */
+static PyObject *groups(PyObject *self, PyObject *footer)
 {
     Py_buffer given;
-    long long group;
     int number = 0, wire;
     PyObject *answer = NULL;
-    if (!PyArg_ParseTuple(arguments, "y*L", &given, &group)) return NULL;
+    if (PyObject_GetBuffer(footer, &given, PyBUF_SIMPLE)) return NULL;
     const uint8_t *start = given.buf;
     Input in = {start, start + given.len, 0};
     while (next_field(&in, &number, &wire)) {
@@ -152,9 +161,13 @@ static PyObject *chunks(PyObject *self, PyObject *arguments)
             continue;
         }
         uint64_t count = read_list(&in, &wire);
-        if (wire != STRUCT || group < 0 || (uint64_t)group >= count) break;
-        for (; group && !in.bad; group--) skip(&in, STRUCT, 0);
-        if (!in.bad) answer = read_group(&in);
+        if (in.bad || (count && wire != STRUCT)) break;
+        answer = PyList_New(0);
+        for (; answer && count; count--) {
+            PyObject *group = read_group(&in);
+            if (!group || PyList_Append(answer, group)) Py_CLEAR(answer);
+            Py_XDECREF(group);
+        }
         break;
     }
     PyBuffer_Release(&given);
@@ -648,7 +661,7 @@ static PyType_Spec column_spec = {
 };
 
 static PyMethodDef functions[] = {
-    {"chunks", chunks, METH_VARARGS, "chunks(footer, group) -> list or None"},
+    {"groups", groups, METH_O, "groups(footer) -> list or None"},
     {"run", run, METH_O, "run(columns)"},
     {NULL, NULL, 0, NULL},
 };
@@ -666,7 +679,7 @@ static int prepare(PyObject *module)
     int failed = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
     /* INTERFACE is raised with each change of what is taken or given; see decode/pages.py. */
-    return failed || PyModule_AddIntConstant(module, "INTERFACE", 2) ? -1 : 0;
+    return failed || PyModule_AddIntConstant(module, "INTERFACE", 3) ? -1 : 0;
 }
 
 static int forget(PyObject *module)

@@ -27,15 +27,13 @@ from tailer.decode.pages import (
     Column,
     Flat,
     Odd,
-    native,
     run,
 )
-from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
+from tailer.decode.row_groups import RowGroups
+from tailer.delta.parquet_columns import ParquetColumns
 
 __all__ = ["FlatColumns"]
 
-#: A longer footer takes too long to be read here.
-_FOOTER_BYTES_MAX = 1024 * 1024
 #: So few rows of a group are not worth the set-up.
 _ROWS_MIN = 4096
 #: A kind of change, whose texts are few.
@@ -49,13 +47,17 @@ class FlatColumns:
     """Decodes row groups of an open file: its flat columns here, all others by pyarrow."""
 
     def __init__(
-        self, parquet: ParquetColumns, source: pa.NativeFile, names: Sequence[str]
+        self,
+        parquet: ParquetColumns,
+        source: pa.NativeFile,
+        row_groups: RowGroups,
+        names: Sequence[str],
     ) -> None:
         self._parquet = parquet
         self._source = source
+        self._row_groups = row_groups
         self._names = list(names)
-        self._footer = footer_bytes(source, _FOOTER_BYTES_MAX)
-        self._flat = _flat_columns(parquet, names) if self._footer is not None else {}
+        self._flat = _flat_columns(parquet, names)
         self._opened: tuple[int, dict[str, Column]] | None = None
 
     def text_bytes(self, group: int, names: Sequence[str], rows: int) -> dict[str, int]:
@@ -100,19 +102,25 @@ class FlatColumns:
         return self._opened[1]
 
     def _begun(self, group: int) -> dict[str, Column]:
-        rows = int(self._parquet.metadata.row_group(group).num_rows)
-        if not self._flat or rows < _ROWS_MIN:
-            return {}
-        chunks = native.chunks(self._footer, group)
-        if chunks is None or len(chunks) != self._parquet.metadata.num_columns:
+        said = self._row_groups[group]
+        if said is None or said.rows < _ROWS_MIN:
             return {}
         found = {}
         for name, flat in self._flat.items():
-            physical, codec, encodings, values, unpacked, start, size = chunks[flat.number]
-            known = codec in CODECS and not encodings & ~ENCODINGS
-            if known and (physical, values) == (flat.physical, rows):
-                where = start, size, unpacked, _buffer_bytes(len(self._flat))
-                found[name] = Column(self._source, flat, codec, rows, *where)
+            chunk = said.chunk(flat.number)
+            if chunk is None or chunk.codec not in CODECS or chunk.encodings & ~ENCODINGS:
+                continue
+            if (chunk.physical, chunk.values) == (flat.physical, said.rows):
+                found[name] = Column(
+                    self._source,
+                    flat,
+                    chunk.codec,
+                    said.rows,
+                    chunk.start,
+                    chunk.size,
+                    chunk.unpacked,
+                    _buffer_bytes(len(self._flat)),
+                )
         return found
 
     def _batches(

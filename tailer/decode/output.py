@@ -121,15 +121,16 @@ class Shape:
     """How the rows of a file become rows of the output.
 
     ``schema`` is the output's, ``parts`` are its data columns, and ``names`` the columns that are
-    read. ``plain``: none of these is nested or a view. ``varying``: those whose values differ in
-    size; the others have ``fixed_bits`` in each row. ``row_ids``: the ids of the rows are wanted
-    and known; ``row_id_column`` stores them.
+    read. ``plain``: none of these is nested or a view; ``flat``: those that are not nested.
+    ``varying``: those whose values differ in size; the others have ``fixed_bits`` in each row.
+    ``row_ids``: the ids of the rows are wanted and known; ``row_id_column`` stores them.
     """
 
     schema: pa.Schema
     parts: list[Part]
     names: list[str]
     plain: bool
+    flat: list[str]
     varying: list[str]
     fixed_bits: int
     row_ids: bool
@@ -154,10 +155,11 @@ class Shape:
         schema = output_schema(options.target or file.state, options.columns)
         types = [in_file.field(name).type for name in names]
         plain = not any(pa.types.is_nested(t) or plain_type(t) != t for t in types)
+        flat = [n for n, t in zip(names, types, strict=True) if not pa.types.is_nested(t)]
         widths = [t.bit_width if _is_fixed(t) else None for t in types]
         varying = [name for name, width in zip(names, widths, strict=True) if width is None]
         fixed_bits = sum(width or 0 for width in widths)
-        return cls(schema, projection.parts, names, plain, varying, fixed_bits, known, stored)
+        return cls(schema, projection.parts, names, plain, flat, varying, fixed_bits, known, stored)
 
 
 def _is_fixed(data_type: pa.DataType) -> bool:

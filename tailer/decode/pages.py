@@ -18,6 +18,7 @@ import pyarrow as pa
 from tailer.compiled import loaded
 
 __all__ = [
+    "BYTE_ARRAY",
     "CODE",
     "CODECS",
     "COPY4",
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 #: The version of ``_pages.c`` that this file needs.
-_INTERFACE = 2
+_INTERFACE = 3
 
 native: Any = loaded("_pages", _INTERFACE)
 
@@ -50,6 +51,8 @@ _SIZES = {COPY4: 4, COPY8: 8, DECIMAL4: 16, DECIMAL8: 16, DECIMAL_FIXED: 16, COD
 CODECS = {0: None, 1: "snappy", 6: "zstd"}
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _BIT_PACKED, _RLE_DICTIONARY = 0, 2, 3, 4, 8
 ENCODINGS = sum(1 << e for e in (_PLAIN, _PLAIN_DICTIONARY, _RLE, _BIT_PACKED, _RLE_DICTIONARY))
+#: The number of a physical type.
+BYTE_ARRAY = 6
 #: What a column needs to go on, as ``_pages.c`` numbers it; all else is another reader.
 _NOTHING, _BYTES, _ROOM, _UNPACKED = range(4)
 

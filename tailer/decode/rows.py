@@ -32,8 +32,9 @@ from tailer.decode.opening import SMALL_BYTES, open_parquet, usable
 from tailer.decode.options import DecodeOptions
 from tailer.decode.order import is_ordered
 from tailer.decode.output import Shapes, converted
-from tailer.decode.pages import native
-from tailer.decode.tracking import read_bytes, row_ids
+from tailer.decode.pages import BYTE_ARRAY, native
+from tailer.decode.row_groups import RowGroup, RowGroups
+from tailer.decode.tracking import row_ids
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
@@ -164,7 +165,11 @@ class _Decoder:
         self.schema, self.parts, self.names = shape.schema, shape.parts, shape.names
         self.plain, self.varying, self.fixed_bits = shape.plain, shape.varying, shape.fixed_bits
         self.row_ids, self.row_id_column = shape.row_ids, shape.row_id_column
-        self.flat = FlatColumns(parquet, source, self.names) if self._is_worth_pages() else None
+        self.row_groups = RowGroups(parquet, source)
+        self.row_groups.check(file, shape.flat)
+        self.flat: FlatColumns | None = None
+        if self._is_worth_pages():
+            self.flat = FlatColumns(parquet, source, self.row_groups, self.names)
 
     def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
         if self.options.on_read is not None and not self._is_read_whole():
@@ -275,7 +280,7 @@ class _Decoder:
         if self._is_read_whole():
             self.options.on_read(self.size)
         else:
-            self.options.on_read(min(self.size, read_bytes(self.parquet, group, self.names)))
+            self.options.on_read(min(self.size, self.row_groups.read_bytes(group, self.names)))
 
     def _row_bytes(self, group: int) -> int:
         """Estimate how many bytes a row takes when decoded.
@@ -286,7 +291,7 @@ class _Decoder:
         """
         meta = self.parquet.metadata.row_group(group)
         encoded = int(meta.total_byte_size) // max(1, int(meta.num_rows))
-        if meta.num_rows <= SAMPLE_ROWS or self._fits(meta):
+        if meta.num_rows <= SAMPLE_ROWS or self._fits(self.row_groups[group]):
             return max(1, encoded)
         decoded = self.fixed_bits // 8
         varying = self.varying
@@ -302,19 +307,20 @@ class _Decoder:
                 decoded += int(usable(sample).nbytes) // int(sample.num_rows)
         return max(1, encoded, decoded)
 
-    def _fits(self, meta: Any) -> bool:
+    def _fits(self, group: RowGroup | None) -> bool:
         """Return whether a small file's rows fit one batch, even if all values are the longest.
 
         A sample of such a file would decode most of it twice.
         """
-        if self.size > SMALL_BYTES:
+        if self.size > SMALL_BYTES or group is None:
             return False
-        columns = (meta.column(i) for i in range(meta.num_columns))
-        most = sum(
-            c.num_values * (c.total_uncompressed_size if c.physical_type == "BYTE_ARRAY" else 32)
-            for c in columns
-        )
-        return bool(most <= self.options.batch_bytes_max)
+        most = 0
+        for leaf in range(self.parquet.metadata.num_columns):
+            chunk = group.chunk(leaf)
+            if chunk is None:
+                return False
+            most += chunk.values * (chunk.unpacked if chunk.physical == BYTE_ARRAY else 32)
+        return most <= self.options.batch_bytes_max
 
     def _constant_rows(self, first: int, count: int, size: int) -> Iterator[Rows]:
         for at in range(first, first + count, size):

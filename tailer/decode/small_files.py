@@ -72,8 +72,9 @@ class SmallFiles:
         data, counts, largest = native.merge(
             list(contents[:alike]), options.batch_rows_max, bytes_max
         )
-        if len(counts) < 2:
-            return [0], None
+        logged = (file.num_records for file in files)
+        if len(counts) < 2 or any(n not in (None, c) for n, c in zip(logged, counts, strict=False)):
+            return counts or [0], None  # what contradicts the log is found by its own reading
         try:
             rows = self._decoded(files, counts, data, largest)
         except (TableError, *UNREADABLE):

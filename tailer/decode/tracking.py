@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from tailer.changes import ChangeFile
 from tailer.decode.ahead import announce
 from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.row_groups import RowGroups
 from tailer.decode.vectors import RowSelection
 from tailer.delta.features import row_tracking_enabled
 from tailer.delta.parquet_columns import ParquetColumns
@@ -22,7 +23,6 @@ from tailer.errors import CorruptLog
 __all__ = [
     "TRACKED",
     "OnRead",
-    "read_bytes",
     "row_id_column",
     "row_ids",
     "tells_row_ids",
@@ -64,17 +64,6 @@ def row_ids(
     return default if materialised is None else pc.coalesce(materialised.cast(pa.int64()), default)
 
 
-def read_bytes(parquet: ParquetColumns, group: int, names: Sequence[str]) -> int:
-    """Return how many bytes these top-level columns of a row group take in the file, by its footer.
-
-    Call it only after rows of them were read: pyarrow can crash on the column data in the footer of
-    a damaged file.
-    """
-    meta = parquet.metadata.row_group(group)
-    sizes = (int(meta.column(i).total_compressed_size) for i in parquet.numbers(names))
-    return sum(max(0, size) for size in sizes)
-
-
 def tracked_rows(
     source: pa.NativeFile,
     file: ChangeFile,
@@ -97,9 +86,11 @@ def _tracked(
     source: pa.NativeFile, file: ChangeFile, selection: RowSelection, on_read: OnRead | None
 ) -> Iterator[pa.RecordBatch]:
     parquet = ParquetColumns(source)
+    row_groups = RowGroups(parquet, source)
     of_ids = row_id_column(file, parquet.schema.names)
     of_versions = file.state.metadata.configuration.get(_COMMIT_VERSION)
     present = [n for n in (of_ids, of_versions) if n is not None and n in parquet.schema.names]
+    row_groups.check(file, present)
     announce(source, present, range(parquet.num_row_groups))
     for first, columns, count in _column_batches(parquet, present):
         positions = pa.arange(first, first + count)
@@ -113,7 +104,7 @@ def _tracked(
     if on_read is not None:
         groups = range(parquet.num_row_groups)
         on_read(int(parquet.metadata.serialized_size))
-        on_read(sum(read_bytes(parquet, group, present) for group in groups))
+        on_read(sum(row_groups.read_bytes(group, present) for group in groups))
 
 
 def _column_batches(

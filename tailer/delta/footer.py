@@ -15,10 +15,20 @@ from contextlib import contextmanager
 from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
-__all__ = ["column_ranges", "maps_as_lists", "pruned_footer", "thrift_part", "thrift_struct"]
+__all__ = [
+    "GroupNumbers",
+    "column_ranges",
+    "group_numbers",
+    "maps_as_lists",
+    "pruned_footer",
+    "thrift_part",
+    "thrift_struct",
+]
 
 #: A struct's fields: [id, wire type, value]; a list's value is (wire type of its items, items).
 _Fields: TypeAlias = list[list[Any]]
+#: A row group's rows, bytes and chunks; see :func:`group_numbers`.
+GroupNumbers: TypeAlias = tuple[int, int, list[tuple[int, ...] | None]]
 
 _MAGIC = b"PAR1"
 _DEPTH_MAX = 32
@@ -33,9 +43,10 @@ _TYPE, _REPETITION, _NAME, _NUM_CHILDREN, _ANNOTATION, _LOGICAL_TYPE = 1, 3, 4, 
 _OPTIONAL, _REPEATED = 1, 2
 _MAP, _MAP_KEY_VALUE, _LIST_OF = 1, 2, 3
 _LOGICAL_MAP, _LOGICAL_LIST = 2, 3
-_COLUMNS = 1
-_CHUNK_METADATA = 3
-_PATH, _COMPRESSED_SIZE, _DATA_AT, _DICTIONARY_AT = 3, 7, 9, 11
+_COLUMNS, _GROUP_BYTES, _GROUP_ROWS = 1, 2, 3
+_IN_ANOTHER_FILE, _CHUNK_METADATA, _ENCRYPTED, _ENCRYPTED_METADATA = 1, 3, 8, 9
+_PHYSICAL, _ENCODINGS, _PATH, _CODEC, _VALUES, _UNPACKED = 1, 2, 3, 4, 5, 6
+_COMPRESSED_SIZE, _DATA_AT, _DICTIONARY_AT = 7, 9, 11
 
 
 def pruned_footer(footer: bytes, columns: Sequence[str]) -> bytes:
@@ -137,6 +148,51 @@ def column_ranges(footer: bytes, columns: Sequence[str]) -> list[list[tuple[int,
         if any(left > right for left, right in pairwise([0, *chain(*group)])):
             raise ValueError("the footer has chunks that overlap")
     return groups
+
+
+def group_numbers(footer: bytes) -> list[GroupNumbers] | None:
+    """Return each row group as (rows, bytes, chunks), as ``_pages.c`` does; None if one of them
+    can't be read.
+
+    A chunk is (physical type, codec, mask of encodings, values, unpacked bytes, start, size); None
+    if it is encrypted or in another file, or lacks one of these numbers.
+    """
+    try:
+        groups = _value(_read_struct(footer, 0, 0)[0], _ROW_GROUPS)[1]
+        return [
+            (
+                _number(group, _GROUP_ROWS),
+                _number(group, _GROUP_BYTES),
+                [_chunk_numbers(chunk) for chunk in _value(group, _COLUMNS)[1]],
+            )
+            for group in groups
+        ]
+    except (AttributeError, IndexError, OverflowError, TypeError, ValueError):
+        return None
+
+
+def _chunk_numbers(chunk: _Fields) -> tuple[int, ...] | None:
+    elsewhere = (_IN_ANOTHER_FILE, _ENCRYPTED, _ENCRYPTED_METADATA)
+    if any(_value(chunk, number) is not None for number in elsewhere):
+        return None
+    try:
+        meta = _value(chunk, _CHUNK_METADATA)
+        encodings = sum({1 << min(32, _signed(e)) for e in _value(meta, _ENCODINGS)[1]})
+        start, end = _extent(meta)
+        numbers = (_PHYSICAL, _CODEC, _VALUES, _UNPACKED)
+        physical, codec, values, unpacked = (_number(meta, number) for number in numbers)
+    except (IndexError, OverflowError, TypeError, ValueError):
+        return None
+    found = (physical, codec, encodings, values, unpacked, start, end - start)
+    return found if min(found) >= 0 else None
+
+
+def _number(fields: _Fields, number: int) -> int:
+    """Return a number that is a size. Raises ValueError if it is negative."""
+    value = _signed(_value(fields, number))
+    if value < 0:
+        raise ValueError("a size is negative")
+    return value
 
 
 def _path(chunk: _Fields) -> str:

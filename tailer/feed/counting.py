@@ -1,9 +1,9 @@
 """How many changes a file has, and which file an offset's index lies in.
 
-Statistics are hints: a writer's ``numRecords`` may be wrong, and an index counted with it would
-lose rows or repeat them. So a file's changes are counted from its footer and its deletion vectors,
-without reading its rows. The log's count is used only for a file that no longer exists, because
-nothing else is left to count.
+Statistics may be absent or wrong, and an index counted with a wrong ``numRecords`` would lose rows
+or repeat them. So a file's changes are counted from its footer and its deletion vectors, without
+reading its rows; a file whose footer contradicts the log is refused when it is read. The log's
+count is used only for a file that no longer exists, because nothing else is left to count.
 """
 
 from __future__ import annotations

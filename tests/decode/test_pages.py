@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tailer.decode import pages
 from tailer.decode.flat import FlatColumns
+from tailer.decode.row_groups import RowGroups
 from tailer.delta.parquet_columns import ParquetColumns
 from tests.support.components import require
 
@@ -68,7 +69,7 @@ def decoded(path: Path, rows_max: int, names: list[str] | None = None) -> tuple[
     """What is read of a file, and the columns that were decoded here to the end."""
     source = pa.OSFile(str(path))
     parquet = ParquetColumns(source, checksums=False)
-    flat = FlatColumns(parquet, source, names or parquet.schema.names)
+    flat = FlatColumns(parquet, source, RowGroups(parquet, source), names or parquet.schema.names)
     here: set[str] | None = None
     begun = flat._begun
     batches: list[pa.RecordBatch] = []
@@ -192,7 +193,7 @@ def test_change_types_are_numbers(tmp_path: Path) -> None:
         pq.write_table(rows, path, **options)
         source = pa.OSFile(str(path))
         parquet = ParquetColumns(source, dictionaries=["kind"], checksums=False)
-        flat = FlatColumns(parquet, source, ["kind", "id"])
+        flat = FlatColumns(parquet, source, RowGroups(parquet, source), ["kind", "id"])
         groups = range(parquet.num_row_groups)
         known = [flat._begun(group).keys() for group in groups]
         batches = [batch for group in groups for batch in flat.batches(5000, group)]

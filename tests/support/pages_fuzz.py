@@ -85,8 +85,9 @@ def main() -> None:
         if dice.random() < 0.8:
             data = damaged(dice, data)
         length = int.from_bytes(data[-END:-4], "little")
-        for chunk in native.chunks(data[-END - length : -END], dice.randrange(3)) or ():
-            taken += decode(native, dice, data, chunk)
+        for _, _, chunks in native.groups(data[-END - length : -END]) or ():
+            for chunk in chunks:
+                taken += decode(native, dice, data, chunk)
     assert taken
     print("done")
 

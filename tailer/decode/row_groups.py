@@ -1,0 +1,136 @@
+"""What a footer says of its row groups, and whether it contradicts itself or the log.
+
+pyarrow has this too, but ``RowGroupMetaData.column()`` must never be called: for an encrypted
+column, and for some damaged ones, it throws out of a function that must not throw, which ends the
+whole process and all feeds in it. So the footer is read here: by ``_pages.c``, or where that is
+absent or finds something unusual, by :mod:`tailer.delta.footer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tailer.changes import ChangeFile
+from tailer.decode.pages import native
+from tailer.delta.footer import group_numbers
+from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
+from tailer.errors import CorruptLog
+
+__all__ = ["Chunk", "RowGroup", "RowGroups"]
+
+#: Longer footers are not read here: the compiled module takes some 2 ms for a MiB, Python 200.
+_BYTES_MAX = 64 * 1024 * 1024
+_BYTES_MAX_PYTHON = 1024 * 1024
+
+
+class Chunk(NamedTuple):
+    """A column of a row group: numbers of parquet.thrift, the encodings as a mask; the bytes from
+    ``start`` on are ``size``, and ``unpacked`` of them without compression."""
+
+    physical: int
+    codec: int
+    encodings: int
+    values: int
+    unpacked: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group. ``numbers`` are those of its columns, in the order of the schema's leaves; None
+    for a column that is encrypted, that lies in another file, or whose numbers can't be right."""
+
+    rows: int
+    bytes: int
+    numbers: Sequence[tuple[int, ...] | None]
+
+    def chunk(self, leaf: int) -> Chunk | None:
+        """Return a column; None if nothing is known of it."""
+        found = self.numbers[leaf] if leaf < len(self.numbers) else None
+        return None if found is None else Chunk(*found)
+
+
+class RowGroups:
+    """The row groups of an open file, as far as its footer tells. Each is known, or none.
+
+    A list of them may still be of other columns than the schema's: a chunk that is not there is
+    None.
+    """
+
+    def __init__(self, parquet: ParquetColumns, source: pa.NativeFile) -> None:
+        self._parquet = parquet
+        self._found = _read(source)
+        if self._found is not None and len(self._found) != parquet.num_row_groups:
+            self._found = None
+
+    def __getitem__(self, group: int) -> RowGroup | None:
+        return None if self._found is None else self._found[group]
+
+    def check(self, file: ChangeFile, flat: Iterable[str]) -> None:
+        """Raise :class:`CorruptLog` if the numbers of rows contradict each other: those of the
+        file, its row groups, their ``flat`` columns, which have a value for each row, and the log.
+        """
+        parquet = self._parquet
+        said = [int(parquet.metadata.row_group(i).num_rows) for i in range(parquet.num_row_groups)]
+        if sum(said) != parquet.num_rows:
+            raise _contradiction(
+                f"its footer says that it has {parquet.num_rows} rows, and its row groups have "
+                f"{sum(said)}"
+            )
+        if file.num_records is not None and file.num_records != parquet.num_rows:
+            raise _contradiction(
+                f"the log says that it has {file.num_records} rows (numRecords), and its footer "
+                f"{parquet.num_rows}"
+            )
+        if self._found is not None:
+            for name in flat:
+                for leaf in parquet.numbers([(name,)]):
+                    self._check_leaf(name, leaf)
+
+    def _check_leaf(self, name: str, leaf: int) -> None:
+        begun = set()
+        for number, group in enumerate(self._found or ()):
+            chunk = group.chunk(leaf)
+            if chunk is None:
+                continue
+            if chunk.values != group.rows:
+                raise _contradiction(
+                    f"row group {number} has {group.rows} rows, and its column {name!r} "
+                    f"{chunk.values} values"
+                )
+            if chunk.values and chunk.start in begun:
+                raise _contradiction(
+                    f"the values of the column {name!r} in row group {number} are those of an "
+                    "earlier row group"
+                )
+            begun.add(chunk.start)
+
+    def read_bytes(self, group: int, names: Sequence[str]) -> int:
+        """Return how many bytes these top-level columns of a row group take in the file."""
+        found = self[group]
+        if found is None:
+            return 0
+        chunks = (found.chunk(leaf) for leaf in self._parquet.numbers(names))
+        return sum(chunk.size for chunk in chunks if chunk is not None)
+
+
+def _contradiction(what: str) -> CorruptLog:
+    return CorruptLog(
+        f"the data file contradicts itself or the log: {what}",
+        hint="restore it from a backup, or skip this version",
+    )
+
+
+def _read(source: pa.NativeFile) -> list[RowGroup] | None:
+    footer = footer_bytes(source, _BYTES_MAX)
+    if footer is None:
+        return None
+    found: Any = native.groups(footer) if native is not None else None
+    if found is None and len(footer) <= _BYTES_MAX_PYTHON:
+        found = group_numbers(footer)
+    return None if found is None else [RowGroup(*group) for group in found]
