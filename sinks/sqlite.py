@@ -39,7 +39,7 @@ class SqliteSink(SqlSink):
 
     def __init__(self, file: SqliteFile, **table: Any) -> None:
         super().__init__(file, **table)
-        self._path = file.path
+        self._file = file
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> SqliteSink:
@@ -48,7 +48,7 @@ class SqliteSink(SqlSink):
         return cls(SqliteFile(folder / more.pop("path")), **more)
 
     def _look(self, feed: str) -> Offset | None:
-        return super()._look(feed) if self._path.exists() else None
+        return super()._look(feed) if self._file.exists() else None
 
 
 class SqliteFile(Database):
@@ -58,6 +58,11 @@ class SqliteFile(Database):
         self.path = path
         self.place = str(path)
         self._connection: Any = None
+
+    def exists(self) -> bool:
+        """Return whether the file is there."""
+        with self._translated():
+            return self.path.exists()
 
     def connect(self, *, read_only: bool = False) -> None:
         """Open the file, if it is not open."""
@@ -120,7 +125,7 @@ class SqliteFile(Database):
                 raise TransientError(f"{self.path}: {e}") from e
             raise SinkRejected(f"{self.path}: {e}; check the path and the table") from e
         except (OverflowError, OSError) as e:
-            raise SinkRejected(f"{self.path}: {e}") from e
+            raise SinkRejected(f"{self.path}: {getattr(e, 'strerror', None) or e}") from e
 
     def has_table(self, name: str) -> bool:
         """Return whether the file has a table of this name."""

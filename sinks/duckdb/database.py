@@ -56,6 +56,11 @@ class DuckdbFile(Database):
         """Whether this process has the file open."""
         return self._connection is not None
 
+    def exists(self) -> bool:
+        """Return whether the file is there."""
+        with self._translated():
+            return self.path.exists()
+
     def connect(self, *, read_only: bool = False) -> None:
         """Open the file, if it is not open. Raises :class:`TransientError` if another process has
         it."""

@@ -77,7 +77,7 @@ class DuckdbSink(SqlSink):
 
     def _look(self, feed: str) -> Offset | None:
         with self._lock:
-            return super()._look(feed) if self._file.path.exists() else None
+            return super()._look(feed) if self._file.exists() else None
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
         with self._lock:

@@ -34,7 +34,11 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
 
     registry = CollectorRegistry()
     families = MetricFamilies(registry)
-    configs = await feed_configs(config)
+
+    def refused(name: str, sentence: str) -> None:
+        print(f"tailer: feed {name}: {sentence}", file=sys.stderr)
+
+    configs = await feed_configs(config, refused)
     feeds = [(assemble(config, feed, families), feed.store) for feed in configs.values()]
     cluster = Cluster(options)
     failed: dict[str, TailerError] = {}

@@ -6,9 +6,10 @@ import os
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig, SinkConfig
@@ -20,14 +21,17 @@ from tailer.feed.run import Feed
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore, open_offset_store
+from tailer.offsets.document import document_name
 from tailer.sink import Sink, make_sink, sink_traits
 from tailer.store import open_store
+from tailer.store.s3.options import parse_s3_address
 from tailer.store.traffic import Traffic
 
 if TYPE_CHECKING:
     from tailer.daemon.metrics import MetricFamilies
 
 __all__ = [
+    "PatternFeeds",
     "assemble",
     "check_targets",
     "feed_sinks",
@@ -106,7 +110,7 @@ def _park(config: Config, feed: FeedConfig) -> Sink | None:
             f"{config.path}: feeds.{feed.name}.park is missing; with the state on S3 there is no "
             "folder for refused rows"
         )
-    file = config.state / f"{feed.name.replace('/', '%2F')}.parked.jsonl"
+    file = config.state / f"{document_name(feed.name, '.parked.jsonl')}.parked.jsonl"
     options = {"path": str(file.absolute()), "private": True}
     return _sink(config, f"{feed.name}.park", SinkConfig("jsonl", options))
 
@@ -203,17 +207,45 @@ def assemble(
     )
 
 
-async def feeds_of_pattern(config: Config, feed: FeedConfig) -> dict[str, FeedConfig]:
-    """Return the feeds that a pattern stands for now, by name: ``NAME/<match>``.
+@dataclass(frozen=True, slots=True)
+class PatternFeeds:
+    """The feeds that a pattern stands for, by name: ``NAME/<match>``.
+
+    ``refused`` has a sentence for each table that is not followed, by its address.
+    """
+
+    feeds: dict[str, FeedConfig]
+    refused: dict[str, str]
+
+
+async def feeds_of_pattern(config: Config, feed: FeedConfig) -> PatternFeeds:
+    """Return the feeds that a pattern stands for now.
 
     ``{table}`` in a sink's options is replaced by the text that the stars match.
     """
     try:
-        tables = await discover(_table_address(config, feed.table), feed.store)
+        found = await discover(_table_address(config, feed.table), feed.store)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: feeds.{feed.name}.table: {e}") from e
-    found = (_feed_of(feed, match, table) for match, table in tables.items())
-    return {one.name: one for one in found}
+    feeds = [_feed_of(feed, match, table) for match, table in found.tables.items()]
+    refused = {
+        table: f"{table} is not followed: {match!r}, which the stars stand for, can't be a part of "
+        "names; rename its folder, or make it a feed of its own"
+        for table, match in sorted(found.unclean.items())
+    }
+    for match, tables in found.shared.items():
+        for table in tables:
+            others = " and ".join(other for other in tables if other != table)
+            refused[table] = (
+                f"{table} is not followed: feed {feed.name}/{match} would be it, or {others}; "
+                "rename one of the folders, or make it a feed of its own"
+            )
+    for folder in found.closed:
+        refused[folder] = (
+            f"{folder} is not followed, if it is a table: this user may not list it; give it the "
+            "right to, or choose a pattern without this folder"
+        )
+    return PatternFeeds({one.name: one for one in feeds}, refused)
 
 
 def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:
@@ -227,10 +259,17 @@ def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:
     )
 
 
+def _is_url(text: str) -> bool:
+    """Return whether a text is a URL, in which a match must not begin a query or a fragment. The
+    keys of a bucket are plain text."""
+    scheme, separator, _ = text.partition("://")
+    return bool(separator) and scheme.isalpha() and parse_s3_address(text) is None
+
+
 def _of_table(sink: SinkConfig, match: str) -> SinkConfig:
     def filled(value: Any) -> Any:
         if isinstance(value, str):
-            return value.replace(_TABLE, match)
+            return value.replace(_TABLE, quote(match) if _is_url(value) else match)
         if isinstance(value, Mapping):
             return {k: filled(v) for k, v in value.items()}
         return [filled(v) for v in value] if isinstance(value, list) else value

@@ -2,24 +2,48 @@
 
 ``*`` stands for one folder's name, or for a part of one. A folder is a table if it has a
 ``_delta_log``. The text that the stars match, joined by ``/``, names the feed: ``NAME/<match>``.
+
+The maker of a folder chooses that text, and it goes into the sink's paths, topics and tables. What
+would lead elsewhere there, such as ``..``, is refused by name; so are two folders with one name.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 
-from tailer.errors import ConfigError, healing
+from tailer.errors import ConfigError, TableError, healing
 from tailer.store import LOG_DIR
 
-__all__ = ["discover", "is_pattern"]
+__all__ = ["Discovered", "discover", "is_pattern"]
 
 #: The names of the folders in a folder.
 Folders = Callable[[str], Awaitable[list[str]]]
+#: Control characters, lone surrogates (a name that is not UTF-8), ends of lines and paragraphs.
+_UNCLEAN = frozenset({"Cc", "Cs", "Zl", "Zp"})
+#: What file systems make for themselves, for root alone.
+_NEVER_A_TABLE = "/lost+found/"
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """What a pattern finds.
+
+    ``tables`` are addresses by the text that the stars match. Refused are ``unclean``, texts that
+    can't be used by address; ``shared``, the addresses of several tables by their one text; and
+    ``closed``, folders that this user may not list, and so perhaps tables.
+    """
+
+    tables: dict[str, str]
+    unclean: dict[str, str]
+    shared: dict[str, list[str]]
+    closed: list[str]
 
 
 def is_pattern(table: str) -> bool:
@@ -27,37 +51,65 @@ def is_pattern(table: str) -> bool:
     return "*" in table
 
 
-async def discover(pattern: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the addresses of the tables that a pattern finds, by the text that the stars match.
+async def discover(pattern: str, options: Mapping[str, Any]) -> Discovered:
+    """Return the tables that a pattern finds.
 
-    Raises :class:`ConfigError` for an address whose store can't list folders, and
-    :class:`TransientError` if the store does not answer.
+    Raises :class:`ConfigError` for an address whose store can't list folders,
+    :class:`TransientError` if the store does not answer, and :class:`TableError` if the folders in
+    front of the first star can't be listed.
     """
     scheme, separator, rest = pattern.rpartition("://")
     root = scheme + separator + ("/" if rest.startswith("/") else "")
     parts = [part for part in rest.split("/") if part]
     folders = _store_folders(scheme, options) if separator and scheme != "file" else _local
-    found: dict[str, str] = {}
-    await _walk(root, parts, (), folders, found)
-    return dict(sorted(found.items()))
+    found: dict[str, list[str]] = {}
+    closed: list[str] = []
+    await _walk(root, parts, (), folders, found, closed)
+    clean = {text: found[text] for text in sorted(found) if _is_clean(text)}
+    return Discovered(
+        {text: places[0] for text, places in clean.items() if len(places) == 1},
+        {place: text for text in found.keys() - clean.keys() for place in found[text]},
+        {text: sorted(places) for text, places in clean.items() if len(places) > 1},
+        sorted(closed),
+    )
+
+
+def _is_clean(text: str) -> bool:
+    """Return whether a match may stand in a path, a topic or a table's name."""
+    return not any(part in ("", ".", "..") for part in text.split("/")) and not any(
+        unicodedata.category(character) in _UNCLEAN for character in text
+    )
 
 
 async def _walk(
-    at: str, parts: list[str], matched: tuple[str, ...], folders: Folders, found: dict[str, str]
+    at: str,
+    parts: list[str],
+    matched: tuple[str, ...],
+    folders: Folders,
+    found: dict[str, list[str]],
+    closed: list[str],
 ) -> None:
     while parts and "*" not in parts[0]:
         at, parts = f"{at}{parts[0]}/", parts[1:]
+    try:
+        names = await folders(at)
+    except OSError as e:
+        if not matched:
+            raise TableError(f"{at} can't be searched for tables ({e.strerror or e})") from None
+        if not at.endswith(_NEVER_A_TABLE):
+            closed.append(at.removesuffix("/"))
+        return
     if not parts:
-        if LOG_DIR in await folders(at):
-            found["/".join(matched)] = at.rstrip("/")
+        if LOG_DIR in names:
+            found.setdefault("/".join(matched), []).append(at.removesuffix("/"))
         return
     texts = [re.escape(text) for text in parts[0].split("*")]
     pattern = re.compile("([^/]*)".join(texts))
-    for name in await folders(at):
+    for name in names:
         match = pattern.fullmatch(name)
         if match and name != LOG_DIR and not name.startswith("."):
             stars = "-".join(match.groups())
-            await _walk(f"{at}{name}/", parts[1:], (*matched, stars), folders, found)
+            await _walk(f"{at}{name}/", parts[1:], (*matched, stars), folders, found, closed)
 
 
 async def _local(folder: str) -> list[str]:
@@ -67,7 +119,7 @@ async def _local(folder: str) -> list[str]:
             # An unavailable disk has not lost its tables.
             with healing(f"{folder}: it can't be listed"):
                 return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     return await anyio.to_thread.run_sync(scan)

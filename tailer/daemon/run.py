@@ -8,7 +8,7 @@ SIGHUP it reads its configuration again.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -103,12 +103,20 @@ async def _serving(config: Config, registry: Any, supervisor: Supervisor) -> Asy
         raise cannot_listen(f"{config.path}: daemon.http", config.http, e) from e
 
 
-async def feed_configs(config: Config) -> dict[str, FeedConfig]:
-    """Return all feeds of a configuration by name; patterns give the feeds that they find now."""
+async def feed_configs(
+    config: Config, refused: Callable[[str, str], None] = lambda _, __: None
+) -> dict[str, FeedConfig]:
+    """Return all feeds of a configuration by name; patterns give the feeds that they find now.
+
+    ``refused`` is called with a pattern's name and the sentence about a table that is not followed.
+    """
     found: dict[str, FeedConfig] = {}
     for name, feed in config.feeds.items():
         if is_pattern(feed.table):
-            found |= await feeds_of_pattern(config, feed)
+            tables = await feeds_of_pattern(config, feed)
+            found |= tables.feeds
+            for sentence in tables.refused.values():
+                refused(name, sentence)
         else:
             found[name] = feed
     return found
@@ -125,14 +133,19 @@ async def check_feeds(config: Config) -> int:
     for feed in config.feeds.values():
         if not is_pattern(feed.table):
             assemble(config, feed)  # errors in the file itself come first
-    for name, feed in (await feed_configs(config)).items():
+
+    def refused(name: str, sentence: str) -> None:
+        nonlocal status
+        print(f"{name}: {sentence}")
+        status = 1
+
+    for name, feed in (await feed_configs(config, refused)).items():
         try:
             print(f"{name}: ok, {await _check_feed(config, feed)}")
         except ConfigError:
             raise
         except TailerError as e:
-            print(f"{name}: {e}")
-            status = 1
+            refused(name, str(e))
     return status
 
 

@@ -49,6 +49,7 @@ class Supervisor:
         self._runners: dict[str, Runner] = {}
         self._configs: dict[str, FeedConfig] = {}
         self._tasks: Any = None
+        self._refused: dict[str, set[str]] = {}  # what was said of tables, by their pattern
         self._failed = anyio.Event()
         self._change = anyio.Lock()
         self._progress = ProgressLog(logger)
@@ -127,14 +128,24 @@ class Supervisor:
     async def _discover(self, feed: FeedConfig) -> list[str]:
         found = await feeds_of_pattern(self.config, feed)
         started: list[str] = []
+        of_pattern = {"feed": feed.name, "event": "refused"}
         async with self._change:
             known = {name for name in self._runners if name.startswith(f"{feed.name}/")}
-            for name in sorted(known - found.keys()):
-                self._logger.info("feed %s: its table is gone", name, extra={"feed": name})
-                await self._end(name)
-            for name in sorted(found.keys() - known):
+            followed = set()  # and refused at a start: what somebody makes ends no feed that runs
+            for name in sorted(known):
+                table = self._configs[name].table
+                if table in found.refused:
+                    followed.add(table)
+                elif name not in found.feeds or table != found.feeds[name].table:
+                    self._logger.info("feed %s: its table is gone", name, extra={"feed": name})
+                    await self._end(name)
+            refused = {said for table, said in found.refused.items() if table not in followed}
+            for sentence in sorted(refused - self._refused.get(feed.name, set())):  # each once
+                self._logger.error("feed %s: %s", feed.name, sentence, extra=of_pattern)
+            self._refused[feed.name] = refused
+            for name in sorted(found.feeds.keys() - self._runners.keys()):
                 try:
-                    self._start(name, found[name])
+                    self._start(name, found.feeds[name])
                 except ConfigError as e:  # its folder's name does not fit the sink; others' do
                     self._logger.warning("feed %s: %s", name, e, extra={"feed": name})
                 else:

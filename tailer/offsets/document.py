@@ -22,23 +22,24 @@ __all__ = [
 FORMAT = 1
 
 
-#: Most bytes of a document's name without its ending, so that it fits a file system's 255.
-_NAME_BYTES_MAX = 255 - len(".offset.json")
+#: Most bytes of a file's name on any usual file system.
+_NAME_BYTES_MAX = 255
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
-def document_name(feed: str) -> str:
-    """Return the name of a feed's document, without an ending; it is unique for each feed.
+def document_name(feed: str, ending: str = ".offset.json") -> str:
+    """Return the name of a feed's document, without its ending; it is unique for each feed.
 
     A name that would be too long ends with a digest of the feed's name, after a ``~``, which no
     other name contains.
     """
     raw = feed.encode("utf-8", "surrogatepass")
     name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
-    if len(name) <= _NAME_BYTES_MAX:
+    most = _NAME_BYTES_MAX - len(ending)
+    if len(name) <= most:
         return name
     digest = sha256(raw).hexdigest()
-    return f"{name[: _NAME_BYTES_MAX - len(digest) - 1]}~{digest}"
+    return f"{name[: most - len(digest) - 1]}~{digest}"
 
 
 def older_name(feed: str) -> str | None:

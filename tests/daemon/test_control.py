@@ -230,6 +230,45 @@ def test_tables_of_a_pattern_come_and_go(setting: Setting) -> None:
     assert done.stdout.startswith("lake/two: ok, "), done.stdout + done.stderr
 
 
+def test_tables_that_are_not_followed_are_named(setting: Setting) -> None:
+    """One with a name that leads elsewhere; and two with one name, unless one of them runs."""
+    setting.table("lake/a1-b2")
+    setting.feed("lake", "discover_s = 0.1", table="lake/a*b*/", output="out/{table}.jsonl")
+
+    def named(folder: str, errors: list[str]) -> bool:
+        return any(f"/lake/{folder} is not followed: " in line for line in errors)
+
+    def following() -> list[str]:
+        return [f["name"] for f in setting.ask("GET", "/api/v1/feeds")[1]["feeds"]]
+
+    with setting.program() as program:
+        program.wait_for(lambda: setting.ids("out/1--2") == [0, 1, 2])
+        setting.table("lake/a1b-2", 1)
+        setting.table("lake/a..b", 1)
+        setting.table("lake/ab", 1)
+        program.wait_for(lambda: named("a1b-2", program.errors))
+        assert not named("a1-b2", program.errors)
+        program.wait_for(lambda: following() == ["lake/-", "lake/..-", "lake/1--2"])
+        assert program.stop() == 0
+    with setting.program() as program:
+        program.wait_for(lambda: all(named(f, program.errors) for f in ("a1b-2", "a1-b2")))
+        program.wait_for(lambda: following() == ["lake/-", "lake/..-"])
+        shutil.rmtree(setting.folder / "lake" / "a1b-2")
+        program.wait_for(lambda: "lake/1--2" in following())
+        assert program.stop() == 0
+    assert setting.ids("out/1--2") == [0, 1, 2], "and it goes on where it was"
+
+
+def test_a_check_names_the_tables_that_are_not_followed(setting: Setting) -> None:
+    setting.table("lake/t_..", 1)
+    setting.table("lake/t_one", 1)
+    setting.feed("lake", table="lake/t_*/", output="out/{table}/events.jsonl")
+    done = run_tailer("check", setting.config)
+    assert done.returncode == 1
+    assert "/lake/t_.. is not followed: '..', which the stars stand for, can't be" in done.stdout
+    assert "lake/one: ok, " in done.stdout
+
+
 def test_a_table_that_comes_later_is_followed_by_order(setting: Setting) -> None:
     setting.table("others")
     setting.feed("orders")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tailer.config.feeds import load_config
+from tailer.daemon.assembly import feeds_of_pattern
 from tailer.daemon.discovery import discover, is_pattern
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, TableError
 from tests.s3.fixture import Bucket
 from tests.s3.tables import upload
 
@@ -38,9 +43,90 @@ def lake(tmp_path: Path) -> Path:
 )
 async def test_stars_stand_for_folders(lake: Path, pattern: str, matches: dict[str, str]) -> None:
     found = await discover(f"{lake}/{pattern}", {})
-    assert found == {match: f"{lake}/{where}" for match, where in matches.items()}
+    assert found.tables == {match: f"{lake}/{where}" for match, where in matches.items()}
+    assert not found.unclean
+    assert not found.shared
     uri = await discover(f"file://{lake}/{pattern}", {})
-    assert list(uri) == list(matches)
+    assert list(uri.tables) == list(matches)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "folder", "text"),
+    [
+        ("db_*/", "db_..", ".."),
+        ("db_*/", "db_.", "."),
+        ("db_*/", "db_", ""),
+        ("db_*/t_*/", "db_../t_..", "../.."),
+        ("db_*/t_*/", "db_a/t_..", "a/.."),
+        ("*/", "a\nb", "a\nb"),
+        ("*/", "a\x9bb", "a\x9bb"),
+        ("*/", os.fsdecode(b"a\xff"), os.fsdecode(b"a\xff")),
+    ],
+)
+async def test_a_text_that_would_lead_elsewhere_is_refused(
+    tmp_path: Path, pattern: str, folder: str, text: str
+) -> None:
+    (tmp_path / folder / "_delta_log").mkdir(parents=True)
+    found = await discover(f"{tmp_path}/{pattern}", {})
+    assert found.unclean == {f"{tmp_path}/{folder}": text}
+    assert not found.tables
+    assert not found.shared
+
+
+@pytest.mark.parametrize("folder", ["db_a b", "db_dt=1", "db_..x", "db_größe", "db_a\u200db"])
+async def test_other_texts_are_taken_as_they_are(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder / "_delta_log").mkdir(parents=True)
+    found = await discover(f"{tmp_path}/db_*/", {})
+    assert found.tables == {folder.removeprefix("db_"): f"{tmp_path}/{folder}"}
+
+
+async def test_two_folders_with_one_name_are_both_refused(tmp_path: Path) -> None:
+    for folder in ("a1-b2", "a1b-2", "a3b4"):
+        (tmp_path / folder / "_delta_log").mkdir(parents=True)
+    found = await discover(f"{tmp_path}/a*b*/", {})
+    assert found.tables == {"3-4": f"{tmp_path}/a3b4"}
+    assert found.shared == {"1--2": [f"{tmp_path}/a1-b2", f"{tmp_path}/a1b-2"]}
+
+
+async def test_a_folder_that_can_t_be_listed_is_named(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a table; what can't be listed in front of the star are all tables."""
+    (lake / "lost+found").mkdir()
+
+    def refuse(closed: Path) -> None:
+        def listed(folder: Path, list_folder: Any = os.listdir) -> list[str]:
+            if Path(folder) in (closed, lake / "lost+found"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+            return list_folder(folder)  # type: ignore[no-any-return]  # os.listdir's own
+
+        monkeypatch.setattr(os, "listdir", listed)
+
+    refuse(lake / "people")
+    found = await discover(f"{lake}/*/", {})
+    assert found.closed == [f"{lake}/people"]
+    assert found.tables.keys() == {"orders"}
+    refuse(lake)
+    with pytest.raises(TableError, match=r"can't be searched for tables \(Permission denied\)"):
+        await discover(f"{lake}/*/", {})
+    with pytest.raises(TableError, match=r"can't be searched for tables \(File name too long\)"):
+        await discover(f"{lake}/{'x' * 300}/*/", {})
+
+
+async def test_a_match_is_a_part_of_an_option_and_nothing_else_of_it(tmp_path: Path) -> None:
+    """In a URL it must not begin a query; a bucket's key and a path are plain text."""
+    (tmp_path / "lake" / "a?b#c%2e" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "tailer.toml").write_text(
+        '[daemon]\n[feeds.lake]\ntable = "lake/*/"\n[feeds.lake.sink]\ntype = "x"\n'
+        'url = "https://host/{table}?key=1"\nkey = "s3://bucket/{table}"\npath = "out/{table}"\n'
+    )
+    config = load_config(tmp_path / "tailer.toml")
+    (feed,) = (await feeds_of_pattern(config, config.feeds["lake"])).feeds.values()
+    assert feed.sink_options == {
+        "url": "https://host/a%3Fb%23c%252e?key=1",
+        "key": "s3://bucket/a?b#c%2e",
+        "path": "out/a?b#c%2e",
+    }
 
 
 async def test_a_store_without_folders_is_named() -> None:
@@ -60,7 +146,7 @@ async def test_tables_are_found_on_s3(lake: Path, bucket: Bucket, scheme: str) -
     await upload(lake, bucket, "lake house")
     root = f"{scheme}://{bucket.name}/lake house"
     found = await discover(f"{root}/*/", bucket.options)
-    assert found == {"orders": f"{root}/orders", "people": f"{root}/people"}
+    assert found.tables == {"orders": f"{root}/orders", "people": f"{root}/people"}
     deep = await discover(f"{scheme}://{bucket.name}/*/*/orders", bucket.options)
-    assert deep == {f"lake house/{c}": f"{root}/{c}/orders" for c in ("eu", "us")}
-    assert await discover(f"{root}/nowhere/*/", bucket.options) == {}
+    assert deep.tables == {f"lake house/{c}": f"{root}/{c}/orders" for c in ("eu", "us")}
+    assert (await discover(f"{root}/nowhere/*/", bucket.options)).tables == {}

@@ -127,4 +127,4 @@ def test_a_state_folder_without_descriptors_is_asked_again(
         patched.setattr(os, "listdir", no_descriptor)
         with pytest.raises(TransientError, match="can't be listed"):
             anyio.run(discover, str(tmp_path / "lake/*/"), {})
-    assert anyio.run(discover, str(tmp_path / "lake/*/"), {}).keys() == {"orders"}
+    assert anyio.run(discover, str(tmp_path / "lake/*/"), {}).tables.keys() == {"orders"}
