@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,13 +18,15 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from tailer.daemon.supervisor import Supervisor
-from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.errors import ConfigError, TailerError, TransientError, printable
 from tailer.process.serving import Bounds, read_body, serve_application
 
 __all__ = ["api_routes", "health_routes", "may_read", "serve"]
 
 #: Seconds for open requests when the process ends: an open console's request never ends by itself.
 _SHUTDOWN_S = 1.0
+#: The most of an order that the log repeats.
+_ORDER_CHARACTERS = 500
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -152,6 +155,15 @@ def _orders(
     }
 
 
+def _as_given(order: str, body: dict[str, Any], remote: str | None) -> str:
+    """Return an order with who gave it, for the log: ``by`` is what they call themselves."""
+    told = {key: value for key, value in body.items() if key != "by"}
+    what = f"{order} {json.dumps(told)}" if told else order
+    by = body.get("by")
+    who = f"{by} at {remote}" if isinstance(by, str) and by else str(remote)
+    return printable(f"order {what} by {who}", _ORDER_CHARACTERS)
+
+
 def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     """Return the routes of ``/api/v1``: the feeds, one feed, and its actions
     (docs/operations.md)."""
@@ -167,13 +179,20 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
         return web.json_response(found.to_json())
 
     async def order(request: web.Request) -> web.Response:
-        name = request.match_info["feed"]
+        name, what = request.match_info["feed"], request.match_info["order"]
         body = await _body(request)
+        runner = supervisor.runner(name)
+        given = _as_given(what, body, request.remote)
         try:
-            await orders[request.match_info["order"]](name, body)
+            await orders[what](name, body)
         except TransientError as e:
+            runner.log(logging.WARNING, "order", f"{given}: done, but not kept for a restart: {e}")
             return _error(503, f"done, but not kept for a restart: {e}; give the order again")
-        return web.json_response({"feed": name, "order": request.match_info["order"]}, status=202)
+        except TailerError as e:
+            runner.log(logging.WARNING, "order", f"{given}: refused: {e}")
+            raise
+        runner.log(logging.INFO, "order", f"{given}: done")
+        return web.json_response({"feed": name, "order": what}, status=202)
 
     async def reload(_: web.Request) -> web.Response:
         return web.json_response(await supervisor.reload())

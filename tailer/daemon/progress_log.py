@@ -6,12 +6,16 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tailer.errors import printable
 from tailer.feed.progress import FeedProgress
 
 __all__ = ["FEEDS_MAX", "ProgressLog"]
 
 #: At most this many feeds get their own line each time; the others share one.
 FEEDS_MAX = 20
+#: States of a feed that does not go on, which each report repeats, with so much of the reason.
+_TROUBLED = ("failed", "blocked", "retrying")
+_REASON_CHARACTERS = 300
 #: States of a feed that is behind and catching up. For other states, another line gives the reason.
 _ON_ITS_WAY = ("snapshot", "following")
 
@@ -35,7 +39,8 @@ class ProgressLog:
         self._feeds: set[str] = set()
 
     def report(self, feeds: Mapping[str, FeedProgress], seconds: float) -> None:
-        """Log a line for each feed that delivered something in these ``seconds``, or is behind."""
+        """Log a line for each feed that delivered something in these ``seconds``, or is behind, and
+        one for all that are in trouble: the line that said so first may be hours old."""
         told = []
         for name, progress in sorted(feeds.items()):
             events, versions = self._since(name, progress)
@@ -57,6 +62,23 @@ class ProgressLog:
                 len(rest), _counted(events, versions), seconds, _behind(others),
                 extra={"feeds": len(rest), **_fields(others, events, versions)},
             )  # fmt: skip
+
+        self._report_trouble(feeds)
+
+    def _report_trouble(self, feeds: Mapping[str, FeedProgress]) -> None:
+        troubled = [(n, p) for n, p in sorted(feeds.items()) if p.state in _TROUBLED]
+        if not troubled:
+            return
+        shown = [
+            f"{name} is {progress.state}: {printable(str(progress.error), _REASON_CHARACTERS)}"
+            for name, progress in troubled[:FEEDS_MAX]
+        ]
+        more = len(troubled) - len(shown)
+        self._logger.warning(
+            "%d of %d feeds are in trouble; %s",
+            len(troubled), len(feeds), "; ".join([*shown, *([f"and {more} more"] if more else [])]),
+            extra={"event": "trouble", "feeds": [name for name, _ in troubled]},
+        )  # fmt: skip
 
     def gone(self, name: str, progress: FeedProgress) -> None:
         """Note that a feed no longer exists; what it has delivered still counts."""
@@ -96,9 +118,16 @@ def _counted(events: int, versions: int) -> str:
 
 
 def _behind(feeds: list[FeedProgress]) -> str:
+    unread = sum(feed.newest_known is None for feed in feeds)
     versions = sum(feed.lag_versions() for feed in feeds)
-    if not versions:
-        return "behind by nothing"
+    if unread:
+        of = "the table was" if len(feeds) == 1 else f"{unread} of their tables were"
+        return f"{of} not read yet" + (f", others are {_lag(feeds)}" if versions else "")
+    return _lag(feeds) if versions else "behind by nothing"
+
+
+def _lag(feeds: list[FeedProgress]) -> str:
+    versions = sum(feed.lag_versions() for feed in feeds)
     seconds = max(feed.lag_seconds() for feed in feeds)
     size = sum(feed.lag_bytes() for feed in feeds)
     return f"behind by {versions} versions, {size} bytes, {seconds:.1f} s"

@@ -169,8 +169,8 @@ class Runner:
             self.log(logging.INFO, "following", f"following {feed.log.store.root}")
             await run_feed(feed)
         except FeedPaused as e:
-            self.error = e
-            self.log(logging.WARNING, "paused", f"paused: {e}")
+            self.error = feed.progress.error = e
+            self.log(logging.WARNING, "blocked", f"waits for its operator: {e}")
             return "held_up"
         except TailerError as e:
             self.error = feed.progress.error = e
@@ -246,7 +246,7 @@ class Runner:
     async def _rest(self) -> None:
         """Note the state of rest. Release the feed for other processes, unless it is paused."""
         if self.state in ("paused", "stopped", "failed"):
-            self.feed.progress.state = self.state
+            self.feed.progress.state = "blocked" if self.blocked else self.state
         if self.state != "paused":
             await self._give_up()
         if self.state == "failed":
@@ -274,19 +274,25 @@ class Runner:
     async def pause(self) -> None:
         """Finish the current batch and wait; this process still owns the feed."""
         self.feed.orders.paused = True
+        if self.state == "paused":
+            self.feed.progress.state = "paused"  # no longer blocked
         self.transition("pause")
         await self._keep()
 
     async def resume(self) -> None:
         """Continue from the saved offset; accept a schema that it was paused or failed for."""
-        self.feed.orders.paused = False
-        self._resumed = not self._offsets.held and self.state != "running"
-        if isinstance(self.error, FeedPaused):
-            self.feed.orders.accepted.add(self.error.version)
-        elif self.error is not None and self.error.family == "schema":
-            version = getattr(self.error, "version", None)
+        error = self.error
+        if isinstance(error, FeedPaused) or (error is not None and error.family == "schema"):
+            version = getattr(error, "version", None)
             if isinstance(version, int):
                 self.feed.orders.accepted.add(version)
+                self.log(logging.INFO, "order", f"accepts the schema of version {version}")
+        await self.start()
+
+    async def start(self) -> None:
+        """Continue from the saved offset; a schema that it waits for is not accepted by that."""
+        self.feed.orders.paused = False
+        self._resumed = not self._offsets.held and self.state != "running"
         self.transition("resume")
         await self._keep()
 
@@ -340,12 +346,19 @@ class Runner:
 
     @property
     def ready(self) -> bool:
-        """Return whether it is paused, stopped or in standby, or runs without an error."""
+        """Return whether it is paused or stopped by an order or in standby, or runs without an
+        error."""
         if self.state in ("paused", "stopped"):
-            return True
+            return not self.blocked
         return self.feed.progress.state == "standby" or (
             self.error is None and self.feed.progress.ready
         )
+
+    @property
+    def blocked(self) -> bool:
+        """Return whether it waits for its operator's answer, and not because of an order."""
+        waits = self.state == "paused" and isinstance(self.error, FeedPaused)
+        return waits and not self.feed.orders.paused
 
     @property
     def failed(self) -> bool:

@@ -228,8 +228,8 @@ class Supervisor:
         self.runner(feed).stop()
 
     async def start(self, feed: str) -> None:
-        """Run a feed that was stopped or has failed."""
-        await self.runner(feed).resume()
+        """See :meth:`Runner.start`."""
+        await self.runner(feed).start()
 
     async def skip_version(self, feed: str, version: int) -> None:
         """See :meth:`Runner.skip_version`."""

@@ -21,9 +21,11 @@ from tailer.errors import TailerError
 
 __all__ = ["STATES", "Distribution", "FeedProgress", "FeedState", "Observer", "Total"]
 
+#: ``blocked`` is a feed that waits for its operator, ``paused`` one that an order has paused.
 FeedState = Literal[
-    "starting", "snapshot", "following", "standby", "paused", "retrying", "failed", "stopped"
-]
+    "starting", "snapshot", "following", "standby", "paused", "blocked", "retrying", "failed",
+    "stopped",
+]  # fmt: skip
 STATES: tuple[FeedState, ...] = get_args(FeedState)
 
 _LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
@@ -117,8 +119,10 @@ class FeedProgress(Observer):
     # Called by the reading side
 
     def newest(self, version: int) -> None:
-        """See :class:`Observer`."""
+        """See :class:`Observer`. A feed that failed is well again if nothing is unread."""
         self.newest_known = version
+        if self.state == "retrying" and self.offset is not None and not self.lag_versions():
+            self._recovered(self.offset)
 
     def noops(self, rows: int) -> None:
         """See :class:`Observer`."""
@@ -148,10 +152,15 @@ class FeedProgress(Observer):
     # Called by the writing side
 
     def started(self, offset: Offset) -> None:
-        """Note that the feed starts, or starts again, at an offset."""
-        self.offset, self.error, self._reading_timestamp_ms = offset, None, None
+        """Note that the feed starts, or starts again, at an offset.
+
+        After a failure it stays ``retrying``, with its error, until it has delivered something or
+        finds that nothing is unread: a sink that is away would seem well at each try.
+        """
+        self.offset, self._reading_timestamp_ms = offset, None
         self.queued = self._fetched_bytes = 0
-        self.state = "snapshot" if offset.snapshot else "following"
+        if self.state != "retrying":
+            self._recovered(offset)
 
     def read(self, item: ChangeBatch | Notice) -> None:
         """Note that a batch or notice is ready to be written."""
@@ -199,8 +208,8 @@ class FeedProgress(Observer):
 
     def _moved(self, offset: Offset, timestamp_ms: int, *, whole: bool) -> None:
         before, self.offset, self.error = self.offset, offset, None
-        if self.state in ("snapshot", "retrying") and not offset.snapshot:
-            self.state = "following"
+        if self.state in ("snapshot", "retrying"):
+            self._recovered(offset)
         if before is None or offset.version <= before.version:
             return
         left = {v: size for v, size in self.sizes.items() if v >= offset.version}
@@ -226,6 +235,10 @@ class FeedProgress(Observer):
         self.failed(error)
         self.state = "retrying"
         self._count("retries")
+
+    def _recovered(self, offset: Offset) -> None:
+        self.error = None
+        self.state = "snapshot" if offset.snapshot else "following"
 
     # Values computed from these
 

@@ -209,6 +209,9 @@ class _Follower:
                     await self._same.check_waiting(at.version, at.witness)
                     check_s = traits_of(self.log.store).check_s
                     self._check_at = asked_at + check_s * random.uniform(0.5, 1.0)
+                if at.version > self.newest + 1:
+                    self.newest = at.version - 1  # the offset is at the log's end
+                    self._tell(self.newest)
             if self._watch is None:  # from here on; what came just before is looked for again
                 begun = self.log.store.watch(LOG_DIR)
                 self._watch = await self._watching.enter_async_context(begun)

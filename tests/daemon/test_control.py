@@ -109,11 +109,37 @@ def test_a_new_schema_waits_for_a_resume(setting: Setting) -> None:
         program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
         table.schema = pa.schema([*SCHEMA, ("country", pa.string())])
         table.commit(table.metadata(), table.add([{"id": 3, "country": "DE"}]))
-        program.wait_for(lambda: setting.status("orders")["state"] == "paused")
+        program.wait_for(lambda: setting.status("orders")["state"] == "blocked")
         assert "added country" in setting.status("orders")["last_error"]
-        setting.order("orders", "resume")
+        code, answer = setting.ask("GET", "/readyz")
+        assert code == 503, "it waits for somebody"
+        assert "added country" in answer["feeds"]["orders"]
+        setting.order("orders", "pause")
+        assert setting.status("orders")["state"] == "paused"
+        assert setting.ask("GET", "/readyz")[0] == 200, "it rests by order"
+        setting.order("orders", "start")
+        program.wait_for(lambda: setting.status("orders")["state"] == "blocked")
+        assert setting.ids("orders") == [0, 1, 2], "a start accepts nothing"
+        setting.order("orders", "resume", by="anna, INC-12\x1b[2J")
         program.wait_for(lambda: setting.ids("orders") == [0, 1, 2, 3])
         assert program.stop() == 0
+    said = [line for line in program.errors if "feed orders " in line]
+    assert any("order resume by anna, INC-12\\x1b[2J at 127.0.0.1: done" in line for line in said)
+    assert any("accepts the schema of version 2" in line for line in said)
+    for order in ("pause", "start"):
+        assert any(f"order {order} by 127.0.0.1: done" in line for line in said)
+
+
+def test_an_order_that_is_refused_is_in_the_log_too(setting: Setting) -> None:
+    setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
+        assert setting.order("orders", "skip", version=5000)[0] == 400
+        assert program.stop() == 0
+    assert any(
+        'order skip {"version": 5000} by 127.0.0.1: refused' in line for line in program.errors
+    )
 
 
 def test_a_version_that_stops_a_feed_is_skipped(setting: Setting) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.daemon.progress_log import FEEDS_MAX, ProgressLog
+from tailer.errors import SinkRejected, TransientError
 from tailer.feed.progress import FeedProgress
 from tailer.sink import load_sink
 from tailer.testing.table import TableBuilder
@@ -89,6 +90,31 @@ def test_a_feed_that_is_behind_says_so_while_it_is_on_its_way(said: Said) -> Non
     orders.state = "paused"  # another line has said why
     progress.report({"orders": orders}, 60.0)
     assert len(records) == 1
+
+
+def test_feeds_in_trouble_are_named_at_every_report(said: Said) -> None:
+    logger, records = said
+    feeds = {"a": feed(), "b": feed(), "c": feed()}
+    feeds["a"].retried(TransientError("no broker"))
+    feeds["b"].failed(SinkRejected("no \x1b[2J table"))
+    feeds["b"].state = "failed"
+    progress = ProgressLog(logger)
+    for _ in range(2):
+        progress.report(feeds, 60.0)
+    assert [record.getMessage() for record in records] == 2 * [
+        "2 of 3 feeds are in trouble; a is retrying: no broker; b is failed: no \\x1b[2J table"
+    ]
+
+
+def test_a_table_that_was_never_read_is_not_said_to_be_read(said: Said) -> None:
+    logger, records = said
+    unread = FeedProgress("orders", lambda: 0.0)
+    ProgressLog(logger).end({"orders": unread}, "asked to")
+    ProgressLog(logger).end({"orders": unread, "items": feed(newest=1)}, "asked to")
+    assert records[0].getMessage().endswith("; the table was not read yet")
+    assert "1 of their tables were not read yet, others are behind by 2" in (
+        records[1].getMessage()
+    )
 
 
 def test_hundreds_of_feeds_do_not_fill_the_log(said: Said) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tailer.changes import Offset
 from tailer.daemon.runner import Event, Runner
 from tailer.errors import SinkRejected, TransientError
+from tailer.feed.progress import FeedProgress
 from tailer.testing.faulty import Script
 from tests.support.rig import Rig
 from tests.support.waiting import eventually_async
@@ -55,6 +57,42 @@ async def test_an_offset_that_can_t_be_taken_now_is_taken_later(rig: Rig) -> Non
     await states(runner_of(rig, Script({"acquire": [full, full]})), "stopped")
     assert rig.ids == [1, 2, 3]
     assert rig.metric("tailer_retries_total") == 2
+
+
+async def test_a_feed_is_retrying_until_it_has_delivered(rig: Rig) -> None:
+    """Each try opens the sink and reads: it must not seem well until the write."""
+    away = TransientError("no broker")
+    seen: list[tuple[str, bool]] = []
+
+    class Watched(Script):
+        def __call__(self, method: str, argument: object = "") -> None:
+            seen.append((runner.status(0.0).state, runner.ready))
+            super().__call__(method, argument)
+
+    runner = runner_of(rig, Watched({"write": [away] * 5}))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.run)
+        await eventually_async(
+            lambda: runner.status(0.0).state == "following" and rig.ids, why="it goes on"
+        )
+        await runner.end()
+    first = next(i for i, (state, _) in enumerate(seen) if state == "retrying")
+    tried = seen[first : first + 8]
+    assert set(tried) == {("retrying", False)}
+
+
+def test_a_feed_without_unread_changes_is_well_again() -> None:
+    """After the log was away: nothing is delivered that would show it."""
+    progress = FeedProgress("orders", lambda: 0.0)
+    progress.started(Offset(3))
+    progress.retried(TransientError("no log"))
+    progress.started(Offset(3))
+    assert (progress.state, progress.ready) == ("retrying", False)
+    progress.newest(3)
+    assert progress.state == "retrying", "version 3 is not delivered"
+    progress.started(Offset(4))
+    progress.newest(3)
+    assert (progress.state, progress.ready) == ("following", True)
 
 
 @pytest.mark.parametrize("order", ["stop", "end"])

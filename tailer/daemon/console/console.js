@@ -34,7 +34,8 @@ const ACTIONS = {
 };
 const ALLOWED = {
   paused: ["resume", "stop"],
-  failed: ["start", "skip"],
+  blocked: ["resume", "pause", "stop"],
+  failed: ["start", "resume", "skip"],
   standby: ["stop"],
   stopped: ["start"],
 };
@@ -221,7 +222,7 @@ function update(status) {
   if (order.some((node, i) => main.children[i] !== node)) main.replaceChildren(...order);
   const count = (state) => status.feeds.filter((feed) => feed.state === state).length;
   const parts = [`${status.feeds.length} feed${status.feeds.length === 1 ? "" : "s"}`];
-  for (const state of ["following", "snapshot", "starting", "standby", "paused", "retrying", "failed", "stopped"]) {
+  for (const state of ["following", "snapshot", "starting", "standby", "paused", "blocked", "retrying", "failed", "stopped"]) {
     if (count(state)) parts.push(`${count(state)} ${state}`);
   }
   byId("summary").textContent = parts.join(" · ");
