@@ -333,11 +333,11 @@ async def test_the_newest_version_is_told_when_it_becomes_known(table: TableBuil
 async def test_who_is_at_the_end_of_the_log_is_told_so(table: TableBuilder) -> None:
     """A feed that failed knows by it that nothing is unread."""
     told: list[int] = []
-    async with aclosing(follow(log_of(table), Offset(3), options=PATIENT, newest=told.append)) as c:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(versions, c, 1)
-            await eventually_async(lambda: told == [2], why="the newest version is told")
-            table.insert([{"id": 3}])
+    commits = follow(log_of(table), Offset(3), options=PATIENT, newest=told.append)
+    async with aclosing(commits), anyio.create_task_group() as tasks:
+        tasks.start_soon(versions, commits, 1)
+        await eventually_async(lambda: told == [2], why="the newest version is told")
+        table.insert([{"id": 3}])
     assert told == [2, 3]
 
 
