@@ -18,7 +18,8 @@ from tailer.decode.rows import DecodeOptions
 from tailer.errors import ConfigError
 from tailer.feed.options import FeedOptions, PublishOptions, RetryOptions
 from tailer.feed.policy import Policies
-from tailer.feed.selection import Mask, Selection, parse_where
+from tailer.feed.selection import Mask, Selection
+from tailer.feed.where import parse_where
 from tailer.log.follow import FollowOptions
 from tailer.settings import REQUIRED, Setting
 from tailer.store.s3.options import S3Options, parse_s3_address

@@ -16,7 +16,7 @@ from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.policy import FeedPaused
 from tailer.feed.progress import FeedState
 from tailer.feed.run import Feed, run_feed
-from tailer.feed.selection import Where
+from tailer.feed.where import Where
 from tailer.offsets.held import HeldOffsets
 from tailer.sink import reopen
 

@@ -18,7 +18,7 @@ from tailer.daemon.reload import feed_changes
 from tailer.daemon.runner import FeedStatus, Runner
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
 from tailer.feed.progress import FeedProgress
-from tailer.feed.selection import parse_where
+from tailer.feed.where import parse_where
 from tailer.store.traffic import Traffic
 
 __all__ = ["Supervisor"]

@@ -9,7 +9,7 @@ from typing import Any
 from tailer.changes import Notice, Offset
 from tailer.delta.actions import LONG_MAX
 from tailer.errors import ConfigError
-from tailer.feed.selection import Where, parse_where
+from tailer.feed.where import Where, parse_where
 
 __all__ = ["Orders", "ResnapshotRequest"]
 

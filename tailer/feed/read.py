@@ -126,6 +126,7 @@ async def send_items(
 
 async def _read(reading: Reading, sent: Sent, last: int | None, *, notices: bool) -> None:
     """Send the data on its way to the sink: store -> log -> plan -> fetch -> decode."""
+    await reading.learn()
     if sent.at.snapshot:
         await read_snapshot(reading, sent.at, sent, notices=notices)
     # A version that does not exist yet is skipped when it is committed.

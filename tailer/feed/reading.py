@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
@@ -12,13 +12,14 @@ from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.output import Shapes, check_names
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import TableState
-from tailer.errors import UnsupportedTable
+from tailer.errors import TableError, UnsupportedTable
 from tailer.feed.counting import Place
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.selection import Selector
+from tailer.feed.where import PartitionColumns
 from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
 from tailer.store import ChangeSourced, ReadsAhead, ReadsHere
@@ -74,12 +75,13 @@ class Reading:
         lost: LostFiles | None = None,
         live: LiveFiles | None = None,
         part: slice = slice(None),
+        partitions: PartitionColumns | None = None,
     ) -> Reading:
         """Return how a table is read under the options of a feed."""
         if isinstance(log.store, ChangeSourced):
             log.store.serve(options.change_source)
         observer = observer or Observer()
-        selector = Selector(options.selection, options.decode.writer_timezone)
+        selector = Selector(options.selection, options.decode.writer_timezone, partitions)
         columns = options.selection.columns or options.decode.columns
         decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
         ways = options.counting_id(), options.counting_id(counting=1)
@@ -105,6 +107,7 @@ class Reading:
 
     def check(self, state: TableState, version: int) -> None:
         """Raise :class:`TableError` for a state that can't be published as it is selected."""
+        self.selector.partitions.learn(version, state)
         if self.selector.checked is state:
             return
         self.selector.check(state)
@@ -113,6 +116,18 @@ class Reading:
         except UnsupportedTable as e:
             raise e.at(table=self.log.store.root, version=version) from None
         self.selector.checked = state
+
+    async def learn(self) -> None:
+        """Learn the table's newest state, if conditions on partitions are given.
+
+        A version that can't be read yet stops the feed when it is reached, and not before.
+        """
+        partitions = self.selector.partitions
+        wanted = self.selector.selection.where is not None or self.orders.resnapshots
+        if wanted and not partitions.are_known:
+            with suppress(TableError):
+                newest = await self.log.snapshot()
+                partitions.learn(newest.version, newest.state)
 
     def is_former(self, first: Offset) -> bool:
         """Return whether the index was counted in the former way, or in an unknown way."""

@@ -8,7 +8,7 @@ way, so that no sink learns of a hidden column.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Literal
@@ -18,142 +18,17 @@ import pyarrow.compute as pc
 from msgspec import structs
 
 from tailer.changes import METADATA_FIELDS, ChangeFile
-from tailer.delta.comparisons import Comparison, IsNull, Node, Not, NotUnderstood, Parser
-from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.schema import parse_schema
 from tailer.delta.snapshot import TableState
-from tailer.delta.types import PrimitiveType, StructField
-from tailer.errors import ConfigError, SchemaChanged, TableError
+from tailer.errors import SchemaChanged, TableError
+from tailer.feed.where import PartitionColumns, Where
 
-__all__ = ["MASKS", "Mask", "Selection", "Selector", "Where", "parse_where"]
+__all__ = ["MASKS", "Mask", "Selection", "Selector"]
 
 Mask = Literal["drop", "redact", "hash"]
 MASKS: tuple[Mask, ...] = ("drop", "redact", "hash")
 REDACTED = "[redacted]"
 _DIGEST_BYTES = 16
-
-#: How a partition's value compares with the literals.
-_COMPARISONS: dict[str, Callable[[Any, list[Any]], bool]] = {
-    "=": lambda value, literals: bool(value == literals[0]),
-    "<>": lambda value, literals: bool(value != literals[0]),
-    "<": lambda value, literals: bool(value < literals[0]),
-    "<=": lambda value, literals: bool(value <= literals[0]),
-    ">": lambda value, literals: bool(value > literals[0]),
-    ">=": lambda value, literals: bool(value >= literals[0]),
-    "in": lambda value, literals: value in literals,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """One comparison of a partition column, perhaps negated."""
-
-    test: Comparison | IsNull
-    negated: bool
-
-    @classmethod
-    def of(cls, node: Node) -> _Term:
-        """Return a term for what the parser gives for one comparison."""
-        test = node.child if isinstance(node, Not) else node
-        assert isinstance(test, Comparison | IsNull)
-        return cls(test, negated=isinstance(node, Not))
-
-    def holds(self, file: ChangeFile, zone: str) -> bool:
-        """Return whether the comparison is true for the rows of a file."""
-        column = self.test.column
-        fields = {f.name.lower(): f for f in file.state.partition_fields()}
-        found = fields.get(column.lower())
-        if found is None:
-            names = ", ".join(f.name for f in file.state.partition_fields()) or "none"
-            raise TableError(
-                f"`where` names {column!r}, which is not a partition column of this version",
-                version=file.version,
-                hint=f"its partition columns are: {names}",
-            )
-        try:
-            text = partition_text(
-                file.partition_values,
-                file.state.physical_name(found),
-                absent_is_null=file.change_type is None,
-            )
-        except TableError as e:
-            raise e.at(version=file.version, path=file.path) from None
-        value = _key(partition_scalar(text, found.type, zone))
-        if isinstance(self.test, IsNull):
-            return (value is None) is not self.negated
-        if value is None:
-            return False  # as in SQL: a comparison with null is never true
-        try:
-            literals = self.literals(found, zone)
-        except ConfigError as e:
-            raise TableError(f"`where` {e}", version=file.version) from None
-        return _COMPARISONS[self.test.op](value, literals) is not self.negated
-
-    def literals(self, column: StructField, zone: str) -> list[Any]:
-        """Return the values, in the column's type. Raises :class:`ConfigError` for one that does
-        not fit it."""
-        found = []
-        for literal in self.test.literals if isinstance(self.test, Comparison) else ():
-            try:
-                found.append(_key(partition_scalar(literal.text, column.type, zone)))
-            except TableError:
-                kind = column.type.name if isinstance(column.type, PrimitiveType) else "text"
-                raise ConfigError(
-                    f"compares {self.test.column!r} with {literal.text!r}, "
-                    f"which is not a valid {kind}"
-                ) from None
-        return found
-
-
-def _key(value: pa.Scalar) -> Any:
-    """Return a value that compares with others of its type; times as numbers."""
-    kind = value.type
-    return value.value if pa.types.is_temporal(kind) else value.as_py()
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """A conjunction of comparisons of partition columns; ``text`` is the configured text."""
-
-    text: str
-    terms: tuple[_Term, ...]
-
-    def wants(self, file: ChangeFile, zone: str) -> bool:
-        """Return whether rows of this file's partition are selected.
-
-        Raises :class:`TableError` for a column that is not a partition column.
-        """
-        return all(term.holds(file, zone) for term in self.terms)
-
-    def check(self, state: TableState) -> None:
-        """Raise :class:`ConfigError` for a column that is not a partition column of this state, and
-        for a value that does not have its column's type."""
-        known = {f.name.lower(): f for f in state.partition_fields()}
-        for term in self.terms:
-            column = term.test.column
-            if column.lower() in known:
-                term.literals(known[column.lower()], "UTC")
-            else:
-                raise ConfigError(
-                    f"names {column!r}, and the table's partition columns are: "
-                    + (", ".join(f.name for f in state.partition_fields()) or "none")
-                )
-
-
-def parse_where(text: str) -> Where:
-    """Parse ``country = 'DE' and year >= 2020 and kind in ('a', 'b') and day is not null``.
-
-    Raises :class:`ConfigError` for anything else.
-    """
-    try:
-        terms = Parser(text).conjunction()
-    except NotUnderstood as e:
-        raise ConfigError(
-            f"is {text!r}, not understood at {e.rest!r}; it must be comparisons of partition "
-            "columns joined by `and`, as in country = 'DE' and year >= 2020; also in (...), "
-            "is [not] null"
-        ) from None
-    return Where(text, tuple(_Term.of(term) for term in terms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +45,13 @@ class Selection:
 
 class Selector:
     """Applies a selection to files, states and rows. ``checked`` is the last state that can be
-    published as it is selected."""
+    published as it is selected; ``partitions`` are the columns that conditions name."""
 
-    def __init__(self, selection: Selection, zone: str) -> None:
+    def __init__(
+        self, selection: Selection, zone: str, partitions: PartitionColumns | None = None
+    ) -> None:
         self.selection = selection
-        self.zone = zone
+        self.partitions = partitions or PartitionColumns(zone)
         self._masks = {name.lower(): mask for name, mask in selection.masks.items()}
         self._last: tuple[TableState, TableState] | None = None
         self.checked: TableState | None = None
@@ -182,7 +59,7 @@ class Selector:
     def wants(self, file: ChangeFile) -> bool:
         """Return whether this file's partition is selected."""
         where = self.selection.where
-        return where is None or where.wants(file, self.zone)
+        return where is None or where.wants(file, self.partitions)
 
     def check(self, state: TableState) -> None:
         """Refuse a state without a masked column: renamed, the column would be published unmasked.

@@ -227,9 +227,9 @@ class Resnapshot:
         return None
 
     def _wants(self, file: ChangeFile) -> bool:
-        where, zone = self.request.where, self.reading.decode.writer_timezone
-        asked = where is None or where.wants(file, zone)
-        return asked and self.reading.selector.wants(file)
+        where, selector = self.request.where, self.reading.selector
+        asked = where is None or where.wants(file, selector.partitions)
+        return asked and selector.wants(file)
 
     async def _read(self, version: Version, stream: Offset, emit: Emit) -> None:
         first = Offset(version.number, snapshot=True, table_id=version.state.table_id)

@@ -24,6 +24,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.policy import LostFiles
 from tailer.feed.read import send_items
 from tailer.feed.reading import Item, Reading
+from tailer.feed.where import PartitionColumns
 from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
 from tailer.spark.opening import store_portal
@@ -49,11 +50,13 @@ def joined(share: Sequence[Order]) -> VersionOrder:
 @dataclass(frozen=True)
 class VersionReader:
     """Reads versions on an executor, with the options of a feed. ``source`` names the table;
-    ``lost`` are the files that the feed knows to be lost."""
+    ``lost`` are the files that the feed knows to be lost, ``partitions`` what it knows of the
+    columns that its conditions name: executors must select the same files."""
 
     source: SourceOptions
     feed: FeedOptions
     lost: LostFiles
+    partitions: PartitionColumns | None = None
 
     def rows(self, order: VersionOrder) -> Iterator[pa.RecordBatch]:
         """Yield an order's batches and notices, each as a row of :data:`SCHEMA`."""
@@ -81,7 +84,14 @@ class VersionReader:
         async def read() -> None:
             try:
                 live = LiveFiles(order.moot)
-                reading = Reading.of(log, self.feed, live=live, lost=self.lost, part=part)
+                reading = Reading.of(
+                    log,
+                    self.feed,
+                    live=live,
+                    lost=self.lost,
+                    part=part,
+                    partitions=self.partitions,
+                )
                 await send_items(reading, order.start, order.last, put)
             finally:
                 with anyio.CancelScope(shield=True):

@@ -67,6 +67,7 @@ async def _files(reading: Reading, first: Offset) -> Iterator[ChangeFile] | None
     log, floor_ms = reading.log, first.timestamp_floor_ms
     if first.snapshot:
         snapshot = await log.snapshot(first.version)
+        reading.selector.partitions.learn(first.version, snapshot.state)
         timestamp_ms = await log.timestamp(first.version, snapshot, floor_ms)
         return await snapshot_files(reading, snapshot, timestamp_ms, counted=first.index > 0)
     try:
@@ -74,6 +75,7 @@ async def _files(reading: Reading, first: Offset) -> Iterator[ChangeFile] | None
         commit = await log.commit(first.version, before, floor_ms)
     except FileNotFoundError:  # it was there when it was planned: the task finds out why
         return None
+    reading.selector.partitions.learn(commit.version, commit.after)
     if reading.options.paired and commit.header.cdcs:
         return None
     plan = await commit_plan(reading, commit)

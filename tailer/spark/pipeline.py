@@ -214,12 +214,13 @@ class _ClusterReader:
             if self._last is None:  # a busy writer does not keep it here
                 self._last = await reading.log.latest_version()
             last = self._last
+        await reading.learn()
         source = self._source(reading)
         planner = Planner(reading.log, source)
         # The feed itself decides about a loss, and a row of the frame is a batch of one file.
         policies = replace(reading.options.policies, on_data_loss="fail")
         feed = replace(reading.options, policies=policies, runs=False)
-        reader = VersionReader(source, feed, reading.lost)
+        reader = VersionReader(source, feed, reading.lost, reading.selector.partitions)
         while True:
             orders, end = await self._planned(planner, reading, sent.at, last)
             if not orders and last is not None:

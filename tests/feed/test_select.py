@@ -14,7 +14,8 @@ import pytest
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SchemaChanged, TableError
 from tailer.feed.run import run_feed
-from tailer.feed.selection import Mask, Selection, parse_where
+from tailer.feed.selection import Mask, Selection
+from tailer.feed.where import parse_where
 from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
 from tests.support.rig import Rig

@@ -14,8 +14,9 @@ from tailer.delta.actions import AddFile, DeletionVectorDescriptor
 from tailer.errors import SinkRejected
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.run import run_feed
-from tailer.feed.selection import Selection, parse_where
+from tailer.feed.selection import Selection
 from tailer.feed.snapshots import sorted_files
+from tailer.feed.where import parse_where
 from tailer.testing.faulty import Script
 from tests.support.feeds import position_of, without_pages
 from tests.support.rig import Rig

@@ -23,7 +23,8 @@ from tailer.feed.orders import Orders, ResnapshotRequest
 from tailer.feed.policy import Policies
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
-from tailer.feed.selection import Selection, parse_where
+from tailer.feed.selection import Selection
+from tailer.feed.where import parse_where
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.sink import load_sink
 from tailer.testing.batches import empty_batch, notice

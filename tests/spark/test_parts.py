@@ -20,7 +20,8 @@ from tailer.feed.policy import LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
 from tailer.feed.reading import Item, Reading
-from tailer.feed.selection import Selection, parse_where
+from tailer.feed.selection import Selection
+from tailer.feed.where import parse_where
 from tailer.spark.envelope import VersionReader
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import VersionOrder
