@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 __all__ = [
     "ConfigError",
@@ -35,6 +35,7 @@ __all__ = [
     "healing",
     "may_heal",
     "meant",
+    "mistakes",
     "no_room",
     "out_of_reach",
     "printable",
@@ -193,9 +194,16 @@ class SinkRejected(TailerError):
 
 
 class ConfigError(TailerError):
-    """A mistake in the configuration file or on the command line."""
+    """A mistake in the configuration file or on the command line.
+
+    ``also`` are the other mistakes that were found with it.
+    """
 
     family = "config"
+
+    def __init__(self, what: str, also: Iterable[ConfigError] = ()) -> None:
+        super().__init__(what)
+        self.also: list[ConfigError] = [more for one in also for more in (one, *one.also)]
 
 
 #: Causes that prevent listening on an address for a while: a process that still has the port, an
@@ -221,6 +229,28 @@ def first_error(group: BaseException) -> BaseException:
     while isinstance(group, BaseExceptionGroup):
         group = group.exceptions[0]
     return group
+
+
+@contextmanager
+def mistakes() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Collect the mistakes of a block, so that one does not hide the next.
+
+    Provides a context manager for each part of it, which keeps a :class:`ConfigError`; at the end
+    the first one is raised, with the others in ``also``.
+    """
+    found: list[ConfigError] = []
+
+    @contextmanager
+    def part() -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as e:
+            found.append(e)
+
+    yield part
+    if found:
+        first, *others = found
+        raise ConfigError(first.args[0], [*first.also, *others]) from first
 
 
 def meant(name: str, known: Iterable[str]) -> str:

@@ -313,7 +313,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TailerError as e:
         if arguments.debug:
             raise
-        print(f"tailer: {e}", file=sys.stderr)
+        for mistake in (e, *e.also) if isinstance(e, ConfigError) else (e,):
+            print(f"tailer: {mistake}", file=sys.stderr)
         return EXIT_USAGE if isinstance(e, ConfigError) else EXIT_REFUSED
 
 

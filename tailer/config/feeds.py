@@ -15,7 +15,7 @@ from typing import Any, get_args
 from tailer.config.settings import DAEMON, FEED, TABLE_OF_OPTIONS, Section, read_document
 from tailer.decode.options import DiffOptions
 from tailer.decode.rows import DecodeOptions
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, mistakes
 from tailer.feed.options import FeedOptions, PublishOptions, RetryOptions
 from tailer.feed.policy import Policies
 from tailer.feed.selection import Mask, Selection
@@ -100,7 +100,8 @@ class Config:
 
 
 def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
-    """Load the configuration of a file. Raises :class:`ConfigError` for the first mistake in it."""
+    """Load the configuration of a file. Raises :class:`ConfigError` for the mistakes in it, with
+    those of all feeds."""
     document = read_document(path, environment, _OF_THE_SHARING_SERVER)
     top = Section(path, "", document, _TOP)
     daemon = Section(path, "daemon", top["daemon"], DAEMON)
@@ -113,11 +114,16 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
     state = _state(daemon, path.parent)
     if not feeds:
         raise ConfigError(f"{path}: feeds is empty; describe one as [feeds.NAME]")
+    found: dict[str, FeedConfig] = {}
+    with mistakes() as part:
+        for name, values in feeds.items():
+            with part():
+                found[name] = _feed(path, name, values, s3)
     return Config(
         path=path,
         http=daemon["http"],
         state=state,
-        feeds={name: _feed(path, name, values, s3) for name, values in feeds.items()},
+        feeds=found,
         token=_token(daemon, path.parent),
         log_format=daemon["log_format"],
         log_level=daemon["log_level"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -14,7 +15,17 @@ from tailer.settings import REQUIRED, Setting, SettingTable, zone_name
 
 __all__ = ["DAEMON", "FEED", "TABLE_OF_OPTIONS", "Section", "address", "read_document"]
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF8: "UTF-8 with a byte-order mark",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+#: What stands in a string for another text: an environment variable, or a file's text.
+_REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OF_A_FILE = "file:"
+#: A path as a shell has it, which nothing here replaces.
+_SHELL_PATH = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)/")
 _MIB = 1024 * 1024
 
 #: A table whose keys another component checks.
@@ -28,7 +39,7 @@ def address(*, optional: bool = False) -> Callable[[str], tuple[str, int] | None
         if not text and optional:
             return None
         host, _, port = text.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        if not host or "/" in host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
             raise ValueError(text)
         return host.strip("[]"), int(port)
 
@@ -205,10 +216,17 @@ def read_document(
     Tables of the names ``left_alone`` are left out, because another program reads them. Raises
     :class:`ConfigError` for an invalid file, and for a variable that is not set.
     """
+    if (path / "_delta_log").is_dir():
+        raise ConfigError(f"{path} is a table, and not a configuration: `tailer tail {path}`")
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
     except OSError as e:
         raise ConfigError(f"{path} can't be read ({e.strerror})") from e
+    mark = next((mark for mark in _BYTE_ORDER_MARKS if data.startswith(mark)), None)
+    if mark is not None:
+        raise ConfigError(f"{path} is saved as {_BYTE_ORDER_MARKS[mark]}; save it as UTF-8")
+    try:
+        document = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not TOML: {e}") from e
     document = {key: value for key, value in document.items() if key not in left_alone}
@@ -225,8 +243,27 @@ def _with_variables(value: Any, path: Path, environment: Mapping[str, str]) -> A
         return value
 
     def replaced(match: re.Match[str]) -> str:
-        if match[1] not in environment:
-            raise ConfigError(f"{path}: the environment variable {match[1]} is not set")
-        return environment[match[1]]
+        return _referred(match[1], path, environment)
 
-    return _VARIABLE.sub(replaced, value)
+    shell = _SHELL_PATH.match(value)
+    if shell is not None and shell[1] in environment:
+        raise ConfigError(f"{path}: write ${{{shell[1]}}} for ${shell[1]}, as in {value!r}")
+    return _REFERENCE.sub(replaced, value)
+
+
+def _referred(name: str, path: Path, environment: Mapping[str, str]) -> str:
+    """Return the text that ``${name}`` stands for."""
+    if name.startswith(_OF_A_FILE):
+        file = path.parent / name.removeprefix(_OF_A_FILE)
+        try:
+            return file.read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, ValueError) as e:
+            raise ConfigError(f"{path}: ${{{name}}} can't be read ({e})") from None
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{path}: ${{{name}}} is not known; ${{NAME}} is an environment variable, and "
+            "${file:PATH} the text of a file"
+        )
+    if name not in environment:
+        raise ConfigError(f"{path}: the environment variable {name} is not set")
+    return environment[name]

@@ -28,7 +28,16 @@ from tailer.daemon.assembly import (
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.supervisor import Supervisor
 from tailer.delta.arrow_types import arrow_schema
-from tailer.errors import ConfigError, OffsetHeld, TailerError, cannot_listen
+from tailer.delta.features import row_tracking_enabled
+from tailer.delta.snapshot import TableState
+from tailer.errors import (
+    ConfigError,
+    OffsetHeld,
+    SinkRejected,
+    TailerError,
+    cannot_listen,
+    mistakes,
+)
 from tailer.feed.selection import Selector
 from tailer.files.durable import is_everyones
 from tailer.log.starts import start_offset
@@ -129,23 +138,27 @@ async def check_feeds(config: Config) -> int:
     """
     status = 0
     _keep_place(config)
+    with mistakes() as part:  # errors in the file itself come first
+        for feed in config.feeds.values():
+            if not is_pattern(feed.table):
+                with part():
+                    assemble(config, feed)
     check_targets(config)
-    for feed in config.feeds.values():
-        if not is_pattern(feed.table):
-            assemble(config, feed)  # errors in the file itself come first
 
     def refused(name: str, sentence: str) -> None:
         nonlocal status
         print(f"{name}: {sentence}")
         status = 1
 
-    for name, feed in (await feed_configs(config, refused)).items():
-        try:
-            print(f"{name}: ok, {await _check_feed(config, feed)}")
-        except ConfigError:
-            raise
-        except TailerError as e:
-            refused(name, str(e))
+    with mistakes() as part:
+        for name, feed in (await feed_configs(config, refused)).items():
+            with part():
+                try:
+                    print(f"{name}: ok, {await _check_feed(config, feed)}")
+                except ConfigError:
+                    raise
+                except TailerError as e:
+                    refused(name, str(e))
     return status
 
 
@@ -159,6 +172,7 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
         for branch, sink in feed_sinks(config, feed).items():
             full = f"{feed.name}/{branch}" if branch else feed.name
             _check_key(config, feed, branch, sink, state.schema.names)
+            _check_row_ids(sink, state)
             if isinstance(sink, ChecksColumns):
                 seen = Selector(feed.options.selection, "UTC").state(state)
                 sink.check_columns(arrow_schema(seen.schema))
@@ -211,6 +225,15 @@ def _check_key(config: Config, feed: FeedConfig, branch: str, sink: Sink, names:
             raise ConfigError(
                 f"{place} names {name!r}, and the feed's columns are: {', '.join(known)}"
             )
+
+
+def _check_row_ids(sink: Sink, state: TableState) -> None:
+    """Refuse a copy by row id of a table whose rows have none."""
+    if sink_traits(sink).row_ids and not row_tracking_enabled(state.protocol, state.metadata):
+        raise SinkRejected(
+            "the copy goes by row ids, and row tracking is not enabled for the table; name the "
+            'columns that identify a row, as in key = ["id"], or enable row tracking'
+        )
 
 
 def _check_selection(config: Config, feed: FeedConfig, names: list[str], state: Any) -> None:

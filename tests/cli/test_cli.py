@@ -419,6 +419,7 @@ def test_a_snapshot_that_is_interrupted_leaves_no_output(tmp_path: Path) -> None
     file = table.folder / "large.parquet"
     pq.write_table(pa.table({"id": pa.array(range(3_000_000), pa.int64())}), file)
     add["add"]["size"] = file.stat().st_size
+    add["add"]["stats"] = json.dumps({"numRecords": 3_000_000})
     table.commit(add)
     output = tmp_path / "out.jsonl"
     with started("snapshot", table.folder, "--output", output) as program:

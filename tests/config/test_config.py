@@ -92,6 +92,44 @@ def test_variables_come_from_the_environment(tmp_path: Path) -> None:
     assert config.feeds["orders"].table == "/data/prod/orders"
 
 
+def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "stage").write_text("prod $HOME\r\n")
+    (tmp_path / "two").write_text("a\nb\n\n")
+    text = SMALLEST.replace('"orders"', '"/data/${file:stage}/${file:' + f"{tmp_path}/two" + '}"')
+    assert load(tmp_path, text).feeds["orders"].table == "/data/prod $HOME/a\nb"
+
+
+def test_a_path_that_only_looks_like_a_variable_s_is_a_path(tmp_path: Path) -> None:
+    text = SMALLEST.replace('"orders"', '"$tables/orders"')
+    assert load(tmp_path, text).feeds["orders"].table == "$tables/orders"
+
+
+def test_every_feed_s_mistake_is_named_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tailer.toml"
+    path.write_text(
+        "".join(
+            f'[feeds.{name}]\ntable = "x"\n{line}\n'
+            f'[feeds.{name}.sink]\ntype = "jsonl"\npath = "x"\n'
+            for name, line in (("a", "tabel = 1"), ("b", ""), ("c", 'from = "never"'))
+        )
+    )
+    for command in ("run", "check"):
+        assert main([command, str(path)]) == 2
+        first, second = capsys.readouterr().err.splitlines()
+        assert first.startswith(f"tailer: {path}: feeds.a.tabel is not known")
+        assert second.startswith(f"tailer: {path}: feeds.c.from is 'never'")
+
+
+def test_a_table_in_place_of_a_configuration_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "orders" / "_delta_log").mkdir(parents=True)
+    assert main(["run", str(tmp_path / "orders")]) == 2
+    assert f"tailer tail {tmp_path}/orders" in capsys.readouterr().err
+
+
 def feed_with(line: str) -> str:
     return f'[feeds.orders]\ntable = "orders"\n{line}\n{SINK}'
 
@@ -161,6 +199,23 @@ MISTAKES = {
         "the environment variable NOWHERE is not set",
     ),
     "not TOML": ("[feeds", "is not TOML"),
+    "a byte-order mark": ("\ufeff" + SMALLEST, "UTF-8 with a byte-order mark; save it as UTF-8"),
+    "another reference": (
+        SMALLEST.replace('"orders"', '"${vault:x}"'),
+        "${vault:x} is not known; ${NAME} is an environment variable",
+    ),
+    "a file that is not there": (
+        SMALLEST.replace('"orders"', '"${file:nowhere}"'),
+        "${file:nowhere} can't be read",
+    ),
+    "a path of a shell": (
+        SMALLEST.replace('"orders"', '"$HOME/orders"'),
+        "write ${HOME} for $HOME",
+    ),
+    "an address with a scheme": (
+        f'[daemon]\nhttp = "http://127.0.0.1:9464"\n{SMALLEST}',
+        "must be host:port",
+    ),
 }
 
 
@@ -172,7 +227,7 @@ def test_a_mistake_is_one_line_with_file_and_key(
     path = tmp_path / "tailer.toml"
     path.write_text(text)
     with pytest.raises(ConfigError):
-        load_config(path, {})
+        load_config(path, {"HOME": "/home"})
     for command in ("run", "check"):
         assert main([command, str(path)]) == 2
         printed = capsys.readouterr()

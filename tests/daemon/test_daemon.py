@@ -347,6 +347,21 @@ def test_check_names_every_feed_that_would_fail(setting: Setting, capsys: Captur
     assert "no Delta table there" in second
 
 
+def test_check_goes_on_after_a_mistake(setting: Setting, capsys: Capture) -> None:
+    setting.configure(
+        f'[feeds.wrong]\ntable = "{setting.folder / "orders"}"\ncolumns = ["nope"]\n'
+        '[feeds.wrong.sink]\ntype = "jsonl"\npath = "wrong.jsonl"\n'
+        f'[feeds.copy]\ntable = "{setting.folder / "orders"}"\n'
+        '[feeds.copy.sink]\ntype = "sqlite"\npath = "copy.db"\n'
+    )
+    assert main(["check", str(setting.config)]) == 2
+    printed = capsys.readouterr()
+    assert "feeds.wrong.columns names 'nope'" in printed.err
+    first, second = printed.out.splitlines()
+    assert first.startswith("orders: ok, ")
+    assert second.startswith("copy: the copy goes by row ids, and row tracking is not enabled")
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
