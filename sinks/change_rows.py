@@ -14,19 +14,13 @@ __all__ = ["EVENT_ID", "change_rows", "check_type", "data_rows"]
 EVENT_ID = "_event_id"
 
 
-def change_rows(batch: ChangeBatch, *, ids: bool, variants: bool = False) -> pa.RecordBatch:
-    """Return a batch's rows, with their ids if requested. A variant is its JSON text; with
-    ``variants``, it stays one. Raises :class:`SinkRejected` for a data column with a reserved name.
-    """
+def change_rows(
+    batch: ChangeBatch, id_column: str | None, *, variants: bool = False
+) -> pa.RecordBatch:
+    """Return a batch's rows, with their ids in a column of that name, if there is one. A variant is
+    its JSON text; with ``variants``, it stays one."""
     rows = batch.rows if variants else _as_text(batch.rows)
-    if not ids:
-        return rows
-    if EVENT_ID in rows.schema.names:
-        raise SinkRejected(
-            f"the table has a column {EVENT_ID!r}, which is the name of the event's id here; leave "
-            "it out by the option 'columns' of the feed"
-        )
-    return rows.append_column(EVENT_ID, batch.event_ids())
+    return rows.append_column(id_column, batch.event_ids()) if id_column else rows
 
 
 def data_rows(batch: ChangeBatch) -> pa.RecordBatch:

@@ -25,12 +25,13 @@ from sinks.formats.json import text_of
 from sinks.formats.json_formats import JSON_FORMATS, listed_options, take_options
 from sinks.formats.load import encoder_settings, load_encoder
 from sinks.formats.records import Encoder
-from sinks.formats.rows import row_objects
+from sinks.formats.rows import own_fields, row_objects
 from sinks.line_file import LineFile
+from sinks.own_prefix import renamed
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TransientError
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import SinkTraits
+from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
 
 __all__ = ["SETTINGS", "JsonlSink", "batch_lines", "encoded_lines"]
 
@@ -57,16 +58,22 @@ def _of_format(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the optio
 
 
 def batch_lines(
-    batch: ChangeBatch, *, ids: bool, origin: bool = False, row_ids: bool = False
+    batch: ChangeBatch,
+    *,
+    ids: bool,
+    origin: bool = False,
+    row_ids: bool = False,
+    own_prefix: str = OWN_PREFIX,
 ) -> pa.Buffer:
     """Return a batch as JSON lines; the fields ``_event_id``, ``_origin`` and ``_row_id`` come
-    last.
+    last, with ``own_prefix`` in place of the underscore.
 
     An unknown row id is null.
     """
     if not batch.num_rows:
         return pa.py_buffer(b"")
-    return text_of(row_objects(batch, ids=ids, origin=origin, row_ids=row_ids, end="}\n"))
+    wanted = {"ids": ids, "origin": origin, "row_ids": row_ids}
+    return text_of(row_objects(batch, **wanted, prefix=own_prefix, end="}\n"))
 
 
 def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
@@ -111,6 +118,7 @@ class JsonlSink:
         self.with_row_ids = row_ids
         self.format = format
         self.options = dict(options or {})
+        self.own_prefix: str = self.options.get("own_prefix", OWN_PREFIX)
         self._encoder = load_encoder(format, self.options)
         self._target: LineFile | _StandardOutput | None = None
 
@@ -127,7 +135,16 @@ class JsonlSink:
     def traits(self) -> SinkTraits:
         """See :class:`tailer.sink.Sink`."""
         of_format = (self._encoder.paired, self._encoder.key_columns)
-        return SinkTraits(*of_format, self.with_row_ids, self._exclusive(), runs=True)
+        exclusive = self._exclusive()
+        return SinkTraits(*of_format, self.with_row_ids, exclusive, runs=True, own=self._own())
+
+    def _own(self) -> OwnNames:
+        """Return the names of the fields that are not the table's, in its rows' objects."""
+        if self.format != "rows":
+            return self._encoder.own
+        fields = own_fields(ids=self.ids, origin=self.origin, row_ids=self.with_row_ids)
+        # A reader knows notices by their field.
+        return OwnNames.of(*fields, *["_notice"] * self.notices, prefix=self.own_prefix)
 
     def _exclusive(self) -> str | None:
         """Return an id of the file that is the same for all its names."""
@@ -164,7 +181,11 @@ class JsonlSink:
         """Write a notice as one line, which has the field ``_notice``; see
         :class:`tailer.sink.Announces`."""
         if self.notices:
-            text = json.dumps(notice.to_json(), ensure_ascii=False, separators=(",", ":"))
+            told = {
+                renamed(name, self.own_prefix) if name.startswith(OWN_PREFIX) else name: value
+                for name, value in notice.to_json().items()
+            }
+            text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
             await anyio.to_thread.run_sync(self._write, text.encode() + b"\n")
 
     def _write(self, lines: pa.Buffer | bytes) -> None:
@@ -174,7 +195,13 @@ class JsonlSink:
 
     def _lines(self, batch: ChangeBatch) -> pa.Buffer:
         if self.format == "rows":
-            return batch_lines(batch, ids=self.ids, origin=self.origin, row_ids=self.with_row_ids)
+            return batch_lines(
+                batch,
+                ids=self.ids,
+                origin=self.origin,
+                row_ids=self.with_row_ids,
+                own_prefix=self.own_prefix,
+            )
         return encoded_lines(batch, self._encoder)
 
     async def aclose(self) -> None:

@@ -8,7 +8,7 @@ neither knows a database.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +25,7 @@ __all__ = [
     "merge_of",
     "physical_name",
     "steps_between",
+    "unused_name",
     "with_physical_names",
 ]
 
@@ -215,6 +216,15 @@ def _renames(pairs: Sequence[tuple[str, pa.Field]], taken: Sequence[str]) -> lis
         else:
             steps.append(Step("rename", name, to))
     return steps + rest
+
+
+def unused_name(wanted: str, names: Iterable[str]) -> str:
+    """Return a name for a column of our own that none of these has, not even in other case."""
+    taken = {name.lower() for name in names}
+    found, number = wanted, 2
+    while found.lower() in taken:
+        found, number = f"{wanted}_{number}", number + 1
+    return found
 
 
 def _retyped(old: pa.Field, new: pa.Field) -> bool:

@@ -54,6 +54,8 @@ class SqliteSink(SqlSink):
 class SqliteFile(Database):
     """A SQLite file, in write-ahead mode: others read while one process writes."""
 
+    numbering = "INTEGER PRIMARY KEY AUTOINCREMENT"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.place = str(path)
@@ -134,10 +136,6 @@ class SqliteFile(Database):
     def columns_of(self, name: str) -> list[str]:
         """Return the names of a table's columns."""
         return [row[0] for row in self.execute("SELECT name FROM pragma_table_info(?)", name)]
-
-    def log_columns(self) -> list[str]:
-        """Return the column that has the order of the events."""
-        return ['"_seq" INTEGER PRIMARY KEY AUTOINCREMENT']
 
     def held(self, column: pa.Array) -> pa.Array:
         """Return a variant as its JSON, and all else as it is."""

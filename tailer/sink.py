@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, meant
+from tailer.own_names import NO_NAMES, OWN_PREFIX, OwnNames, own_prefix
 from tailer.settings import Setting, SettingTable
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GROUP",
+    "OWN_PREFIX",
     "Announces",
     "ChecksColumns",
     "DeclaresSettings",
@@ -34,6 +36,7 @@ __all__ = [
     "ListsSettings",
     "Looks",
     "MirrorCopy",
+    "OwnNames",
     "Prepares",
     "ReadsMirror",
     "Reopens",
@@ -47,6 +50,7 @@ __all__ = [
     "listed_settings",
     "load_sink",
     "make_sink",
+    "own_prefix",
     "reopen",
     "sink_traits",
     "take_options",
@@ -65,6 +69,8 @@ class SinkTraits:
     takes reading one more column. ``exclusive`` names a target that no other sink may write to.
     ``runs``: a batch may have rows of several files and versions (:attr:`ChangeBatch.run`), which
     saves most of the time where versions are small; without it, each batch is of one file.
+    ``own`` are the names that the output gives to columns of its own: a table that has one of them
+    is refused before anything is written.
     """
 
     paired: bool = False
@@ -72,6 +78,7 @@ class SinkTraits:
     row_ids: bool = False
     exclusive: str | None = None
     runs: bool = False
+    own: OwnNames = NO_NAMES
 
 
 class Sink(typing.Protocol):
@@ -127,8 +134,9 @@ class ChecksColumns(typing.Protocol):
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Raise :class:`SinkRejected` for a column that the target can't hold, without looking at
-        the target. ``schema`` has the data columns as batches have them. `tailer check` calls it
-        with the table's present columns, so that they are named before the first batch is."""
+        the target. ``schema`` has the data columns as batches have them. It is called with the
+        table's present columns by `tailer check` and when a feed starts, and before the first batch
+        of each version that has others."""
 
 
 @typing.runtime_checkable

@@ -21,12 +21,14 @@ from sinks.mirror import (
     merge_of,
     physical_name,
     steps_between,
+    unused_name,
     with_physical_names,
 )
-from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset, is_arrow_variant
+from sinks.own_prefix import OWN_PREFIX_SETTING
+from tailer.changes import ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import SinkRejected
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import SinkTraits
+from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
 
 __all__ = ["SETTINGS", "DeltaSink"]
 
@@ -39,12 +41,12 @@ SETTINGS: dict[str, Setting] = {
     "key": Setting(
         "texts", [], "Mode `mirror`: the columns that identify a row; empty means by row id.",
     ),
+    "own_prefix": OWN_PREFIX_SETTING,
     "storage_options": Setting(
         "table", {}, "Options of the store, as in deltalake; strings.", secret=True,
     ),
 }  # fmt: skip
 _ROW_ID, _GONE = "_row_id", "_delta_tailer_gone"
-_OF_LOG = [*(field.name for field in METADATA_FIELDS), EVENT_ID]
 
 
 class DeltaSink:
@@ -58,11 +60,15 @@ class DeltaSink:
         *,
         mode: str = "mirror",
         key: tuple[str, ...] = (),
+        own_prefix: str = OWN_PREFIX,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.mode = mode
-        self.key = key or (_ROW_ID,)
-        self.traits = SinkTraits(key_columns=key, row_ids=mode == "mirror" and not key, runs=True)
+        self._by_row_id = mode == "mirror" and not key
+        own = [EVENT_ID] * (mode == "log") + [_ROW_ID] * self._by_row_id
+        names = OwnNames.of(*own, prefix=own_prefix, folded=True)
+        self.key = names.names if self._by_row_id else key
+        self.traits = SinkTraits(key_columns=key, row_ids=self._by_row_id, runs=True, own=names)
         self._target = TargetTable(address, storage_options or {})
         self._is_open = False
 
@@ -71,7 +77,7 @@ class DeltaSink:
         """Create the sink. Options: :data:`SETTINGS`."""
         path = options["path"]
         address = path if "://" in path else str(folder / path)
-        more = {name: options[name] for name in ("mode", "storage_options")}
+        more = {name: options[name] for name in ("mode", "own_prefix", "storage_options")}
         return cls(address, key=tuple(options["key"]), **more)
 
     def check_columns(self, schema: pa.Schema) -> None:
@@ -169,16 +175,17 @@ class DeltaSink:
 
     def _rows(self, batch: ChangeBatch) -> pa.RecordBatch:
         """Return a batch's rows as the table has them."""
-        rows = change_rows(batch, ids=True) if self.mode == "log" else data_rows(batch)
+        own = self.traits.own.names
+        rows = change_rows(batch, own[0]) if self.mode == "log" else data_rows(batch)
         self.check_columns(rows.schema)
-        if self.mode == "mirror" and self.key == (_ROW_ID,):
+        if self._by_row_id:
             ids = batch.row_ids
             if ids is None and batch.num_rows:
                 raise SinkRejected(
                     f"version {batch.version} has no row ids; name key columns in the option "
                     "'key', or enable row tracking on the table and set change_source to derived"
                 )
-            rows = rows.append_column(_ROW_ID, pa.array([], pa.int64()) if ids is None else ids)
+            rows = rows.append_column(own[0], pa.array([], pa.int64()) if ids is None else ids)
         return rows
 
     def _with_columns(self, claim: Claim | None, batch: ChangeBatch, schema: pa.Schema) -> Claim:
@@ -233,10 +240,11 @@ class DeltaSink:
             return
         key = list(self.key)
         leave = merge.present.join(merge.rows.select(key), key, join_type="left anti")
-        rows = merge.rows.append_column(_GONE, pa.repeat(False, merge.rows.num_rows))
-        keys = leave.append_column(_GONE, pa.repeat(True, leave.num_rows))
+        gone = unused_name(_GONE, merge.rows.schema.names)
+        rows = merge.rows.append_column(gone, pa.repeat(False, merge.rows.num_rows))
+        keys = leave.append_column(gone, pa.repeat(True, leave.num_rows))
         source = pa.concat_tables([rows, keys], promote_options="default")
-        self._target.merge(source, key, _GONE, claim)
+        self._target.merge(source, key, gone, claim)
 
     def _check_keys(self, merge: Merge) -> None:
         """Raise :class:`SinkRejected` if a key that leaves is not there, or one that comes is."""

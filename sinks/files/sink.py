@@ -19,15 +19,16 @@ import anyio.to_thread
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.change_rows import change_rows, check_type
+from sinks.change_rows import EVENT_ID, change_rows, check_type
 from sinks.files.folders import FORM, Folders
 from sinks.files.manifest import Manifest, PublishedFile
 from sinks.files.spool import ENDINGS, Format, Spooled
+from sinks.own_prefix import OWN_PREFIX_SETTING, renamed
 from tailer.changes import COMMIT_VERSION, ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import SinkRejected, TailerError
 from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import SinkTraits
+from tailer.sink import OwnNames, SinkTraits
 from tailer.targets import Target, open_target, writing
 
 __all__ = ["SETTINGS", "FilesSink"]
@@ -45,6 +46,7 @@ SETTINGS: dict[str, Setting] = {
         form=FORM, parse=Folders,
     ),
     "ids": Setting("flag", True, "Add the column `_event_id`."),
+    "own_prefix": OWN_PREFIX_SETTING,
     "roll_rows": Setting("whole", 1_000_000, "Rows of all open files at which they are published."),
     "roll_bytes": Setting(
         "whole", 128 * _MIB, "Size of one file at which all open files are published.",
@@ -68,7 +70,6 @@ class FilesSink:
     """Change events in files, exactly once."""
 
     settings = SETTINGS
-    traits = SinkTraits(runs=True)
 
     def __init__(
         self,
@@ -76,14 +77,15 @@ class FilesSink:
         *,
         format: Format = "parquet",  # noqa: A002  # the option's name
         folders: Folders | None = None,
-        ids: bool = True,
+        id_column: str | None = EVENT_ID,
         roll_rows: int = 1_000_000,
         roll_bytes: int = 128 * _MIB,
         roll_versions: int = 0,
         roll_s: float = 0,
     ) -> None:
         self.format = format
-        self.ids = ids
+        self.id_column = id_column
+        self.traits = SinkTraits(runs=True, own=OwnNames((id_column,) if id_column else ()))
         self.roll_rows, self.roll_bytes = roll_rows, roll_bytes
         self.roll_versions, self.roll_s = roll_versions, roll_s
         self._target = target
@@ -103,6 +105,8 @@ class FilesSink:
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> FilesSink:
         """Create the sink. Options: :data:`SETTINGS`."""
         more = {name: value for name, value in options.items() if name not in ("path", "s3")}
+        column = renamed(EVENT_ID, more.pop("own_prefix"))
+        more["id_column"] = column if more.pop("ids") else None
         return cls(open_target(options["path"], folder, options["s3"]), **more)
 
     def check_columns(self, schema: pa.Schema) -> None:
@@ -267,7 +271,7 @@ class FilesSink:
     # Files
 
     def _add(self, batch: ChangeBatch) -> None:
-        rows = change_rows(batch, ids=self.ids, variants=self.format == "jsonl")
+        rows = change_rows(batch, self.id_column, variants=self.format == "jsonl")
         if self._schema is None:
             self.check_columns(rows.schema)
             self._schema = batch.rows.schema

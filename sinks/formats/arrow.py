@@ -16,10 +16,11 @@ import pyarrow as pa
 from sinks.formats.parts import as_binary, commit_ms, no_records
 from sinks.formats.records import Records
 from tailer.changes import ChangeBatch
+from tailer.sink import OWN_PREFIX, OwnNames
 
 __all__ = ["ArrowEncoder"]
 
-_EVENT_ID = pa.field("_event_id", pa.string())
+_EVENT_ID = "_event_id"
 
 
 class ArrowEncoder:
@@ -29,8 +30,11 @@ class ArrowEncoder:
     paired = False
     key_columns: tuple[str, ...] = ()
 
-    def __init__(self, *, ids: bool = False, record_bytes_max: int = 900_000) -> None:
+    def __init__(
+        self, *, ids: bool = False, own_prefix: str = OWN_PREFIX, record_bytes_max: int = 900_000
+    ) -> None:
         self.ids = ids
+        self.own = OwnNames.of(*[_EVENT_ID] * ids, prefix=own_prefix)
         self.record_bytes_max = record_bytes_max
 
     def encode(self, batch: ChangeBatch) -> Records:
@@ -44,13 +48,13 @@ class ArrowEncoder:
             return no_records(batch)
         rows, ids = batch.rows, batch.event_ids()
         if self.ids:
-            rows = rows.append_column(_EVENT_ID, ids)
+            rows = rows.append_column(self.own.names[0], ids)
         bounds = [*(part.first for part in batch.parts()), rows.num_rows]
         streams = [each for span in pairwise(bounds) for each in self._streams(rows, *span)]
         firsts, texts = zip(*streams, strict=True)
         counts = [end - first for first, end in pairwise((*firsts, rows.num_rows))]
         headers = (
-            ("_event_id", ids),
+            (_EVENT_ID, ids),
             ("_commit_version", batch.by_part(lambda part: str(part.offset.version).encode())),
             ("_first_index", batch.row_indices().cast(pa.string())),
         )

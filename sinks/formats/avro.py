@@ -43,6 +43,7 @@ from sinks.formats.records import Records, Registry
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.changes import Part as FilePart
 from tailer.errors import ConfigError
+from tailer.sink import OwnNames
 
 __all__ = ["AvroEncoder", "SubjectNames"]
 
@@ -76,6 +77,8 @@ class AvroEncoder:
 
     ``subjects`` is the naming strategy: of the topic, of the record, or of both.
     """
+
+    own = OwnNames()  # the columns are by themselves
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ from sinks.formats.parts import (
 )
 from sinks.formats.records import Header, Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
+from tailer.sink import OwnNames
 
 __all__ = ["CloudEventsEncoder"]
 
@@ -40,6 +41,7 @@ class CloudEventsEncoder:
     :mod:`sinks.formats.records`."""
 
     paired = False
+    own = OwnNames()  # the columns are by themselves
 
     def __init__(
         self,

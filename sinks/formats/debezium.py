@@ -42,6 +42,7 @@ from sinks.formats.parts import (
 from sinks.formats.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch, Part
 from tailer.rowbytes import Joined
+from tailer.sink import OwnNames
 
 __all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images", "transaction_id"]
 
@@ -90,6 +91,7 @@ class DebeziumEncoder:
     """Debezium's envelope, with or without Connect's schema. See :mod:`sinks.formats.records`."""
 
     paired = True
+    own = OwnNames()  # the columns are by themselves
 
     def __init__(
         self,

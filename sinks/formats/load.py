@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sinks.formats.records import Encoder, Registry
+from sinks.own_prefix import OWN_PREFIX_SETTING
 from tailer.errors import ConfigError, meant
 from tailer.settings import Setting, SettingTable
 
@@ -15,11 +16,11 @@ __all__ = ["FORMATS", "LISTED", "SETTINGS", "encoder_settings", "load_encoder"]
 _COMMON = ("key", "tombstones", "name", "topic", "table")
 #: The formats, by the name that the configuration gives them, and the options of each.
 FORMATS: dict[str, tuple[str, ...]] = {
-    "rows": (*_COMMON, "ids"),
+    "rows": (*_COMMON, "ids", "own_prefix"),
     "debezium": (*_COMMON, "schema"),
     "cloudevents": (*_COMMON, "mode"),
     "avro": (*_COMMON, "registry", "subjects", "envelope"),
-    "arrow": (*_COMMON, "ids", "record_bytes_max"),
+    "arrow": (*_COMMON, "ids", "own_prefix", "record_bytes_max"),
 }
 SETTINGS: dict[str, Setting] = {
     "key": Setting("texts", [], "Columns of a record's key, in this order."),
@@ -33,6 +34,7 @@ SETTINGS: dict[str, Setting] = {
         "flag", False, "Formats `rows` and `arrow`: add `_event_id`; `rows` also `_origin` and, "
         "where known, `_row_id`.",
     ),
+    "own_prefix": OWN_PREFIX_SETTING,
     "schema": Setting("flag", False, "Format `debezium`: Connect's schema in every record."),
     "mode": Setting(
         "text", "structured", "Format `cloudevents`: the event as the value, or its attributes "
@@ -110,10 +112,12 @@ def _made(
 
         if key:
             raise ConfigError("format 'arrow' has no keys: rows of many keys are in one record")
-        return ArrowEncoder(ids=taken["ids"], record_bytes_max=taken["record_bytes_max"])
+        of_arrow = ("ids", "own_prefix", "record_bytes_max")
+        return ArrowEncoder(**{name: taken[name] for name in of_arrow})
     from sinks.formats.rows import RowsEncoder
 
-    return RowsEncoder(key, ids=taken["ids"], **common)
+    own = {name: taken[name] for name in ("ids", "own_prefix")}
+    return RowsEncoder(key, **own, **common)
 
 
 def _avro(

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tailer.changes import ChangeBatch
 from tailer.rowbytes import Joined
+from tailer.sink import OwnNames
 
 __all__ = ["Encoder", "Header", "Records", "Registry"]
 
@@ -105,6 +106,8 @@ class Encoder(typing.Protocol):
     paired: bool
     #: The columns of a record's key; empty means that records have no key.
     key_columns: tuple[str, ...]
+    #: The names that it gives to fields of its own beside the columns: a trait of the sink.
+    own: OwnNames
 
     def encode(self, batch: ChangeBatch) -> Records:
         """Encode a batch.

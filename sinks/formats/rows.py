@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.json import JsonText, iso_timestamp, json_objects_joined
+from sinks.formats.json import JsonMember, JsonText, iso_timestamp, json_objects_joined
 from sinks.formats.parts import (
     commit_ms,
     corrupt_file_named,
@@ -19,10 +20,12 @@ from sinks.formats.parts import (
     with_tombstones,
 )
 from sinks.formats.records import Records
+from sinks.own_prefix import renamed
 from tailer.changes import CHANGE_TYPE, ChangeBatch
 from tailer.rowbytes import Joined
+from tailer.sink import OWN_PREFIX, OwnNames
 
-__all__ = ["RowsEncoder", "row_objects"]
+__all__ = ["RowsEncoder", "own_fields", "row_objects"]
 
 
 def row_objects(
@@ -31,38 +34,46 @@ def row_objects(
     ids: bool = False,
     origin: bool = False,
     row_ids: bool = False,
+    prefix: str = OWN_PREFIX,
     end: str = "}",
 ) -> pa.StringArray:
     """Return a batch's rows as JSON objects: the data columns, then the three metadata columns.
 
-    Then, each if requested, ``_event_id``, ``_origin`` and ``_row_id`` (null if unknown). Raises
-    :class:`TableError`, naming version and file, for a value that can't be written.
+    Then, each if requested, ``_event_id``, ``_origin`` and ``_row_id`` (null if unknown), with
+    ``prefix`` in place of the underscore. Raises :class:`TableError`, naming version and file, for
+    a value that can't be written.
     """
-    return _named(batch, ids=ids, origin=origin, row_ids=row_ids, end=end).array()
+    wanted = own_fields(ids=ids, origin=origin, row_ids=row_ids)
+    return _named(batch, wanted, prefix, end).array()
 
 
-def _named(batch: ChangeBatch, *, ids: bool, origin: bool, row_ids: bool, end: str) -> Joined:
-    return corrupt_file_named(
-        lambda part: _row_objects(part, ids=ids, origin=origin, row_ids=row_ids, end=end), batch
-    )
+def own_fields(*, ids: bool, origin: bool, row_ids: bool) -> tuple[str, ...]:
+    """Return the names of the requested fields beside the columns, in their order."""
+    return ("_event_id",) * ids + ("_origin",) * origin + ("_row_id",) * row_ids
 
 
-def _row_objects(batch: ChangeBatch, *, ids: bool, origin: bool, row_ids: bool, end: str) -> Joined:
+def _named(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> Joined:
+    return corrupt_file_named(lambda part: _row_objects(part, own, prefix, end), batch)
+
+
+def _row_objects(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> Joined:
     names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
     if batch.num_rows:
         # The two columns whose value is the same in all rows of a file.
         columns[-2] = JsonText(batch.by_part(lambda part: str(part.file.version)))
         columns[-1] = JsonText(batch.by_part(lambda part: _time(part.file.timestamp_ms)))
-    if ids:
-        names.append("_event_id")
-        columns.append(batch.event_ids())
-    if origin and batch.num_rows:
-        names.append("_origin")
-        columns.append(JsonText(batch.by_part(lambda part: json.dumps(part.file.origin))))
-    if row_ids:
-        names.append("_row_id")
-        columns.append(JsonText("null") if batch.row_ids is None else batch.row_ids)
+        for name in own:
+            names.append(renamed(name, prefix))
+            columns.append(_own_column(batch, name))
     return json_objects_joined(names, columns, end)
+
+
+def _own_column(batch: ChangeBatch, name: str) -> JsonMember:
+    if name == "_event_id":
+        return batch.event_ids()
+    if name == "_origin":
+        return JsonText(batch.by_part(lambda part: json.dumps(part.file.origin)))
+    return JsonText("null") if batch.row_ids is None else batch.row_ids
 
 
 def _time(ms: int) -> str:
@@ -76,10 +87,18 @@ class RowsEncoder:
     paired = False
 
     def __init__(
-        self, key_columns: tuple[str, ...] = (), *, ids: bool = False, tombstones: bool = False
+        self,
+        key_columns: tuple[str, ...] = (),
+        *,
+        ids: bool = False,
+        own_prefix: str = OWN_PREFIX,
+        tombstones: bool = False,
     ) -> None:
         self.key_columns = key_columns
         self.ids = ids
+        self.own_prefix = own_prefix
+        fields = own_fields(ids=ids, origin=ids, row_ids=ids)
+        self.own = OwnNames.of(*fields, prefix=own_prefix)
         self.tombstones = tombstones
 
     def encode(self, batch: ChangeBatch) -> Records:
@@ -90,7 +109,8 @@ class RowsEncoder:
         if self.key_columns:
             keys = json_keys(key_array(batch, self.key_columns, data_columns(batch)))
         told, known = self.ids, self.ids and batch.row_ids is not None
-        values = _named(batch, ids=told, origin=told, row_ids=known, end="}")
+        own = own_fields(ids=told, origin=told, row_ids=known)
+        values = _named(batch, own, self.own_prefix, "}")
         records = Records(keys, values, event_headers(batch), commit_ms(batch))
         if self.tombstones:
             deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")

@@ -42,7 +42,8 @@ class KafkaSink:
         encoder = load_encoder(options.format, options.encoder)
         # The topic of commit ends gets two records for each version, with its number of events.
         runs = not options.transaction_topic
-        self.traits = SinkTraits(encoder.paired, encoder.key_columns, runs=runs)
+        own = encoder.own
+        self.traits = SinkTraits(encoder.paired, encoder.key_columns, runs=runs, own=own)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._claimed = 0
         self._settlement: Settlement | None = None

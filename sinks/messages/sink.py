@@ -37,7 +37,8 @@ class MessageSink(ABC):
         self.format = format
         self.options = dict(options)
         self._encoder = load_encoder(format, self.options)
-        self.traits = SinkTraits(self._encoder.paired, self._encoder.key_columns, runs=True)
+        one = self._encoder
+        self.traits = SinkTraits(one.paired, one.key_columns, runs=True, own=one.own)
         self._feed = ""
         self._at: Offset | None = None
         self._failed_at: Offset | None = None

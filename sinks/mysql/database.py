@@ -61,6 +61,7 @@ _SCALE_MAX = 30
 class Mysql(Database):
     """A MySQL or MariaDB database, by PyMySQL. ``url`` is never shown."""
 
+    numbering = "BIGINT AUTO_INCREMENT PRIMARY KEY"
     claim_types = ("VARCHAR(255)", "LONGTEXT", "BIGINT", "LONGBLOB")
     lock = " FOR UPDATE"
 
@@ -99,7 +100,6 @@ class Mysql(Database):
                 connect_timeout=10, init_command=_SESSION,
             )  # fmt: skip
             ((version, packet),) = self.execute("SELECT VERSION(), @@max_allowed_packet")
-        # Texts are equal only if all their bytes are, trailing blanks among them.
         maria = "MariaDB" in version
         self._collation = "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
         self._packet_bytes = int(packet)
@@ -180,26 +180,22 @@ class Mysql(Database):
         """Return the names of a table's columns."""
         return [row[0] for row in self.execute(_COLUMNS, name)]
 
-    def log_columns(self) -> list[str]:
-        """Return the column that has the order of the events."""
-        return ["`_seq` BIGINT AUTO_INCREMENT PRIMARY KEY"]
-
     def is_done(self, target: str, schema: pa.Schema) -> bool:
         """Return whether the table has the mark of these columns."""
         return [(_mark(schema),)] == self.execute(_IS_THERE, target)
 
-    def creation(self, target: str, schema: pa.Schema, key: Sequence[str], *, log: bool) -> str:
+    def creation(self, target: str, schema: pa.Schema, key: Sequence[str], number: str) -> str:
         """Return the statement that makes a table."""
-        keyed = [] if log else list(key)
-        columns = [f"{self.quoted(f.name)} {self._type(f, keyed, schema)}" for f in schema]
-        if log:
-            columns = [*self.log_columns(), *columns]
-        else:
-            columns.append(f"PRIMARY KEY ({self.columns_text(key)})")
-        return (
-            f"CREATE TABLE {self.table(target)} ({', '.join(columns)}) ENGINE = InnoDB "
-            f"CHARACTER SET utf8mb4 COLLATE {self._collation} COMMENT = '{_mark(schema)}'"
-        )
+        made = super().creation(target, schema, key, number)
+        return f"{made} {self._texts()} COMMENT = '{_mark(schema)}'"
+
+    def definition(self, field: pa.Field, key: Sequence[str], schema: pa.Schema) -> str:
+        """Return the definition of a column; text and bytes of a key have a length."""
+        return f"{self.quoted(field.name)} {self._type(field, key, schema)}"
+
+    def _texts(self) -> str:
+        """Return what a table's texts are compared by: all their bytes, trailing blanks too."""
+        return f"ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {self._collation}"
 
     def _type(self, field: pa.Field, key: Sequence[str], schema: pa.Schema) -> str:
         """Return the type of a column; text and bytes of a key have a length."""
@@ -263,14 +259,9 @@ class Mysql(Database):
         """Provide rows as a temporary table."""
         name = self.quoted("_delta_tailer_keys")
         names = keys.schema.names
-        columns = (
-            f"{self.quoted(f.name)} {self._type(f, names, keys.schema)}" for f in keys.schema
-        )
+        columns = ", ".join(self.definition(f, names, keys.schema) for f in keys.schema)
         self.execute(f"DROP TEMPORARY TABLE IF EXISTS {name}")
-        self.execute(
-            f"CREATE TEMPORARY TABLE {name} ({', '.join(columns)}) ENGINE = InnoDB "
-            f"CHARACTER SET utf8mb4 COLLATE {self._collation}"
-        )
+        self.execute(f"CREATE TEMPORARY TABLE {name} ({columns}) {self._texts()}")
         self._insert(name, keys)
         yield name
         self.execute(f"DROP TEMPORARY TABLE {name}")

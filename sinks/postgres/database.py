@@ -51,6 +51,8 @@ _READ_BYTES = 1_000_000
 class Postgres(Database):
     """A PostgreSQL database, by psycopg. ``dsn`` is libpq's, and never shown."""
 
+    folds_names = False
+    numbering = "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
     claim_types = ("text", "text", "bigint", "bytea")
     lock = " FOR UPDATE"
 
@@ -162,10 +164,6 @@ class Postgres(Database):
     def columns_of(self, name: str) -> list[str]:
         """Return the names of a table's columns."""
         return [row[0] for row in self.execute(_COLUMNS, self.schema, name)]
-
-    def log_columns(self) -> list[str]:
-        """Return the column that has the order of the events."""
-        return ['"_seq" bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY']
 
     # Values
 

@@ -64,6 +64,10 @@ class Database(ABC):
     place: str
     #: Tables are made with the key as primary key, so that no key is there twice.
     enforces_keys: ClassVar[bool] = True
+    #: It does not tell names of columns apart that differ in case alone.
+    folds_names: ClassVar[bool] = True
+    #: The definition of a log's column that has the order of the events; empty: it has none.
+    numbering: ClassVar[str] = ""
     #: Types of the columns of claims: names, texts of any length, numbers, bytes.
     claim_types: ClassVar[tuple[str, str, str, str]] = ("TEXT", "TEXT", "BIGINT", "BLOB")
     #: What locks the rows that a statement selects.
@@ -165,18 +169,19 @@ class Database(ABC):
 
     # The tables
 
-    def creation(self, target: str, schema: pa.Schema, key: Sequence[str], *, log: bool) -> str:
-        """Return the statement that makes a table."""
-        columns = [f"{self.quoted(f.name)} {self.type_of(f.type)}" for f in schema]
-        if log:
-            columns = [*self.log_columns(), *columns]
-        elif self.enforces_keys:
+    def creation(self, target: str, schema: pa.Schema, key: Sequence[str], number: str) -> str:
+        """Return the statement that makes a table. One without a key is a log, whose events have
+        their order in the column ``number``, where the database has :attr:`numbering`."""
+        columns = [self.definition(field, key, schema) for field in schema]
+        if key and self.enforces_keys:
             columns.append(f"PRIMARY KEY ({self.columns_text(key)})")
+        elif not key and self.numbering:
+            columns.insert(0, f"{self.quoted(number)} {self.numbering}")
         return f"CREATE TABLE {self.table(target)} ({', '.join(columns)})"
 
-    def log_columns(self) -> list[str]:
-        """Return the definitions of columns that a log has before the others."""
-        return []
+    def definition(self, field: pa.Field, key: Sequence[str], schema: pa.Schema) -> str:  # noqa: ARG002  # where a type depends on the key
+        """Return the definition of a column of a table with this key."""
+        return f"{self.quoted(field.name)} {self.type_of(field.type)}"
 
     def is_done(self, target: str, schema: pa.Schema) -> bool:  # noqa: ARG002  # a dialect's
         """Return whether a table is known to have these columns, where that is not part of the

@@ -15,12 +15,13 @@ import anyio.to_thread
 import pyarrow as pa
 
 from sinks.mirror import Merge, merge_of, physical_name, steps_between, with_physical_names
+from sinks.own_prefix import OWN_PREFIX_SETTING, renamed
 from sinks.sql.copy import SqlCopy
 from sinks.sql.database import Claim, Database, KeyTaken, ValueRefused
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected
 from tailer.settings import Setting
-from tailer.sink import SinkTraits
+from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
 
 __all__ = ["TABLE_SETTINGS", "SqlSink"]
 
@@ -33,6 +34,7 @@ TABLE_SETTINGS: dict[str, Setting] = {
     "key": Setting(
         "texts", [], "Mode `mirror`: the columns that identify a row; empty means by row id.",
     ),
+    "own_prefix": OWN_PREFIX_SETTING,
     "create": Setting(
         "flag", True, "Make the table. If false, it must be there, empty, with the columns.",
     ),
@@ -41,8 +43,8 @@ TABLE_SETTINGS: dict[str, Setting] = {
         "and say the statements.",
     ),
 }  # fmt: skip
-#: The column of a mirror by row id, and the one of a log's event ids.
-_ROW_ID, _EVENT_ID = "_row_id", "_event_id"
+#: The column of a mirror by row id, and those of a log: event ids, and the order of the events.
+_ROW_ID, _EVENT_ID, _SEQ = "_row_id", "_event_id", "_seq"
 
 
 class SqlSink:
@@ -58,16 +60,27 @@ class SqlSink:
         table: str = "",
         mode: str = "mirror",
         key: Sequence[str] = (),
+        own_prefix: str = OWN_PREFIX,
         create: bool = True,
         evolve: bool = True,
     ) -> None:
         self.table = table
         self.mode = mode
-        self.key = tuple(key) or (_ROW_ID,)
+        self._is_log = mode == "log"
+        self._by_row_id = mode == "mirror" and not key
+        self._row_id, self._event_id, self._seq = (
+            renamed(name, own_prefix) for name in (_ROW_ID, _EVENT_ID, _SEQ)
+        )
+        self.key = (self._row_id,) if self._by_row_id else tuple(key)
         self.create = create
         self.evolve = evolve
+        own = [self._row_id] * self._by_row_id + [self._event_id] * self._is_log
+        own += [self._seq] * (self._is_log and bool(database.numbering))
         self.traits = SinkTraits(
-            key_columns=tuple(key), row_ids=mode == "mirror" and not key, runs=True
+            key_columns=tuple(key),
+            row_ids=self._by_row_id,
+            runs=True,
+            own=OwnNames(tuple(own), folded=database.folds_names),
         )
         self._database = database
         self._target = ""
@@ -211,8 +224,8 @@ class SqlSink:
         value that the database can't hold."""
         rows = batch.rows
         found = dict(zip(rows.schema.names, rows.columns, strict=True))
-        if self.mode == "log":
-            found[_EVENT_ID] = batch.event_ids()
+        if self._is_log:
+            found[self._event_id] = batch.event_ids()
         else:
             found = dict(list(found.items())[: -len(METADATA_FIELDS)])
         held = {}
@@ -221,14 +234,14 @@ class SqlSink:
                 held[name] = self._database.held(column)
             except ValueRefused as e:
                 raise self._unfit(name, e, batch) from e
-        if self.mode == "mirror" and self.key == (_ROW_ID,):
+        if self._by_row_id:
             ids = batch.row_ids
             if ids is None and batch.num_rows:
                 raise SinkRejected(
                     f"version {batch.version} has no row ids; name key columns in the option "
                     "'key', or enable row tracking on the table and set change_source to derived"
                 )
-            held[_ROW_ID] = pa.array([], pa.int64()) if ids is None else ids
+            held[self._row_id] = pa.array([], pa.int64()) if ids is None else ids
         return pa.RecordBatch.from_pydict(held)
 
     def _unfit(self, name: str, e: ValueRefused, batch: ChangeBatch | None = None) -> SinkRejected:
@@ -240,7 +253,7 @@ class SqlSink:
 
     def _with_key(self, claim: Claim, schema: pa.Schema) -> Claim:
         """Return the claim with its key. Raises :class:`SinkRejected` if the copy has another."""
-        if self.mode == "log":
+        if self._is_log:
             return claim
         physical = {field.name: physical_name(field) for field in schema}
         key = [physical.get(name, name) for name in self.key]
@@ -263,15 +276,16 @@ class SqlSink:
         """Make the table, or change its columns, or see that somebody else did."""
         if claim.columns is not None and claim.columns.equals(schema, check_metadata=True):
             return
-        database, log = self._database, self.mode == "log"
+        database = self._database
         if not self.ddl_in_transactions and database.is_done(self._target, schema):
             return  # by a process that ended before its transaction
         if claim.columns is None:
             allowed, option = self.create, "create"
-            statements = [database.creation(self._target, schema, self.key, log=log)]
+            key = () if self._is_log else self.key
+            statements = [database.creation(self._target, schema, key, self._seq)]
         else:
             allowed, option = self.evolve, "evolve"
-            steps = steps_between(claim.columns, schema, keep=log)
+            steps = steps_between(claim.columns, schema, keep=self._is_log)
             statements = database.alterations(self._target, steps, schema)
         if allowed:
             for statement in statements:

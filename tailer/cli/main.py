@@ -54,6 +54,12 @@ def _zone(text: str) -> Any:
     return _reader("text", form="an IANA time zone name", parse=zone_name)(text)
 
 
+def _own_prefix(text: str) -> Any:
+    from tailer.own_names import own_prefix
+
+    return _reader("text", form="letters, digits and _, no digit first", parse=own_prefix)(text)
+
+
 _whole = _reader("whole", least=0)
 _positive = _reader("whole")
 _seconds = _reader("number", unit="seconds")
@@ -70,6 +76,10 @@ def _read_options(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     p.add_argument("--columns", nargs="+", metavar="COL", help="only these data columns")
     p.add_argument("--with-ids", action="store_true", help="add _event_id, _origin and _row_id")
+    p.add_argument(
+        "--own-prefix", type=_own_prefix, default="_", metavar="TEXT",
+        help="what the names of added columns begin with (default _)",
+    )  # fmt: skip
     p.add_argument(
         "--writer-timezone", type=_zone, default="UTC", metavar="ZONE",
         help="the zone of partition timestamps that have none (default UTC)",

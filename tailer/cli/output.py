@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +19,42 @@ import pyarrow as pa
 
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import Sink, SinkTraits, load_sink
+from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits, load_sink
 
-__all__ = ["jsonl_options", "open_output"]
+__all__ = ["Ids", "open_output"]
 
-_ID_FIELDS = (
-    pa.field("_event_id", pa.string()),
-    pa.field("_origin", pa.string()),
-    pa.field("_row_id", pa.int64()),
-)
+_IDS = {"_event_id": pa.string(), "_origin": pa.string(), "_row_id": pa.int64()}
 
 
-def jsonl_options(path: str, *, ids: bool) -> dict[str, Any]:
-    """Return the JSON lines sink's options, with all that identifies events or with none of it."""
-    return {"path": path, "ids": ids, "origin": ids, "row_ids": ids}
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Whether all that identifies events is added to them, and what its names begin with."""
+
+    wanted: bool = False
+    prefix: str = OWN_PREFIX
+
+    @property
+    def own(self) -> OwnNames:
+        """Return the names of the columns that are added."""
+        return OwnNames.of(*_IDS, prefix=self.prefix) if self.wanted else OwnNames()
+
+    def fields(self) -> list[pa.Field]:
+        """Return the columns that are added."""
+        return [pa.field(n, t) for n, t in zip(self.own.names, _IDS.values(), strict=False)]
+
+    def of_jsonl(self, path: str) -> dict[str, Any]:
+        """Return the options of the JSON lines sink."""
+        wanted = dict.fromkeys(("ids", "origin", "row_ids"), self.wanted)
+        return {"path": path, "own_prefix": self.prefix, "notices": False, **wanted}
 
 
 class _ColumnarOutput:
     """One schema for all rows; ids, if requested, are columns at the end."""
 
-    traits = SinkTraits(runs=True)
-
-    def __init__(self, path: Path, kind: str, schema: pa.Schema, *, ids: bool) -> None:
-        self.ids = ids
-        self.schema = pa.schema([*schema, *_ID_FIELDS]) if ids else schema
+    def __init__(self, path: Path, kind: str, schema: pa.Schema, ids: Ids) -> None:
+        self.ids = ids.wanted
+        self.traits = SinkTraits(runs=True, own=ids.own)
+        self.schema = pa.schema([*schema, *ids.fields()])
         self._writer: Any
         if kind == "arrow":
             self._writer = pa.ipc.new_file(str(path), self.schema)
@@ -73,7 +86,7 @@ class _ColumnarOutput:
 
 @asynccontextmanager
 async def open_output(
-    output: str, kind: str, schema: pa.Schema, *, ids: bool
+    output: str, kind: str, schema: pa.Schema, ids: Ids
 ) -> AsyncIterator[_ColumnarOutput | Sink]:
     """Open the output of that name; it is complete when the block ends without an error.
 
@@ -82,7 +95,7 @@ async def open_output(
     can't be written to its end.
     """
     if output == "-":
-        sink = load_sink("jsonl").from_options(jsonl_options("-", ids=ids), Path())
+        sink = load_sink("jsonl").from_options(ids.of_jsonl("-"), Path())
         await sink.open("read")
         yield sink
         await sink.aclose()
@@ -94,7 +107,7 @@ async def open_output(
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.touch()
             temporary.unlink()  # ext4 would write a file that was emptied to the disk at its end
-            opened = await _open(temporary, kind, schema, ids=ids)
+            opened = await _open(temporary, kind, schema, ids)
         except OSError as e:
             if e.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -132,12 +145,12 @@ def _holds_empty_struct(data_type: pa.DataType) -> bool:
     return empty or any(map(_holds_empty_struct, inside))
 
 
-async def _open(path: Path, kind: str, schema: pa.Schema, *, ids: bool) -> _ColumnarOutput | Sink:
+async def _open(path: Path, kind: str, schema: pa.Schema, ids: Ids) -> _ColumnarOutput | Sink:
     if kind == "parquet":
         _check_parquet(schema)
     if kind != "jsonl":
-        return _ColumnarOutput(path, kind, schema, ids=ids)
-    options = {**jsonl_options(str(path), ids=ids), "sync": False}
+        return _ColumnarOutput(path, kind, schema, ids)
+    options = {**ids.of_jsonl(str(path)), "sync": False}
     sink = load_sink("jsonl").from_options(options, Path())
     await sink.open("read")
     return sink

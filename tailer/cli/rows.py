@@ -6,12 +6,13 @@ import argparse
 from dataclasses import replace
 from functools import partial
 
-from tailer.changes import Offset
-from tailer.cli.output import open_output
+from tailer.changes import ChangeBatch, Offset
+from tailer.cli.output import Ids, open_output
 from tailer.cli.reading import check_columns, feed_options
 from tailer.decode.output import output_schema
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import Snapshot
+from tailer.feed.fitting import Fitting
 from tailer.feed.options import FeedOptions
 from tailer.feed.pipe import pipe
 from tailer.feed.read import send_changes
@@ -36,8 +37,15 @@ async def write_changes(
         options = replace(options, decode=replace(options.decode, removals=removals))
     schema = output_schema(end, options.decode.columns)
     changes = partial(send_changes, Reading.of(log, options), Offset(first), last)
-    async with open_output(arguments.output, kind, schema, ids=arguments.with_ids) as output:
-        await pipe(changes, output.write)
+    ids = Ids(arguments.with_ids, arguments.own_prefix)
+    async with open_output(arguments.output, kind, schema, ids) as output:
+        fitting = Fitting(log.store.root, [output])
+
+        async def write(batch: ChangeBatch) -> None:
+            fitting.check(batch)
+            await output.write(batch)
+
+        await pipe(changes, write)
 
 
 async def write_rows(
@@ -49,5 +57,5 @@ async def write_rows(
     reading = Reading.of(log, FeedOptions(decode=decode, runs=True))
     rows = partial(send_changes, reading, start, snapshot.version)
     schema = output_schema(snapshot.state)
-    async with open_output(arguments.output, kind, schema, ids=False) as output:
+    async with open_output(arguments.output, kind, schema, Ids()) as output:
         await pipe(rows, output.write)

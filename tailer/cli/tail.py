@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tailer.changes import Offset
-from tailer.cli.output import jsonl_options
+from tailer.cli.output import Ids
 from tailer.cli.reading import check_columns, feed_options
 from tailer.cli.table import check_range, on_table
 from tailer.errors import TailerError
@@ -33,6 +33,8 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
     if arguments.columns:
         check_columns(arguments.columns, (await log.snapshot()).state, log.store.root)
 
+    ids = Ids(arguments.with_ids, arguments.own_prefix)
+
     async def start(_: TableLog) -> Offset:
         return offset
 
@@ -40,7 +42,7 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
         name="tail",
         log=log,
         sink=load_sink("jsonl").from_options(
-            {**jsonl_options("-", ids=arguments.with_ids), "notices": arguments.with_notices},
+            {**ids.of_jsonl("-"), "notices": arguments.with_notices},
             Path(),
         ),
         offsets=MemoryOffsetStore(),

@@ -22,7 +22,7 @@ from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore, open_offset_store
 from tailer.offsets.document import document_name
-from tailer.sink import Sink, make_sink, sink_traits
+from tailer.sink import OWN_PREFIX, Sink, make_sink, sink_traits
 from tailer.store import open_store
 from tailer.store.s3.options import parse_s3_address
 from tailer.store.traffic import Traffic
@@ -37,6 +37,7 @@ __all__ = [
     "feed_sinks",
     "feeds_of_pattern",
     "offset_store",
+    "park_sink",
     "table_log",
 ]
 
@@ -100,7 +101,8 @@ def _check_spill_folder(config: Config, feed: FeedConfig) -> None:
         )
 
 
-def _park(config: Config, feed: FeedConfig) -> Sink | None:
+def park_sink(config: Config, feed: FeedConfig) -> Sink | None:
+    """Return the sink of the rows that the feed's sinks refuse, if it has one."""
     if feed.options.policies.on_reject != "park":
         return None
     if feed.park is not None:
@@ -111,7 +113,11 @@ def _park(config: Config, feed: FeedConfig) -> Sink | None:
             "folder for refused rows"
         )
     file = config.state / f"{document_name(feed.name, '.parked.jsonl')}.parked.jsonl"
-    options = {"path": str(file.absolute()), "private": True}
+    # Its rows have our names as the sink's have: of a table that has these names, it says others.
+    given = [sink.options.get("own_prefix", OWN_PREFIX) for sink in feed.sinks.values()]
+    prefix = next((one for one in given if one != OWN_PREFIX), OWN_PREFIX)
+    more = {"private": True, "notices": False, "own_prefix": prefix}
+    options = {"path": str(file.absolute()), **more}
     return _sink(config, f"{feed.name}.park", SinkConfig("jsonl", options))
 
 
@@ -128,7 +134,7 @@ def check_targets(config: Config) -> None:
             continue
         sinks = feed_sinks(config, feed)
         places = {f"sinks.{key}" if key else "sink": sink for key, sink in sinks.items()}
-        for place, sink in {**places, "park": _park(config, feed)}.items():
+        for place, sink in {**places, "park": park_sink(config, feed)}.items():
             target = sink_traits(sink).exclusive
             if target in known:
                 raise ConfigError(
@@ -143,7 +149,7 @@ def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
     _check_spill_folder(config, feed)
     one, two = (feed_sinks(config, _feed_of(feed, match, feed.table)) for match in ("a", "b"))
     _check_wishes(config, feed, one)
-    _park(config, _feed_of(feed, "a", feed.table))
+    park_sink(config, _feed_of(feed, "a", feed.table))
     for key, sink in one.items():
         target = sink_traits(sink).exclusive
         if target is not None and target == sink_traits(two[key]).exclusive:
@@ -203,7 +209,7 @@ def assemble(
         progress=progress,
         jitter=random.random,
         options=feed.options,
-        park=_park(config, feed),
+        park=park_sink(config, feed),
     )
 
 

@@ -23,11 +23,11 @@ from tailer.daemon.assembly import (
     feed_sinks,
     feeds_of_pattern,
     offset_store,
+    park_sink,
     table_log,
 )
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.supervisor import Supervisor
-from tailer.delta.arrow_types import arrow_schema
 from tailer.delta.features import row_tracking_enabled
 from tailer.delta.snapshot import TableState
 from tailer.errors import (
@@ -38,14 +38,15 @@ from tailer.errors import (
     cannot_listen,
     mistakes,
 )
-from tailer.feed.selection import Selector
+from tailer.feed.fitting import Fitting
+from tailer.feed.reading import Reading
 from tailer.files.durable import is_everyones
 from tailer.log.starts import start_offset
 from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
 from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
-from tailer.sink import ChecksColumns, Looks, Sink, delivery_of, sink_traits
+from tailer.sink import Looks, Sink, delivery_of, sink_traits
 from tailer.store.traffic import StoreMetrics
 
 __all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_log"]
@@ -169,13 +170,13 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
         state = (await log.snapshot()).state
         _check_selection(config, feed, state.schema.names, state)
         places = []
-        for branch, sink in feed_sinks(config, feed).items():
+        sinks, park = feed_sinks(config, feed), park_sink(config, feed)
+        fitting = Fitting(log.store.root, [*sinks.values(), *([park] if park else ())])
+        fitting.check_schema(Reading.of(log, feed.options).no_rows(state).schema)
+        for branch, sink in sinks.items():
             full = f"{feed.name}/{branch}" if branch else feed.name
             _check_key(config, feed, branch, sink, state.schema.names)
             _check_row_ids(sink, state)
-            if isinstance(sink, ChecksColumns):
-                seen = Selector(feed.options.selection, "UTC").state(state)
-                sink.check_columns(arrow_schema(seen.schema))
             offsets = offset_store(config, full)
             try:
                 await _check_delivery(full, branch, sink, offsets)

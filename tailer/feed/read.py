@@ -135,7 +135,7 @@ async def _read(reading: Reading, sent: Sent, last: int | None, *, notices: bool
         await sent(await skipped(reading, sent.at))
     snapshots = Resnapshots(reading)
     await snapshots.turn(sent.at, sent)
-    following = (reading.options.follow, reading.observer.newest, reading.reached)
+    following = (reading.options.follow, reading.observer.newest, reading.reached, reading.waits)
     async with aclosing(follow_runs(reading.log, sent.at, last, *following)) as runs:
         async for found in runs:
             # A snapshot's turn comes after each commit.

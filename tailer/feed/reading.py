@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
-from tailer.decode.output import Shapes, check_names
+from tailer.decode.output import Shapes, check_names, output_schema
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError, UnsupportedTable
@@ -46,7 +48,7 @@ class Reading:
     were found to look like; ``here`` is the store, if a thread may read it without the event loop,
     and ``budget`` what may be fetched of it ahead of time. ``part`` are the files of a version that
     are read, by their numbers among the selected ones. ``reached`` is the offset of the sink that
-    is furthest ahead.
+    is furthest ahead. ``fits`` raises for a schema that a sink can't have.
     """
 
     log: TableLog
@@ -64,6 +66,7 @@ class Reading:
     budget: Budget | None
     part: slice
     reached: Offset | None = None
+    fits: Callable[[pa.Schema], None] = lambda _: None
 
     @classmethod
     def of(
@@ -128,6 +131,15 @@ class Reading:
             with suppress(TableError):
                 newest = await self.log.snapshot()
                 partitions.learn(newest.version, newest.state)
+
+    def waits(self, state: TableState) -> None:
+        """Check the state of a feed that has nothing to read yet, before its first row comes."""
+        self.fits(self.no_rows(state).schema)
+
+    def no_rows(self, state: TableState) -> pa.RecordBatch:
+        """Return rows of a state as sinks get them, but none."""
+        schema = output_schema(self.decode.target or state, self.decode.columns)
+        return self.selector.rows(pa.RecordBatch.from_pylist([], schema=schema))
 
     def is_former(self, first: Offset) -> bool:
         """Return whether the index was counted in the former way, or in an unknown way."""

@@ -14,9 +14,10 @@ from typing import Any
 import anyio
 
 from tailer.backoff import Backoff
-from tailer.changes import Offset
+from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TableError, TailerError, TransientError, healing
 from tailer.feed.fanout import FanOut
+from tailer.feed.fitting import Fitting
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
 from tailer.feed.pipe import pipe
@@ -113,7 +114,10 @@ async def _run_once(feed: Feed) -> bool:
 
 async def _attempt(feed: Feed) -> bool:
     several = feed.sink if isinstance(feed.sink, FanOut) else None
+    fitting = _fitting(feed)
     try:
+        if await feed.offsets.load() is None:
+            await _check_new(feed, fitting)
         delivery = await _delivery(feed)
         kept = await feed.sink.open(feed.name)
         known = (feed.name, feed.sink, feed.offsets, kept)
@@ -128,6 +132,7 @@ async def _attempt(feed: Feed) -> bool:
             await publisher.keep_delivery()  # the options accept it, this once
         found = (feed.orders, feed.lost, feed.live)
         reading = Reading.of(feed.log, options, feed.progress, *found)
+        reading = replace(reading, fits=fitting.check_schema)
         if several is not None:
             reading = replace(reading, reached=several.reached)
         items = partial(send_items, reading, offset, feed.last, read=feed.read)
@@ -136,12 +141,17 @@ async def _attempt(feed: Feed) -> bool:
             emit = publisher.paced(emit, options.publish.rows_per_s_max)
             await (items(emit) if several is None else several.stage(items, emit))
 
+        async def publish(item: Item) -> None:
+            if isinstance(item, ChangeBatch):
+                fitting.check(item)
+            await publisher.publish(item)
+
         idle: tuple[float, Callable[[], Item]] = (
             options.publish.heartbeat_s or math.inf,
             publisher.heartbeat,
         )
         try:
-            await pipe(read, publisher.publish, idle)
+            await pipe(read, publish, idle)
         except (SinkRejected, TableError):
             if not publisher.refused_run:
                 raise
@@ -155,6 +165,23 @@ async def _attempt(feed: Feed) -> bool:
             finally:
                 if feed.park is not None:
                     await feed.park.aclose()
+
+
+def _fitting(feed: Feed) -> Fitting:
+    """Return the check of the columns that the feed's sinks get."""
+    branches = feed.sink.branches if isinstance(feed.sink, FanOut) else ()
+    sinks = [branch.sink for branch in branches] or [feed.sink]
+    return Fitting(feed.log.store.root, [*sinks, *([feed.park] if feed.park else ())])
+
+
+async def _check_new(feed: Feed, fitting: Fitting) -> None:
+    """Check the table's columns before the sink makes anything for a feed that is new."""
+    try:
+        newest = await feed.log.snapshot()
+    except TableError:
+        return  # where the feed begins, this is an error or not
+    schema = Reading.of(feed.log, feed.options).no_rows(newest.state).schema
+    fitting.check_schema(schema, newest.version)
 
 
 async def _delivery(feed: Feed) -> Mapping[str, Any]:

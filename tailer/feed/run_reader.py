@@ -17,7 +17,6 @@ import anyio
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Part, Rows, joined
-from tailer.decode.output import output_schema
 from tailer.decode.rows import Skip
 from tailer.errors import OffsetError, TableError
 from tailer.feed.chunks import Chunk, Entry, Lost, Together, Version, chunks
@@ -276,8 +275,7 @@ class _Assembly:
 
     def _empty(self, version: Version, at: Offset) -> ChangeBatch:
         reading = self._reading
-        schema = output_schema(reading.decode.target or version.state, reading.decode.columns)
-        rows = reading.selector.rows(pa.RecordBatch.from_pylist([], schema=schema))
+        rows = reading.no_rows(version.state)
         state, nowhere = reading.selector.state(version.state), pa.array([], pa.int64())
         counted_by = reading.counted_by
         return ChangeBatch(

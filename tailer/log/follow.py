@@ -74,18 +74,20 @@ def follow_runs(
     options: FollowOptions | None = None,
     newest: Callable[[int], None] = lambda _: None,
     reached: Offset | None = None,
+    waits: Callable[[TableState], None] = lambda _: None,
 ) -> AsyncGenerator[list[Commit], None]:
     """Yield the commits from an offset's version on, contiguous and of one table, as they appear:
     in runs of as many as are there, at most :data:`RUN_COMMITS_MAX`.
 
     Ends after version ``last``; without one, never. ``newest`` is called with the newest version of
     the table whenever it changes. ``reached`` is an offset up to which somebody has all changes,
-    perhaps beyond ``start``: a table that does not reach it went back. Raises :class:`DataLoss` for
+    perhaps beyond ``start``: a table that does not reach it went back. ``waits`` is called with the
+    state of the newest version when the next one does not exist yet. Raises :class:`DataLoss` for
     a gap or a version that is gone, :class:`TableReplaced` if the table is no longer the same,
     :class:`OffsetError` if it was another one from the start.
     """
     same = SameTable(log, reached)
-    return _Follower(same, options or FollowOptions(), newest, last).runs(start)
+    return _Follower(same, options or FollowOptions(), newest, last, waits).runs(start)
 
 
 def _spread(asked_at: float, pause: float, *, last: bool) -> float:
@@ -120,11 +122,13 @@ class _Follower:
         options: FollowOptions,
         newest: Callable[[int], None],
         last: int | None,
+        waits: Callable[[TableState], None],
     ) -> None:
         self.log = same.log
         self.options = options
         self.newest = -1
         self._tell = newest
+        self._waits = waits
         self._check_at = 0.0  # by the event loop's clock
         self._last = last
         self._watching = AsyncExitStack()
@@ -205,6 +209,8 @@ class _Follower:
                 continue
             except FileNotFoundError:
                 rest = mark
+                if at.state is not None:
+                    self._waits(at.state)
                 if anyio.current_time() >= self._check_at:
                     await self._same.check_waiting(at.version, at.witness)
                     check_s = traits_of(self.log.store).check_s

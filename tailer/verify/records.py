@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 _METADATA = ("_change_type", "_commit_version", "_commit_timestamp")
-_IDS = ("_event_id", "_origin", "_row_id")
 _LEAVING = ("delete", "update_preimage")
 _BOOTSTRAP_MS = 10_000
 _POLL_MS = 200
@@ -56,7 +55,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A row that was added (``sign`` 1) or removed (-1) in a version, with the format's values.
+    """A row that was added (``sign`` 1) or removed (-1) in a version, with the format's values,
+    the fields that are not the table's among them.
 
     ``connect``: values as Kafka Connect's JSON converter writes them; ``typed``: as Arrow does.
     """
@@ -185,7 +185,7 @@ def _event_rows(message: Message, value: bytes) -> Iterator[TopicRow]:
         yield _cloud_event(document, document["data"])
     elif "_change_type" in document:
         sign = -1 if document["_change_type"] in _LEAVING else 1
-        data = {k: v for k, v in document.items() if k not in (*_METADATA, *_IDS)}
+        data = {k: v for k, v in document.items() if k not in _METADATA}
         yield TopicRow(sign, document["_commit_version"], data)
     else:
         yield from _envelope(document)
@@ -208,7 +208,7 @@ def _envelope(document: Mapping[str, Any]) -> Iterator[TopicRow]:
 def _arrow_rows(value: bytes) -> Iterator[TopicRow]:
     for row in pa.ipc.open_stream(value).read_all().to_pylist():
         sign = -1 if row["_change_type"] in _LEAVING else 1
-        data = {k: v for k, v in row.items() if k not in (*_METADATA, *_IDS)}
+        data = {k: v for k, v in row.items() if k not in _METADATA}
         yield TopicRow(sign, row["_commit_version"], data, typed=True)
 
 

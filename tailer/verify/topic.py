@@ -83,8 +83,11 @@ class _Names:
     def renamed(self, row: TopicRow) -> TopicRow:
         """Return the row under the final names, without columns that were dropped."""
         at = max(0, bisect_right(self._versions, row.version) - 1)
-        for names in (self._maps[at], self._maps[max(0, at - 1)]):  # removed rows: old schema
-            if names.keys() == row.row.keys():
+        now, before = self._maps[at], self._maps[max(0, at - 1)]
+        # What a row has beside the table's columns are ids, under whatever names.
+        own = row.row.keys() & (now.keys() | before.keys())
+        for names in (now, before):  # removed rows: old schema
+            if names.keys() == own:
                 found = {final: row.row[name] for name, final in names.items() if final}
                 return replace(row, row=found)
         return row

@@ -17,7 +17,7 @@ import pytest
 
 from tailer.changes import joined
 from tailer.cli.main import main
-from tailer.cli.output import open_output
+from tailer.cli.output import Ids, open_output
 from tailer.cli.read import output_kind
 from tailer.errors import ConfigError
 from tailer.sink import sink_traits
@@ -63,7 +63,7 @@ async def test_the_rows_of_a_run_have_the_origins_of_their_files(tmp_path: Path,
     assert second.file is not None
     second = replace(second, file=replace(second.file, origin="row_ids"))
     run = joined([first, second])
-    async with open_output(str(output), kind, run.rows.schema, ids=True) as opened:
+    async with open_output(str(output), kind, run.rows.schema, Ids(wanted=True)) as opened:
         assert sink_traits(opened).runs
         await opened.write(run)
     found = rows_of(output)

@@ -28,7 +28,7 @@ LAYERS = (
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),
     ("delta",),
-    ("offset", "settings"),
+    ("offset", "own_names", "settings"),
     ("backoff", "errors", "files", "rowbytes", "threads"),
     ("compiled",),
     ("_footers", "_pages", "_rowbytes"),

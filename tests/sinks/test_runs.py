@@ -103,7 +103,7 @@ def test_the_records_of_a_run_are_those_of_its_files(name: str, data: st.DataObj
 @settings(max_examples=20)
 @given(files(CHANGE_TYPES, row_ids=True))
 def test_the_lines_of_a_run_are_those_of_its_files(batches: list[ChangeBatch]) -> None:
-    every = {"ids": True, "origin": True, "row_ids": True}
+    every: Any = {"ids": True, "origin": True, "row_ids": True}
     expected = b"".join(bytes(batch_lines(batch, **every)) for batch in batches)
     assert bytes(batch_lines(joined(batches), **every)) == expected
 

@@ -9,7 +9,7 @@ import pytest
 from sinks.jsonl import JsonlSink
 from tailer.errors import ConfigError
 from tailer.feed.options import FeedOptions
-from tailer.sink import SinkTraits, sink_traits
+from tailer.sink import OwnNames, SinkTraits, sink_traits
 from tailer.testing.faulty import FaultySink, Script
 
 
@@ -65,6 +65,6 @@ def test_a_double_has_the_traits_of_its_sink() -> None:
     assert (
         sink_traits(FaultySink(sink, Script({})))
         == sink.traits
-        == SinkTraits(row_ids=True, runs=True)
+        == SinkTraits(row_ids=True, runs=True, own=OwnNames(("_event_id", "_row_id", "_notice")))
     )
     assert FeedOptions().for_sink(FaultySink(sink, Script({}))).decode.row_ids

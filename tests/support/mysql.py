@@ -49,7 +49,7 @@ class Mysql(Server):
         texts += [Path("/usr/share/mysql", name).read_text() for name in _SYSTEM_TABLES]
         subprocess.run(
             [self._server, "--no-defaults", "--bootstrap", f"--datadir={self.folder}/data",
-             "--innodb-flush-log-at-trx-commit=0", *self._user],
+             "--innodb-flush-log-at-trx-commit=0", "--innodb-use-native-aio=0", *self._user],
             input="\n".join(texts), text=True, check=True, capture_output=True, timeout=START_S,
         )  # fmt: skip
 
@@ -60,7 +60,7 @@ class Mysql(Server):
             "--bind-address=127.0.0.1", f"--socket={self.folder}/socket",
             f"--pid-file={self.folder}/pid", f"--init-file={self.folder}/init.sql",
             f"--innodb-flush-log-at-trx-commit={flush}", "--skip-log-bin",
-            "--skip-name-resolve",
+            "--skip-name-resolve", "--innodb-use-native-aio=0",
             "--innodb-buffer-pool-size=64M", "--default-time-zone=-03:30",
             "--character-set-server=latin1", "--max-allowed-packet=16M", *self._user,
         )  # fmt: skip

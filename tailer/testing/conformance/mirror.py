@@ -13,9 +13,16 @@ import pytest
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TailerError
-from tailer.sink import Sink, announce
+from tailer.sink import Sink, announce, sink_traits
 from tailer.testing.batches import change_batch, change_run, empty_batch, notice
-from tailer.testing.conformance.sink import SCHEMA, TYPES, VALUES, WIDER, MakeSink
+from tailer.testing.conformance.sink import (
+    OWN_NAMES,
+    SCHEMA,
+    TYPES,
+    VALUES,
+    WIDER,
+    MakeSink,
+)
 
 __all__ = ["MirrorConformance", "ReadRows"]
 
@@ -139,6 +146,22 @@ class MirrorConformance:
         await self._write(make_sink(), change_batch(schema, rows, last=True))
         expected = pa.Table.from_pylist(rows, schema=schema).to_pylist()
         assert _by_id(read_rows()) == expected
+
+    async def test_columns_with_our_names_keep_their_values(
+        self, make_sink: MakeSink, read_rows: ReadRows
+    ) -> None:
+        assert sink_traits(make_sink()).own.names == ()
+        schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in OWN_NAMES)])
+        rows = [{"id": 1, **dict.fromkeys(OWN_NAMES, "a")}]
+        after = [{"id": 1, **dict.fromkeys(OWN_NAMES, "b")}, {"id": 2, **dict.fromkeys(OWN_NAMES)}]
+        update = [{**rows[0], "_change_type": "update_preimage"},
+                  {**after[0], "_change_type": "update_postimage"}, after[1]]  # fmt: skip
+        await self._write(
+            make_sink(),
+            change_batch(schema, rows, last=True),
+            change_batch(schema, update, version=2, last=True),
+        )
+        assert _by_id(read_rows()) == after
 
     async def test_a_column_that_is_added_or_dropped_is_that_of_the_copy(
         self, make_sink: MakeSink, read_rows: ReadRows

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import TransientError
+from tailer.errors import TransientError, UnsupportedTable
 from tailer.sink import Prepares, Sink, SinkTraits, announce, sink_traits
 from tailer.testing.batches import change_batch, change_run, empty_batch, notice
 
@@ -41,6 +41,8 @@ MakeSink = Callable[[], Sink]
 ReadEvents = Callable[[], Sequence[Event]]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+#: What outputs call their own columns.
+OWN_NAMES = ("_event_id", "_origin", "_row_id", "_seq", "_notice", "_delta_tailer_gone")
 WIDER = pa.schema([*SCHEMA, ("country", pa.string())])
 TYPES = pa.schema(
     {
@@ -261,6 +263,23 @@ class SinkConformance:
         assert [e.event_id for e in read_events()] == _ids([run])
         await self._write(make_sink(), run)
         assert len(_without_repeats(read_events())) == run.num_rows
+
+    async def test_a_column_has_its_own_value_or_is_refused_by_name(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        """The traits say which names the output gives to columns of its own: a table that has them
+        is refused. A column of any other name keeps its values."""
+        own = sink_traits(make_sink()).own
+        for name in own.names:
+            with pytest.raises(UnsupportedTable, match=name):
+                own.check(["id", name])
+        others = [name for name in OWN_NAMES if name not in own.names]
+        schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in others)])
+        values = {name: f"the table's {name}" for name in others}
+        await self._write(make_sink(), change_batch(schema, [{"id": 1, **values}], last=True))
+        (event,) = read_events()
+        for value in values.values():
+            assert value in str(event.payload)
 
     async def test_a_stored_offset_is_that_of_the_last_batch(self, make_sink: MakeSink) -> None:
         """For sinks that store progress with the data; other sinks return none."""

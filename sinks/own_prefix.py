@@ -1,0 +1,19 @@
+"""The option that names a sink's own columns, the same for every sink that adds some."""
+
+from __future__ import annotations
+
+from tailer.settings import Setting
+from tailer.sink import OWN_PREFIX, own_prefix
+
+__all__ = ["OWN_PREFIX_SETTING", "renamed"]
+
+OWN_PREFIX_SETTING = Setting(
+    "text", OWN_PREFIX, "What the names of columns begin with that the sink adds, such as "
+    "`_event_id`. A table that has a column of such a name needs another beginning.",
+    form="up to 40 letters, digits and `_`, not beginning with a digit", parse=own_prefix,
+)  # fmt: skip
+
+
+def renamed(name: str, prefix: str) -> str:
+    """Return one of our names, which begins with an underscore, with the prefix in its place."""
+    return prefix + name.removeprefix(OWN_PREFIX)

@@ -1,0 +1,45 @@
+"""Whether the columns of a table fit the outputs of a feed, before a row is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tailer.changes import METADATA_FIELDS, ChangeBatch
+from tailer.delta.snapshot import TableState
+from tailer.errors import TableError
+from tailer.sink import ChecksColumns, sink_traits
+
+__all__ = ["Fitting"]
+
+
+class Fitting:
+    """Checks the columns of each schema that is to be written, once, for the sinks that get it.
+
+    It is the only place where columns are refused for their names or types. What it raises concerns
+    every row, so no row is parked for it.
+    """
+
+    def __init__(self, table: str, sinks: Sequence[object]) -> None:
+        self._table = table
+        self._sinks = sinks
+        self._checked: TableState | None = None
+
+    def check(self, batch: ChangeBatch) -> None:
+        """Raise :class:`TableError` or :class:`SinkRejected` for a column of a batch that one of
+        the sinks can't have."""
+        if batch.state is not self._checked:
+            self.check_schema(batch.rows.schema, batch.version)
+            self._checked = batch.state
+
+    def check_schema(self, schema: pa.Schema, version: int | None = None) -> None:
+        """Do the same for the schema of change rows, whose last columns are not the table's."""
+        columns = pa.schema(list(schema)[: -len(METADATA_FIELDS)])
+        try:
+            for sink in self._sinks:
+                sink_traits(sink).own.check(columns.names)
+                if isinstance(sink, ChecksColumns):
+                    sink.check_columns(columns)
+        except TableError as e:
+            raise e.at(table=self._table, version=version) from None

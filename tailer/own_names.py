@@ -1,0 +1,70 @@
+"""The names that an output gives to columns of its own, beside those of the table.
+
+A table may have any names. Where one of its columns has the name of a column that the output adds,
+one of the two would hide the other, so it is refused, by name, before a row is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tailer.errors import UnsupportedTable
+
+__all__ = ["NO_NAMES", "OWN_PREFIX", "OwnNames", "own_prefix"]
+
+#: What the names begin with, unless an option says otherwise.
+OWN_PREFIX = "_"
+_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}", re.ASCII)
+
+
+def own_prefix(text: str) -> str:
+    """Return the value of an option that says what our names begin with. Raises ``ValueError`` for
+    a text that some target would not take as part of a name."""
+    if not _PREFIX.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNames:
+    """``names`` are those of the output's own columns. ``folded``: the output does not tell names
+    apart that differ in case alone, neither these nor the table's."""
+
+    names: tuple[str, ...] = ()
+    folded: bool = False
+
+    @classmethod
+    def of(cls, *names: str, prefix: str = OWN_PREFIX, folded: bool = False) -> OwnNames:
+        """Return own names, each with the prefix in place of its underscore."""
+        return cls(tuple(prefix + name.removeprefix(OWN_PREFIX) for name in names), folded)
+
+    def check(self, columns: Iterable[str]) -> None:
+        """Raise :class:`UnsupportedTable` for a column that has one of these names, and for two
+        columns that the output can't tell apart."""
+        taken = {self._key(name): name for name in self.names}
+        seen: dict[str, str] = {}
+        for column in columns:
+            key = self._key(column)
+            if key in taken:
+                raise UnsupportedTable(
+                    f"the table has a column {column!r}, and the output adds a column "
+                    f"{taken[key]!r} of its own",
+                    hint="leave the table's out by the option columns, or give ours another name "
+                    "by the option own_prefix",
+                )
+            if key in seen:
+                raise UnsupportedTable(
+                    f"the table has the columns {seen[key]!r} and {column!r}, which are one name "
+                    "in this output",
+                    hint="leave one of them out by the option columns, or rename it",
+                )
+            seen[key] = column
+
+    def _key(self, name: str) -> str:
+        return name.lower() if self.folded else name
+
+
+#: Those of an output that adds nothing.
+NO_NAMES = OwnNames()
