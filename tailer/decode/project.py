@@ -26,7 +26,7 @@ from tailer.delta.schema import (
     StructType,
     is_variant,
 )
-from tailer.errors import CorruptRow
+from tailer.errors import CorruptLog, CorruptRow
 
 __all__ = ["Convert", "FileFields", "converter", "find_field"]
 
@@ -41,15 +41,30 @@ class FileFields:
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
         self.fields = list(fields)
-        self.by_id: dict[bytes, int] = {}
-        self.by_name: dict[str, int] = {}
-        self.by_folded_name: dict[str, list[int]] = {}
+        self._by_id: dict[bytes, list[int]] = {}
+        self._by_name: dict[str, list[int]] = {}
+        self._by_folded_name: dict[str, list[int]] = {}
         for i, field in enumerate(self.fields):
             number = (field.metadata or {}).get(_FIELD_ID)
             if number is not None:
-                self.by_id.setdefault(number, i)
-            self.by_name.setdefault(field.name, i)
-            self.by_folded_name.setdefault(field.name.lower(), []).append(i)
+                self._by_id.setdefault(number, []).append(i)
+            self._by_name.setdefault(field.name, []).append(i)
+            self._by_folded_name.setdefault(field.name.lower(), []).append(i)
+
+    @property
+    def lacks_ids(self) -> bool:
+        """Whether there are fields, and none of them has an id."""
+        return bool(self.fields) and not self._by_id
+
+    def found(self, wanted: StructField, mapping: str) -> list[int]:
+        """Return the fields for a Delta column: by id, by physical name, or by name.
+
+        Delta's names differ by more than their case, and Spark matches them case-insensitively.
+        """
+        if mapping == "id":
+            return self._by_id.get(str(wanted.field_id).encode(), [])
+        name = wanted.name if mapping == "none" else wanted.physical_name
+        return self._by_name.get(name) or self._by_folded_name.get(name.lower(), [])
 
 
 def find_field(
@@ -57,19 +72,29 @@ def find_field(
 ) -> tuple[int, pa.Field] | None:
     """Return the file's field for a Delta column: by id, by physical name, or by name.
 
-    None if the file has no such column: its rows are null there.
+    None if the file has no such column: its rows are null there. Raises :class:`CorruptLog` where
+    that is not known, because the file names no ids at all, or several fields by this name.
     """
-    if mapping == "id":
-        at = fields.by_id.get(str(wanted.field_id).encode())
-    else:
-        name = wanted.name if mapping == "none" else wanted.physical_name
-        at = fields.by_name.get(name)
-        if at is None:
-            # Delta's names differ by more than their case, and Spark matches them
-            # case-insensitively.
-            folded = fields.by_folded_name.get(name.lower(), [])
-            at = folded[0] if len(folded) == 1 else None
-    return None if at is None else (at, fields.fields[at])
+    if mapping == "id" and fields.lacks_ids and wanted.field_id is not None:
+        raise CorruptLog(
+            f"the data file has no field ids, and the column {wanted.name!r} is found by its id "
+            "alone (column mapping by id)",
+            hint="let a writer that knows column mapping rewrite the file, or skip this version",
+        )
+    found = fields.found(wanted, mapping)
+    if len(found) > 1:
+        names = " and ".join(repr(fields.fields[i].name) for i in found)
+        raise CorruptLog(
+            f"the data file has the columns {names}, and which of them is the table's "
+            f"{wanted.name!r} is not known",
+            hint="let a writer rewrite the file with one of them, or skip this version",
+        )
+    return (found[0], fields.fields[found[0]]) if found else None
+
+
+def _has_any(fields: FileFields, wanted: StructType, mapping: str) -> bool:
+    """Return whether a level of the file has one of these columns."""
+    return any(fields.found(f, mapping) for f in wanted)
 
 
 def converter(
@@ -302,9 +327,7 @@ def _element(
     element, struct = target.element, pa.types.is_struct(source.type)
     if isinstance(element, StructType) and not (struct and source.name == "element"):
         own, inside = FileFields([source]), FileFields(source.type if struct else [])
-        if any(find_field(own, f, mapping) for f in element) and not any(
-            find_field(inside, f, mapping) for f in element
-        ):
+        if _has_any(own, element, mapping) and not _has_any(inside, element, mapping):
             convert = converter(pa.struct([source]), element, mapping, column, calendar)
             return lambda array: convert(pa.StructArray.from_arrays([array], fields=[source]))
     return converter(source.type, element, mapping, column, calendar)

@@ -15,7 +15,7 @@ from tailer.decode.naming import translated
 from tailer.decode.project import FileFields, converter, find_field
 from tailer.delta.arrow_types import VARIANT, arrow_type
 from tailer.delta.schema import DataType, StructField, StructType, parse_schema
-from tailer.errors import CorruptRow
+from tailer.errors import CorruptLog, CorruptRow
 from tests.support.feeds import refusal
 
 
@@ -71,7 +71,40 @@ def test_the_exact_name_wins_over_one_in_another_case() -> None:
     found = find_field(FileFields(fields), wanted, "none")
     assert found is not None
     assert found[0] == 1
-    assert find_field(FileFields([fields[0], fields[2]]), wanted, "none") is None, "two are none"
+
+
+def test_a_column_that_two_of_the_file_may_be_is_refused() -> None:
+    """It would be null in every row, or one of them by chance."""
+    long, other = pa.field("ID", pa.int64()), pa.field("Id", pa.int64())
+    for mapping in ("none", "name"):
+        with pytest.raises(CorruptLog, match="has the columns 'ID' and 'Id', and which"):
+            find_field(FileFields([long, other]), StructField("id", delta("long").type), mapping)
+    number = {b"PARQUET:field_id": b"7"}
+    same = FileFields([long.with_metadata(number), other.with_metadata(number)])
+    wanted = StructField("id", delta("long").type, metadata={"delta.columnMapping.id": 7})
+    with pytest.raises(CorruptLog, match="has the columns 'ID' and 'Id', and which"):
+        find_field(same, wanted, "id")
+    with pytest.raises(CorruptLog, match="has the columns 'ID' and 'ID', and which"):
+        find_field(FileFields([long, long]), wanted, "none")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_ids_that_a_file_lacks_are_not_nulls(*, nested: bool) -> None:
+    column = {"delta.columnMapping.id": 7, "delta.columnMapping.physicalName": "x"}
+    wanted = StructField("x", delta("long").type, metadata=column)
+    bare = pa.field("x", pa.int64())
+
+    def look() -> None:
+        if nested:
+            converter(pa.struct([bare]), StructType((wanted,)), "id", "s")
+        else:
+            find_field(FileFields([bare]), wanted, "id")
+
+    with pytest.raises(CorruptLog, match="no field ids, and the column 'x' is found by its id"):
+        look()
+    assert find_field(FileFields([]), wanted, "id") is None
+    gone = StructField("x", wanted.type, metadata={**column, "delta.columnMapping.id": None})
+    assert find_field(FileFields([bare]), gone, "id") is None, "a column that no file can have"
 
 
 @pytest.mark.parametrize(
