@@ -70,7 +70,7 @@ class LineFile:
                     if self._is_whole():
                         return
             except OSError as e:
-                raise TransientError(f"{self.path}: {e.strerror}") from e
+                raise out_of_reach(f"{self.path} can't be written", e) from e
             raise TransientError(f"{self.path} is moved away or truncated again and again")
 
     def reopen(self) -> None:

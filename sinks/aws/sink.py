@@ -30,6 +30,12 @@ from tailer.settings import Setting
 __all__ = ["CONNECTION", "AwsSink", "Refused", "keyed_settings", "lone_settings"]
 
 T = TypeVar("T")
+#: What to do about botocore's errors that name none of our options.
+_REMEDIES = {
+    "NoRegionError": " Name it in the option 'region', or in AWS_REGION",
+    "NoCredentialsError": ", nor a profile: name one in the option 'profile', or set "
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+}
 
 CONNECTION: dict[str, Setting] = {
     "region": Setting(
@@ -191,7 +197,8 @@ class AwsSink(MessageSink):
         except (HTTPClientError, NotConnected, OSError, TimeoutError) as e:
             raise TransientError(f"{self.place}: {' '.join(str(e).split())}") from e
         except BotoCoreError as e:  # no credentials, region or profile
-            raise ConfigError(f"{self.place}: {' '.join(str(e).split())}") from e
+            remedy = _REMEDIES.get(type(e).__name__, "")
+            raise ConfigError(f"{self.place}: {' '.join(str(e).split())}{remedy}") from e
 
     def _error(self, refused: Refused, *, passing: bool = False) -> TailerError:
         what = f"{self.place}: {' '.join(str(refused).split())}"

@@ -226,6 +226,8 @@ def _give_up(error: Exception, heard: _Heard, options: KafkaOptions, *, last: bo
     seconds = options.bootstrap_timeout_ms / 1000
     cause = heard.cause or str(error)
     remedy = next((f"; {then}" for mark, then in _STRANGE if mark in cause), "")
+    if not remedy and options.security.security_protocol == "PLAINTEXT":
+        remedy = "; if they want TLS or a password, set security_protocol"
     raise TransientError(
         f"no Kafka broker at {servers} has answered for {seconds:g} s: {cause}{remedy}"
     ) from error

@@ -19,7 +19,7 @@ from sinks.kafka.driver import Packed
 from sinks.kafka.failures import Fenced, raised_as_failures
 from sinks.kafka.options import KafkaOptions
 from sinks.kafka.record_batch import cut
-from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.errors import SinkRejected, TransientError
 
 __all__ = ["LibrdkafkaDriver"]
 
@@ -42,12 +42,8 @@ class LibrdkafkaDriver:
     """See :class:`sinks.kafka.driver.Driver`."""
 
     def __init__(self, options: KafkaOptions, transactional_id: str | None) -> None:
-        try:
-            from confluent_kafka import Producer
-        except ImportError as e:
-            raise ConfigError(
-                "driver = 'librdkafka' needs confluent-kafka: install delta-tailer[librdkafka]"
-            ) from e
+        from confluent_kafka import Producer
+
         self._patience_s = options.delivery_timeout_ms / 1000
         self._batch_bytes = options.batch_bytes
         self._in_flight_bytes = options.in_flight_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,17 @@ __all__ = ["KafkaOptions", "topic_name"]
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("feed", "table")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_SERVER = re.compile(r"(\[[^\]]+\]|[^:/\s]+):\d{1,5}")
 _OTHER_TOPICS = ("transaction_topic", "notice_topic", "park_topic")
 #: What the sink fills in for its encoder.
 _FILLED_IN = ("name", "topic")
+
+
+def _servers(text: str) -> str:
+    """Check a list of brokers, as a ``parse``."""
+    if not all(_SERVER.fullmatch(server.strip()) for server in text.split(",")):
+        raise ValueError(text)
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +41,7 @@ class KafkaOptions:
     # fmt: off
     bootstrap_servers: str = declared(Setting(
         "text", REQUIRED, "Brokers to connect to first, separated by commas.",
-        form="host:port[,host:port]", elsewhere=("metadata_broker_list",),
+        form="host:port[,host:port]", elsewhere=("metadata_broker_list",), parse=_servers,
     ))
     topic: str = declared(Setting(
         "text", REQUIRED, "The topic; `{feed}` and `{table}` are replaced by the feed's name and "
@@ -175,6 +184,10 @@ def _text(value: Any) -> str:
 
 
 def _check(taken: dict[str, Any]) -> None:
+    if taken["driver"] == "librdkafka" and find_spec("confluent_kafka") is None:
+        raise _TABLE.wrong(
+            "driver", "is 'librdkafka', which needs pip install 'delta-tailer[librdkafka]'"
+        )
     if taken["delivery_timeout_ms"] < taken["request_timeout_ms"] + taken["linger_ms"]:
         what = "must be at least request_timeout_ms + linger_ms"
         raise _wrong("delivery_timeout_ms", taken["delivery_timeout_ms"], what)

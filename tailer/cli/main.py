@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tailer.errors import ConfigError, TailerError
 from tailer.process.signals import install
@@ -243,6 +243,34 @@ def _spark_options(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that says what was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, behind the usage, and end with the status of a wrong command."""
+        unknown = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
+        if unknown:
+            from tailer.errors import meant
+
+            close = meant(unknown[1], _COMMANDS)
+            message = f"there is no command {unknown[1]!r}{close}; they are {', '.join(_COMMANDS)}"
+        super().error(message)
+
+    def unrecognized(self, rest: Sequence[str]) -> NoReturn:
+        """End for arguments that no option takes."""
+        from tailer.errors import meant
+
+        known = [name for action in self._actions for name in action.option_strings]
+        hints = [meant(rest[0], known)]
+        if rest == ["-f"]:
+            hints = [" (`tailer tail` follows without it)"]
+        elif any(_TIME_OF_DAY.match(one) for one in rest):
+            hints = ["; put a time into quotes, as in '2026-01-31 12:00:00'"]
+        self.error(f"unrecognized arguments: {' '.join(rest)}{hints[0]}")
+
+
+_TIME_OF_DAY = re.compile(r"\d\d?:\d\d")
+
 #: The commands: what each does, and a function that adds its arguments.
 _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "tail": ("follow one table, its events as JSON lines", _tail_options),
@@ -261,10 +289,10 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
 
 
 @cache
-def parser(only: str | None = None) -> argparse.ArgumentParser:
+def parser(only: str | None = None) -> _Parser:
     """Return the argument parser of all commands, or of ``only`` one, which takes a tenth of the
     time; if there is no such command, of all."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="tailer", description="Every row-level change of a Delta Lake table, in order."
     )
     top.add_argument("--version", action="store_true", help="print the version and exit")
@@ -273,8 +301,22 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="tailer")
     for name in [only] if only in _COMMANDS else _COMMANDS:
         does, add_arguments = _COMMANDS[name]
-        add_arguments(commands.add_parser(name, help=does))
+        added = commands.add_parser(name, help=does)
+        added.set_defaults(parser=added)
+        add_arguments(added)
     return top
+
+
+def _parsed(given: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments; `help COMMAND` is `COMMAND --help`."""
+    if given[:1] == ["help"]:
+        given = [*given[1:2], "--help"]
+    top = parser(*given[:1])
+    arguments, rest = top.parse_known_args(given)
+    if rest:
+        of: _Parser = getattr(arguments, "parser", top)
+        of.unrecognized(rest)
+    return arguments
 
 
 def _refuse_foreign_owner() -> None:
@@ -305,8 +347,7 @@ def _choose_memory_pool() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     _choose_memory_pool()
-    given = sys.argv[1:] if argv is None else argv
-    arguments = parser(*given[:1]).parse_args(given)
+    arguments = _parsed(list(sys.argv[1:] if argv is None else argv))
     try:
         _refuse_foreign_owner()
         if arguments.version:

@@ -11,7 +11,7 @@ from tailer.changes import Offset
 from tailer.cli.feeds import named_sink
 from tailer.config.feeds import Config, FeedConfig, load_config
 from tailer.daemon.assembly import feed_sinks, offset_store, table_log
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, TableError
 from tailer.sink import KeepsProgress
 
 __all__ = ["offsets"]
@@ -74,6 +74,13 @@ async def _wanted(arguments: argparse.Namespace, config: Config, feed: FeedConfi
         return checkpoint_offset(Path(arguments.checkpoint))
     log = table_log(config, feed)
     try:
+        newest = await log.latest_version()
+        if arguments.at_version > newest + 1:
+            raise TableError(
+                f"--at-version is {arguments.at_version}, and the newest version is {newest}",
+                table=log.store.root,
+                hint=f"the next version to read is at most {newest + 1}",
+            )
         before = await log.state_before(arguments.at_version)
     finally:
         await log.store.aclose()

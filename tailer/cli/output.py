@@ -104,14 +104,14 @@ async def open_output(
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             temporary.touch()
             temporary.unlink()  # ext4 would write a file that was emptied to the disk at its end
             opened = await _open(temporary, kind, schema, ids)
         except OSError as e:
             if e.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise ConfigError(f"{output} can't be written ({e.strerror or e})") from e
+            hint = "" if path.parent.is_dir() else f"; make the folder {path.parent}"
+            raise ConfigError(f"{output} can't be written ({e.strerror or e}){hint}") from e
         try:
             yield opened
         finally:

@@ -36,9 +36,10 @@ def _decode_options(arguments: argparse.Namespace, target: TableState | None) ->
     )
 
 
-def check_columns(columns: list[str] | None, state: TableState, table: str) -> None:
-    """Raise :class:`ConfigError` for a column that the table does not have."""
-    for name in columns or ():
+def check_columns(arguments: argparse.Namespace, state: TableState, table: str) -> None:
+    """Raise :class:`ConfigError` for a column of --columns or --key that the table does not
+    have."""
+    for name in [*(arguments.columns or ()), *arguments.key]:
         if name not in state.schema.names:
             raise ConfigError(
                 f"{table} has no column {name!r}; it has {', '.join(state.schema.names)}"

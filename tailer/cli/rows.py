@@ -28,7 +28,7 @@ async def write_changes(
 ) -> None:
     """Write the changes from version ``first`` to the snapshot's, for `tailer read`."""
     last, end = snapshot.version, snapshot.state
-    check_columns(arguments.columns, end, log.store.root)
+    check_columns(arguments, end, log.store.root)
     # One file has one schema: the end version's, as in Spark. JSON lines each have their version's.
     target = None if kind == "jsonl" else end
     options = feed_options(arguments, target)

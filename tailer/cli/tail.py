@@ -30,8 +30,8 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
     offset = await start_offset(log, arguments.start)
     if arguments.last is not None:
         check_range(offset.version, arguments.last)
-    if arguments.columns:
-        check_columns(arguments.columns, (await log.snapshot()).state, log.store.root)
+    if arguments.columns or arguments.key:
+        check_columns(arguments, (await log.snapshot()).state, log.store.root)
 
     ids = Ids(arguments.with_ids, arguments.own_prefix)
 

@@ -163,6 +163,10 @@ def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConf
         raise ConfigError(f"{path}: feeds has the name {name!r}; it must not be empty or hold a /")
     feed = Section(path, f"feeds.{name}", values, FEED)
     table = feed["table"]
+    if "**" in table:
+        raise feed.wrong(
+            "table", f"is {table!r}; a * stands for one folder's name: write /*/*/ for two levels"
+        )
     return FeedConfig(
         name=name,
         table=table,

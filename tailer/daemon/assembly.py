@@ -128,6 +128,7 @@ def check_targets(config: Config) -> None:
     writes, and its sinks must be valid for any table.
     """
     known: dict[str, str] = {}
+    paths: dict[str, Any] = {}
     for name, feed in config.feeds.items():
         if is_pattern(feed.table):
             _check_pattern_targets(config, feed)
@@ -136,13 +137,16 @@ def check_targets(config: Config) -> None:
         places = {f"sinks.{key}" if key else "sink": sink for key, sink in sinks.items()}
         for place, sink in {**places, "park": park_sink(config, feed)}.items():
             target = sink_traits(sink).exclusive
+            given = feed.sinks.get(place.removeprefix("sink").removeprefix("s."), feed.park)
+            path = None if given is None else given.options.get("path")
             if target in known:
+                same = f" ({paths[target]} and {path} are one file)" if path is not None else ""
                 raise ConfigError(
                     f"{config.path}: feeds.{name}.{place} writes to {target}, as {known[target]} "
-                    "does; each must have its own"
+                    f"does; each must have its own{same}"
                 )
             if target is not None:
-                known[target] = f"feeds.{name}.{place}"
+                known[target], paths[target] = f"feeds.{name}.{place}", path
 
 
 def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:

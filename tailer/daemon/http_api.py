@@ -28,6 +28,8 @@ _SHUTDOWN_S = 1.0
 #: The most of an order that the log repeats.
 _ORDER_CHARACTERS = 500
 
+_ORDERS = ("pause", "resume", "stop", "start", "skip", "unskip", "resnapshot")
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -130,7 +132,7 @@ def _version(body: dict[str, Any]) -> int:
 def _orders(
     supervisor: Supervisor,
 ) -> dict[str, Callable[[str, dict[str, Any]], Awaitable[None]]]:
-    """Return the actions on a feed, by the last part of the address."""
+    """Return the actions on a feed, by the last part of the address: ``_ORDERS``."""
 
     async def skip(feed: str, body: dict[str, Any]) -> None:
         await supervisor.skip_version(feed, _version(body))
@@ -209,11 +211,17 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
 
 @web.middleware
 async def _refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Return an error as JSON also for a body that is refused before a handler sees it."""
+    """Return an error as JSON also for what is refused before a handler sees it."""
     try:
         return await handler(request)
     except (web.HTTPRequestEntityTooLarge, web.HTTPUnsupportedMediaType) as e:
         return _error(e.status, e.reason)
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as e:
+        if not request.path.startswith("/api/"):
+            raise
+        order = request.path.rpartition("/")[2]
+        known = ", ".join(_ORDERS)
+        return _error(e.status, f"there is no {request.method} of {order!r}; orders are {known}")
 
 
 @asynccontextmanager

@@ -125,6 +125,8 @@ async def feed_configs(
         if is_pattern(feed.table):
             tables = await feeds_of_pattern(config, feed)
             found |= tables.feeds
+            if not tables.feeds and not tables.refused:
+                refused(name, f"no table is there that {feed.table} stands for")
             for sentence in tables.refused.values():
                 refused(name, sentence)
         else:

@@ -89,7 +89,7 @@ def _found(log: TableLog, found: int | None) -> int:
         raise TableError(
             "no version is at or after that time",
             table=log.store.root,
-            hint="start at an earlier time, or at latest",
+            hint="its newest version is older: ask for an earlier time",
         )
     return found
 

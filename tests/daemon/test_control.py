@@ -130,6 +130,18 @@ def test_a_new_schema_waits_for_a_resume(setting: Setting) -> None:
         assert any(f"order {order} by 127.0.0.1: done" in line for line in said)
 
 
+def test_an_order_that_is_none_is_answered_in_json(setting: Setting) -> None:
+    setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
+        code, answer = setting.order("orders", "pauze")
+        assert code == 405
+        assert "no POST of 'pauze'; orders are pause, resume" in answer["error"]
+        assert setting.ask("GET", "/api/v2/feeds")[1]["error"]
+        assert program.stop() == 0
+
+
 def test_an_order_that_is_refused_is_in_the_log_too(setting: Setting) -> None:
     setting.table("orders")
     setting.feed("orders")

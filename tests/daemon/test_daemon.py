@@ -347,6 +347,26 @@ def test_check_names_every_feed_that_would_fail(setting: Setting, capsys: Captur
     assert "no Delta table there" in second
 
 
+def test_the_offset_is_not_set_beyond_the_table(setting: Setting, capsys: Capture) -> None:
+    arguments = ["offsets", "set", str(setting.config), "orders", "--at-version"]
+    assert main([*arguments, "99"]) == 1
+    assert "--at-version is 99, and the newest version is 1; the next version to read is at" in (
+        capsys.readouterr().err
+    )
+    assert main([*arguments, "2"]) == 0
+
+
+def test_check_says_that_a_pattern_finds_nothing(setting: Setting, capsys: Capture) -> None:
+    lake = f'[feeds.lake]\ntable = "{setting.folder}/none/*"\n[feeds.lake.sink]\n'
+    (setting.folder / "none").mkdir()
+    setting.configure(f'{lake}type = "jsonl"\npath = "{{table}}.jsonl"\n')
+    assert main(["check", str(setting.config)]) == 1
+    assert "lake: no table is there that" in capsys.readouterr().out
+    setting.configure(f'{lake.replace("*", "**")}type = "jsonl"\npath = "x"\n')
+    assert main(["check", str(setting.config)]) == 2
+    assert "a * stands for one folder's name" in capsys.readouterr().err
+
+
 def test_check_goes_on_after_a_mistake(setting: Setting, capsys: Capture) -> None:
     setting.configure(
         f'[feeds.wrong]\ntable = "{setting.folder / "orders"}"\ncolumns = ["nope"]\n'

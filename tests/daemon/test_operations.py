@@ -113,6 +113,7 @@ def test_two_feeds_with_one_file_are_a_mistake(
     (line,) = capsys.readouterr().err.splitlines()
     assert f"feeds.others.sink writes to {target}" in line
     assert "as feeds.orders.sink does; each must have its own" in line
+    assert f"(out.jsonl and {other} are one file)" in line
 
 
 def test_two_daemons_with_one_file_do_not_cut_each_other(tmp_path: Path) -> None:
