@@ -8,45 +8,59 @@ it had. Delivery is at least once.
 from __future__ import annotations
 
 import hmac
+import re
 import time
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import aiohttp
+import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
+from yarl import URL
 
 from sinks.formats.json import text_of
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import attempted
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import trusting
-from tailer.backoff import Backoff
+from tailer.backoff import Backoff, retry_after_s
 from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.secrets import hidden, keep_secrets
 from tailer.settings import REQUIRED, Setting
+from tailer.urls import Url, UrlError, parse_url
 
 __all__ = ["SETTINGS", "HttpSink"]
 
 _MIB = 1024**2
 _LOCAL = ("localhost", "127.0.0.1", "::1")
+#: A part of a path that may be a secret: with a digit, or long.
+_TOKEN = re.compile(r"(?=[^/]*\d)[^/]{8,}|[^/]{20,}")
+_PATH_LEAST = 12
 _URL = "an https:// URL (http:// for this machine)"
 _SECRET = "whsec_ and the base64 text of 24 to 64 bytes"  # noqa: S105  # a description
 
 
-def _checked_url(text: str) -> str:
-    parts = urlsplit(text)
-    plain = parts.scheme == "http" and parts.hostname in _LOCAL
-    if not parts.hostname or parts.username or not (plain or parts.scheme == "https"):
-        raise ValueError(text)
-    return text
+def _parsed(text: str) -> Url:
+    """Return the URL. Its query and what looks like a token in its path become known secrets."""
+    try:
+        url = parse_url(text, ("https", "http"), login=False)
+    except UrlError as e:
+        raise UrlError(f"{e}; what says who sends belongs into 'headers'") from None
+    if url.scheme == "http" and url.host not in _LOCAL:
+        raise UrlError("http:// is for this machine alone")
+    keep_secrets(unquote(part) for part in url.path.split("/") if _TOKEN.fullmatch(part))
+    keep_secrets(value for _, value in parse_qsl(url.query))
+    keep_secrets((url.query, url.path if len(url.path) > _PATH_LEAST else ""))
+    return url
 
 
 def _key(secret: str) -> bytes:
@@ -62,7 +76,7 @@ def _key(secret: str) -> bytes:
 
 SETTINGS: dict[str, Setting] = {
     "url": Setting(
-        "text", REQUIRED, "Where requests are posted to.", form=_URL, parse=_checked_url,
+        "text", REQUIRED, "Where requests are posted to.", form=_URL, parse=_parsed, secret=True,
     ),
     "secrets": Setting(
         "texts", [], "Secrets that sign each request; with several, each adds a signature.",
@@ -96,8 +110,13 @@ _PAUSES_S = (0.2, 20.0)
 _LATER = (408, 425, 429)
 #: The receiver does not take these events, whenever they come.
 _REFUSED = (400, 413, 415, 422)
-_SAID_BYTES = 500
-_TYPE = "application/cloudevents-batch+json; charset=utf-8"
+_SAID_CHARACTERS = 500
+#: Of a body, so much is read.
+_BODY_BYTES, _BODY_S = 64 * 1024, 1.0
+_HEADERS = {
+    "User-Agent": "delta-tailer", "Accept-Encoding": "identity",
+    "Content-Type": "application/cloudevents-batch+json; charset=utf-8",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +147,7 @@ class HttpSink(MessageSink):
 
     def __init__(
         self,
-        url: str,
+        url: Url,
         *,
         secrets: _Secrets | None = None,
         headers: Mapping[str, str] | None = None,
@@ -139,16 +158,16 @@ class HttpSink(MessageSink):
         table: str = "",
     ) -> None:
         super().__init__("cloudevents", {"table": table})
-        self.url = url
+        # As it is written: what is encoded stays so.
+        self.url = URL(url.text(), encoded=True)
         self.secrets = secrets or _Secrets(())
         self.headers = dict(headers or {})
         self.ca_file = ca_file
         self.limits = limits
         self.timeout_s = timeout_s
         self.attempts = attempts
-        parts = urlsplit(url)
-        # A query may have a token.
-        self._place = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        # A path or a query may have a token.
+        self._place = f"{url.scheme}://{url.server}" + (f":{url.port}" if url.port else "")
         self._keys: Sequence[bytes] = ()
         self._http: aiohttp.ClientSession | None = None
 
@@ -175,7 +194,8 @@ class HttpSink(MessageSink):
             connector=aiohttp.TCPConnector(ssl=context or True, limit=1),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=self.timeout_s),
-            headers={"User-Agent": "delta-tailer", "Content-Type": _TYPE, **self.headers},
+            headers={**_HEADERS, **self.headers},
+            auto_decompress=False,
         )
         return None
 
@@ -216,10 +236,14 @@ class HttpSink(MessageSink):
                 self.url, data=body, headers=headers, allow_redirects=False
             ) as answer:
                 if 200 <= answer.status < 300:
-                    await answer.read()
+                    # The status says that they are taken. A body that ends soon is read, so that
+                    # the connection serves the next request.
+                    with anyio.move_on_after(_BODY_S), suppress(aiohttp.ClientError, OSError):
+                        await _beginning(answer)
                     return
-                said = await answer.content.read(_SAID_BYTES)
-                raise self._answered(answer, said.decode(errors="replace").strip(), where)
+                # A secret must not be cut: its beginning would be shown.
+                said = hidden((await _beginning(answer)).decode(errors="replace").strip())
+                raise self._answered(answer, said[:_SAID_CHARACTERS], where)
         except (aiohttp.ClientError, OSError) as e:
             raise self._not_sent(e) from e
 
@@ -227,14 +251,24 @@ class HttpSink(MessageSink):
         status = answer.status
         what = f"{self._place} answered {status}" + (f" ({said})" if said else "")
         if status in _LATER or status >= 500:
-            return TransientError(what, _retry_after_s(answer.headers.get("Retry-After", "")))
+            wish = answer.headers.get("Retry-After", "")
+            return TransientError(what, retry_after_s(wish, time.time()))
         if status in _REFUSED:
             return SinkRejected(f"{where}: {what}; mend the receiver, or park such rows by "
                                 'on_reject = "park"')  # fmt: skip
         if 300 <= status < 400:
-            to = answer.headers.get("Location", "nowhere")
-            return ConfigError(f"{what}, which leads to {to}: redirects are not followed; set url")
+            to = self._leads(answer.headers.get("Location", ""))
+            return ConfigError(f"{what}{to}: redirects are not followed; set url")
         return ConfigError(f"{what}; check url, secrets and headers of the sink")
+
+    def _leads(self, location: str) -> str:
+        """Return where a redirect leads to, without a path: it may repeat that of the URL."""
+        try:
+            to = self.url.join(URL(location)).origin()
+        except ValueError:
+            return ""
+        other = "another path of " if to == self.url.origin() else ""
+        return f", which leads to {other}{to}"
 
     def _not_sent(self, e: Exception) -> TailerError:
         """Return the error of a request without an answer."""
@@ -260,11 +294,9 @@ def _signatures(keys: Sequence[bytes], name: str, at: str, body: bytes) -> str:
     return " ".join(f"v1,{text}" for text in found)
 
 
-def _retry_after_s(text: str) -> float | None:
-    """Return the seconds in a header ``Retry-After``, which has seconds or a date."""
-    if text.isdecimal():
-        return float(text)
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
-        return None
+async def _beginning(answer: aiohttp.ClientResponse) -> bytes:
+    """Return the beginning of a body, or all of it."""
+    found = bytearray()
+    while (left := _BODY_BYTES - len(found)) and (part := await answer.content.read(left)):
+        found += part
+    return bytes(found)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sinks.credentials import CREDENTIALS, credentials
 from sinks.formats.json import text_of
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
@@ -26,6 +28,7 @@ from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, SinkRejected, TailerError, TransientError
 from tailer.rowbytes import Column, join, whole_numbers
 from tailer.settings import REQUIRED, Setting
+from tailer.urls import Url, parse_url
 
 __all__ = ["SETTINGS", "RedisSink"]
 
@@ -34,8 +37,10 @@ SETTINGS: dict[str, Setting] = {
     "url": Setting(
         "text", REQUIRED, "The server: `redis://user:password@host:port/database`, `rediss://` "
         "for TLS, or `unix://path`; `?ssl_ca_certs=FILE` and others are options of redis-py.",
-        secret=True,
+        form="a redis://, rediss:// or unix:// URL", secret=True,
+        parse=partial(parse_url, schemes=("redis", "rediss", "unix"), needs_host=False),
     ),
+    **CREDENTIALS,
     "stream": Setting(
         "text", "{feed}", "The stream's key; `{feed}` is replaced by the feed's name.",
     ),
@@ -85,7 +90,7 @@ class RedisSink(MessageSink):
 
     def __init__(
         self,
-        url: str,
+        url: Url,
         *,
         stream: str = "{feed}",
         maxlen: int = 0,
@@ -101,16 +106,13 @@ class RedisSink(MessageSink):
                 f"the sink 'redis' needs redis ({e}): pip install 'delta-tailer[redis]'"
             ) from None
         try:
-            self._pool: Any = ConnectionPool.from_url(url, socket_timeout=timeout_s)
+            self._pool: Any = ConnectionPool.from_url(url.text(), socket_timeout=timeout_s)
         except (ValueError, TypeError):
             # Its message may show the password.
             raise ConfigError(
                 "option 'url' of sink 'redis' is not a URL of redis-py; see docs/sinks/redis.md"
             ) from None
-        parts = urlsplit(url)
-        self._place = f"Redis at {parts.hostname}:{parts.port or 6379}"
-        if parts.scheme == "unix":
-            self._place = f"Redis at {parts.path}"
+        self._place = f"Redis at {url.path if url.scheme == 'unix' else url.place(6379)}"
         self.stream = stream
         self.maxlen = maxlen
         self._connection: Any = None
@@ -120,7 +122,11 @@ class RedisSink(MessageSink):
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> RedisSink:  # noqa: ARG003  # no paths
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
         taken, of_format = take_options("redis", SETTINGS, options)
-        return cls(taken.pop("url"), **taken, options=of_format)
+        url = taken.pop("url")
+        user, password = credentials("redis", "url", taken, url.user, url.password)
+        url = replace(url, user=user, password=password)
+        del taken["user"], taken["password"]
+        return cls(url, **taken, options=of_format)
 
     def _keys(self) -> tuple[str, str]:
         """Return the keys of the stream and of its progress, in one slot of a cluster."""

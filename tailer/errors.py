@@ -15,6 +15,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from tailer.secrets import hidden
+
 __all__ = [
     "ConfigError",
     "CorruptLog",
@@ -51,10 +53,11 @@ _CHARACTERS_MAX = 4000
 def printable(text: str, most: int = _CHARACTERS_MAX) -> str:
     """Return a text that is safe for a terminal or a line of a log, whatever names are in it.
 
-    Characters that a terminal interprets or does not show are escaped: control characters, line
-    separators, marks that change the direction of writing. A text longer than ``most`` loses its
-    middle.
+    Secrets that are known are taken out. Characters that a terminal interprets or does not show are
+    escaped: control characters, line separators, marks that change the direction of writing. A text
+    longer than ``most`` loses its middle.
     """
+    text = hidden(text)
     if len(text) > most:
         head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
         text = f"{head}[... {len(text) - len(head) - len(tail)} characters ...]{tail}"

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
 from tailer.errors import ConfigError, meant
+from tailer.secrets import keep_secrets
+from tailer.urls import UrlError
 
 __all__ = [
     "REQUIRED",
@@ -43,6 +45,11 @@ _TYPES: dict[Kind, Any] = {"text": str, "flag": bool, "texts": list, "table": di
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
 _UNITS = ((1024**3, "GiB"), (1024**2, "MiB"))
+#: Names of entries, in a table with secrets, that have none.
+_PLAIN = re.compile(
+    r"region|endpoint|url|host|bucket|accept|content|agent|allow|timeout|retr|style|type",
+    re.IGNORECASE,
+)
 #: The bound of all numbers: 64-bit integers end there, and it excludes infinity.
 _NUMBERS_END = 2**63
 
@@ -60,7 +67,7 @@ class Setting:
 
     ``form`` describes the allowed values where kind and bounds do not, and ``parse`` converts the
     given value, or raises ``ValueError``. ``elsewhere`` are other tools' names for it. A ``secret``
-    is not shown in errors.
+    is not shown in errors, and its value is taken out of all that is said later.
     """
 
     kind: Kind
@@ -217,8 +224,12 @@ class SettingTable:
             raise self.wrong(name, f"is missing, and must be {setting.allowed()}")
         if value is None and name not in given:
             return None
+        if setting.secret:
+            keep_secrets(_secrets_in(value))
         try:
             return setting.value(value, text=self.text)
+        except UrlError as e:
+            raise self.wrong(name, f"must be {setting.allowed()}: {e}") from None
         except ValueError:
             raise self._not_allowed(name, value) from None
 
@@ -244,6 +255,23 @@ class SettingTable:
         for name, setting in self.settings.items():
             found.update(dict.fromkeys(setting.elsewhere, name))
         return found
+
+
+def _secrets_in(value: Any) -> Iterator[str]:
+    """Yield the secrets in the value of an option: of a header with a scheme of authentication,
+    also what follows the scheme, and of a table all but what has a plain name."""
+    if isinstance(value, str):
+        yield value
+        scheme, _, rest = value.partition(" ")
+        if scheme.isalpha():
+            yield rest
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            if not _PLAIN.search(str(name)):
+                yield from _secrets_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _secrets_in(each)
 
 
 def declared(setting: Setting) -> Any:

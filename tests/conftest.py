@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tailer import rowbytes
+from tailer import rowbytes, secrets
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 from tests.support.components import Component, java_major, require, start_spark, with_byte_code
 
@@ -131,6 +131,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
         terminal: Any = session.config.pluginmanager.get_plugin("terminalreporter")
         Component.failed.update(prepare(names, terminal.write_line))
+
+
+@pytest.fixture(autouse=True)
+def own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets that a test has made known are not taken out of what others expect."""
+    monkeypatch.setattr(secrets, "_forms", [])
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from tailer.backoff import Backoff
 from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 from tailer.settings import Setting
+from tailer.urls import parse_url
 
 __all__ = ["CONNECTION", "AwsSink", "Refused", "keyed_settings", "lone_settings"]
 
@@ -37,14 +38,21 @@ _REMEDIES = {
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
 }
 
+
+def _address(text: str) -> str:
+    if text:
+        parse_url(text, ("http", "https"), login=False)
+    return text
+
+
 CONNECTION: dict[str, Setting] = {
     "region": Setting(
         "text", "", "The region.", unset="`AWS_DEFAULT_REGION`, or the profile's",
     ),
     "profile": Setting("text", "", "Profile of `~/.aws/config`.", unset="`AWS_PROFILE`"),
     "endpoint_url": Setting(
-        "text", "", "Address of the service, if it is not AWS's.",
-        unset="`AWS_ENDPOINT_URL`, or AWS",
+        "text", "", "Address of the service, if it is not AWS's.", form="http(s)://host[:port]",
+        parse=_address, unset="`AWS_ENDPOINT_URL`, or AWS",
     ),
     "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
     "attempts": Setting(

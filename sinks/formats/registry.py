@@ -12,18 +12,24 @@ import http.client
 import json
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.secrets import keep_pair
 from tailer.settings import REQUIRED, Setting, SettingTable
+from tailer.urls import Url, parse_url
 
 __all__ = ["REGISTRY", "RegistryClient", "load_registry", "located"]
 
 REGISTRY: dict[str, Setting] = {
-    "url": Setting("text", REQUIRED, "Address of the registry.", form="http(s)://host[:port]"),
+    "url": Setting(
+        "text", REQUIRED, "Address of the registry.", form="http(s)://host[:port]",
+        parse=partial(parse_url, schemes=("http", "https"), login=False),
+    ),
     "user": Setting("text", "", "User name, with `password`."),
     "password": Setting("text", "", "Password of `user`.", secret=True),
     "token": Setting("text", "", "Bearer token, instead of a user.", secret=True),
@@ -41,6 +47,8 @@ REGISTRY: dict[str, Setting] = {
 _FILES = ("ca_bundle", "client_cert", "client_key")
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _BUSY = (408, 429)
+#: An answer has an id, or a sentence or two.
+_ANSWER_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ class RegistryClient:
         try:
             connection.request("POST", parts.path.rstrip("/") + path, json.dumps(body), headers)
             answer = connection.getresponse()
-            data = answer.read()
+            data = answer.read(_ANSWER_BYTES_MAX)
         except ssl.SSLCertVerificationError as e:
             raise SinkRejected(
                 f"the certificate of the schema registry at {self.url} is not trusted "
@@ -116,7 +124,7 @@ class RegistryClient:
             )
         try:
             document = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             document = None
         return answer.status, document if isinstance(document, dict) else {}
 
@@ -141,28 +149,25 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
     Raises :class:`ConfigError` naming the invalid option.
     """
     taken = SettingTable("the schema registry", REGISTRY).take(options)
-    try:
-        parts = urlsplit(taken["url"])
-        _ = parts.port
-    except ValueError as e:
-        raise ConfigError(f"the schema registry's url is not an address: {e}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError("the schema registry's url is no http:// or https:// address")
-    if parts.username or parts.password:
-        raise ConfigError("the schema registry's url has credentials in it: use user and password")
+    url: Url = taken["url"]
     if taken["token"] and taken["user"]:
         raise ConfigError("the schema registry has both a user and a token: give one of them")
 
     files = located(taken, folder or Path())
-    tls = _tls(files) if parts.scheme == "https" else None
+    tls = _tls(files) if url.scheme == "https" else None
     authorization = None
     if taken["token"]:
         authorization = f"Bearer {taken['token']}"
     elif taken["user"]:
+        keep_pair(taken["user"], taken["password"])
         pair = f"{taken['user']}:{taken['password']}".encode()
         authorization = f"Basic {base64.b64encode(pair).decode()}"
     return RegistryClient(
-        taken["url"].rstrip("/"), authorization, tls, taken["auto_register"], taken["timeout_s"]
+        replace(url, path=url.path.rstrip("/"), query="").text(),
+        authorization,
+        tls,
+        taken["auto_register"],
+        taken["timeout_s"],
     )
 
 

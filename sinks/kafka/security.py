@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tailer.errors import ConfigError
+from tailer.secrets import keep_pair, keep_secrets
 from tailer.settings import Setting, declared, settings_of
+from tailer.urls import UrlError, parse_url
 
 __all__ = ["MECHANISMS", "OAuthTokens", "Security"]
 
@@ -142,12 +144,14 @@ class Security:
                 "OAUTHBEARER needs either sasl_oauthbearer_token or all of "
                 "sasl_oauthbearer_token_endpoint_url, ..._client_id and ..._client_secret"
             )
-        parsed = urllib.parse.urlsplit(url)
-        local = parsed.hostname in ("localhost", "127.0.0.1", "::1")
-        if parsed.scheme != "https" and not (parsed.scheme == "http" and local):
+        try:
+            parsed = parse_url(url, ("https", "http"), login=False)
+        except UrlError as e:
+            raise ConfigError(f"sasl_oauthbearer_token_endpoint_url is not a URL: {e}") from None
+        if parsed.scheme != "https" and parsed.host not in ("localhost", "127.0.0.1", "::1"):
             raise ConfigError(
-                f"sasl_oauthbearer_token_endpoint_url is {url!r}: a secret is sent there, so it "
-                "must be https"
+                f"sasl_oauthbearer_token_endpoint_url begins with http://{parsed.host}: a secret "
+                "is sent there, so it must be https"
             )
 
     def tokens(self) -> OAuthTokens:
@@ -180,6 +184,7 @@ class OAuthTokens:
 
     def _request(self) -> tuple[str, float]:
         s = self._security
+        keep_pair(s.sasl_oauthbearer_client_id, s.sasl_oauthbearer_client_secret)
         pair = (
             urllib.parse.quote(part, safe="")
             for part in (s.sasl_oauthbearer_client_id, s.sasl_oauthbearer_client_secret)
@@ -198,8 +203,10 @@ class OAuthTokens:
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310  # as above
                 document = json.loads(answer.read(_TOKEN_BYTES_MAX))
-            return str(document["access_token"]), float(document.get("expires_in", 300))
-        except (urllib.error.URLError, ValueError, KeyError, TypeError) as e:
+            token, lifetime = str(document["access_token"]), float(document.get("expires_in", 300))
+        except (urllib.error.URLError, ValueError, KeyError, TypeError, RecursionError) as e:
             raise OSError(
                 f"no token from {s.sasl_oauthbearer_token_endpoint_url}: {type(e).__name__}: {e}"
             ) from e
+        keep_secrets([token])
+        return token, lifetime

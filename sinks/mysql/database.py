@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from sinks.sql.database import Database, KeyTaken, ValueRefused
 from sinks.sql.rows import batches_of, check_finite, comparable
 from sinks.sql.text import check_times, is_json, with_json
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.urls import Url
 
 __all__ = ["Mysql"]
 
@@ -59,28 +60,27 @@ _SCALE_MAX = 30
 
 
 class Mysql(Database):
-    """A MySQL or MariaDB database, by PyMySQL. ``url`` is never shown."""
+    """A MySQL or MariaDB database, by PyMySQL."""
 
     numbering = "BIGINT AUTO_INCREMENT PRIMARY KEY"
     claim_types = ("VARCHAR(255)", "LONGTEXT", "BIGINT", "LONGBLOB")
     lock = " FOR UPDATE"
 
-    def __init__(self, url: str, *, tls: bool, ca_file: Path | None) -> None:
+    def __init__(self, url: Url, *, tls: bool, ca_file: Path | None) -> None:
         try:
             import pymysql
         except ImportError as e:
             raise ConfigError(
                 f"the sink 'mysql' needs PyMySQL ({e}): pip install 'delta-tailer[mysql]'"
             ) from None
-        parts = urlsplit(url)
         self._mysql: Any = pymysql
-        self._name = unquote(parts.path.strip("/"))
+        self._name = unquote(url.path.strip("/"))
         self._given: dict[str, Any] = {
-            "host": parts.hostname, "port": parts.port or 3306, "database": self._name,
-            "user": unquote(parts.username or ""), "password": unquote(parts.password or ""),
+            "host": url.host, "port": url.port or 3306, "database": self._name,
+            "user": url.user or "", "password": url.password or "",
         }  # fmt: skip
         self._tls, self._ca = tls, ca_file
-        self.place = f"MySQL/{parts.hostname}/{self._name}"
+        self.place = f"MySQL/{url.host}/{self._name}"
         self._connection: Any = None
         self._collation = ""
         self._packet_bytes = 0

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from sinks.credentials import CREDENTIALS, credentials
 from sinks.mysql.database import Mysql
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.settings import REQUIRED, Setting
+from tailer.urls import Url, UrlError, parse_url
 
 __all__ = ["SETTINGS", "MysqlSink"]
 
 
-def _checked_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme != "mysql" or not parts.hostname or not parts.path.strip("/"):
-        raise ValueError(text)
-    return text
+def _parsed(text: str) -> Url:
+    url = parse_url(text, ("mysql",))
+    if not url.path.strip("/"):
+        raise UrlError("it names no database")
+    return url
 
 
 SETTINGS: dict[str, Setting] = {
     "url": Setting(
         "text", REQUIRED, "The database: `mysql://user:password@host:port/database`, for MariaDB "
-        "too.", form="a mysql:// URL with a database", parse=_checked_url, secret=True,
+        "too.", form="a mysql:// URL with a database", parse=_parsed, secret=True,
     ),
+    **CREDENTIALS,
     "tls": Setting(
         "flag", True, "Encrypt the connection and verify the server; false is for this machine or "
         "a network that is trusted.",
@@ -47,8 +50,10 @@ class MysqlSink(SqlSink):
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> MysqlSink:
         """Create the sink. Options: :data:`SETTINGS`."""
         more = dict(options)
-        ca = more.pop("ca_file")
-        return cls(
-            Mysql(more.pop("url"), tls=more.pop("tls"), ca_file=folder / ca if ca else None),
-            **more,
-        )
+        url, ca = more.pop("url"), more.pop("ca_file")
+        user, password = credentials("mysql", "url", more, url.user, url.password)
+        database = Mysql(
+            replace(url, user=user, password=password),
+            tls=more.pop("tls"), ca_file=folder / ca if ca else None,
+        )  # fmt: skip
+        return cls(database, **{name: more[name] for name in TABLE_SETTINGS})

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from sinks.credentials import credentials
 from sinks.sql.database import Database, KeyTaken, ValueRefused
 from sinks.sql.text import canonical_json, check_times, hex_text, is_json, json_text, with_json
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.urls import UrlError, split_url
 
 __all__ = ["Postgres"]
 
@@ -43,34 +45,29 @@ _PASSING = ("08", "40", "53", "57", "58", "55P03", "25P03")
 _FOR_GOOD = re.compile(
     r"authentication failed|no password supplied|pg_hba|does not exist|certificate|SSL|sslmode"
 )
+_SCHEMES = ("postgresql", "postgres")
 _COLUMN = re.compile(r"^COPY .*, line \d+, column ([^:\n]*)", re.MULTILINE)
 _ROWS_MAX = 65536
 _READ_BYTES = 1_000_000
 
 
 class Postgres(Database):
-    """A PostgreSQL database, by psycopg. ``dsn`` is libpq's, and never shown."""
+    """A PostgreSQL database, by psycopg. ``dsn`` is libpq's, and never shown; ``user`` and
+    ``password`` are beside it."""
 
     folds_names = False
     numbering = "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
     claim_types = ("text", "text", "bigint", "bytea")
     lock = " FOR UPDATE"
 
-    def __init__(self, dsn: str, schema: str) -> None:
+    def __init__(self, dsn: str, schema: str, *, user: str = "", password: str = "") -> None:
         try:
-            from psycopg import Error, conninfo
+            import psycopg
         except ImportError as e:
             raise ConfigError(
                 f"the sink 'postgres' needs psycopg ({e}): pip install 'delta-tailer[postgres]'"
             ) from None
-        try:
-            given = conninfo.conninfo_to_dict(dsn)
-        except Error:
-            # Its message would show parts of a password.
-            raise ConfigError(
-                "option 'dsn' of sink 'postgres' is not a connection string of libpq; see "
-                "docs/sinks/postgres.md"
-            ) from None
+        given = _given(psycopg, dsn, {"user": user, "password": password})
         self.schema = schema
         self._given: dict[str, Any] = {**_DEFAULTS, **given}
         named = [str(given[name]) for name in ("host", "dbname") if given.get(name)]
@@ -264,6 +261,29 @@ class Postgres(Database):
             for column, field in zip(table.columns, schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
+def _given(psycopg: Any, dsn: str, options: dict[str, str]) -> dict[str, Any]:
+    """Return the parameters of a connection. Raises :class:`ConfigError`, which shows none."""
+    wrong = "option 'dsn' of sink 'postgres' is not a connection string of libpq"
+    found: dict[str, str | None] = {}
+    try:
+        if "://" in dsn.partition("=")[0]:
+            # libpq would take the rest of a password with an @ for a host, and show it.
+            scheme, found["user"], found["password"], rest = split_url(dsn, _SCHEMES)
+            dsn = f"{scheme}://{rest}"
+        given: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(dsn)
+    except UrlError as e:
+        raise ConfigError(f"{wrong}: {e}") from None
+    except psycopg.Error:
+        # Its message would show parts of a password.
+        raise ConfigError(f"{wrong}; see docs/sinks/postgres.md") from None
+    given |= {name: value for name, value in found.items() if value is not None}
+    user, password = credentials(
+        "postgres", "dsn", options, given.pop("user", None), given.pop("password", None)
+    )
+    login = {"user": user, "password": password}
+    return given | {name: value for name, value in login.items() if value}
 
 
 def _text_form(column: pa.Array) -> pa.Array:

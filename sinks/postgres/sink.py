@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sinks.credentials import CREDENTIALS
 from sinks.postgres.database import Postgres
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.changes import ChangeBatch
@@ -19,6 +20,7 @@ SETTINGS: dict[str, Setting] = {
         "text", "", "The connection as libpq takes it: a URI, or `host=... dbname=...`. What it "
         "lacks comes from libpq's environment and files.", secret=True,
     ),
+    **CREDENTIALS,
     "schema": Setting("text", "public", "The schema of the table."),
     **TABLE_SETTINGS,
     "notify": Setting(
@@ -41,7 +43,9 @@ class PostgresSink(SqlSink):
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> PostgresSink:  # noqa: ARG003  # it has no paths
         """Create the sink. Options: :data:`SETTINGS`."""
         more = dict(options)
-        return cls(Postgres(more.pop("dsn"), more.pop("schema")), **more)
+        user, password = more.pop("user"), more.pop("password")
+        database = Postgres(more.pop("dsn"), more.pop("schema"), user=user, password=password)
+        return cls(database, **more)
 
     def _written(self, batch: ChangeBatch) -> None:
         if self.notify and batch.num_rows:

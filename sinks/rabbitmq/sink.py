@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import urlsplit
 
+from sinks.credentials import CREDENTIALS, credentials
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
@@ -21,6 +22,7 @@ from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
 from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 from tailer.settings import REQUIRED, Setting
+from tailer.urls import parse_url
 
 __all__ = ["SETTINGS", "RabbitmqSink"]
 
@@ -29,18 +31,14 @@ T = TypeVar("T")
 _MIB = 1024**2
 
 
-def _checked_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
-        raise ValueError(text)
-    return text
-
-
 SETTINGS: dict[str, Setting] = {
     "url": Setting(
         "text", REQUIRED, "The broker: `amqp://user:password@host:port/vhost`, or `amqps://` for "
-        "TLS.", form="an amqp:// or amqps:// URL", parse=_checked_url, secret=True,
+        "TLS.", form="an amqp:// or amqps:// URL",
+        parse=partial(parse_url, schemes=("amqp", "amqps")),
+        secret=True,
     ),
+    **CREDENTIALS,
     "queue": Setting(
         "text", "{feed}", "The queue, where no exchange is named; `{feed}` is replaced by the "
         "feed's name.",
@@ -88,9 +86,10 @@ class RabbitmqSink(MessageSink):
         self._pika: Any = pika
         self._given = options
         self._ca = folder / options["ca_file"] if options["ca_file"] else None
-        parts = urlsplit(options["url"])
-        self._host, self._tls = str(parts.hostname), parts.scheme == "amqps"
-        self._place = f"RabbitMQ at {self._host}:{parts.port or (5671 if self._tls else 5672)}"
+        url = options["url"]
+        user, password = credentials("rabbitmq", "url", options, url.user, url.password)
+        self._url, self._tls = replace(url, user=user, password=password), url.scheme == "amqps"
+        self._place = f"RabbitMQ at {url.place(5671 if self._tls else 5672)}"
         self._channel: Channel | None = None
 
     @classmethod
@@ -112,7 +111,7 @@ class RabbitmqSink(MessageSink):
 
     def _parameters(self) -> Any:
         try:
-            found = self._pika.URLParameters(self._given["url"])
+            found = self._pika.URLParameters(self._url.text())
         except (ValueError, TypeError):
             # Its message may show the password.
             raise ConfigError(
@@ -125,7 +124,7 @@ class RabbitmqSink(MessageSink):
         found.client_properties = {"connection_name": f"delta-tailer {self._feed}"}
         if self._tls:
             context = trusting("rabbitmq", self._ca) or ssl.create_default_context()
-            found.ssl_options = self._pika.SSLOptions(context, self._host)
+            found.ssl_options = self._pika.SSLOptions(context, self._url.host)
         return found
 
     async def _ready(self, *, create: bool) -> None:

@@ -369,9 +369,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE if isinstance(e, ConfigError) else EXIT_REFUSED
 
 
+def _show_traceback(kind: type[BaseException], e: BaseException, trace: Any) -> None:
+    """Write a traceback to standard error, without secrets: libraries put them into messages."""
+    import traceback  # on demand: hardly any command needs it
+
+    from tailer.secrets import hidden
+
+    sys.stderr.write(hidden("".join(traceback.format_exception(kind, e, trace))))
+
+
 def run() -> None:
     """Run the process's command; end the process with its exit status."""
     install()
+    sys.excepthook = _show_traceback
     try:
         status = main()
         sys.stdout.flush()

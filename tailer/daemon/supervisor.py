@@ -16,7 +16,7 @@ from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.reload import feed_changes
 from tailer.daemon.runner import FeedStatus, Runner
-from tailer.errors import ConfigError, TableError, TailerError, TransientError
+from tailer.errors import ConfigError, TableError, TailerError, TransientError, unexpected
 from tailer.feed.progress import FeedProgress
 from tailer.feed.where import parse_where
 from tailer.store.traffic import Traffic
@@ -148,6 +148,9 @@ class Supervisor:
                     self._start(name, found.feeds[name])
                 except ConfigError as e:  # its folder's name does not fit the sink; others' do
                     self._logger.warning("feed %s: %s", name, e, extra={"feed": name})
+                except Exception as e:  # a bug, for which the others go on
+                    said = f"feed {name}: {unexpected(e)}"
+                    self._logger.exception(said, extra={"feed": name})
                 else:
                     started.append(name)
         return started
@@ -287,9 +290,19 @@ class Supervisor:
 
         Returns the names under ``started``, ``stopped`` and ``restarted``. A configuration with a
         mistake changes nothing and raises :class:`ConfigError`. The address, the state and the
-        token cannot be changed by a reload. Sinks always reopen files that were rotated.
+        token cannot be changed by a reload. Sinks always reopen files that were rotated. Any other
+        error is a bug, which changes nothing either: the traceback is logged.
         """
         await self.reopen()
+        try:
+            return await self._reload()
+        except TailerError:
+            raise
+        except Exception as e:
+            self._logger.exception("a reload failed", extra={"event": "reload"})
+            raise unexpected(e) from e
+
+    async def _reload(self) -> dict[str, list[str]]:
         async with self._change:
             config = self._as_started(self._load())
             changes = feed_changes(self._configs, self.config.feeds, config.feeds)

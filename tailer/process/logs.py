@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from tailer.errors import printable
+from tailer.secrets import hidden
 
 __all__ = ["ConsoleFormatter", "set_up_logs"]
 
@@ -46,7 +47,7 @@ class _JsonFormatter(logging.Formatter):
         line |= {k: v for k, v in record.__dict__.items() if k not in self._OWN}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        text = json.dumps(line, ensure_ascii=False, default=str)
+        text = hidden(json.dumps(line, ensure_ascii=False, default=str))
         if text.isprintable():
             return text
         # JSON's escapes, so that readers get the original names back.

@@ -58,6 +58,8 @@ class SharedFile:
 
 Line = ProtocolLine | MetadataLine | SharedFile | EndOfStream
 
+#: The years 1 to 9999, in milliseconds: what Arrow and Python take as times.
+_FIRST_MS, _END_MS = -62_135_596_800_000, 253_402_300_800_000
 _KNOWN = ("protocol", "metaData", "file", "add", "cdf", "remove", "endStreamAction")
 _KINDS: dict[str, Literal["add", "remove", "cdc"]] = {
     "file": "add",
@@ -97,6 +99,8 @@ def _whole(values: dict[str, Any], key: str) -> int | None:
         raise TableError(f"{key} in the sharing server's answer is not a whole number")
     if value < 0 and key in ("size", "version"):
         raise TableError(f"{key} in the sharing server's answer is negative")
+    if key == "timestamp" and not _FIRST_MS <= value < _END_MS:
+        raise TableError(f"{key} in the sharing server's answer is {value}, which is no time")
     return value
 
 

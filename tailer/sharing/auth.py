@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import anyio
 import anyio.to_thread
 
 from tailer.errors import ConfigError, TransientError
+from tailer.secrets import forget_secrets, keep_pair, keep_secrets
 from tailer.sharing.assertion import signed_assertion
 from tailer.sharing.http import at_most
 from tailer.sharing.profile import BasicAuth, BearerToken, ClientCredentials, PrivateKey, Profile
@@ -23,6 +25,7 @@ __all__ = ["Authorization"]
 
 #: How long before its end a token is renewed; a shorter-lived one is renewed at half its life.
 _RENEW_BEFORE_S = 600.0
+_TOKENS_KEPT = 4
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -37,6 +40,7 @@ class Authorization:
         self._clock = clock
         self._lock = anyio.Lock()
         self._token: str | None = None
+        self._tokens: deque[str] = deque()  # the newest, which may still be valid
         self._renew_at = 0.0
 
     def __repr__(self) -> str:
@@ -77,6 +81,13 @@ class Authorization:
         """Return when the profile's token expires, if the profile says so."""
         credentials = self._profile.credentials
         return credentials.expires if isinstance(credentials, BearerToken) else None
+
+    def _keep(self, token: str) -> None:
+        """Make a token a known secret, and forget those that are long over."""
+        self._tokens.append(token)
+        keep_secrets([token])
+        if len(self._tokens) > _TOKENS_KEPT:
+            forget_secrets([self._tokens.popleft()])
 
     async def _price(
         self, credentials: ClientCredentials | PrivateKey
@@ -134,9 +145,11 @@ class Authorization:
             raise ConfigError(f"{where} gave an answer without access_token") from None
         if not isinstance(token, str) or any(c in token for c in "\r\n\x00"):
             raise ConfigError(f"{where} gave an access_token that is not valid")
+        self._keep(token)
         self._token = token
         self._renew_at = self._clock() + max(life - _RENEW_BEFORE_S, life / 2)
 
 
 def _basic(user: str, secret: str) -> str:
+    keep_pair(user, secret)
     return base64.b64encode(f"{user}:{secret}".encode()).decode()

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tailer.errors import ConfigError, healing
+from tailer.secrets import keep_secrets
 from tailer.sharing.assertion import ALGORITHMS
 
 __all__ = [
@@ -239,6 +240,7 @@ def _secret(document: Mapping[str, Any], key: str, source: str) -> str:
     value = _profile_text(document, key, source)
     if any(c in value for c in "\r\n\x00"):
         raise ConfigError(f"{key} in the profile {source} has a line break in it")
+    keep_secrets([value])
     return value
 
 
@@ -264,7 +266,7 @@ def check_url(url: str, source: str, *, allow_http: bool) -> str:
         if not url.isprintable() or " " in url:
             raise ValueError(url)
         parts = urlsplit(url)
-        host = parts.hostname or ""
+        host, _ = parts.hostname or "", parts.port
     except ValueError:
         raise ConfigError(f"{source} has an address that is not a URL") from None
     secure = parts.scheme == "https" or (

@@ -230,6 +230,60 @@ def test_the_configuration_is_read_again(setting: Setting, *, by_signal: bool) -
         assert program.stop() == 0
 
 
+BUGGY = """
+class Buggy:
+    @classmethod
+    def from_options(cls, options, folder):
+        raise RuntimeError("no such thing")
+"""
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_a_reload_that_fails_in_whatever_way_changes_nothing(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, pattern: bool
+) -> None:
+    """A sink of somebody else's has a bug; one of ours has a URL that is none."""
+    plugin = tmp_path / "plugin"
+    (plugin / "buggy-1.dist-info").mkdir(parents=True)
+    (plugin / "buggy_sink.py").write_text(BUGGY)
+    (plugin / "buggy-1.dist-info" / "METADATA").write_text("Name: buggy\nVersion: 1\n")
+    (plugin / "buggy-1.dist-info" / "entry_points.txt").write_text(
+        "[tailer.sinks]\nbuggy = buggy_sink:Buggy\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(plugin))
+    table = setting.table("orders")
+    setting.table("lake/one")
+    setting.feed("orders")
+    with setting.program() as program:
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
+        more = 'table = "lake/*/"' if pattern else 'table = "lake/one"'
+        for kind, option, said in (
+            ("buggy", "", "unexpected error RuntimeError: no such thing; this is a bug"),
+            (
+                "rabbitmq",
+                'url = "amqp://me:12345/pass-word@h/"',
+                "'url' of sink 'rabbitmq' must be",
+            ),
+        ):
+            sink = f'[feeds.more.sink]\ntype = "{kind}"\n{option}\n'
+            setting.feeds["more"] = f'[feeds.more]\n{more}\nfrom = "earliest"\n{sink}'
+            setting.write()
+            status, answer = setting.ask("POST", "/api/v1/reload")
+            if not pattern:
+                assert status in (400, 409)
+                assert said in answer["error"]
+            program.process.send_signal(signal.SIGHUP)
+            program.wait_until(lambda said=said: any(said in e for e in program.errors))
+        assert any("no such thing" in line for line in program.errors)
+        table.insert([{"id": 3}])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2, 3])
+        assert [feed["name"] for feed in setting.ask("GET", "/api/v1/feeds")[1]["feeds"]] == [
+            "orders"
+        ]
+        assert program.stop() == 0
+        assert "pass-word" not in str(program.errors)
+
+
 def test_a_reload_leaves_the_state_where_it_is(setting: Setting) -> None:
     table = setting.table("orders")
     setting.feed("orders")

@@ -29,7 +29,9 @@ LAYERS = (
     ("changes",),
     ("delta",),
     ("offset", "own_names", "settings"),
+    ("urls",),
     ("backoff", "errors", "files", "rowbytes", "threads"),
+    ("secrets",),
     ("compiled",),
     ("_footers", "_pages", "_rowbytes"),
 )
@@ -56,9 +58,11 @@ SINKS_MAY_IMPORT = {
     "errors",
     "files",
     "rowbytes",
+    "secrets",
     "settings",
     "sink",
     "targets",
+    "urls",
 }
 
 

@@ -92,6 +92,35 @@ async def test_lies_about_the_length_are_errors_that_may_heal_or_not(reply: Repl
             await lines_of(client)
 
 
+async def test_a_deep_line_is_refused_by_a_sentence() -> None:
+    deep = PROTOCOL + b'{"file":' * 50_000
+    async with lying(saying(deep)) as (url, _), asking(url) as client:
+        with pytest.raises(TableError, match="a line of the sharing server's answer is not JSON"):
+            await lines_of(client)
+
+
+async def test_headers_that_a_server_repeats_are_not_shown() -> None:
+    """Also those of a token that its own token endpoint has made."""
+
+    async def echo(head: bytes, writer: asyncio.StreamWriter) -> None:
+        said = json.dumps({"errorCode": "X", "message": f"bad request: {head.decode()}"}).encode()
+        await saying(said, status="401 No")(head, writer)
+
+    async with lying(echo) as (url, seen), asking(url) as client:
+        with pytest.raises(TableError, match=r"bad request: .*Authorization: Bearer \*\*\*") as e:
+            await lines_of(client)
+        assert b"s3cret" in seen[0]
+        assert "s3cret" not in str(e.value)
+
+
+@pytest.mark.parametrize("moment", [2**63 - 1, -(2**63), 253_402_300_800_000])
+def test_a_time_that_is_none_is_the_server_s(moment: int) -> None:
+    line = {"file": {"url": "https://h/f", "id": "1", "partitionValues": {}, "size": 1,
+                     "timestamp": moment}}  # fmt: skip
+    with pytest.raises(TableError, match=f"timestamp in .* is {moment}, which is no time"):
+        read_line(json.dumps(line).encode(), "parquet")
+
+
 @pytest.mark.parametrize("version", ["\u00b2", "-1", "9" * 19, "1e3", "", "\u0661"])
 async def test_a_version_that_is_none_is_named(version: str) -> None:
     reply = saying(b"", f"Delta-Table-Version: {version}")

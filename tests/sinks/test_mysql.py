@@ -15,6 +15,7 @@ from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
+from tailer.urls import parse_url
 from tests.support.components import free_port
 from tests.support.mysql import MYSQL_PASSWORD, Mysql
 from tests.support.sinks import write
@@ -101,7 +102,7 @@ async def test_columns_change_their_names_at_once(mysql: Mysql, database: str) -
 
     old = schema(p1_as_id=pa.int64(), p2_as_a=pa.int8(), p3_as_b=pa.string(), p4_as_c=pa.int8())
     now = schema(p1_as_id=pa.int64(), p2_as_b=pa.int64(), p3_as_a=pa.string(), p5_as_d=pa.date32())
-    at = Database(mysql.url(database), tls=False, ca_file=None)
+    at = Database(parse_url(mysql.url(database), ["mysql"]), tls=False, ca_file=None)
     at.connect()
     at.execute(at.creation("t", old, ["id"], "_seq"))
     at.append("t", pa.table({"id": [1], "a": [2], "b": ["three"], "c": [4]}))

@@ -150,7 +150,7 @@ async def test_memory_that_is_full_is_waited_for() -> None:
 def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"'maxlength' of sink 'redis' is not known"):
         new(options, maxlength=1)
-    with pytest.raises(ConfigError, match="'url' of sink 'redis' is not a URL of redis-py") as e:
+    with pytest.raises(ConfigError, match="'url' of sink 'redis' must be a redis://") as e:
         new(options, url="http://secret@example.org")
     assert "secret" not in str(e.value)
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)

@@ -20,10 +20,12 @@ __all__ = ["Webhook", "cloud_event", "webhook"]
 @dataclass
 class Webhook:
     """What it has taken: headers and bodies. ``answers`` come first, in their order: a status, and
-    headers; then 204. ``refuses`` is a text that no body may have."""
+    headers; then 204. ``refuses`` is a text that no body may have. ``said`` is the answers'
+    text."""
 
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     refuses: str = "\0"
+    said: str = "as asked"
     taken: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     asked: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     url: str = ""
@@ -36,7 +38,7 @@ class Webhook:
         self.asked.append(came)
         if self.answers:
             status, headers = self.answers.pop(0)
-            return web.Response(status=status, headers=headers, text="as asked")
+            return web.Response(status=status, headers=headers, text=self.said)
         if self.refuses in body.decode():
             return web.Response(status=422, text=f"no {self.refuses}")
         self.taken.append(came)

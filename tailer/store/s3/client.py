@@ -21,6 +21,7 @@ from yarl import URL
 
 from tailer.backoff import Backoff
 from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.secrets import keep_secrets
 from tailer.store.budget import Budget
 from tailer.store.s3.environment import KeySource, S3Environment, unusable
 from tailer.store.s3.errors import (
@@ -278,7 +279,10 @@ class S3Client:
 def _proxy(endpoint: str) -> str | None:
     """Return the proxy that the environment names for a server."""
     url = urlsplit(endpoint)
-    return None if proxy_bypass(url.netloc) else getproxies().get(url.scheme)
+    proxy = None if proxy_bypass(url.netloc) else getproxies().get(url.scheme)
+    if proxy:
+        keep_secrets([urlsplit(proxy).password or ""])
+    return proxy
 
 
 async def _body(response: aiohttp.ClientResponse, bytes_max: int | None) -> list[bytes]:

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.secrets import forget_secrets, keep_secrets
 from tailer.store.s3.options import S3Options
 from tailer.store.s3.signing import Account, Keys
 
@@ -106,6 +107,7 @@ class _Fixed:
     """Keys that options or environment name."""
 
     def __init__(self, account: Account) -> None:
+        keep_secrets((account.secret_key, account.token or ""))
         self._account = account
 
     async def keys(self) -> Keys:
@@ -117,11 +119,17 @@ class _Found:
 
     def __init__(self, credentials: Any) -> None:
         self._credentials = credentials
+        self._secrets = ("", "")  # those that were in use last
 
     async def keys(self) -> Keys:
         with _named():
             frozen: Keys = await self._credentials.get_frozen_credentials()
-            return frozen
+        secrets = frozen.secret_key, frozen.token or ""
+        if secrets != self._secrets:
+            forget_secrets(self._secrets)
+            keep_secrets(secrets)
+            self._secrets = secrets
+        return frozen
 
 
 def _told() -> Account | None:

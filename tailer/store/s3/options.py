@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from tailer.errors import ConfigError
 from tailer.settings import Setting, SettingTable, declared, settings_of
+from tailer.urls import parse_url
 
 __all__ = ["S3Options", "is_http_address", "parse_s3_address"]
 
@@ -21,8 +22,8 @@ _MIB = 1024 * 1024
 
 
 def _endpoint(text: str) -> str | None:
-    if text and not is_http_address(text):
-        raise ValueError(text)
+    if text:
+        parse_url(text, ("http", "https"), login=False)
     return text or None
 
 

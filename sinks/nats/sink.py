@@ -12,7 +12,7 @@ not sent again.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
+from sinks.credentials import CREDENTIALS, credentials
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
@@ -28,16 +29,28 @@ from sinks.messages.tls import trusting
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, SinkRejected, TailerError, TransientError
 from tailer.settings import REQUIRED, Setting
+from tailer.urls import Url, UrlError, parse_url
 
 __all__ = ["SETTINGS", "NatsSink"]
 
 T = TypeVar("T")
 
+
+def _parsed(texts: Sequence[str]) -> list[Url]:
+    urls = [parse_url(text, ("nats", "tls")) for text in texts]
+    if not urls:
+        raise UrlError("it is empty")
+    if len({(url.user, url.password) for url in urls}) > 1:
+        raise UrlError("the URLs have different users or passwords")
+    return urls
+
+
 SETTINGS: dict[str, Setting] = {
     "servers": Setting(
         "texts", REQUIRED, "Servers to connect to: `nats://user:password@host:port`, or `tls://`.",
-        form="a list of nats:// or tls:// URLs", secret=True,
+        form="a list of nats:// or tls:// URLs", parse=_parsed, secret=True,
     ),
+    **CREDENTIALS,
     "stream": Setting("text", "{feed}", "The stream; `{feed}` is replaced by the feed's name."),
     "subject": Setting("text", "{feed}", "The subject of the messages, likewise."),
     "bucket": Setting("text", "delta-tailer", "The key-value bucket with the offsets."),
@@ -102,16 +115,22 @@ class NatsSink(MessageSink):
         super().__init__(options["format"], of_format)
         try:
             import nats
+
+            from sinks.nats import client
         except ImportError as e:
             raise ConfigError(
                 f"the sink 'nats' needs nats-py ({e}): pip install 'delta-tailer[nats]'"
             ) from None
         self._nats: Any = nats
+        self._of: Any = client
         self._given = options
-        files = (options["credentials_file"], options["ca_file"])
-        self._credentials, self._ca = (folder / file if file else None for file in files)
-        hosts = (server.rpartition("@")[2].rpartition("/")[2] for server in options["servers"])
-        self._place = f"NATS at {','.join(hosts)}"
+        self._servers: list[Url] = options["servers"]
+        first = self._servers[0]
+        user, password = credentials("nats", "servers", options, first.user, first.password)
+        file = options["credentials_file"]
+        self._login = client.Login(user, password, str(folder / file) if file else None)
+        self._ca = folder / options["ca_file"] if options["ca_file"] else None
+        self._place = f"NATS at {','.join(url.place(client.PORT) for url in self._servers)}"
         self._client: Any = None
         self._jetstream: Any = None
         self._bucket: Any = None
@@ -159,12 +178,10 @@ class NatsSink(MessageSink):
             self._said = e
 
         self._said = None
-        self._client = self._nats.NATS()
-        await self._client.connect(
-            list(self._given["servers"]), name="delta-tailer", allow_reconnect=False,
-            connect_timeout=self._given["timeout_s"], max_reconnect_attempts=1,
-            reconnect_time_wait=0.1, error_cb=note, tls=context,
-            user_credentials=self._credentials and str(self._credentials),
+        self._client = self._of.new_client(self._servers)
+        await self._of.connect(
+            self._client, self._servers, self._login,
+            tls=context, timeout_s=self._given["timeout_s"], note=note,
         )  # fmt: skip
         self._said = None  # by servers that were passed over
         self._jetstream = self._client.jetstream(timeout=self._given["timeout_s"])
@@ -342,6 +359,9 @@ class NatsSink(MessageSink):
         what = f"{self._place}: {' '.join(str(said).split()) or type(said).__name__}"
         if "authorization" in str(said).lower() or "permissions" in str(said).lower():
             return ConfigError(f"{what}; check the account in the options of the sink")
+        if isinstance(e, self._of.NoTls):
+            return ConfigError(f"{what}; let the server require it, or write nats:// where the "
+                               "network is trusted")  # fmt: skip
         if isinstance(e, js.KeyWrongLastSequenceError):
             return self._fenced()
         code = getattr(e, "err_code", None)

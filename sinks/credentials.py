@@ -1,0 +1,37 @@
+"""The user and the password of a sink: in its URL, or as options beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tailer.errors import ConfigError
+from tailer.secrets import keep_pair
+from tailer.settings import Setting
+
+__all__ = ["CREDENTIALS", "credentials"]
+
+CREDENTIALS: dict[str, Setting] = {
+    "user": Setting("text", "", "The user, where the URL has none."),
+    "password": Setting(
+        "text", "", "The password, where the URL has none; it is taken as it is.", secret=True,
+    ),
+}  # fmt: skip
+
+
+def credentials(
+    kind: str, option: str, options: Mapping[str, Any], user: str | None, password: str | None
+) -> tuple[str | None, str | None]:
+    """Return user and password: those that the URL in ``option`` has, or those of the options of
+    their own. Raises :class:`ConfigError` for one that is in both."""
+    found = {"user": user, "password": password}
+    for name, value in found.items():
+        if options[name] and value:
+            raise ConfigError(
+                f"option {name!r} of sink {kind!r} is also in {option!r}; leave one out"
+            )
+        found[name] = options[name] or value
+    user, password = found["user"], found["password"]
+    if password:
+        keep_pair(user or "", password)
+    return user, password

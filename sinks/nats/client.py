@@ -1,0 +1,86 @@
+"""A connection to NATS: to whom, as whom, and never in plain text where TLS is asked for."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nats import errors
+from nats.aio.client import Client
+
+from tailer.urls import Url
+
+__all__ = ["PORT", "Login", "NoTls", "connect", "new_client"]
+
+PORT = 4222
+
+
+class NoTls(errors.Error):
+    """TLS is asked for, and the server does not offer it."""
+
+    def __str__(self) -> str:
+        return "tls:// is asked for, and the server offers no TLS"
+
+
+class _EncryptedClient(Client):
+    """A client that says who it is only after the TLS handshake.
+
+    nats-py begins TLS where the server's greeting requires it, and goes on in plain text where it
+    does not, also for `tls://`; whoever stands between may have changed the greeting.
+    """
+
+    has_tls = False
+
+    def _connect_command(self) -> bytes:
+        """Return the client's first message, which has the password."""
+        if not self._server_info.get("tls_required"):
+            raise NoTls
+        self.has_tls = True
+        return super()._connect_command()
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who connects; a user without a password is a token."""
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    credentials_file: str | None = None
+
+
+def new_client(servers: Sequence[Url]) -> Any:
+    """Return a client for servers. Where one of them needs TLS, all do: no password goes to one
+    that has none."""
+    return _EncryptedClient() if _encrypted(servers) else Client()
+
+
+async def connect(
+    client: Any,
+    servers: Sequence[Url],
+    login: Login,
+    *,
+    tls: ssl.SSLContext | None,
+    timeout_s: float,
+    note: Callable[[Exception], Awaitable[None]],
+) -> None:
+    """Connect the client to one of its servers, once; ``note`` gets what servers say.
+
+    Raises nats-py's errors, OSError and TimeoutError.
+    """
+    scheme = "tls" if _encrypted(servers) else "nats"
+    token = login.user if login.password is None else None
+    await client.connect(
+        [f"{scheme}://{url.place(PORT)}" for url in servers], name="delta-tailer",
+        user=None if token else login.user, password=login.password, token=token,
+        user_credentials=login.credentials_file, tls=tls, allow_reconnect=False,
+        connect_timeout=timeout_s, max_reconnect_attempts=1, reconnect_time_wait=0.1,
+        error_cb=note,
+    )  # fmt: skip
+    if _encrypted(servers) and not client.has_tls:
+        raise NoTls  # this nats-py builds its first message elsewhere
+
+
+def _encrypted(servers: Sequence[Url]) -> bool:
+    return any(url.scheme == "tls" for url in servers)
