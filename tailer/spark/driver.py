@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
+from tailer.changes import Offset
 from tailer.decode.naming import Removal
 from tailer.log.table import TableLog
 from tailer.spark.opening import store_portal
@@ -28,11 +29,18 @@ class TaskPartition(InputPartition):
     """One task's work. Spark prints it without options and secrets.
 
     ``removals`` are the column mapping removals between the orders' files and the query's schema.
+    The task also reads what the table has from ``behind`` on when it runs, unless that is None.
     """
 
-    def __init__(self, orders: Sequence[Order], removals: Sequence[Removal] = ()) -> None:
+    def __init__(
+        self,
+        orders: Sequence[Order],
+        removals: Sequence[Removal] = (),
+        behind: Offset | None = None,
+    ) -> None:
         self.orders = list(orders)
         self.removals = tuple(removals)
+        self.behind = behind
 
     def __repr__(self) -> str:
         return f"TaskPartition({len(self.orders)} orders)"

@@ -27,7 +27,7 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
     @one_sentence
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch: the start itself if nothing is new."""
-        return self.driver.run(self._latest, start, limit)
+        return self.run(self._latest, start, limit)
 
     async def _latest(
         self, planner: Planner, start: dict[str, Any], limit: ReadLimit
@@ -37,9 +37,10 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
         at = Offset.from_json(start)
         last = await self.end_of_log(planner, at)
         if last < at.version:
+            await self.check_table(planner, at)
             return start
         budget = budget_of(limit, self.options)
-        found = await planner.advance(at, last, budget, self.checked_target())
+        found = await planner.advance(at, last, budget, self.query_schema(planner))
         return no_lower(start, found, at)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -49,7 +50,7 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
     @one_sentence
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Leave commits from now on to another run."""
-        self._until = self.driver.run(Planner.newest)
+        self._until = self.run(Planner.newest)
 
     def follow(self) -> None:
         """Take commits from now on too: the end of :meth:`prepareForTriggerAvailableNow`."""
@@ -61,5 +62,5 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
         found it, because Spark asks for it after each call, or by looking now."""
         newest, self._newest = self._newest, None
         if newest is None:
-            newest = self.driver.run(Planner.newest)
+            newest = self.run(Planner.newest)
         return Offset(newest + 1).to_json()

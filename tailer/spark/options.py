@@ -59,7 +59,6 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     with_ids: bool = False
     paired: bool = False
-    filter_pushdown: bool = False
     partition_bytes_max: int = 128 * _MIB
     partitions_min: int = 2
     derived_fan_out: int = 8
@@ -151,12 +150,11 @@ SOURCE: dict[str, Setting] = {
         form="an offset of this table as JSON", parse=_offset,
     ),
     "endingVersion": Setting(
-        "text", None, "Batch: the last version, inclusive.", form="a version", parse=_version,
-        unset="the newest",
+        "text", None, "The last version, inclusive; the rows have its schema, of a stream too.",
+        form="a version", parse=_version, unset="the newest",
     ),
     "endingTimestamp": Setting(
-        "text", None, "Batch: end with the last version at or before this time.", form=_TIME,
-        parse=_time,
+        "text", None, "End with the last version at or before this time.", form=_TIME, parse=_time,
     ),
     "maxFilesPerTrigger": Setting(
         "whole", 1000, "Most files in one batch of a stream; a version may span several batches.",
@@ -174,7 +172,8 @@ SOURCE: dict[str, Setting] = {
         "flag", False, "Delta's option for reading tables; true is refused.",
     ),
     "failOnDataLoss": Setting(
-        "flag", True, "Otherwise continue at the first version that the log still has.",
+        "flag", True, "Otherwise continue at the first version whose changes can still be read; a "
+        "warning says what is left out.",
     ),
     "excludeRegex": Setting(
         "text", None, "Leave out data files whose path matches.", form="a regular expression",
@@ -186,19 +185,15 @@ SOURCE: dict[str, Setting] = {
     "changeSource": FEED["change_source"],
     "key": replace(FEED["key"], form=_COLUMNS, parse=_names),
     "onSchemaChange": Setting(
-        "text", "fail", "Stream: `fail` ends the batch before a new schema, then stops the query "
-        "with an error; a restart takes up the new schema. `cast` gives rows in the schema that "
-        "the query began with.", choices=("fail", "cast"),
+        "text", "fail", "What to do with versions of another schema than the query's: `fail` "
+        "refuses them, `cast` gives their rows in the query's schema; see *Another schema*.",
+        choices=("fail", "cast"),
     ),
     "columns": Setting(
         "texts", None, "Data columns to read. Spark does not tell a Python source which columns a "
         "query uses.", form=_COLUMNS, parse=_names, unset="all",
     ),
     "withIds": Setting("flag", False, "Add the columns `_event_id` and `_origin`."),
-    "filterPushdown": Setting(
-        "flag", False, "Batch: use conditions on `_commit_version` to read fewer versions, see "
-        "*Conditions*; needs `spark.sql.python.filterPushdown.enabled=true`.",
-    ),
     "minPartitions": Setting(
         "whole", None, "Fewest tasks, where there is enough to read.", unit="tasks",
         unset="processors of the driver",
@@ -265,7 +260,6 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         on_schema_change=taken["onSchemaChange"],
         columns=taken["columns"],
         with_ids=taken["withIds"],
-        filter_pushdown=taken["filterPushdown"],
         partition_bytes_max=taken["maxPartitionBytes"],
         partitions_min=taken["minPartitions"] or os.cpu_count() or 2,
         derived_fan_out=taken["derivedFanOut"],

@@ -23,52 +23,34 @@ remembers the versions in between, so that the log is read once:
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tailer.changes import ChangeFile, Offset
 from tailer.decode.naming import Removal
 from tailer.decode.plan import is_passed_over, plan_snapshot
 from tailer.delta.add_fields import WITH_STATISTICS
-from tailer.delta.arrow_types import arrow_schema
 from tailer.delta.commit import Commit
 from tailer.delta.snapshot import TableState
-from tailer.errors import DataLoss, TableError, UnsupportedTable
+from tailer.errors import DataLoss, FileGone, SchemaChanged, TableError, UnsupportedTable
 from tailer.log.changes import plan_commit
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.live import LiveFiles
-from tailer.log.mapping_removals import KnownRemovals
+from tailer.log.same_table import check_offset
 from tailer.log.table import TableLog
 from tailer.spark.counts import Counts
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder, fan_out, rewrite_order
+from tailer.spark.orders import FileOrder, Order, VersionOrder, fan_out, rewrite_order
+from tailer.spark.planned import Planned
+from tailer.spark.query_schema import QuerySchema
 
-__all__ = ["Budget", "Planned", "Planner"]
+__all__ = ["Budget", "Planner"]
 
 #: A batch of more versions than this, most of which have no files, is planned twice.
 _KEPT_MAX = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """One version's changes, or the initial snapshot's rows, before anything is decoded.
-
-    ``offset`` is that of its first change and ``next_offset`` the one after its last. The work is
-    in ``files``, or in ``rewrite``, which can't be cut; a version without changes has neither.
-    """
-
-    state: TableState
-    offset: Offset
-    next_offset: Offset
-    files: list[ChangeFile] = field(default_factory=list)
-    rewrite: RewriteOrder | VersionOrder | None = None
-
-    @property
-    def version(self) -> int:
-        """Return the version."""
-        return self.offset.version
 
 
 @dataclass(slots=True)
@@ -115,16 +97,25 @@ class Planner:
         self.options = options
         self._live = LiveFiles()
         self._counts = Counts(log.store, options)
-        self._removals: KnownRemovals | None = None
+        self._schema: QuerySchema | None = None
+        self._left_out: set[int] = set()
         #: In the state ``advanced``: the batch's two offsets and its versions.
         self._advanced: tuple[Offset, Offset, list[Planned]] | None = None
+
+    def query_schema(self, target: tuple[TableState, int], *, stream: bool) -> QuerySchema:
+        """Return what compares versions with the query's schema, a state with its version."""
+        if self._schema is None:
+            cast, columns = self.options.on_schema_change == "cast", self.options.columns
+            self._schema = QuerySchema(self.log, target, stream=stream, cast=cast, columns=columns)
+        return self._schema
 
     async def versions(
         self, start: Offset, last: int, *, files: bool = True, same_table: bool = True
     ) -> AsyncGenerator[Planned, None]:
         """Yield the versions from an offset on, up to ``last``, contiguous and of one table.
 
-        The first one's offset is ``start`` itself. With ``files=False``, they have no files.
+        The first one's offset is ``start`` itself. With ``files=False``, they have no files. If
+        the query accepts loss, versions that the log has no more are left out.
         """
         if not self.options.paired:
             start = start.under(*self._counts.ids)
@@ -132,35 +123,36 @@ class Planner:
             planned = await self._snapshot(start, files=files)
             yield planned
             start = planned.next_offset
-        if start.version > last:
-            return
-        start = await self._readable(start)
         options = FollowOptions(same_table=same_table)
-        async with aclosing(follow(self.log, start, last, options)) as commits:
-            async for commit in commits:
-                at = replace(start, table_id=commit.after.table_id)
-                try:
-                    planned = await self._commit(commit, at, files=files)
-                except TableError as e:
-                    raise e.at(table=self.log.store.root, version=commit.version) from None
-                yield planned
-                start = planned.next_offset
+        while start.version <= last:
+            try:
+                async with aclosing(follow(self.log, start, last, options)) as commits:
+                    async for commit in commits:
+                        at = replace(start, table_id=commit.after.table_id)
+                        planned = await self._commit(commit, at, files=files)
+                        yield planned
+                        start = planned.next_offset
+            except DataLoss as e:
+                if self.options.fail_on_data_loss or isinstance(e, FileGone):
+                    raise
+                start = await self._behind_loss(start)
 
-    async def _readable(self, start: Offset) -> Offset:
-        """Return the start; if loss is accepted, the first one that still exists."""
-        if self.options.fail_on_data_loss or start.version == 0:
-            return start
-        try:
-            state = await self.log.state_before(start.version)
-            await self.log.commit(start.version, state, None)
-        except (DataLoss, FileNotFoundError):
-            earliest = Offset(await self.log.earliest_version(), table_id=start.table_id)
-            return max(start, earliest, key=lambda offset: offset.position)
-        return start
+    async def _behind_loss(self, start: Offset) -> Offset:
+        """Return the first offset behind versions that the log has no more, and say so once."""
+        first = await self.log.readable_after(start.version)
+        if first not in self._left_out:
+            self._left_out.add(first)
+            logging.getLogger("tailer.spark").warning(
+                "%s: versions %d to %d can't be read any more and are left out, because "
+                "failOnDataLoss is false; the next one is version %d",
+                self.log.store.root, start.version, first - 1, first,
+            )  # fmt: skip
+        return Offset(first, table_id=start.table_id)
 
     async def _snapshot(self, start: Offset, *, files: bool) -> Planned:
         snapshot = await self.log.snapshot(start.version)
         timestamp = await self.log.timestamp(start.version, snapshot, start.timestamp_floor_ms)
+        check_offset(self.log, start, snapshot.state)
         first = replace(start, table_id=snapshot.state.table_id)
         planned = Planned(snapshot.state, first, first.next_version(timestamp))
         if self.options.paired:
@@ -174,6 +166,12 @@ class Planner:
         return planned
 
     async def _commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
+        try:
+            return await self._planned_commit(commit, at, files=files)
+        except TableError as e:
+            raise e.at(table=self.log.store.root, version=commit.version) from None
+
+    async def _planned_commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
         planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms))
         if not files:
             return planned
@@ -223,23 +221,27 @@ class Planner:
         return await self.log.latest_version()
 
     async def advance(
-        self, start: Offset, last: int, budget: Budget, target: tuple[TableState, int] | None
+        self, start: Offset, last: int, budget: Budget, schema: QuerySchema | None
     ) -> Offset:
         """Return how far a batch from ``start`` goes: to ``last``, or as far as the budget allows.
 
-        ``target`` is the query's schema and its version. A later version with another schema ends
-        the batch before it, or is refused if it would come first. The plan of a bounded batch is
-        kept for :meth:`orders`, which is called next for it.
+        A version that does not fit the query's ``schema`` ends the batch before it, or is refused
+        if it would come first. The plan of a bounded batch is kept for :meth:`orders`, which is
+        called next for it.
         """
-        at, bounded = start, not budget.unlimited
+        at, bounded, first = start, not budget.unlimited, None
         kept: list[Planned] = []
         self._advanced = None
         found = self.versions(start, last, files=bounded)
         async with aclosing(found) as versions:
             async for planned in versions:
-                if target is not None and _changes_schema(planned, *target):
+                first = planned.version if first is None else first
+                try:
+                    if schema is not None:
+                        await schema.check(first, planned)
+                except SchemaChanged:
                     if (at.position, at.snapshot) == (start.position, start.snapshot):
-                        raise _schema_changed(self.log.store.root, planned, target[0])
+                        raise
                     break
                 at, whole = await self._admitted(planned, budget)
                 if len(kept) <= _KEPT_MAX:
@@ -261,6 +263,8 @@ class Planner:
                 if planned.version <= last:
                     yield planned
             return
+        if same_table and start.table_id is None:  # a replay finds no other table than it had
+            start = replace(start, table_id=end.table_id)
         async with aclosing(self.versions(start, last, same_table=same_table)) as versions:
             async for planned in versions:
                 yield planned
@@ -325,20 +329,24 @@ class Planner:
                     return
 
     async def gathered(
-        self, start: Offset, end: Offset, target: tuple[TableState, int], *, same_table: bool = True
+        self, start: Offset, end: Offset, schema: QuerySchema, *, same_table: bool = True
     ) -> tuple[list[Order], tuple[Removal, ...]]:
-        """Return all orders from ``start`` up to ``end`` (exclusive), for a query with the schema
-        of ``target``, a state with its version; and the column mapping removals in between."""
+        """Return all orders from ``start`` up to ``end`` (exclusive), for a query with this schema;
+        and the column mapping removals in between.
+
+        Raises :class:`SchemaChanged` for a version that does not fit it.
+        """
         orders: list[Order] = []
-        latest: Planned | None = None
+        first, latest = start.version, None
         async with aclosing(self.orders(start, end, same_table=same_table)) as found:
             async for planned, more in found:
+                first = planned.version if latest is None else first
+                await schema.check(first, planned)
                 orders += more
                 latest = planned
         if latest is None or not orders:
             return [], ()
-        self._removals = self._removals or KnownRemovals(self.log, target)
-        return orders, await self._removals.of(start.version, latest.version, latest.state)
+        return orders, await schema.removals(first, latest)
 
     async def _cut(
         self, planned: Planned, until: int | None, *, ordered: bool
@@ -375,25 +383,3 @@ class Planner:
 
 def _is_within(planned: Planned, end: Offset) -> bool:
     return end.version == planned.version and end.snapshot == planned.offset.snapshot
-
-
-def _changes_schema(planned: Planned, target: TableState, version: int) -> bool:
-    if planned.version <= version or planned.state is target:
-        return False
-    return not arrow_schema(planned.state.schema).equals(arrow_schema(target.schema))
-
-
-def _schema_changed(table: str, planned: Planned, target: TableState) -> TableError:
-    was, now = set(target.schema.names), set(planned.state.schema.names)
-    told = [
-        f"{what} {', '.join(sorted(names))}"
-        for what, names in (("adds", now - was), ("drops", was - now))
-        if names
-    ]
-    return TableError(
-        f"the version changes the table's schema: it {' and '.join(told) or 'changes a type'}",
-        table=table,
-        version=planned.version,
-        hint="restart the query to take up the new schema, or set onSchemaChange to cast to keep "
-        "the columns that it has",
-    )

@@ -9,20 +9,24 @@ meaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tailer.changes import Offset
 from tailer.delta.snapshot import TableState
-from tailer.errors import ConfigError, OffsetError, TableError, TableReplaced
-from tailer.log.starts import start_offset
+from tailer.errors import DataLoss, FileGone, OffsetError, TableError, TableReplaced
+from tailer.log.same_table import SameTable, Witness
+from tailer.log.starts import start_offset, start_to_keep
 from tailer.spark.driver import Driver, TaskPartition, tasks_of
 from tailer.spark.failing import one_sentence
 from tailer.spark.options import SourceOptions
 from tailer.spark.planning import Budget, Planner
+from tailer.spark.query_schema import QuerySchema
+from tailer.store import ChangeSourced
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -36,6 +40,9 @@ __all__ = [
     "place_of",
     "refusing",
 ]
+
+
+T = TypeVar("T")
 
 
 def place_of(start: str) -> dict[str, Any]:
@@ -81,8 +88,6 @@ class ChangeStreamReader(DataSourceStreamReader):
         schema: StructType,
         arrow_schema: pa.Schema,
     ) -> None:
-        if options.ending is not None:
-            raise ConfigError("a stream has no end: leave out endingVersion and endingTimestamp")
         self.options = options
         self.target = target
         self.schema = schema
@@ -90,6 +95,8 @@ class ChangeStreamReader(DataSourceStreamReader):
         self._driver: Driver | None = None
         self._until: int | None = None
         self._newest: int | None = None
+        #: The last commit's file that is known to be of the query's table.
+        self._witness: Witness | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_driver": None}
@@ -100,6 +107,16 @@ class ChangeStreamReader(DataSourceStreamReader):
         if self._driver is None:
             self._driver = Driver(self.options)
         return self._driver
+
+    def run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Run ``work(planner, *arguments)``; its errors say what can be done with a query."""
+        try:
+            return self.driver.run(work, *arguments)
+        except TableError as e:
+            if e.hint is not None and not isinstance(e, FileGone):
+                kinds = (hint for kind, hint in _HINTS.items() if isinstance(e, kind))
+                e.hint = next(kinds, e.hint)
+            raise
 
     @one_sentence
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
@@ -114,7 +131,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         """Return the tasks of one batch."""
         if start == end:
             return []
-        return self.driver.run(self._partitions, start, end)
+        return self.run(self._partitions, start, end)
 
     async def _partitions(
         self, planner: Planner, start: dict[str, Any], end: dict[str, Any]
@@ -123,7 +140,10 @@ class ChangeStreamReader(DataSourceStreamReader):
         first = await self._resolved(planner, start, last)
         if first is None:
             return []
-        return tasks_of(self.options, *await planner.gathered(first, last, self.target))
+        if None not in (first.table_id, last.table_id) and first.table_id != last.table_id:
+            raise _another(planner, first, str(last.table_id))
+        schema = self.query_schema(planner)
+        return tasks_of(self.options, *await planner.gathered(first, last, schema))
 
     async def _resolved(
         self, planner: Planner, start: dict[str, Any], end: Offset
@@ -159,20 +179,70 @@ class ChangeStreamReader(DataSourceStreamReader):
 
     async def end_of_log(self, planner: Planner, at: Offset) -> int:
         """Return the newest version to read to. Errors as of :func:`end_of_log`."""
-        self._newest = newest = await end_of_log(planner, at)
-        return newest if self._until is None else min(newest, self._until)
+        self._newest = newest = await planner.newest()
+        if newest + 1 < at.version:
+            await self.check_table(planner, at)
+        _check_end(planner, at, newest)
+        ends = [newest, self._until, self._ending(planner)]
+        return min(end for end in ends if end is not None)
+
+    def _ending(self, planner: Planner) -> int | None:
+        """Return the last version of a stream that has an end."""
+        ending = planner.options.ending
+        if ending is None:
+            return None
+        return int(ending) if ending.isdigit() else self.target[1]
+
+    async def check_table(self, planner: Planner, at: Offset) -> None:
+        """Check that the table is the one of a query that has read up to an offset, though it has
+        nothing new. Raises :class:`TableReplaced`.
+
+        The table is read only if its last commit is another file than the last time.
+        """
+        log, version = planner.log, max(0, at.version - 1)
+        if at.table_id is None or isinstance(log.store, ChangeSourced):
+            return
+        witness = await SameTable(log).witness(version)
+        if witness is not None and witness == self._witness:
+            return
+        try:  # a later version may replace the table by another: that is not said here
+            now = (await log.snapshot(min(version, await planner.newest()))).state.table_id
+        except DataLoss:
+            now = (await log.snapshot()).state.table_id
+        if now != at.table_id:
+            raise _another(planner, at, now)
+        self._witness = witness
 
     async def pin(self, planner: Planner, start: str) -> Offset:
         """Return the place of a query that starts at latest, a time or a snapshot."""
-        offset = await start_offset(planner.log, start)
-        if offset.snapshot:
-            return offset
-        before = await planner.log.state_before(offset.version)
-        return Offset(offset.version, table_id=before.table_id if before else None)
+        offset = await start_to_keep(planner.log, start)
+        ending = self._ending(planner)
+        if offset.snapshot and ending is not None and ending < offset.version:
+            return replace(offset, version=ending)
+        return offset
 
-    def checked_target(self) -> tuple[TableState, int] | None:
-        """Return the schema that versions must have, if that matters to the query."""
-        return self.target if self.options.on_schema_change == "fail" else None
+    def query_schema(self, planner: Planner) -> QuerySchema:
+        """Return what compares versions with the query's schema."""
+        return planner.query_schema(self.target, stream=True)
+
+
+#: What can be done about errors for which a feed of the daemon has commands.
+_HINTS: dict[type[TableError], str] = {
+    TableReplaced: "start a new query with a new checkpoint to read the table that is there now",
+    OffsetError: "start a new query with a new checkpoint to read the table that is there now",
+    DataLoss: "set failOnDataLoss to false to go on at the first version that is there, or start a "
+    "new query with a new checkpoint",
+}
+
+
+def _another(planner: Planner, at: Offset, now: str) -> TableReplaced:
+    return TableReplaced(
+        f"the query has read table {at.table_id} up to version {at.version - 1}, and the table "
+        f"there now is {now}: it was deleted and made again, or the checkpoint is that of another "
+        "query",
+        table=planner.log.store.root,
+        hint=_HINTS[TableReplaced],
+    )
 
 
 class ClassicStreamReader(ChangeStreamReader):
@@ -183,7 +253,7 @@ class ClassicStreamReader(ChangeStreamReader):
     @one_sentence
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802  # as in 4.0
         """Return the end of the log; never below this reader's earlier answers."""
-        return self.driver.run(self._latest).to_json()
+        return self.run(self._latest).to_json()
 
     def _beginning(self) -> Offset:
         start = self.options.start or ""
@@ -196,13 +266,22 @@ class ClassicStreamReader(ChangeStreamReader):
             timestamp = await planner.log.timestamp(newest, snapshot, None)
             version, table_id = newest + 1, snapshot.state.table_id
             self._last = Offset(version, table_id=table_id, timestamp_floor_ms=timestamp)
+        else:
+            await self.check_table(planner, self._last)
         return self._last
 
 
 async def end_of_log(planner: Planner, at: Offset) -> int:
-    """Return the newest version. Raises :class:`TableReplaced` if the table went back, and
-    :class:`TableError` if a query would begin after its end."""
-    newest, at_least = await planner.newest(), at.version
+    """Return the newest version. Errors as of :func:`_check_end`."""
+    newest = await planner.newest()
+    _check_end(planner, at, newest)
+    return newest
+
+
+def _check_end(planner: Planner, at: Offset, newest: int) -> None:
+    """Raise :class:`TableReplaced` if the table went back, and :class:`TableError` if a query would
+    begin after its end."""
+    at_least = at.version
     if newest + 1 < at_least and at.table_id is None:
         raise TableError(
             f"the starting version is {at_least}, and the newest is {newest}",
@@ -217,7 +296,6 @@ async def end_of_log(planner: Planner, at: Offset) -> int:
             hint="an older copy was restored, or the table was created again; start a new "
             "query with a new checkpoint",
         )
-    return newest
 
 
 def budget_of(limit: object, options: SourceOptions) -> Budget:

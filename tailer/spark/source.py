@@ -10,8 +10,8 @@ batches. See docs/spark.md for the options.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, Offset
+from tailer.changes import METADATA_FIELDS, Offset
 from tailer.decode.naming import Removal
 from tailer.decode.options import DecodeOptions
 from tailer.delta.snapshot import TableState
@@ -37,12 +37,11 @@ from tailer.spark.quiet import drop_empty_profiles
 from tailer.spark.types import change_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
     from tailer.spark.reader import ChangeStreamReader
 
-__all__ = ["ChangeReader", "FilteringReader", "TailerSource"]
+__all__ = ["ChangeReader", "TailerSource"]
 
 
 class TailerSource(DataSource):
@@ -93,8 +92,7 @@ class TailerSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for ``spark.read``."""
         options, target = self._checked()
-        kind = FilteringReader if options.filter_pushdown else ChangeReader
-        return kind(options, target, self._arrow_schema(schema))
+        return ChangeReader(options, target, self._arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader for ``spark.readStream``, as far as this Spark supports it.
@@ -131,7 +129,7 @@ def _stream_kind() -> type[ChangeStreamReader]:
 async def _target(planner: Planner) -> tuple[TableState, int]:
     """Return the state whose schema the query has, and its version."""
     options, log = planner.options, planner.log
-    snapshot = await log.snapshot(await _ending(planner))
+    snapshot = await log.snapshot(None if options.ending is None else await _last_version(planner))
     for name in (*(options.columns or ()), *options.key):
         if name not in snapshot.state.schema.names:
             raise ConfigError(
@@ -154,15 +152,23 @@ def _check_names(options: SourceOptions, names: Sequence[str], table: str) -> No
             )
 
 
-async def _ending(planner: Planner) -> int | None:
+async def _last_version(planner: Planner) -> int:
+    """Return the last version of a query, as it is now: the newest, unless it asks for another."""
     ending = planner.options.ending
-    if ending is None or ending.isdigit():
-        return None if ending is None else int(ending)
-    return await version_at_or_before(planner.log, parse_timestamp(ending))
+    if ending is not None and not ending.isdigit():
+        return await version_at_or_before(planner.log, parse_timestamp(ending))
+    newest = await planner.newest()
+    return newest if ending is None else min(int(ending), newest)
 
 
 class ChangeReader(DataSourceReader):
-    """The changes of a range of versions, both ends inclusive, in the end version's schema."""
+    """The changes of a range of versions, both ends inclusive, in the schema of the last version
+    when the frame was made.
+
+    A range without an end, or with one that the table has not reached, follows the table: Spark
+    plans a frame once and runs it again and again, so the task of the last partition reads what
+    has come since it was planned.
+    """
 
     def __init__(
         self, options: SourceOptions, target: tuple[TableState, int], arrow_schema: pa.Schema
@@ -174,31 +180,54 @@ class ChangeReader(DataSourceReader):
         self.options = options
         self.target = target
         self.arrow_schema = arrow_schema
-        self.first, self.last = 0, target[1]
 
     @one_sentence
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks of the read; one without orders if there is nothing to read."""
-        return tasks_of(self.options, *self.planned()) or [TaskPartition([])]
+        orders, removals, behind = plan_once(self.options, self._planned)
+        tasks = tasks_of(self.options, orders, removals) or [TaskPartition([])]
+        tasks[-1].behind = behind
+        return tasks
 
     def planned(self) -> tuple[list[Order], tuple[Removal, ...]]:
         """Return the read's orders, and the column mapping removals up to the query's schema."""
-        return plan_once(self.options, self._planned)
+        return plan_once(self.options, self._planned)[:2]
 
-    async def _planned(self, planner: Planner) -> tuple[list[Order], tuple[Removal, ...]]:
-        first = await self._first(planner)
-        first = Offset(max(first.version, self.first), snapshot=first.snapshot)
-        if first.version > self.last:
+    async def _planned(
+        self, planner: Planner
+    ) -> tuple[list[Order], tuple[Removal, ...], Offset | None]:
+        """Return the orders, the column mapping removals, and where a later read goes on."""
+        last = await _last_version(planner)
+        first = await self._first(planner, last)
+        behind = Offset(max(first.version, last + 1)) if self._follows(last) else None
+        if first.version > last:
+            return [], (), behind
+        return *await self._gathered(planner, first, last), behind
+
+    def _follows(self, last: int) -> bool:
+        ending = self.options.ending
+        return ending is None or (ending.isdigit() and int(ending) > last)
+
+    async def _gathered(
+        self, planner: Planner, first: Offset, last: int
+    ) -> tuple[list[Order], tuple[Removal, ...]]:
+        schema = planner.query_schema(self.target, stream=False)
+        return await planner.gathered(first, Offset(last + 1), schema, same_table=False)
+
+    async def _later(
+        self, planner: Planner, first: Offset
+    ) -> tuple[list[Order], tuple[Removal, ...]]:
+        """Return the orders of what has come since the frame was planned."""
+        if not await planner.log.has_commit(first.version):
             return [], ()
-        end = Offset(self.last + 1)
-        return await planner.gathered(first, end, self.target, same_table=False)
+        return await self._gathered(planner, first, await _last_version(planner))
 
     def decoding(self, removals: tuple[Removal, ...]) -> DecodeOptions:
         """Return how the executors decode."""
         return self.options.decoding(self.target, removals)
 
-    async def _first(self, planner: Planner) -> Offset:
-        start, last, table = self.options.start or "", self.target[1], planner.log.store.root
+    async def _first(self, planner: Planner, last: int) -> Offset:
+        start, table = self.options.start or "", planner.log.store.root
         match start:
             case "latest":
                 return Offset(await planner.newest())  # as in Delta: the newest version's changes
@@ -206,75 +235,31 @@ class ChangeReader(DataSourceReader):
                 return Offset(await planner.log.earliest_version())
             case "snapshot":
                 return Offset(last, snapshot=True)
-        moment = not start.isdigit()
-        if moment:
-            first = await version_at_or_after(planner.log, parse_timestamp(start))
-        else:
-            first = int(start)
-        if not moment and first > last:
-            newest = await planner.newest()
-            if first > newest:
-                raise TableError(
-                    f"the starting version is {first}, and the newest is {newest}",
-                    table=table,
-                    hint="ask for versions that exist",
-                )
-            raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
-        return Offset(first)
+        if not start.isdigit():
+            return Offset(await version_at_or_after(planner.log, parse_timestamp(start)))
+        first = int(start)
+        if first <= last:
+            return Offset(first)
+        newest = await planner.newest()
+        if first > newest:
+            raise TableError(
+                f"the starting version is {first}, and the newest is {newest}",
+                table=table,
+                hint="ask for versions that exist",
+            )
+        raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's rows."""
+        assert isinstance(partition, TaskPartition)
+        yield from self._rows(partition.orders, partition.removals)
+        if partition.behind is not None:
+            yield from self._rows(*plan_once(self.options, self._later, partition.behind))
+
+    def _rows(
+        self, orders: Sequence[Order], removals: tuple[Removal, ...]
+    ) -> Iterator[pa.RecordBatch]:
         from tailer.spark.tasks import spark_batches  # only executors load the decoder
 
-        assert isinstance(partition, TaskPartition)
-        decode = self.decoding(partition.removals)
-        return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
-
-
-class FilteringReader(ChangeReader):
-    """A reader that uses conditions on ``_commit_version`` to read fewer versions.
-
-    Spark refuses a reader with this method unless ``spark.sql.python.filterPushdown.enabled`` is
-    set, so the option ``filterPushdown`` asks for it.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take the conditions that bound the versions; Spark applies all others itself."""
-        for condition in filters:
-            bounds = _versions_of(condition)
-            if bounds is not None:
-                self._narrow(bounds[0], self.last if bounds[1] is None else bounds[1])
-            if bounds is None or type(condition).__name__ == "In":
-                yield condition
-
-    def _narrow(self, first: int, last: int) -> None:
-        self.first, self.last = max(self.first, first), min(self.last, last)
-
-
-def _versions_of(condition: Filter) -> tuple[int, int | None] | None:
-    """Return the first and the last version that a condition allows (None: any); None for other
-    conditions. For a list, it is the range that contains all of it."""
-    if getattr(condition, "attribute", None) != (COMMIT_VERSION,):
-        return None
-    value: Any = getattr(condition, "value", None)
-    kind = type(condition).__name__
-    if kind == "IsNotNull":
-        return 0, None
-    if kind == "In":
-        numbers = [number for number in value if isinstance(number, int)]
-        return (min(numbers), max(numbers)) if numbers else None
-    if not isinstance(value, int):
-        return None
-    match kind:
-        case "EqualTo" | "EqualNullSafe":
-            return value, value
-        case "GreaterThanOrEqual":
-            return value, None
-        case "GreaterThan":
-            return value + 1, None
-        case "LessThanOrEqual":
-            return 0, value
-        case "LessThan":
-            return 0, value - 1
-    return None
+        return spark_batches(orders, self.options, self.decoding(removals), self.arrow_schema)
