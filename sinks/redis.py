@@ -166,7 +166,8 @@ class RedisSink(MessageSink):
         """See :class:`tailer.sink.KeepsProgress`. The entries stay."""
         self._feed = feed
         try:
-            await self._called("EVAL", _CLAIM, 2, *self._keys(), feed)
+            found = await self._called("EVAL", _CLAIM, 2, *self._keys(), feed)
+            self._check_feed(found[0])
             if offset is None:
                 await self._called("HDEL", self._keys()[1], "offset")
             else:

@@ -116,6 +116,7 @@ class Manifest:
     async def _abort(self, feed: str) -> None:
         """End what another process has begun, and remove its files."""
         begun = await self._document(_place(self.number + 1, "begun"))
+        self.feed = self.feed or begun.get("feed")
         self.check(feed)
         await self._end_without_files(self.number + 1, feed, begun["files"])
 
@@ -143,7 +144,7 @@ class Manifest:
         self, offset: Offset | None, sources: Mapping[str, Path], files: list[PublishedFile]
     ) -> bool:
         number, feed = self.number + 1, self.feed or ""
-        begun = {"format": 1, "owner": self._owner, "files": list(sources)}
+        begun = {"format": 1, "feed": feed, "owner": self._owner, "files": list(sources)}
         if not await self._target.create(_place(number, "begun"), json.dumps(begun).encode()):
             return False
         published: list[str] = []

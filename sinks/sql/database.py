@@ -293,6 +293,16 @@ class Database(ABC):
                     "'table'"
                 )
             return None
+        self._check_owner(found, target, feed, mode)
+        if found.columns is not None and not there:
+            raise SinkRejected(
+                f"{self.place}: the table {target!r} was dropped; `tailer offsets reset` makes it "
+                "again"
+            )
+        return found
+
+    def _check_owner(self, found: Claim, target: str, feed: str, mode: str) -> None:
+        """Raise :class:`SinkRejected` for a target of another feed or mode."""
         if found.feed != feed:
             raise SinkRejected(
                 f"{self.place}: the table {target!r} is written by the feed {found.feed!r}; name "
@@ -301,14 +311,9 @@ class Database(ABC):
         if found.mode != mode:
             raise SinkRejected(
                 f"{self.place}: the table {target!r} is a {found.mode} and not a {mode}; name "
-                "another in the option 'table', or remove it by `tailer offsets reset`"
+                f"another in the option 'table', or set mode = \"{found.mode}\" back, with which "
+                "`tailer offsets reset` removes it"
             )
-        if found.columns is not None and not there:
-            raise SinkRejected(
-                f"{self.place}: the table {target!r} was dropped; `tailer offsets reset` makes it "
-                "again"
-            )
-        return found
 
     def move(self, target: str, claim: Claim) -> None:
         """Store a claim's offset, key and columns, within a transaction. Raises
@@ -334,12 +339,15 @@ class Database(ABC):
             f"{self.place}: another process writes the table {target!r} now; stop one of them"
         )
 
-    def forget(self, target: str, *, drop: bool) -> None:
-        """Drop a target, or only its rows, and what the database says of it."""
+    def forget(self, target: str, feed: str, mode: str, *, drop: bool) -> None:
+        """Drop a target, or only its rows, and what the database says of it. Raises
+        :class:`SinkRejected` for a target of another feed or mode."""
         if not self.has_table(CLAIMS):
             return
         with self.transaction():
-            if self.found(target, lock=self.lock) is not None:
+            found = self.found(target, lock=self.lock)
+            if found is not None:
+                self._check_owner(found, target, feed, mode)
                 if drop:
                     self.execute(f"DROP TABLE IF EXISTS {self.table(target)}")
                 elif self.has_table(target):

@@ -142,7 +142,7 @@ class SqlSink:
         try:
             database.connect()
             if offset is None:
-                database.forget(target, drop=self.create)
+                database.forget(target, feed, self.mode, drop=self.create)
             else:
                 claim = database.claim(target, feed, self.mode, adopt=not self.create)
                 with database.transaction():

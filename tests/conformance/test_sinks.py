@@ -83,7 +83,7 @@ class TestFilesSink(SinkConformance):
 class TestDuckdbLog(SinkConformance):
     @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
-        options = {"path": "lake.duckdb", "mode": "log"}
+        options = {"path": "lake.duckdb", "mode": "log", "table": "orders"}
         return lambda: make_sink("duckdb", options, tmp_path)
 
     @pytest.fixture
@@ -106,7 +106,7 @@ class TestDuckdbLog(SinkConformance):
 class TestDuckdbMirror(MirrorConformance):
     @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
-        options = {"path": "lake.duckdb", "key": ["id"]}
+        options = {"path": "lake.duckdb", "key": ["id"], "table": "orders"}
         return lambda: make_sink("duckdb", options, tmp_path)
 
     @pytest.fixture

@@ -56,7 +56,7 @@ class TestPostgresMirror(MirrorConformance):
 
     @pytest.fixture
     def make_sink(self, postgres: Postgres, schema: str) -> MakeSink:
-        options = {"dsn": postgres.dsn(), "schema": schema, "key": ["id"]}
+        options = {"dsn": postgres.dsn(), "schema": schema, "key": ["id"], "table": "orders"}
         return lambda: made_sink("postgres", options, None)  # type: ignore[arg-type]
 
     @pytest.fixture
@@ -76,7 +76,7 @@ class TestPostgresLog(SinkConformance):
 
     @pytest.fixture
     def make_sink(self, postgres: Postgres, schema: str) -> MakeSink:
-        options = {"dsn": postgres.dsn(), "schema": schema, "mode": "log"}
+        options = {"dsn": postgres.dsn(), "schema": schema, "mode": "log", "table": "orders"}
         return lambda: made_sink("postgres", options, None)  # type: ignore[arg-type]
 
     @pytest.fixture
@@ -100,7 +100,7 @@ class TestMysqlMirror(MirrorConformance):
 
     @pytest.fixture
     def make_sink(self, mysql: Mysql, database: str) -> MakeSink:
-        options = {"url": mysql.url(database), "tls": False, "key": ["id"]}
+        options = {"url": mysql.url(database), "tls": False, "key": ["id"], "table": "orders"}
         return lambda: made_sink("mysql", options, Path())
 
     @pytest.fixture
@@ -115,7 +115,7 @@ class TestMysqlLog(SinkConformance):
 
     @pytest.fixture
     def make_sink(self, mysql: Mysql, database: str) -> MakeSink:
-        options = {"url": mysql.url(database), "tls": False, "mode": "log"}
+        options = {"url": mysql.url(database), "tls": False, "mode": "log", "table": "orders"}
         return lambda: made_sink("mysql", options, Path())
 
     @pytest.fixture
@@ -159,7 +159,9 @@ def typed_of_mysql(row: dict[str, Any]) -> dict[str, Any]:
 class TestSqliteMirror(MirrorConformance):
     @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
-        return lambda: made_sink("sqlite", {"path": "lake.sqlite", "key": ["id"]}, tmp_path)
+        return lambda: made_sink(
+            "sqlite", {"path": "lake.sqlite", "key": ["id"], "table": "orders"}, tmp_path
+        )
 
     @pytest.fixture
     def read_rows(self, tmp_path: Path) -> ReadRows:
@@ -190,7 +192,9 @@ def typed(row: dict[str, Any]) -> dict[str, Any]:
 class TestSqliteLog(SinkConformance):
     @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
-        return lambda: made_sink("sqlite", {"path": "lake.sqlite", "mode": "log"}, tmp_path)
+        return lambda: made_sink(
+            "sqlite", {"path": "lake.sqlite", "mode": "log", "table": "orders"}, tmp_path
+        )
 
     @pytest.fixture
     def read_events(self, tmp_path: Path) -> ReadEvents:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -12,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import SinkRejected, TailerError
-from tailer.sink import Sink, announce, sink_traits
+from tailer.errors import ConfigError, SinkRejected, TailerError
+from tailer.sink import KeepsProgress, Sink, announce, sink_traits
 from tailer.testing.batches import change_batch, change_run, empty_batch, notice
 from tailer.testing.conformance.sink import (
     OWN_NAMES,
@@ -122,6 +123,24 @@ class MirrorConformance:
             found = await self._write(make_sink(), part)
             assert found is None if not first else found == part.offset
         assert _by_id(read_rows()) == AFTER
+
+    async def test_an_order_for_another_feed_changes_nothing(
+        self, make_sink: MakeSink, read_rows: ReadRows
+    ) -> None:
+        """For sinks that store progress: what is another feed's is neither removed nor moved."""
+        if not isinstance(make_sink(), KeepsProgress):
+            return
+        batch = change_batch(SCHEMA, [_row(1, "a")], last=True)
+        await self._write(make_sink(), batch)
+        for offset in (None, batch.offset):
+            other = make_sink()
+            assert isinstance(other, KeepsProgress)
+            with suppress(SinkRejected, ConfigError):
+                await other.set_offset("others", offset)
+            sink = make_sink()
+            assert await sink.open("orders") in (None, batch.next_offset)
+            await sink.aclose()
+            assert read_rows() == _rows(k1="a")
 
     async def test_an_empty_batch_and_a_notice_move_the_offset_alone(
         self, make_sink: MakeSink, read_rows: ReadRows

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -15,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import TransientError, UnsupportedTable
-from tailer.sink import Prepares, Sink, SinkTraits, announce, sink_traits
+from tailer.errors import ConfigError, SinkRejected, TransientError, UnsupportedTable
+from tailer.sink import KeepsProgress, Prepares, Sink, SinkTraits, announce, sink_traits
 from tailer.testing.batches import change_batch, change_run, empty_batch, notice
 
 __all__ = ["Event", "MakeSink", "ReadEvents", "SinkConformance"]
@@ -280,6 +281,24 @@ class SinkConformance:
         (event,) = read_events()
         for value in values.values():
             assert value in str(event.payload)
+
+    async def test_an_order_for_another_feed_changes_nothing(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        """For sinks that store progress: what is another feed's is neither removed nor moved."""
+        if not isinstance(make_sink(), KeepsProgress):
+            return
+        batch = change_batch(SCHEMA, _rows(0, 2), last=True)
+        await self._write(make_sink(), batch)
+        for offset in (None, batch.offset):
+            other = make_sink()
+            assert isinstance(other, KeepsProgress)
+            with suppress(SinkRejected, ConfigError):
+                await other.set_offset("others", offset)
+            sink = make_sink()
+            assert await sink.open("orders") in (None, batch.next_offset)
+            await sink.aclose()
+            assert [e.event_id for e in read_events()] == _ids([batch])
 
     async def test_a_stored_offset_is_that_of_the_last_batch(self, make_sink: MakeSink) -> None:
         """For sinks that store progress with the data; other sinks return none."""
