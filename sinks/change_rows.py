@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from sinks.formats.json import variant_text
 from tailer.changes import METADATA_FIELDS, ChangeBatch, is_arrow_variant
-from tailer.errors import SinkRejected
+from tailer.errors import TargetRefused
 
 __all__ = ["EVENT_ID", "change_rows", "check_type", "data_rows"]
 
@@ -30,14 +30,14 @@ def data_rows(batch: ChangeBatch) -> pa.RecordBatch:
 
 
 def check_type(name: str, data_type: pa.DataType, target: str) -> None:
-    """Raise :class:`SinkRejected` for a type that files of the kind ``target`` can't hold."""
+    """Raise :class:`TargetRefused` for a type that files of the kind ``target`` can't hold."""
     what = None
     if is_arrow_variant(data_type):
         what = "a variant within another type"
     elif pa.types.is_struct(data_type) and not data_type.num_fields:
         what = "a struct without fields"
     if what:
-        raise SinkRejected(
+        raise TargetRefused(
             f"the column {name!r} has {what}, which {target} can't hold; leave it out by the "
             "option 'columns' of the feed"
         )

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import CHANGE_TYPE, COMING_KINDS, COMMIT_VERSION, ChangeBatch
-from tailer.errors import SinkRejected
+from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 
 __all__ = [
     "PHYSICAL",
@@ -65,7 +65,7 @@ def merge_of(
     for name in key:
         if keys[name].null_count:
             at = pc.index(pc.is_null(keys[name].combine_chunks()), value=True).as_py()
-            raise SinkRejected(
+            raise RowsRefused(
                 f"{_place(batch, at)}: the key column {name!r} is null; choose key columns without "
                 "nulls, or leave these rows out by `where`"
             )
@@ -102,10 +102,10 @@ def _check_columns(rows: pa.RecordBatch, key: Sequence[str]) -> None:
     for name in key:
         if name not in rows.schema.names:
             listed = ", ".join(rows.schema.names)
-            raise SinkRejected(f"the key column {name!r} is not among the columns: {listed}")
+            raise TargetRefused(f"the key column {name!r} is not among the columns: {listed}")
         data_type = rows.schema.field(name).type
         if pa.types.is_nested(data_type) or pa.types.is_floating(data_type):
-            raise SinkRejected(
+            raise TargetRefused(
                 f"the key column {name!r} is of type {data_type}, whose values are not compared "
                 "the same everywhere; choose other key columns"
             )
@@ -233,7 +233,7 @@ def _retyped(old: pa.Field, new: pa.Field) -> bool:
     # With column mapping, a nested field of the same name may be another one.
     mapped = any(physical_name(field) != field.name for field in (old, new))
     if not _widens(old.type, new.type) or (mapped and pa.types.is_nested(new.type)):
-        raise SinkRejected(
+        raise TargetRefused(
             f"the column {new.name!r} was of type {old.type} and is now of type {new.type}, which "
             "would change its values; `tailer offsets reset` makes the copy again"
         )

@@ -16,7 +16,8 @@ from sinks.sql.rows import batches_of, bound_rows, check_finite, comparable
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from sinks.sql.text import check_times, is_json, with_json
 from tailer.changes import Offset
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import RowsRefused, TargetRefused, may_heal, out_of_reach
+from tailer.faults import FaultTable
 from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
 
@@ -26,8 +27,14 @@ SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The SQLite file."),
     **TABLE_SETTINGS,
 }
-#: What may pass: another process writes, a full disk, an error of the disk, too little memory.
-_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_NOMEM")
+#: By the name of the error. What is not here passes: another process that writes, a full disk, an
+#: error of the disk, too little memory.
+_FAULTS = FaultTable(
+    for_good="SQLITE_ERROR SQLITE_PERM SQLITE_READONLY* SQLITE_CANTOPEN* SQLITE_NOTADB "
+    "SQLITE_CORRUPT* SQLITE_AUTH* SQLITE_RANGE SQLITE_NOTFOUND",
+    rows="SQLITE_CONSTRAINT* SQLITE_TOOBIG SQLITE_MISMATCH",
+    passing="SQLITE_READONLY_RECOVERY SQLITE_READONLY_CANTLOCK SQLITE_READONLY_ROLLBACK",
+)
 #: Another process's transaction is waited for so long, before the feed starts again.
 _BUSY_S = 5.0
 
@@ -55,6 +62,7 @@ class SqliteFile(Database):
     """A SQLite file, in write-ahead mode: others read while one process writes."""
 
     numbering = "INTEGER PRIMARY KEY AUTOINCREMENT"
+    faults = _FAULTS
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -123,11 +131,16 @@ class SqliteFile(Database):
         except sqlite3.IntegrityError as e:
             raise KeyTaken(f"{self.path}: {e}") from e
         except sqlite3.Error as e:
-            if str(getattr(e, "sqlite_errorname", "")).startswith(_PASSING):
-                raise TransientError(f"{self.path}: {e}") from e
-            raise SinkRejected(f"{self.path}: {e}; check the path and the table") from e
-        except (OverflowError, OSError) as e:
-            raise SinkRejected(f"{self.path}: {getattr(e, 'strerror', None) or e}") from e
+            code = str(getattr(e, "sqlite_errorname", ""))
+            check = "; check the path and the table"
+            good = self.faults.verdict(code) == "for good"
+            raise self.faults.error(code, f"{self.path}: {e}{check if good else ''}") from e
+        except OverflowError as e:
+            raise RowsRefused(f"{self.path}: {e}") from e
+        except OSError as e:
+            if may_heal(e):
+                raise out_of_reach(f"{self.path} can't be opened", e) from e
+            raise TargetRefused(f"{self.path}: {e.strerror or e}") from e
 
     def has_table(self, name: str) -> bool:
         """Return whether the file has a table of this name."""
@@ -157,7 +170,7 @@ class SqliteFile(Database):
         values stay: SQLite has types of values, not of columns."""
         for step in steps:
             if step.kind == "retype" and step.old is not None and not _stays(step.old, step.field):
-                raise SinkRejected(
+                raise TargetRefused(
                     f"{self.path}: the column {step.column!r} was of type {step.old.type} and is "
                     f"now of type {step.field.type}, which SQLite writes in another way; `tailer "
                     "offsets reset` makes the copy again"

@@ -2,7 +2,9 @@
 
 * :class:`TransientError`: the machine. The feed retries from its saved offset.
 * :class:`TableError`: the table's operator. The feed stops and names table, version and file.
-* :class:`SinkRejected`: the sink's operator. The feed stops; its offset has not moved.
+* :class:`SinkRejected`: the sink's operator. The feed stops; its offset has not moved. Of its two
+  kinds :class:`RowsRefused` is about the rows, which may be parked, and :class:`TargetRefused` is
+  about the target, for which no row is parked.
 * :class:`ConfigError`: the author of the configuration or the command line.
 
 A message is one sentence: what was found, where, and what to do. Only the feed retries.
@@ -25,11 +27,13 @@ __all__ = [
     "FileGone",
     "OffsetError",
     "OffsetHeld",
+    "RowsRefused",
     "SchemaChanged",
     "SinkRejected",
     "TableError",
     "TableReplaced",
     "TailerError",
+    "TargetRefused",
     "TransientError",
     "UnsupportedTable",
     "cannot_listen",
@@ -191,9 +195,24 @@ class OffsetHeld(OffsetError):
 
 
 class SinkRejected(TailerError):
-    """The sink refused a batch for good. The offset still names the refused batch."""
+    """The sink refused a batch for good. The offset still names the refused batch.
+
+    By itself it says neither whether a row is the cause nor which: where refused rows are parked,
+    one is only if the sink takes other rows of the batch. A sink that knows raises one of the
+    kinds below.
+    """
 
     family = "sink"
+
+
+class RowsRefused(SinkRejected):
+    """The target refuses a row of the batch for what is in it: a value that is too long, a
+    constraint. The same row is refused again, and other rows are not."""
+
+
+class TargetRefused(SinkRejected):
+    """The target refuses the sink, whatever is in the rows: a table that is missing, a right that
+    was revoked. No row is ever parked for it."""
 
 
 class ConfigError(TailerError):
@@ -279,6 +298,9 @@ _HEALING = {
     errno.ESTALE: "look after the mount",
     errno.ENOTCONN: "look after the mount",
     errno.EHOSTDOWN: "look after the mount",
+    errno.EHOSTUNREACH: "look after the network",
+    errno.ENETDOWN: "look after the network",
+    errno.ENETUNREACH: "look after the network",
     errno.ETIMEDOUT: "look after the mount, or the network",
     errno.EINTR: None,
     errno.EAGAIN: None,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tailer.faults import FaultTable
+
 __all__ = [
     "GROUP",
     "OWN_PREFIX",
@@ -33,6 +35,7 @@ __all__ = [
     "KeepsCopy",
     "KeepsProgress",
     "KnowsDelivery",
+    "ListsFaults",
     "ListsSettings",
     "Looks",
     "MirrorCopy",
@@ -117,6 +120,15 @@ class Announces(typing.Protocol):
         Raises the errors of :meth:`Sink.write`. A notice may come again, with the same id and
         bytes; a sink that stores progress with the data stores ``notice.next_offset`` with it.
         """
+
+
+@typing.runtime_checkable
+class ListsFaults(typing.Protocol):
+    """A sink that says what the errors of its target mean, for the public suite of tests."""
+
+    @property
+    def faults(self) -> FaultTable:
+        """Return what the codes of the target's errors mean."""
 
 
 @typing.runtime_checkable

@@ -13,7 +13,8 @@ import pyarrow as pa
 from sinks.formats.json import variant_text
 from sinks.sql.database import Database, ValueRefused
 from tailer.changes import is_arrow_variant
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import SinkRejected, TargetRefused, TransientError
+from tailer.faults import FaultTable
 from tailer.files.durable import make_folder
 
 __all__ = ["DuckdbFile"]
@@ -22,6 +23,14 @@ _IS_THERE = """
     SELECT count(*) FROM information_schema.tables
     WHERE table_schema = 'main' AND lower(table_name) = lower(?)
 """
+#: By the names of the error's class and of those above it. What is not here passes: the file is
+#: locked by another process, the disk is full, a transaction conflicts.
+_FAULTS = FaultTable(
+    for_good="BinderException CatalogException ParserException SyntaxException DependencyException "
+    "InvalidTypeException PermissionException NotSupportedError ProgrammingError",
+    rows="DataError IntegrityError",
+    passing="InterruptException HTTPException SequenceException TransactionException",
+)
 #: What DuckDB's messages contain for errors that do not pass by themselves.
 _FOR_GOOD = ("Permission denied", "Read-only file system", "Is a directory", "not a valid DuckDB")
 _DAMAGED = "Corrupt database file"
@@ -37,6 +46,7 @@ class DuckdbFile(Database):
 
     #: An index would have to fit into memory.
     enforces_keys = False
+    faults = _FAULTS
     claim_types = ("VARCHAR", "VARCHAR", "BIGINT", "BLOB")
 
     def __init__(self, path: Path, memory_bytes_max: int, threads: int) -> None:
@@ -151,19 +161,17 @@ class DuckdbFile(Database):
 
     def _told(self, error: Exception) -> SinkRejected | TransientError:
         """Return an error of DuckDB as one of ours."""
-        import duckdb
-
         reason = " ".join(str(error).split())
         told = f"{self.path}: {reason}"
         if _DAMAGED in reason:  # of another class in each version of DuckDB
-            return SinkRejected(
+            return TargetRefused(
                 f"{told}; restore it, or remove it with its .wal and reset the feed's offset"
             )
-        passing = (duckdb.OperationalError, duckdb.InternalError, duckdb.FatalException, OSError)
-        if not isinstance(error, passing):
-            return SinkRejected(told)
+        for kind in type(error).__mro__:
+            if isinstance(found := self.faults.error(kind.__name__, told), SinkRejected):
+                return found
         if any(what in reason for what in _FOR_GOOD):
-            return SinkRejected(f"{told}; check the path")
+            return TargetRefused(f"{told}; check the path")
         if "lock on file" in reason:
             told += "; another process has it open: close it there, or wait"
         return TransientError(told)

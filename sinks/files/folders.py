@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import COMMIT_TIMESTAMP
-from tailer.errors import SinkRejected
+from tailer.errors import TargetRefused
 
 __all__ = ["FORM", "Folders"]
 
@@ -62,7 +62,7 @@ def _folder(rows: pa.RecordBatch, name: str, column: str) -> pa.StringArray:
         texts = _texts(rows.column(column), column)
     else:
         listed = ", ".join(rows.schema.names)
-        raise SinkRejected(
+        raise TargetRefused(
             f"the column {column!r} of the option 'folders' is not among the columns: {listed}"
         )
     encoded = pc.fill_null(texts, "").dictionary_encode()
@@ -72,7 +72,7 @@ def _folder(rows: pa.RecordBatch, name: str, column: str) -> pa.StringArray:
 
 def _texts(values: pa.Array, column: str) -> pa.StringArray:
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
-        raise SinkRejected(
+        raise TargetRefused(
             f"the column {column!r} of the option 'folders' is of type {values.type}, which is no "
             "name of a folder; choose another one"
         )

@@ -24,7 +24,8 @@ from sinks.mysql.statements import insertions
 from sinks.sql.database import Database, KeyTaken, ValueRefused
 from sinks.sql.rows import batches_of, check_finite, comparable
 from sinks.sql.text import check_times, is_json, with_json
-from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
+from tailer.faults import FaultTable
 from tailer.urls import Url
 
 __all__ = ["Mysql"]
@@ -35,10 +36,11 @@ _TYPES = {
     pa.int64(): "BIGINT", pa.float32(): "DOUBLE", pa.float64(): "DOUBLE",
     pa.string(): "LONGTEXT", pa.binary(): "LONGBLOB", pa.date32(): "DATE",
 }  # fmt: skip
-#: Of a session: values that do not fit are errors, and instants are in UTC.
+#: Of a session: values that do not fit are errors, and instants are in UTC. A lock is waited for so
+#: long; by default it is 50 s for rows, and a day or a year for a table that others read.
 _SESSION = """
     SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00',
-    innodb_lock_wait_timeout = 60
+    innodb_lock_wait_timeout = {lock_s}, lock_wait_timeout = {lock_s}
 """
 _IS_THERE = """
     SELECT table_comment FROM information_schema.tables
@@ -49,11 +51,27 @@ _COLUMNS = """
     WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position
 """
 _DUPLICATE = 1062
-#: What may pass: locks and deadlocks, too many connections, a server that ends, a full disk or
-#: table, read-only for now; and 2000 and above: the connection itself.
-_PASSING = (1021, 1037, 1040, 1041, 1053, 1114, 1158, 1159, 1160, 1161, 1203, 1205, 1206, 1213,
-            1226, 1290, 1792, 1836)  # fmt: skip
-_OF_CONNECTIONS = 2000
+#: By the number of the server's error. 2000 to 2999 are the client's own, about the connection; the
+#: servers' own go on at 3000 (MySQL) and 4000 (MariaDB). What is not here passes: locks, resources,
+#: a server that is read-only for now, a query that was interrupted.
+_FAULTS = FaultTable(
+    # Accounts and rights; what is missing, what can't be so, what the account's options forbid.
+    for_good="""
+        1044 1045 1130 1142 1143 1227 1251 1370 1449 1698 1820 1862 3118 3159 4151
+        1005 1008 1046 1049 1050 1051 1054 1059 1060 1061 1063 1064 1067 1068 1069 1070 1071 1072
+        1073 1074 1075 1091 1101 1102 1103 1109 1110 1113 1115 1117 1136 1146 1148 1149 1163 1164
+        1166 1167 1170 1171 1173 1193 1215 1231 1232 1235 1239 1253 1267 1271 1273 1280 1286 1288
+        1293 1305 1347 1348 1356 1364 1393 1394 1419 1423 1425 1426 1427 1439 1442 1471 1846
+        3105 3730 3750 3820 3822 4078 4161
+    """,
+    # Values, constraints, triggers, JSON: of a row.
+    rows="""
+        1048 1062 1118 1138 1153 1169 1216 1217 1263 1264 1265 1292 1300 1365 1366 1367 1369 1406
+        1411 1416 1441 1451 1452 1525 1526 1557 1586 1644 1690 1713 1748 1761 1762 1859 1916 1918
+        3140 3141 3144 3146 3150 3156 3157 3158 3751 3752 3819 3903 3904 3934
+        4025 4035 4036 4037 4038 4039 4040
+    """,
+)
 #: Bytes that the columns of a key have together, and the most of a character.
 _KEY_BYTES, _CHARACTER_BYTES = 3072, 4
 _SCALE_MAX = 30
@@ -63,10 +81,11 @@ class Mysql(Database):
     """A MySQL or MariaDB database, by PyMySQL."""
 
     numbering = "BIGINT AUTO_INCREMENT PRIMARY KEY"
+    faults = _FAULTS
     claim_types = ("VARCHAR(255)", "LONGTEXT", "BIGINT", "LONGBLOB")
     lock = " FOR UPDATE"
 
-    def __init__(self, url: Url, *, tls: bool, ca_file: Path | None) -> None:
+    def __init__(self, url: Url, *, tls: bool, ca_file: Path | None, timeout_s: float = 60) -> None:
         try:
             import pymysql
         except ImportError as e:
@@ -80,6 +99,9 @@ class Mysql(Database):
             "user": url.user or "", "password": url.password or "",
         }  # fmt: skip
         self._tls, self._ca = tls, ca_file
+        self._timeout_s = timeout_s
+        # The server's own error names the lock, so it comes before the client's.
+        self._session = _SESSION.format(lock_s=max(1, int(timeout_s * 0.75)))
         self.place = f"MySQL/{url.host}/{self._name}"
         self._connection: Any = None
         self._collation = ""
@@ -97,7 +119,8 @@ class Mysql(Database):
             self._connection = self._mysql.connect(
                 **self._given, charset="utf8mb4", autocommit=True, client_flag=flags,
                 conv=_conversions(), ssl=context, ssl_disabled=context is None,
-                connect_timeout=10, init_command=_SESSION,
+                connect_timeout=10, init_command=self._session,
+                read_timeout=self._timeout_s, write_timeout=self._timeout_s,
             )  # fmt: skip
             ((version, packet),) = self.execute("SELECT VERSION(), @@max_allowed_packet")
         maria = "MariaDB" in version
@@ -162,9 +185,7 @@ class Mysql(Database):
         refused = isinstance(e.__cause__ or e.__context__, ssl.SSLCertVerificationError)
         if refused or "SSL is required" in what or "doesn't support SSL" in what:
             return ConfigError(f"{what}; see the options 'tls' and 'ca_file' of sink 'mysql'")
-        if code >= _OF_CONNECTIONS or code in _PASSING or code == 0:
-            return TransientError(what)
-        return SinkRejected(what)
+        return self.faults.error(code, what)
 
     # Tables
 
@@ -275,7 +296,7 @@ class Mysql(Database):
         head = f"INSERT INTO {target} ({names}) VALUES ".encode()
         for statement in insertions(head, rows, self._packet_bytes):
             if len(statement) >= self._packet_bytes:
-                raise SinkRejected(
+                raise RowsRefused(
                     f"{self.place}: a row has {len(statement)} bytes, and the server takes "
                     f"{self._packet_bytes}; increase its max_allowed_packet, or leave columns out "
                     "by the option 'columns' of the feed"

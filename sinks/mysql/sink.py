@@ -36,6 +36,10 @@ SETTINGS: dict[str, Setting] = {
     "ca_file": Setting(
         "text", "", "PEM file of the authorities to trust.", unset="the system's authorities",
     ),
+    "timeout_s": Setting(
+        "number", 60, "How long to wait for an answer; for a lock, three quarters of it.",
+        unit="seconds",
+    ),
     **TABLE_SETTINGS,
 }  # fmt: skip
 
@@ -55,5 +59,6 @@ class MysqlSink(SqlSink):
         database = Mysql(
             replace(url, user=user, password=password),
             tls=more.pop("tls"), ca_file=folder / ca if ca else None,
+            timeout_s=more.pop("timeout_s"),
         )  # fmt: skip
         return cls(database, **{name: more[name] for name in TABLE_SETTINGS})

@@ -13,9 +13,18 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from sinks.credentials import credentials
+from sinks.postgres.waiting import connection_class
 from sinks.sql.database import Database, KeyTaken, ValueRefused
 from sinks.sql.text import canonical_json, check_times, hex_text, is_json, json_text, with_json
-from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.errors import (
+    ConfigError,
+    RowsRefused,
+    SinkRejected,
+    TailerError,
+    TargetRefused,
+    TransientError,
+)
+from tailer.faults import FaultTable
 from tailer.urls import UrlError, split_url
 
 __all__ = ["Postgres"]
@@ -32,18 +41,25 @@ _DEFAULTS = {"connect_timeout": "10", "keepalives_idle": "30", "tcp_user_timeout
 _BEGIN = """
     BEGIN; SET LOCAL TimeZone TO 'UTC'; SET LOCAL DateStyle TO 'ISO';
     SET LOCAL bytea_output TO 'hex'; SET LOCAL extra_float_digits TO 1;
-    SET LOCAL lock_timeout TO '60s'; SET LOCAL idle_in_transaction_session_timeout TO '60s'
+    SET LOCAL lock_timeout TO {lock_ms}; SET LOCAL idle_in_transaction_session_timeout TO '60s'
 """
 _IS_THERE = "SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = ?"
 _COLUMNS = """
     SELECT column_name FROM information_schema.columns WHERE table_schema = ? AND table_name = ?
 """
-#: Classes of errors that may pass: connections, transactions that met, resources, the operator, the
-#: disk; and a lock that was not to be had, a transaction that was idle.
-_PASSING = ("08", "40", "53", "57", "58", "55P03", "25P03")
-#: What messages of connections that are refused contain.
+#: By SQLSTATE. A value or a constraint is a row's; syntax, names and rights are the operator's.
+#: Connections, transactions, resources, locks, a server that is read-only for now, and what is not
+#: here, pass.
+_FAULTS = FaultTable(
+    for_good="0A000 0L* 0LP* 0P* 28* 2F* 3D* 3F* 42* 22023 54011 54023 57P04",
+    rows="22* 23* 21* 44* 54000 P0001",
+    # A name that another session makes just now, a cached plan, a statement of a pooler.
+    passing="42P05 42710",
+)
+#: Errors of a connection have no SQLSTATE in libpq, only the words of the server and of libpq.
 _FOR_GOOD = re.compile(
-    r"authentication failed|no password supplied|pg_hba|does not exist|certificate|SSL|sslmode"
+    r"authentication failed|no password supplied|pg_hba|(role|database|user) .* does not exist"
+    r"|certificate|does not support SSL|SSL was required|sslmode|SSL connection is required"
 )
 _SCHEMES = ("postgresql", "postgres")
 _COLUMN = re.compile(r"^COPY .*, line \d+, column ([^:\n]*)", re.MULTILINE)
@@ -57,10 +73,13 @@ class Postgres(Database):
 
     folds_names = False
     numbering = "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+    faults = _FAULTS
     claim_types = ("text", "text", "bigint", "bytea")
     lock = " FOR UPDATE"
 
-    def __init__(self, dsn: str, schema: str, *, user: str = "", password: str = "") -> None:
+    def __init__(
+        self, dsn: str, schema: str, *, timeout_s: float = 60, user: str = "", password: str = ""
+    ) -> None:
         try:
             import psycopg
         except ImportError as e:
@@ -69,6 +88,8 @@ class Postgres(Database):
             ) from None
         given = _given(psycopg, dsn, {"user": user, "password": password})
         self.schema = schema
+        self._timeout_s = timeout_s
+        self._begin = _BEGIN.format(lock_ms=round(timeout_s * 1000))
         self._given: dict[str, Any] = {**_DEFAULTS, **given}
         named = [str(given[name]) for name in ("host", "dbname") if given.get(name)]
         self.place = "/".join(["PostgreSQL", *named])
@@ -76,13 +97,27 @@ class Postgres(Database):
 
     def connect(self, *, read_only: bool = False) -> None:  # noqa: ARG002  # queries alone change nothing
         """Connect, if there is no connection."""
-        import psycopg
-
         if self._connection is None:
+            made = connection_class(self._timeout_s, self._lives, self._silent)
             with self._translated():
-                self._connection = psycopg.connect(
+                self._connection = made.connect(
                     autocommit=True, prepare_threshold=None, client_encoding="utf8", **self._given
                 )
+
+    def _lives(self) -> bool:
+        """Return whether the server takes connections."""
+        import psycopg
+
+        try:
+            psycopg.connect(**self._given).close()
+        except psycopg.Error:
+            return False
+        return True
+
+    def _silent(self, seconds: float) -> TransientError:
+        return TransientError(
+            f"{self.place}: the server has not answered for {seconds:.0f} s (timeout_s of the sink)"
+        )
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -114,12 +149,13 @@ class Postgres(Database):
 
     def begin(self) -> None:
         """Begin a transaction."""
-        self.execute(_BEGIN)
+        self.execute(self._begin)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Provide a transaction in which all queries see the same."""
-        self.execute(_BEGIN.replace("BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", 1))
+        mode = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        self.execute(self._begin.replace("BEGIN", mode, 1))
         yield
         self.execute("ROLLBACK")
 
@@ -139,16 +175,15 @@ class Postgres(Database):
         said = " ".join((e.diag.message_primary or str(e)).split())
         if isinstance(e, psycopg.errors.UniqueViolation):
             return KeyTaken(f"{self.place}: {said}")
-        state = e.sqlstate
-        if state is None and isinstance(e, psycopg.OperationalError | psycopg.InterfaceError):
+        if e.sqlstate is None:
+            if isinstance(e, psycopg.DataError):  # by psycopg itself, of a value
+                return RowsRefused(f"{self.place}: {said}")
             if _FOR_GOOD.search(said):
-                return SinkRejected(f"{self.place}: {said}; check the option 'dsn'")
-            return TransientError(f"{self.place}: {said}")
-        if state is not None and state.startswith(_PASSING):
+                return TargetRefused(f"{self.place}: {said}; check the option 'dsn'")
             return TransientError(f"{self.place}: {said}")
         column = _COLUMN.search(e.diag.context or "")
         where = f", column {column[1]!r}" if column else ""
-        return SinkRejected(f"{self.place}{where}: {said}")
+        return self.faults.error(e.sqlstate, f"{self.place}{where}: {said}")
 
     def table(self, name: str) -> str:
         """Return a table's name with its schema."""

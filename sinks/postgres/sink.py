@@ -22,6 +22,10 @@ SETTINGS: dict[str, Setting] = {
     ),
     **CREDENTIALS,
     "schema": Setting("text", "public", "The schema of the table."),
+    "timeout_s": Setting(
+        "number", 60, "How long to wait for a lock, or for a server that does not answer.",
+        unit="seconds",
+    ),
     **TABLE_SETTINGS,
     "notify": Setting(
         "text", "", "A channel that is notified of each batch, in its transaction; empty means "
@@ -43,9 +47,8 @@ class PostgresSink(SqlSink):
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> PostgresSink:  # noqa: ARG003  # it has no paths
         """Create the sink. Options: :data:`SETTINGS`."""
         more = dict(options)
-        user, password = more.pop("user"), more.pop("password")
-        database = Postgres(more.pop("dsn"), more.pop("schema"), user=user, password=password)
-        return cls(database, **more)
+        names = ("dsn", "schema", "timeout_s", "user", "password")
+        return cls(Postgres(**{name: more.pop(name) for name in names}), **more)
 
     def _written(self, batch: ChangeBatch) -> None:
         if self.notify and batch.num_rows:

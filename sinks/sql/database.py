@@ -19,7 +19,15 @@ import pyarrow as pa
 
 from sinks.mirror import Step
 from tailer.changes import Offset
-from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError
+from tailer.errors import (
+    ConfigError,
+    OffsetError,
+    RowsRefused,
+    SinkRejected,
+    TargetRefused,
+    TransientError,
+)
+from tailer.faults import FaultTable
 
 __all__ = ["CLAIMS", "Claim", "Database", "KeyTaken", "ValueRefused"]
 
@@ -28,7 +36,7 @@ CLAIMS = "_delta_tailer"
 _FIELDS = ("feed", "epoch", "mode", "key", "offset", "columns")
 
 
-class KeyTaken(SinkRejected):
+class KeyTaken(RowsRefused):
     """A row that was to be added has the key of a row that is there."""
 
 
@@ -58,10 +66,12 @@ class Database(ABC):
     """A connection to one database, and its dialect. All methods block.
 
     ``place`` is what errors call it. Statements have ``?`` for values. Errors of the driver are
-    raised as :class:`TransientError` if they may pass, else as :class:`SinkRejected`.
+    raised as those of ``faults``.
     """
 
     place: str
+    #: What the codes of the database's errors mean.
+    faults: ClassVar[FaultTable]
     #: Tables are made with the key as primary key, so that no key is there twice.
     enforces_keys: ClassVar[bool] = True
     #: It does not tell names of columns apart that differ in case alone.
@@ -239,7 +249,7 @@ class Database(ABC):
         try:
             at = None if offset is None else Offset.from_json(json.loads(offset))
         except (ValueError, OffsetError) as e:
-            raise SinkRejected(f"{self.place}: the offset of {target!r} is damaged ({e})") from e
+            raise TargetRefused(f"{self.place}: the offset of {target!r} is damaged ({e})") from e
         kept = None if columns is None else pa.ipc.read_schema(pa.py_buffer(columns))
         return Claim(feed, epoch, mode, None if key is None else json.loads(key), at, kept)
 
@@ -288,14 +298,14 @@ class Database(ABC):
         if found is None:
             if there and (not adopt or self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1")):
                 made = "that is not empty" if adopt else "that no feed has made"
-                raise SinkRejected(
+                raise TargetRefused(
                     f"{self.place} has a table {target!r} {made}; name another in the option "
                     "'table'"
                 )
             return None
         self._check_owner(found, target, feed, mode)
         if found.columns is not None and not there:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{self.place}: the table {target!r} was dropped; `tailer offsets reset` makes it "
                 "again"
             )
@@ -304,12 +314,12 @@ class Database(ABC):
     def _check_owner(self, found: Claim, target: str, feed: str, mode: str) -> None:
         """Raise :class:`SinkRejected` for a target of another feed or mode."""
         if found.feed != feed:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{self.place}: the table {target!r} is written by the feed {found.feed!r}; name "
                 "another in the option 'table'"
             )
         if found.mode != mode:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{self.place}: the table {target!r} is a {found.mode} and not a {mode}; name "
                 f"another in the option 'table', or set mode = \"{found.mode}\" back, with which "
                 "`tailer offsets reset` removes it"

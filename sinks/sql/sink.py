@@ -19,7 +19,8 @@ from sinks.own_prefix import OWN_PREFIX_SETTING, renamed
 from sinks.sql.copy import SqlCopy
 from sinks.sql.database import Claim, Database, KeyTaken, ValueRefused
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected
+from tailer.errors import RowsRefused, SinkRejected, TargetRefused
+from tailer.faults import FaultTable
 from tailer.settings import Setting
 from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
 
@@ -85,6 +86,11 @@ class SqlSink:
         self._database = database
         self._target = ""
         self._claim: Claim | None = None
+
+    @property
+    def faults(self) -> FaultTable:
+        """See :class:`tailer.sink.ListsFaults`."""
+        return self._database.faults
 
     def check_columns(self, schema: pa.Schema) -> None:
         """See :class:`tailer.sink.ChecksColumns`."""
@@ -206,7 +212,8 @@ class SqlSink:
             self._database.check_epoch(self._target, before)
             self._evolve(before, schema)
         with self._database.transaction():
-            self._database.move(self._target, claim)  # first, for it is the fence
+            with _without_rows():
+                self._database.move(self._target, claim)  # first, for it is the fence
             if self.ddl_in_transactions:
                 self._evolve(before, schema)
             if merge is not None:
@@ -237,7 +244,7 @@ class SqlSink:
         if self._by_row_id:
             ids = batch.row_ids
             if ids is None and batch.num_rows:
-                raise SinkRejected(
+                raise TargetRefused(
                     f"version {batch.version} has no row ids; name key columns in the option "
                     "'key', or enable row tracking on the table and set change_source to derived"
                 )
@@ -246,7 +253,8 @@ class SqlSink:
 
     def _unfit(self, name: str, e: ValueRefused, batch: ChangeBatch | None = None) -> SinkRejected:
         version = f"version {_version(batch, e.row)}: " if batch and e.row is not None else ""
-        return SinkRejected(
+        kind = RowsRefused if version else TargetRefused
+        return kind(
             f"{version}the column {name!r} has {e}; leave it out by the option 'columns' of the "
             "feed, or these rows by `where`"
         )
@@ -258,7 +266,7 @@ class SqlSink:
         physical = {field.name: physical_name(field) for field in schema}
         key = [physical.get(name, name) for name in self.key]
         if claim.key not in (None, key):
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{self._database.place}: the copy {self._target!r} has the key {claim.key} and "
                 f"not {key}; set the option 'key' back, or make the copy again by `tailer offsets "
                 "reset`"
@@ -288,10 +296,11 @@ class SqlSink:
             steps = steps_between(claim.columns, schema, keep=self._is_log)
             statements = database.alterations(self._target, steps, schema)
         if allowed:
-            for statement in statements:
-                database.execute(statement)
+            with _without_rows():
+                for statement in statements:
+                    database.execute(statement)
         elif set(schema.names) - set(database.columns_of(self._target)):
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{database.place}: the table {self._target!r} lacks columns, and the option "
                 f"{option!r} is false; run: {'; '.join(statements)}"
             )
@@ -331,10 +340,19 @@ class SqlSink:
     def _refused(self, keys: Sequence[tuple[Any, ...]], what: str) -> SinkRejected:
         shown = ", ".join(str(dict(zip(self.key, key, strict=True))) for key in keys)
         again = "; `tailer offsets reset` makes the copy again"
-        return SinkRejected(
+        return RowsRefused(
             f"{self._database.place}, table {self._target!r}: a change is of a row with a key "
             f"{what}: {shown}{again}"
         )
+
+
+@contextmanager
+def _without_rows() -> Iterator[None]:
+    """Guard statements that no row of the batch is in: what refuses them refuses no row."""
+    try:
+        yield
+    except RowsRefused as e:
+        raise TargetRefused(str(e)) from e
 
 
 def _version(batch: ChangeBatch, row: int) -> int:

@@ -13,9 +13,11 @@ from tailer.changes import Offset
 from tailer.daemon.retention import Outlook
 from tailer.errors import TailerError, TransientError, healing, unexpected
 from tailer.feed.orders import ResnapshotRequest
+from tailer.feed.parking import Parked
 from tailer.feed.policy import FeedPaused
-from tailer.feed.progress import FeedState
+from tailer.feed.progress import FeedState, SlowSink
 from tailer.feed.run import Feed, run_feed
+from tailer.feed.sink_calls import UnexplainedError
 from tailer.feed.where import Where
 from tailer.offsets.held import HeldOffsets
 from tailer.sink import reopen
@@ -104,6 +106,7 @@ class Runner:
         self._offsets = HeldOffsets(feed.offsets)
         feed.offsets = self._offsets
         feed.on_retry = self._tell_retry
+        feed.on_park = self._tell_parked
         self._told: set[str] = set()
         self._told_at = 0
         self.state: State = "paused" if paused else "running"
@@ -193,7 +196,13 @@ class Runner:
             self._told.clear()
         if told not in self._told:
             self._told.add(told)
-            self.log(logging.WARNING, "retrying", f"tries again: {error}", family=error.family)
+            does = "waits" if isinstance(error, SlowSink) else "tries again"
+            cause = error.__cause__ if isinstance(error, UnexplainedError) else None
+            more: dict[str, Any] = {"family": error.family, "exc_info": cause}
+            self.log(logging.WARNING, "retrying", f"{does}: {error}", **more)
+
+    def _tell_parked(self, parked: Parked) -> None:
+        self.log(logging.WARNING, "parked", str(parked), rows=parked.rows)
 
     async def _take(self) -> None:
         """Become the feed's owner and load its orders; tried again while the error is temporary."""

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from tailer.changes import CHANGE_TYPE, ChangeBatch, Notice, Offset
 from tailer.delta.commit import Commit
-from tailer.errors import TailerError
+from tailer.errors import TailerError, TransientError
 
-__all__ = ["STATES", "Distribution", "FeedProgress", "FeedState", "Observer", "Total"]
+__all__ = ["STATES", "Distribution", "FeedProgress", "FeedState", "Observer", "SlowSink", "Total"]
 
 #: ``blocked`` is a feed that waits for its operator, ``paused`` one that an order has paused.
 FeedState = Literal[
@@ -30,6 +30,10 @@ STATES: tuple[FeedState, ...] = get_args(FeedState)
 
 _LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 _WRITE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
+
+
+class SlowSink(TransientError):
+    """A call of the sink has not come back for long; it may still."""
 
 
 @dataclass(slots=True)
@@ -239,6 +243,15 @@ class FeedProgress(Observer):
     def _recovered(self, offset: Offset) -> None:
         self.error = None
         self.state = "snapshot" if offset.snapshot else "following"
+
+    def waits(self, error: TailerError) -> None:
+        """Note that the sink has not come back from a call for long."""
+        self.error, self.state = error, "retrying"
+
+    def came_back(self, state: FeedState) -> None:
+        """Note that the sink came back from a call, which began in that state."""
+        if isinstance(self.error, SlowSink):
+            self.error, self.state = None, state
 
     # Values computed from these
 

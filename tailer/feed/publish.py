@@ -9,18 +9,16 @@ from typing import Any
 import anyio
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected, TableError
+from tailer.errors import SinkRejected, TableError, TargetRefused
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.reading import Emit, Item
+from tailer.feed.sink_calls import SinkCalls
 from tailer.offsets import OffsetStore
-from tailer.sink import KeepsCopy, Prepares, Sink, announce
+from tailer.sink import KeepsCopy, Prepares, Sink
 
-__all__ = ["PARKED_IN_A_ROW_MAX", "Publisher", "Saver"]
-
-#: If this many rows in a row are refused, the fault is the sink's, not the rows'.
-PARKED_IN_A_ROW_MAX = 1000
+__all__ = ["Publisher", "Saver"]
 
 
 class Saver:
@@ -67,15 +65,13 @@ class Saver:
 class Publisher:
     """Writes what was read, then saves its offset. Calls never overlap.
 
-    With ``park``, rows that the sink refuses go there instead, found by halving the batch.
     ``delivery`` is what the sink says of its records: see :class:`tailer.sink.KnowsDelivery`.
     ``lost`` is told which losses are announced.
     """
 
     def __init__(
         self,
-        sink: Sink,
-        park: Sink | None,
+        calls: SinkCalls,
         offsets: OffsetStore,
         progress: FeedProgress,
         orders: Orders,
@@ -83,8 +79,7 @@ class Publisher:
         delivery: Mapping[str, Any] | None = None,
         lost: LostFiles | None = None,
     ) -> None:
-        self.sink = sink
-        self.park = park
+        self.calls = calls
         self.offsets = offsets
         self.progress = progress
         self.orders = orders
@@ -93,22 +88,21 @@ class Publisher:
         self.lost = lost or LostFiles()
         #: Whether a batch of several files was refused: some of its versions may not be.
         self.refused_run = False
-        self._park_open = False
-        self._parked_in_a_row = 0
 
     def seen(self, item: Item) -> None:
         """Note what was read. A sink that supports it starts on it while it writes another
         batch."""
         self.progress.read(item)
-        if isinstance(item, ChangeBatch) and isinstance(self.sink, Prepares):
-            self.sink.prepare(item)
+        sink = self.calls.sink
+        if isinstance(item, ChangeBatch) and isinstance(sink, Prepares):
+            sink.prepare(item)
 
     async def publish(self, item: Item) -> None:
         """Write a batch or a notice, then save its offset."""
         await self.offsets.check()
         started = time.perf_counter()
         if isinstance(item, Notice):
-            await announce(self.sink, item)
+            await self.calls.announce(item)
             if item.kind != "heartbeat":
                 await self.saver.save(self.offsets, item.next_offset)
             self.lost.told(item)
@@ -117,9 +111,9 @@ class Publisher:
                 await self.offsets.save_orders(self.orders.kept())
             return
         try:
-            await (self.sink.write(item) if self.park is None else self._write_or_park(item))
-        except (SinkRejected, TableError):
-            self.refused_run = bool(item.run)
+            await self.calls.write(item)
+        except (SinkRejected, TableError) as e:
+            self.refused_run = bool(item.run) and not isinstance(e, TargetRefused)
             raise
         if item.num_rows and self.delivery != self.orders.delivery:
             # Only once records are written: a key that the table does not have is not a delivery.
@@ -132,30 +126,6 @@ class Publisher:
         """Save the form of the sink's records with the offset."""
         self.orders.delivery = self.delivery
         await self.offsets.save_orders(self.orders.kept())
-
-    async def _write_or_park(self, batch: ChangeBatch) -> None:
-        try:
-            await self.sink.write(batch)
-        except (SinkRejected, TableError) as refused:
-            if batch.num_rows <= 1:
-                await self._park(batch, refused)
-                return
-        else:
-            self._parked_in_a_row = 0
-            return
-        middle = batch.num_rows // 2
-        await self._write_or_park(batch.slice(0, middle))
-        await self._write_or_park(batch.slice(middle, batch.num_rows))
-
-    async def _park(self, batch: ChangeBatch, refused: SinkRejected | TableError) -> None:
-        self._parked_in_a_row += 1
-        if self.park is None or not batch.num_rows or (self._parked_in_a_row > PARKED_IN_A_ROW_MAX):
-            raise refused
-        if not self._park_open:
-            await self.park.open("parked")
-            self._park_open = True
-        await self.park.write(batch)
-        self.progress.parked(batch.num_rows)
 
     def paced(self, emit: Emit, rows_per_s_max: float) -> Emit:
         """Return ``emit`` for items that were read, with no more than this many rows a second; 0

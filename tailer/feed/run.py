@@ -20,16 +20,18 @@ from tailer.feed.fanout import FanOut
 from tailer.feed.fitting import Fitting
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
+from tailer.feed.parking import Parked, Parking
 from tailer.feed.pipe import pipe
 from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.publish import Publisher, Saver
 from tailer.feed.read import ReadOn, read_here, send_items
 from tailer.feed.reading import Emit, Item, Reading
+from tailer.feed.sink_calls import SinkCalls
 from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
-from tailer.sink import Sink, delivery_of
+from tailer.sink import KeepsProgress, Sink, delivery_of
 
 __all__ = ["Feed", "run_feed"]
 
@@ -43,7 +45,7 @@ class Feed:
     ``live``, ``saver`` and ``apart`` are what a retry needs from the attempts before it: with
     ``apart``, a run was refused, and its versions are written one by one, so that those before the
     one at fault are delivered. ``read`` does the reading. ``on_retry`` is called with each
-    temporary error.
+    temporary error, and ``on_park`` with the rows of a batch that were parked.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Feed:
     apart: bool = False
     read: ReadOn = read_here
     on_retry: Callable[[TailerError], None] = lambda _: None
+    on_park: Callable[[Parked], None] = lambda _: None
 
     async def pause_before_retry(self, error: TransientError, backoff: Backoff) -> None:
         """Record a temporary error, and wait until the next attempt is due."""
@@ -119,14 +122,15 @@ async def _attempt(feed: Feed) -> bool:
         if await feed.offsets.load() is None:
             await _check_new(feed, fitting)
         delivery = await _delivery(feed)
-        kept = await feed.sink.open(feed.name)
+        calls = SinkCalls(feed.sink, _parking(feed), feed.progress, feed.on_retry)
+        kept = await calls.open(feed.name)
         known = (feed.name, feed.sink, feed.offsets, kept)
         offset = await feed.saver.begin(*known, lambda: feed.start(feed.log))
         feed.progress.started(offset)
         options = feed.options.for_sink(feed.sink)
         options = replace(options, runs=options.runs and not feed.apart)
-        how = (feed.sink, feed.park, feed.offsets, feed.progress, feed.orders, feed.saver)
-        publisher = Publisher(*how, delivery, feed.lost)
+        how = (feed.offsets, feed.progress, feed.orders, feed.saver)
+        publisher = Publisher(calls, *how, delivery, feed.lost)
         feed.lost.forget_untold()
         if feed.orders.delivery and delivery != feed.orders.delivery:
             await publisher.keep_delivery()  # the options accept it, this once
@@ -182,6 +186,14 @@ async def _check_new(feed: Feed, fitting: Fitting) -> None:
         return  # where the feed begins, this is an error or not
     schema = Reading.of(feed.log, feed.options).no_rows(newest.state).schema
     fitting.check_schema(schema, newest.version)
+
+
+def _parking(feed: Feed) -> Parking | None:
+    """Return what writes the batches of a feed that parks rows."""
+    if feed.park is None:
+        return None
+    keeps = isinstance(feed.sink, KeepsProgress | FanOut)
+    return Parking(feed.sink, feed.park, feed.progress, feed.on_park, keeps_progress=keeps)
 
 
 async def _delivery(feed: Feed) -> Mapping[str, Any]:

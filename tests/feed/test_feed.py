@@ -28,6 +28,7 @@ from tailer.feed.pipe import pipe
 from tailer.feed.publish import Publisher
 from tailer.feed.reading import EmitBatch, Item
 from tailer.feed.run import run_feed
+from tailer.feed.sink_calls import SinkCalls
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.testing.batches import change_batch
@@ -468,7 +469,8 @@ async def test_no_more_rows_a_second_than_allowed(
         rows.append(item.num_rows)
 
     feed = rig.feed(batch_rows_max=2)
-    publisher = Publisher(feed.sink, None, feed.offsets, rig.progress, feed.orders, feed.saver)
+    calls = SinkCalls(feed.sink, None, rig.progress, feed.on_retry)
+    publisher = Publisher(calls, feed.offsets, rig.progress, feed.orders, feed.saver)
     with monkeypatch.context() as patched:
         patched.setattr(anyio, "current_time", lambda: now)
         patched.setattr(anyio, "sleep", sleep)

@@ -14,9 +14,8 @@ import pytest
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import DataLoss, FileGone, SchemaChanged, SinkRejected, TransientError
 from tailer.feed.policy import FeedPaused, OnDataLoss, Policies
-from tailer.feed.publish import PARKED_IN_A_ROW_MAX
 from tailer.feed.run import run_feed
-from tailer.sink import announce, load_sink
+from tailer.sink import announce
 from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import position_of
@@ -289,57 +288,6 @@ async def test_a_derived_version_without_one_of_its_files_is_lost_whole(tmp_path
     await run_feed(rig.feed(policies=Policies(on_data_loss="skip")))
     assert rig.ids == [1, 2, 3]
     assert rig.notices[0]["details"]["last_version"] == 2
-
-
-# Refused rows
-
-
-class Picky:
-    """Refuses batches that hold certain ids."""
-
-    def __init__(self, rig: Rig, refused: set[int]) -> None:
-        self.inner = load_sink("jsonl").from_options({"path": str(rig.output)}, Path())
-        self.refused = refused
-
-    async def open(self, feed: str) -> Offset | None:
-        return await self.inner.open(feed)
-
-    async def write(self, batch: ChangeBatch) -> None:
-        if self.refused & set(batch.rows.column("id").to_pylist()):
-            raise SinkRejected("a poison row")
-        await self.inner.write(batch)
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
-
-
-async def test_refused_rows_are_parked_alone_and_counted(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    rig.table.insert([{"id": i} for i in range(20)])
-    rig.table.insert([{"id": 20}])
-    parked = tmp_path / "parked.jsonl"
-    park = load_sink("jsonl").from_options({"path": str(parked)}, Path())
-    poison = {0, 7, 8, 19, 20}
-    feed = rig.feed(sink=Picky(rig, poison), park=park, batch_rows_max=16)
-    await run_feed(feed)
-    assert rig.ids == [i for i in range(21) if i not in poison]
-    lines = [json.loads(line) for line in parked.read_text().splitlines()]
-    assert [line["id"] for line in lines] == sorted(poison)
-    ids = {line["_event_id"] for line in [*lines, *rig.events]}
-    assert len(ids) == 21, "a parked row keeps its event id"
-    assert rig.metric("tailer_parked_events_total") == len(poison)
-    assert position_of(await rig.offset()) == (3, 0)
-
-
-async def test_a_sink_that_refuses_everything_is_not_parked_away(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    count = PARKED_IN_A_ROW_MAX + 10
-    rig.table.insert([{"id": i} for i in range(count)])
-    park = load_sink("jsonl").from_options({"path": str(tmp_path / "parked.jsonl")}, Path())
-    feed = rig.feed(sink=Picky(rig, set(range(count))), park=park, batch_rows_max=count)
-    with pytest.raises(SinkRejected, match="a poison row"):
-        await run_feed(feed)
-    assert position_of(await rig.offsets.load()) in (None, (1, 0))
 
 
 # Skip options

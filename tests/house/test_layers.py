@@ -28,7 +28,7 @@ LAYERS = (
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),
     ("delta",),
-    ("offset", "own_names", "settings"),
+    ("faults", "offset", "own_names", "settings"),
     ("urls",),
     ("backoff", "errors", "files", "rowbytes", "threads"),
     ("secrets",),
@@ -56,6 +56,7 @@ SINKS_MAY_IMPORT = {
     "backoff",
     "changes",
     "errors",
+    "faults",
     "files",
     "rowbytes",
     "secrets",

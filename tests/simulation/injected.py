@@ -191,8 +191,8 @@ def _cancelled_write(put: Any) -> None:
             return getattr(self._sink, name)
 
     async def publish(self: Publisher, item: ChangeBatch | Notice) -> None:
-        if not isinstance(self.sink, Impatient):
-            self.sink = Impatient(self.sink)
+        if not isinstance(self.calls.sink, Impatient):
+            self.calls.sink = Impatient(self.calls.sink)
         await real(self, item)
 
     put(Publisher, "publish", publish)

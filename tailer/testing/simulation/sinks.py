@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import RowsRefused, TransientError
 from tailer.sink import SinkTraits
 from tailer.testing.simulation.judge import Delivered, Judge
 from tailer.testing.simulation.model import LEAVING, Row
@@ -87,7 +87,7 @@ class Target:
     def take(self, writer: Process | None, events: list[Delivered]) -> None:
         """Make events visible."""
         if self.poison and any(event.row[0] in self.poison for event in events):
-            raise SinkRejected(f"{self.name} does not take this row")
+            raise RowsRefused(f"{self.name} does not take this row")
         self.on_write(writer, events)
         self.judge.delivered(events)
 

@@ -1,0 +1,69 @@
+"""What the errors of a target mean: one table a sink, by the codes that the target itself gives.
+
+A code is what identifies an error whatever its text says: a SQLSTATE, a number, a name, a status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from tailer.errors import RowsRefused, SinkRejected, TailerError, TargetRefused, TransientError
+
+__all__ = ["FaultTable", "Verdict"]
+
+Verdict = Literal["passing", "for good", "unclear", "rows"]
+
+_ERRORS: dict[Verdict, type[TailerError]] = {
+    "passing": TransientError,
+    "for good": TargetRefused,
+    "unclear": SinkRejected,
+    "rows": RowsRefused,
+}
+
+
+@dataclass(frozen=True)
+class FaultTable:
+    """The codes of a target's errors, separated by blanks; ``*`` stands for any characters.
+
+    ``for_good``: the target refuses the sink, until its operator acts. ``rows``: it refuses a row
+    for what is in it, and no fault of the server has this code. ``unclear``: it refuses a request
+    with several rows, or the sink itself. ``passing``: exceptions to a pattern of the others. A
+    code without ``*`` goes before patterns, and what is in none of them is passing: a server has
+    more faults than anybody has listed, and a fault must cost no row.
+    """
+
+    for_good: str = ""
+    rows: str = ""
+    unclear: str = ""
+    passing: str = ""
+    _exact: dict[str, Verdict] = field(init=False, repr=False, compare=False)
+    _patterns: list[tuple[str, Verdict]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        listed: list[tuple[str, Verdict]] = [
+            *((code, "passing") for code in self.passing.split()),
+            *((code, "for good") for code in self.for_good.split()),
+            *((code, "unclear") for code in self.unclear.split()),
+            *((code, "rows") for code in self.rows.split()),
+        ]
+        codes = [code for code, _ in listed]
+        if len(codes) > len(set(codes)):
+            twice = sorted({code for code in codes if codes.count(code) > 1})
+            raise ValueError(f"these codes are listed twice: {', '.join(twice)}")
+        exact = {code: verdict for code, verdict in listed if "*" not in code}
+        object.__setattr__(self, "_exact", exact)
+        object.__setattr__(self, "_patterns", [one for one in listed if "*" in one[0]])
+
+    def verdict(self, code: str | int) -> Verdict:
+        """Return what an error with this code means."""
+        name = str(code)
+        found = self._exact.get(name)
+        if found is not None:
+            return found
+        return next((v for pattern, v in self._patterns if fnmatchcase(name, pattern)), "passing")
+
+    def error(self, code: str | int, what: str) -> TailerError:
+        """Return our error for one with this code; ``what`` is its sentence."""
+        return _ERRORS[self.verdict(code)](what)

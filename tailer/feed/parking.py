@@ -1,0 +1,149 @@
+"""Rows that the sink refuses for what is in them go to another sink, and the feed goes on.
+
+A fault of the server must never look like a refusal of rows. So a row is parked in two cases:
+
+* The sink says that it is this row (:class:`RowsRefused`, or a value that can't be read).
+* The sink does not say which (any other :class:`SinkRejected`), and it takes other rows of the same
+  batch since it has refused the whole. All rows of a batch, or the only one, are not parked.
+
+A :class:`TargetRefused` is of no row, and is raised at once.
+
+The rows are found by halving the batch, in order: a row is written or parked before the next one
+is tried. Only for a sink that keeps no progress are rows held back until a later one is taken, as
+what was not parked yet when the process dies is then read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tailer.changes import COMMIT_VERSION, ChangeBatch
+from tailer.errors import CorruptRow, RowsRefused, SinkRejected, TableError, TargetRefused
+from tailer.feed.progress import FeedProgress
+from tailer.sink import Sink
+
+__all__ = ["PARKED_IN_A_ROW_MAX", "Parked", "Parking"]
+
+#: If this many rows in a row are refused, the fault is the sink's, not the rows'.
+PARKED_IN_A_ROW_MAX = 1000
+_NAMED_MAX = 10
+
+Refusal = SinkRejected | TableError
+
+
+@dataclass(slots=True)
+class Parked:
+    """The rows of one batch that were parked: how many of how many, their versions, the ids of the
+    first events, and why the first one was refused."""
+
+    of: int
+    rows: int = 0
+    versions: list[int] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    reason: str = ""
+
+    def add(self, row: ChangeBatch, refused: Refusal) -> None:
+        """Count a row that is parked."""
+        self.rows += row.num_rows
+        version = row.rows.column(COMMIT_VERSION)[0].as_py()
+        if version not in self.versions:
+            self.versions.append(version)
+        if len(self.ids) < _NAMED_MAX:
+            self.ids += row.event_ids().to_pylist()
+        self.reason = self.reason or str(refused)
+
+    def __str__(self) -> str:
+        first, last = self.versions[0], self.versions[-1]
+        versions = f"version {first}" if first == last else f"versions {first} to {last}"
+        more = ", ..." if self.rows > len(self.ids) else ""
+        return (
+            f"parked {self.rows} of {self.of} rows, of {versions} (event ids: "
+            f"{', '.join(self.ids)}{more}): {self.reason}"
+        )
+
+
+class Parking:
+    """Writes batches to a sink, and the rows that it refuses to ``park``.
+
+    ``keeps_progress``: the sink stores the offset with the rows. ``report`` is told what was
+    parked, once a batch.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        park: Sink,
+        progress: FeedProgress,
+        report: Callable[[Parked], None],
+        *,
+        keeps_progress: bool,
+    ) -> None:
+        self._sink = sink
+        self._park = park
+        self._progress = progress
+        self._report = report
+        self._keeps_progress = keeps_progress
+        self._park_open = False
+        self._in_a_row = 0
+        # Of one batch:
+        self._parked = Parked(0)
+        self._taken = 0
+        self._held: list[tuple[ChangeBatch, Refusal]] = []
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """Write a batch, without the rows that are parked. Raises the sink's errors."""
+        self._parked, self._taken, self._held = Parked(batch.num_rows), 0, []
+        try:
+            await self._written(batch)
+            if self._held:
+                raise self._held[0][1]
+        finally:
+            if self._parked.rows:
+                self._report(self._parked)
+
+    async def _written(self, batch: ChangeBatch) -> None:
+        try:
+            await self._sink.write(batch)
+        except TargetRefused:
+            raise
+        except (SinkRejected, TableError) as e:
+            refused: Refusal = e
+        else:
+            self._in_a_row = 0
+            self._taken += batch.num_rows
+            if self._taken:
+                await self._release()
+            return
+        if batch.num_rows <= 1:
+            await self._judge(batch, refused)
+            return
+        middle = batch.num_rows // 2
+        await self._written(batch.slice(0, middle))
+        await self._written(batch.slice(middle, batch.num_rows))
+
+    async def _judge(self, row: ChangeBatch, refused: Refusal) -> None:
+        """Park a row that was refused alone, hold it back, or raise why it was refused."""
+        self._in_a_row += 1
+        if not row.num_rows or self._in_a_row > PARKED_IN_A_ROW_MAX:
+            raise refused
+        if self._taken or isinstance(refused, RowsRefused | CorruptRow):
+            await self._to_park(row, refused)
+        elif self._keeps_progress:
+            raise refused
+        else:
+            self._held.append((row, refused))
+
+    async def _release(self) -> None:
+        """Park the rows that were held back: a row after them was taken."""
+        held, self._held = self._held, []
+        for row, refused in held:
+            await self._to_park(row, refused)
+
+    async def _to_park(self, row: ChangeBatch, refused: Refusal) -> None:
+        if not self._park_open:
+            await self._park.open("parked")
+            self._park_open = True
+        await self._park.write(row)
+        self._progress.parked(row.num_rows)
+        self._parked.add(row, refused)

@@ -1,0 +1,95 @@
+"""How a feed calls its sink: nothing that a call does is hidden, and nothing costs a row.
+
+* A call that does not come back is named, in the log, in the status and by `/readyz`. It is not cut
+  short: only the sink knows whether its server works or stands still. Sinks with a connection have
+  time-outs of their own, after which the feed retries.
+* A library's error that the sink does not explain is taken for passing: retried, with its traceback
+  in the log. Python's own errors (a KeyError) are bugs, and end the feed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.errors import TailerError, TransientError, may_heal
+from tailer.feed.parking import Parking
+from tailer.feed.progress import FeedProgress, SlowSink
+from tailer.sink import Sink, announce
+
+__all__ = ["SLOW_S", "SinkCalls", "UnexplainedError"]
+
+#: After this many seconds a call of a sink is named.
+SLOW_S = 60.0
+
+
+class UnexplainedError(TransientError):
+    """An exception of a library that its sink did not translate. The cause has its traceback."""
+
+    family = "internal"
+
+
+class SinkCalls:
+    """Calls one sink, with ``parking`` where its refused rows are parked. ``report`` is told of a
+    call that does not come back."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        parking: Parking | None,
+        progress: FeedProgress,
+        report: Callable[[TailerError], None],
+    ) -> None:
+        self.sink = sink
+        self._parking = parking
+        self._progress = progress
+        self._report = report
+
+    async def open(self, feed: str) -> Offset | None:
+        """See :meth:`tailer.sink.Sink.open`."""
+        with self._guarded("its start"):
+            return await self.sink.open(feed)
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """See :meth:`tailer.sink.Sink.write`."""
+        with self._guarded("a write"):
+            await (self._parking or self.sink).write(batch)
+
+    async def announce(self, notice: Notice) -> None:
+        """See :meth:`tailer.sink.Announces.announce`."""
+        with self._guarded("a notice"):
+            await announce(self.sink, notice)
+
+    @contextmanager
+    def _guarded(self, doing: str) -> Iterator[None]:
+        before = self._progress.state
+
+        def tell() -> None:
+            error = SlowSink(
+                f"the sink has not come back from {doing} for {SLOW_S:g} s; look after its target"
+            )
+            self._progress.waits(error)
+            self._report(error)
+
+        timer = asyncio.get_running_loop().call_later(SLOW_S, tell)
+        try:
+            yield
+        except TailerError:
+            raise
+        except Exception as e:
+            if may_heal(e) or _is_bug(e):  # which have their own sentences
+                raise
+            raise UnexplainedError(
+                f"the sink failed in {doing}, and does not say whether it may pass "
+                f"({type(e).__name__}: {e}); the log has the traceback"
+            ) from e
+        finally:
+            timer.cancel()
+            self._progress.came_back(before)
+
+
+def _is_bug(e: Exception) -> bool:
+    passing = isinstance(e, ConnectionError | TimeoutError | EOFError)
+    return type(e).__module__ == "builtins" and not passing
