@@ -144,6 +144,7 @@ class HttpSink(MessageSink):
     """Events in signed requests to a webhook."""
 
     settings = SETTINGS
+    kind = "http"
 
     def __init__(
         self,

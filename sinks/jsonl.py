@@ -21,6 +21,7 @@ import anyio.to_thread
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sinks.delivery import form_of, same_form
 from sinks.formats.json import text_of
 from sinks.formats.json_formats import JSON_FORMATS, listed_options, take_options
 from sinks.formats.load import encoder_settings, load_encoder
@@ -119,6 +120,7 @@ class JsonlSink:
         self.format = format
         self.options = dict(options or {})
         self.own_prefix: str = self.options.get("own_prefix", OWN_PREFIX)
+        self._named = "-" if path is None else str(path)  # as the options have it
         self._encoder = load_encoder(format, self.options)
         self._target: LineFile | _StandardOutput | None = None
 
@@ -128,7 +130,7 @@ class JsonlSink:
         taken, chosen = take_options("jsonl", SETTINGS, options, _of_format)
         named, private = taken.pop("path"), taken.pop("private")
         sink = cls(None if named == "-" else folder / named, **taken, options=chosen)
-        sink.private = private
+        sink.private, sink._named = private, named
         return sink
 
     @property
@@ -155,6 +157,15 @@ class JsonlSink:
             if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
                 return f"the file of several names with inode {found.st_ino} on {found.st_dev:#x}"
         return os.path.realpath(self.path)
+
+    def delivery(
+        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    ) -> Mapping[str, Any]:
+        """See :class:`tailer.sink.KnowsDelivery`."""
+        added = {"ids": self.ids, "origin": self.origin, "row_ids": self.with_row_ids}
+        more = self.options if self.format != "rows" else {**self.options, **added}
+        form = form_of(more, type="jsonl", path=self._named, format=self.format)
+        return same_form(form, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""

@@ -85,6 +85,9 @@ class RedisSink(MessageSink):
 
     #: See :class:`tailer.sink.ListsSettings`.
     listed_settings: ClassVar = listed_options(SETTINGS)
+    kind = "redis"
+    places = ("stream",)
+    keeps_offset = True
     piece_rows = 5000
     piece_bytes = 4 * _MIB
 
@@ -128,9 +131,13 @@ class RedisSink(MessageSink):
         del taken["user"], taken["password"]
         return cls(url, **taken, options=of_format)
 
+    def option(self, name: str) -> str:  # noqa: ARG002  # there is one
+        """See :class:`sinks.messages.sink.MessageSink`."""
+        return self.stream.replace("{feed}", self._feed)
+
     def _keys(self) -> tuple[str, str]:
         """Return the keys of the stream and of its progress, in one slot of a cluster."""
-        stream = self.stream.replace("{feed}", self._feed)
+        stream = self.option("stream")
         tag = _TAG.search(stream)
         return stream, f"delta-tailer:{{{tag[1] if tag else stream}}}:{stream}"
 

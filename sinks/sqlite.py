@@ -43,6 +43,7 @@ class SqliteSink(SqlSink):
     """A copy of a table, or a log of its changes, in a SQLite file, exactly once."""
 
     settings = SETTINGS
+    kind = "sqlite"
 
     def __init__(self, file: SqliteFile, **table: Any) -> None:
         super().__init__(file, **table)

@@ -73,7 +73,9 @@ class SinkTraits:
     ``runs``: a batch may have rows of several files and versions (:attr:`ChangeBatch.run`), which
     saves most of the time where versions are small; without it, each batch is of one file.
     ``own`` are the names that the output gives to columns of its own: a table that has one of them
-    is refused before anything is written.
+    is refused before anything is written. ``keeps_offset``: the target keeps the offset together
+    with what was written, so a target without an offset has nothing of the feed, and a feed that
+    has written before stops there.
     """
 
     paired: bool = False
@@ -82,6 +84,7 @@ class SinkTraits:
     exclusive: str | None = None
     runs: bool = False
     own: OwnNames = NO_NAMES
+    keeps_offset: bool = False
 
 
 class Sink(typing.Protocol):
@@ -183,7 +186,7 @@ class KnowsDelivery(typing.Protocol):
 
         ``kept`` is the form of the records before, None if there were none, and ``at`` where the
         feed continues. Raises :class:`ConfigError` if the two differ and the options do not accept
-        it.
+        it. Called before :meth:`Sink.open`: a ``kept`` says that the target has been written to.
         """
 
 

@@ -25,6 +25,7 @@ class FirehoseSink(AwsSink):
     """Events as records of a Firehose delivery stream, at least once."""
 
     kind = "firehose"
+    places = ("delivery_stream",)
     own_settings = SETTINGS
     listed_settings: ClassVar = listed_options(SETTINGS, lone_settings)
     limits = Limits(500, 4 * 1024**2, message_bytes=1000 * 1024 - 1, overhead=1)
@@ -37,15 +38,17 @@ class FirehoseSink(AwsSink):
     @property
     def place(self) -> str:
         """See :class:`AwsSink`."""
-        return f"Firehose delivery stream {self.named('delivery_stream')}"
+        return f"Firehose delivery stream {self.option('delivery_stream')}"
 
     async def check(self) -> None:
         """See :class:`AwsSink`."""
-        await self.client.describe_delivery_stream(DeliveryStreamName=self.named("delivery_stream"))
+        await self.client.describe_delivery_stream(
+            DeliveryStreamName=self.option("delivery_stream")
+        )
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
         """See :class:`AwsSink`."""
         records = [{"Data": value + b"\n"} for value in messages.values.to_pylist()]
-        name = self.named("delivery_stream")
+        name = self.option("delivery_stream")
         answer = await self.client.put_record_batch(DeliveryStreamName=name, Records=records)
         return refused_records(answer["RequestResponses"])

@@ -23,6 +23,7 @@ class KinesisSink(AwsSink):
     """Events as records of a Kinesis data stream, at least once."""
 
     kind = "kinesis"
+    places = ("stream",)
     own_settings = SETTINGS
     listed_settings: ClassVar = listed_options(SETTINGS, lone_settings)
     #: The partition key counts too.
@@ -36,17 +37,17 @@ class KinesisSink(AwsSink):
     @property
     def place(self) -> str:
         """See :class:`AwsSink`."""
-        return f"Kinesis stream {self.named('stream')}"
+        return f"Kinesis stream {self.option('stream')}"
 
     async def check(self) -> None:
         """See :class:`AwsSink`."""
-        await self.client.describe_stream_summary(StreamName=self.named("stream"))
+        await self.client.describe_stream_summary(StreamName=self.option("stream"))
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
         """See :class:`AwsSink`."""
         found = zip(messages.values.to_pylist(), self.groups(messages), strict=True)
         records = [{"Data": value, "PartitionKey": group} for value, group in found]
-        answer = await self.client.put_records(StreamName=self.named("stream"), Records=records)
+        answer = await self.client.put_records(StreamName=self.option("stream"), Records=records)
         return refused_records(answer["Records"])
 
 

@@ -126,9 +126,9 @@ class AwsSink(MessageSink):
         """Return the settings that are taken of a format."""
         return keyed_settings(format)
 
-    def named(self, option: str) -> str:
-        """Return an option, with the feed's name in it."""
-        return str(self.given[option]).replace("{feed}", self._feed)
+    def option(self, name: str) -> str:
+        """See :class:`sinks.messages.sink.MessageSink`."""
+        return str(self.given[name]).replace("{feed}", self._feed)
 
     @property
     @abstractmethod

@@ -26,6 +26,7 @@ class SnsSink(AwsSink):
     """Events as messages to an SNS topic, at least once."""
 
     kind = "sns"
+    places = ("topic_arn",)
     own_settings = SETTINGS
     listed_settings: ClassVar = listed_options(SETTINGS, keyed_settings)
     limits = Limits(10, 256 * 1024, overhead=160)
@@ -33,15 +34,15 @@ class SnsSink(AwsSink):
     @property
     def place(self) -> str:
         """See :class:`AwsSink`."""
-        return f"SNS topic {self.named('topic_arn').rpartition(':')[2]}"
+        return f"SNS topic {self.option('topic_arn').rpartition(':')[2]}"
 
     async def check(self) -> None:
         """See :class:`AwsSink`."""
-        await self.client.get_topic_attributes(TopicArn=self.named("topic_arn"))
+        await self.client.get_topic_attributes(TopicArn=self.option("topic_arn"))
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
         """See :class:`AwsSink`."""
-        arn = self.named("topic_arn")
+        arn = self.option("topic_arn")
         entries = entries_of(self, messages, "Message", fifo=arn.endswith(".fifo"))
         answer = await self.client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
         return refused_of(answer)

@@ -25,6 +25,7 @@ class SqsSink(AwsSink):
     """Events as messages of an SQS queue, at least once."""
 
     kind = "sqs"
+    places = ("queue",)
     own_settings = SETTINGS
     listed_settings: ClassVar = listed_options(SETTINGS, keyed_settings)
     limits = Limits(10, 256 * 1024, overhead=160)
@@ -33,11 +34,11 @@ class SqsSink(AwsSink):
     @property
     def place(self) -> str:
         """See :class:`AwsSink`."""
-        return f"SQS queue {self.named('queue').rpartition('/')[2]}"
+        return f"SQS queue {self.option('queue').rpartition('/')[2]}"
 
     async def check(self) -> None:
         """See :class:`AwsSink`."""
-        queue = self.named("queue")
+        queue = self.option("queue")
         if "://" in queue:
             await self.client.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])
             self._url = queue

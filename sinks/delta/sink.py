@@ -5,15 +5,17 @@ Rows and offset are in one commit, so each change is in the table exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sinks.change_rows import EVENT_ID, change_rows, check_type, data_rows
+from sinks.delivery import same_form
+from sinks.delta.copy import DeltaCopy, rows_with_keys
 from sinks.delta.table import Claim, TargetTable
 from sinks.mirror import (
     PHYSICAL,
@@ -68,7 +70,9 @@ class DeltaSink:
         own = [EVENT_ID] * (mode == "log") + [_ROW_ID] * self._by_row_id
         names = OwnNames.of(*own, prefix=own_prefix, folded=True)
         self.key = names.names if self._by_row_id else key
-        self.traits = SinkTraits(key_columns=key, row_ids=self._by_row_id, runs=True, own=names)
+        self.traits = SinkTraits(
+            key_columns=key, row_ids=self._by_row_id, runs=True, own=names, keeps_offset=True
+        )
         self._target = TargetTable(address, storage_options or {})
         self._is_open = False
 
@@ -90,6 +94,12 @@ class DeltaSink:
                     f"the column {column.name!r} has a backtick in its name, which deltalake can't "
                     "write; leave it out by the option 'columns' of the feed"
                 )
+
+    def delivery(
+        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    ) -> Mapping[str, Any]:
+        """See :class:`tailer.sink.KnowsDelivery`. The table itself has the offset: it may move."""
+        return same_form({"type": "delta", "mode": self.mode}, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
         """Claim the table for this process; see :class:`tailer.sink.Sink`."""
@@ -115,6 +125,11 @@ class DeltaSink:
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
         claim = self._target.load(feed, self.mode)
         if claim is None:
+            if offset is not None and self.mode == "mirror" and offset.position > (0, 0):
+                raise SinkRejected(
+                    f"{self._target.address}: there is no copy, and one can't begin with version "
+                    f"{offset.version}; restore it, or begin again with `tailer offsets reset`"
+                )
             return
         if offset is None:
             raise SinkRejected(
@@ -135,6 +150,16 @@ class DeltaSink:
     async def aclose(self) -> None:
         """See :class:`tailer.sink.Sink`."""
         self._is_open = False
+
+    @contextmanager
+    def read_mirror(self, feed: str) -> Iterator[DeltaCopy]:
+        """See :class:`tailer.sink.ReadsMirror`. A version of the table does not change."""
+        if self.mode != "mirror":
+            raise SinkRejected(f"{self._target.address} is a log and not a mirror")
+        claim = self._target.load(feed, self.mode, as_it_is=True)
+        table = None if claim is None else self._target.table
+        with self._target.failing():
+            yield DeltaCopy(table, claim.offset if claim else None, self.key)
 
     # Writing
 
@@ -249,14 +274,11 @@ class DeltaSink:
     def _check_keys(self, merge: Merge) -> None:
         """Raise :class:`SinkRejected` if a key that leaves is not there, or one that comes is."""
         key = list(self.key)
+        schema = self._schema()
+        schema = pa.schema([schema.field(name) for name in key])
         asked = pa.concat_tables([merge.present, merge.absent])
-        bounds = pc.min_max(asked[key[0]].combine_chunks())
-        near = (pc.field(key[0]) >= bounds["min"]) & (pc.field(key[0]) <= bounds["max"])
-        # Of the other columns the package would make an expression for each file's statistics.
-        schema = pa.schema([self._schema().field(name) for name in key])
         with self._target.failing():
-            dataset = self._target.table.to_pyarrow_dataset(schema=schema)
-            had = dataset.to_table(columns=key, filter=near)
+            had = rows_with_keys(self._target.table, schema, asked)
         lacks = merge.present.join(had, key, join_type="left anti")
         has = merge.absent.join(had, key, join_type="left semi")
         if lacks.num_rows:

@@ -11,11 +11,13 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError
@@ -51,7 +53,10 @@ class TargetTable:
         self.address = address
         self._storage = dict(storage)
         self._app = ""
+        self._mode = ""
         self._table: DeltaTable | None = None
+        self._version = -1  # up to which the log is known to have only what may be there
+        self._mark: tuple[int, ...] | None = None
         self.claim: Claim | None = None
 
     @property
@@ -70,20 +75,24 @@ class TargetTable:
                 raise self._replaced() from e
             raise TransientError(f"{self.address}: another writer's commit conflicts ({e})") from e
         except (DeltaError, OSError) as e:
-            if any(words in str(e) for words in _FOR_GOOD):
-                raise SinkRejected(f"{self.address} can't be written ({e}); check it") from e
-            raise TransientError(f"{self.address} can't be written now ({e})") from e
+            raise self._told(e) from e
+
+    def _told(self, e: Exception) -> SinkRejected | TransientError:
+        if any(words in str(e) for words in _FOR_GOOD):
+            return SinkRejected(f"{self.address} can't be written ({e}); check it")
+        return TransientError(f"{self.address} can't be written now ({e})")
 
     def _replaced(self) -> ConfigError:
         return ConfigError(
             f"{self.address}: another process writes this table now; stop one of them"
         )
 
-    def load(self, feed: str, mode: str) -> Claim | None:
+    def load(self, feed: str, mode: str, *, as_it_is: bool = False) -> Claim | None:
         """Read what the table says of the feed; None if there is no table. Raises
-        :class:`SinkRejected` for a table that this feed and mode did not make."""
-        self._app = f"delta-tailer/{feed}"
-        self._table = self.claim = None
+        :class:`SinkRejected` for a table that this feed and mode did not make, and, unless it is to
+        be read ``as_it_is``, for rows that somebody else has changed."""
+        self._app, self._mode = f"delta-tailer/{feed}", mode
+        self._table, self.claim, self._version = None, None, -1
         with self.failing():
             try:
                 self._table = DeltaTable(self.address, storage_options=self._storage)
@@ -101,7 +110,19 @@ class TargetTable:
                 f"{self.address} is a {self.claim.mode} and not a {mode}; name another one in the "
                 "option 'path'"
             )
+        if not as_it_is:
+            self._check_others()
+        self._mark = self._marked(self._version)
         return self.claim
+
+    def _marked(self, version: int) -> tuple[int, ...] | None:
+        """Return what tells the file of a commit in a local table from that of any other log."""
+        folder = Path(self.address.removeprefix("file://"))
+        try:
+            found = (folder / _commit_file(version)).stat()
+        except OSError:
+            return None
+        return version, found.st_dev, found.st_ino, found.st_ctime_ns
 
     def _found(self, number: int) -> Claim:
         """Return what the commit with that number says."""
@@ -109,6 +130,7 @@ class TargetTable:
             for entry in self.table.history(limit):
                 info = json.loads(entry.get(_INFO) or "{}")
                 if (info.get("app"), info.get("number")) == (self._app, number):
+                    self._version = entry["version"]
                     return self._claim(info)
         raise SinkRejected(
             f"{self.address}: the log no longer has the commit with the feed's offset (transaction "
@@ -123,11 +145,57 @@ class TargetTable:
             raise SinkRejected(f"{self.address}: the offset in its log is damaged ({e})") from e
 
     def refresh(self) -> None:
-        """Read the commits of others. Raises :class:`ConfigError` if one of them has the table."""
-        with self.failing():
+        """Read the commits of others. Raises :class:`ConfigError` if one of them has the table,
+        and :class:`TransientError`, after which it is opened again, if this is not the log that it
+        was: it is not there, or shorter (a copy was restored), or in another folder."""
+        if self._mark is not None and self._marked(self._mark[0]) != self._mark:
+            raise self._another()
+        try:
             self.table.update_incremental()
+        except DeltaError as e:
+            # What is listed is what follows the last version, and that has to be there.
+            raise self._another() if "not found" in str(e) else self._told(e) from e
+        with self.failing():
             if self.claim is None or self.table.transaction_version(self._app) != self.claim.number:
                 raise self._replaced()
+        self._check_others()
+
+    def _another(self) -> TransientError:
+        return TransientError(
+            f"{self.address} is not the table any more that it was: it was removed, or another one "
+            "is there; it is opened again"
+        )
+
+    def _check_others(self) -> None:
+        """Raise :class:`SinkRejected` if somebody else's commit has changed the rows of a mirror
+        since ours; to compact or to vacuum it is none."""
+        newest = self.table.version()
+        if self._mode == "mirror":
+            for version in range(self._version + 1, newest + 1):
+                if self._changes_rows(version):
+                    raise SinkRejected(
+                        f"{self.address}: version {version} of the copy is somebody else's change "
+                        "of its rows, so it is not the table's copy any more; remove it, and begin "
+                        "again with `tailer offsets reset`"
+                    )
+        self._version = newest
+
+    def _changes_rows(self, version: int) -> bool:
+        """Return whether a commit is not ours, and its files are other rows than before."""
+        changes = False
+        with self.failing():
+            files = DeltaStorageHandler(self.address, self._storage)
+            try:
+                file = files.open_input_file(_commit_file(version))
+            except FileNotFoundError:  # cleaned up, after a checkpoint
+                return False
+            for line in file.read().splitlines():
+                action = json.loads(line)
+                if (action.get("txn") or {}).get("appId") == self._app:
+                    return False
+                files_of = (action.get("add") or {}, action.get("remove") or {})
+                changes = changes or any(each.get("dataChange") for each in files_of)
+        return changes
 
     def properties(self, claim: Claim) -> CommitProperties:
         """Return what a commit has to say."""
@@ -151,7 +219,7 @@ class TargetTable:
                 self.address, schema, storage_options=self._storage,
                 commit_properties=self.properties(claim),
             )  # fmt: skip
-        self.claim = claim
+        self._done(claim)
 
     def append(self, rows: pa.Table, claim: Claim, *, merge_schema: bool = False) -> None:
         """Append rows, maybe none, in one commit."""
@@ -160,7 +228,7 @@ class TargetTable:
                 self.table, rows, mode="append", schema_mode="merge" if merge_schema else None,
                 commit_properties=self.properties(claim),
             )  # fmt: skip
-        self.claim = claim
+        self._done(claim)
 
     def rewrite(self, rows: pa.RecordBatchReader, claim: Claim) -> None:
         """Replace the table's rows and columns in one commit."""
@@ -169,7 +237,7 @@ class TargetTable:
                 self.table, rows, mode="overwrite", schema_mode="overwrite",
                 commit_properties=self.properties(claim),
             )  # fmt: skip
-        self.claim = claim
+        self._done(claim)
 
     def merge(self, source: pa.Table, key: list[str], gone: str, claim: Claim) -> None:
         """Delete the keys for which the column ``gone`` is true, and write the other rows, in one
@@ -184,7 +252,18 @@ class TargetTable:
             merger.when_matched_update_all(f"NOT s.{gone}", except_cols=[gone])
             merger.when_not_matched_insert_all(f"NOT s.{gone}", except_cols=[gone])
             merger.execute()
+        self._done(claim)
+
+    def _done(self, claim: Claim) -> None:
+        """Note our own commit."""
         self.claim = claim
+        if self.table.version() == self._version + 1:  # else others are looked at by the next one
+            self._version += 1
+        self._mark = self._marked(self.table.version())
+
+
+def _commit_file(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
 
 
 def _quoted(name: str) -> str:

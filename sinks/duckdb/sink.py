@@ -45,6 +45,7 @@ class DuckdbSink(SqlSink):
     """A copy of a table, or a log of its changes, in a DuckDB file, exactly once."""
 
     settings = SETTINGS
+    kind = "duckdb"
 
     def __init__(self, file: DuckdbFile, *, release: bool = True, **table: Any) -> None:
         super().__init__(file, **table)

@@ -31,6 +31,7 @@ class Folders:
         found = [_SEGMENT.fullmatch(part) for part in template.split("/")] if template else []
         if None in found:
             raise ValueError(template)
+        self.template = template
         self._segments = [(match[1], match[2]) for match in found if match]
 
     def split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.change_rows import EVENT_ID, change_rows, check_type
+from sinks.delivery import same_form
 from sinks.files.folders import FORM, Folders
 from sinks.files.manifest import Manifest, PublishedFile
 from sinks.files.spool import ENDINGS, Format, Spooled
@@ -85,7 +86,8 @@ class FilesSink:
     ) -> None:
         self.format = format
         self.id_column = id_column
-        self.traits = SinkTraits(runs=True, own=OwnNames((id_column,) if id_column else ()))
+        own = OwnNames((id_column,) if id_column else ())
+        self.traits = SinkTraits(runs=True, own=own, keeps_offset=True)
         self.roll_rows, self.roll_bytes = roll_rows, roll_bytes
         self.roll_versions, self.roll_s = roll_versions, roll_s
         self._target = target
@@ -114,6 +116,14 @@ class FilesSink:
         for field in schema if self.format == "parquet" else ():
             if not is_arrow_variant(field.type):  # which becomes text
                 check_type(field.name, field.type, "Parquet")
+
+    def delivery(
+        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    ) -> Mapping[str, Any]:
+        """See :class:`tailer.sink.KnowsDelivery`. The folder itself has the offset: it may move."""
+        folders = self._folders.template
+        form = {"type": "files", "format": self.format, "folders": folders, "ids": self.id_column}
+        return same_form(form, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
         """Take the target over for this process; see :class:`tailer.sink.Sink`."""

@@ -42,8 +42,10 @@ class KafkaSink:
         encoder = load_encoder(options.format, options.encoder)
         # The topic of commit ends gets two records for each version, with its number of events.
         runs = not options.transaction_topic
-        own = encoder.own
-        self.traits = SinkTraits(encoder.paired, encoder.key_columns, runs=runs, own=own)
+        # By append_to_existing, the operator says that progress was lost.
+        keeps = options.exactly_once and not options.append_to_existing
+        known = encoder.paired, encoder.key_columns
+        self.traits = SinkTraits(*known, runs=runs, own=encoder.own, keeps_offset=keeps)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._claimed = 0
         self._settlement: Settlement | None = None
@@ -65,9 +67,10 @@ class KafkaSink:
     ) -> Mapping[str, Any]:
         """See :class:`tailer.sink.KnowsDelivery`. With exactly-once delivery Kafka keeps it."""
         if self.options.exactly_once:
-            return {}
+            kept = {name: value for name, value in (kept or {}).items() if name == "type"}
         accepted(kept, self.options, feed, at)
-        return delivery_of(self.options, feed)
+        more = {} if self.options.exactly_once else delivery_of(self.options, feed)
+        return {"type": "kafka", **more}
 
     async def look(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Looks`."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import anyio
 import anyio.to_thread
 
+from sinks.delivery import form_of, same_form
 from sinks.encode_ahead import Ahead, Pieces, slices
 from sinks.formats.load import load_encoder
 from sinks.messages.messages import Messages
@@ -29,6 +30,11 @@ class MessageSink(ABC):
     before a failure are sent again by the next attempt, with the same ids and bytes.
     """
 
+    #: The sink's type, and those of its options that say where the messages go.
+    kind: ClassVar[str]
+    places: ClassVar[tuple[str, ...]] = ()
+    #: Whether the target keeps the offset: see :class:`tailer.sink.SinkTraits`.
+    keeps_offset: ClassVar[bool] = False
     #: What is encoded, sent and, if the target keeps progress, stored in one step.
     piece_rows: ClassVar[int] = 10_000
     piece_bytes: ClassVar[int] = 8 * _MIB
@@ -37,8 +43,12 @@ class MessageSink(ABC):
         self.format = format
         self.options = dict(options)
         self._encoder = load_encoder(format, self.options)
-        one = self._encoder
-        self.traits = SinkTraits(one.paired, one.key_columns, runs=True, own=one.own)
+        one, keeps = self._encoder, self.keeps_offset
+        self.traits = SinkTraits(
+            one.paired, one.key_columns, runs=True, own=one.own, keeps_offset=keeps
+        )
+        #: Whether the feed has written to the target before this process did.
+        self.written_before = False
         self._feed = ""
         self._at: Offset | None = None
         self._failed_at: Offset | None = None
@@ -60,6 +70,19 @@ class MessageSink(ABC):
 
     async def _move(self, then: Offset) -> None:  # noqa: B027  # a target without progress
         """Store an offset without messages, if the target keeps it."""
+
+    def option(self, name: str) -> str:
+        """Return one of :attr:`places`, with the feed's name in it."""
+        raise NotImplementedError
+
+    def delivery(
+        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    ) -> Mapping[str, Any]:
+        """See :class:`tailer.sink.KnowsDelivery`."""
+        self._feed, self.written_before = feed, bool(kept)
+        named = {name: self.option(name) for name in self.places}
+        form = form_of(self.options, type=self.kind, format=self.format, **named)
+        return same_form(form, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""

@@ -48,6 +48,7 @@ class MysqlSink(SqlSink):
     """A copy of a table, or a log of its changes, in a MySQL database, exactly once."""
 
     settings = SETTINGS
+    kind = "mysql"
     ddl_in_transactions = False
 
     @classmethod

@@ -104,6 +104,9 @@ class NatsSink(MessageSink):
 
     #: See :class:`tailer.sink.ListsSettings`.
     listed_settings: ClassVar = listed_options(SETTINGS)
+    kind = "nats"
+    places = ("stream", "subject")
+    keeps_offset = True
     piece_rows = 5000
 
     def __init__(
@@ -146,13 +149,17 @@ class NatsSink(MessageSink):
         taken, of_format = take_options("nats", SETTINGS, options)
         return cls(taken, folder, of_format)
 
+    def option(self, name: str) -> str:
+        """See :class:`sinks.messages.sink.MessageSink`."""
+        return str(self._given[name]).replace("{feed}", self._feed)
+
     @property
     def _stream(self) -> str:
-        return str(self._given["stream"]).replace("{feed}", self._feed)
+        return self.option("stream")
 
     @property
     def _subject(self) -> str:
-        return str(self._given["subject"]).replace("{feed}", self._feed)
+        return self.option("subject")
 
     # Connections
 

@@ -38,6 +38,7 @@ class PostgresSink(SqlSink):
     """A copy of a table, or a log of its changes, in a PostgreSQL database, exactly once."""
 
     settings = SETTINGS
+    kind = "postgres"
 
     def __init__(self, database: Postgres, *, notify: str = "", **table: Any) -> None:
         super().__init__(database, **table)

@@ -71,6 +71,8 @@ class RabbitmqSink(MessageSink):
 
     #: See :class:`tailer.sink.ListsSettings`.
     listed_settings: ClassVar = listed_options(SETTINGS)
+    kind = "rabbitmq"
+    places = ("queue", "exchange", "routing_key")
     piece_rows = 5000
 
     def __init__(
@@ -98,8 +100,9 @@ class RabbitmqSink(MessageSink):
         taken, of_format = take_options("rabbitmq", SETTINGS, options)
         return cls(taken, folder, of_format)
 
-    def _named(self, option: str) -> str:
-        return str(self._given[option]).replace("{feed}", self._feed)
+    def option(self, name: str) -> str:
+        """See :class:`sinks.messages.sink.MessageSink`."""
+        return str(self._given[name]).replace("{feed}", self._feed)
 
     async def _connect(self) -> Offset | None:
         await self._translated(partial(self._ready, create=self._given["create"]))
@@ -131,15 +134,21 @@ class RabbitmqSink(MessageSink):
         """Open a channel; check that the exchange or the queue is there."""
         self._channel = channel = Channel(self._parameters(), self._given["timeout_s"])
         await channel.open()
-        if exchange := self._named("exchange"):
+        if exchange := self.option("exchange"):
             await channel.call("exchange_declare", exchange, passive=True)
             return
-        queue = self._named("queue")
+        queue = self.option("queue")
         try:
             await channel.call("queue_declare", queue, passive=True)
         except self._pika.exceptions.ChannelClosedByBroker as e:
             if e.reply_code != _NOT_FOUND:
                 raise
+            if self.written_before:
+                raise SinkRejected(
+                    f"{self._place}: the queue {queue} is gone, with what nobody had taken of it, "
+                    "and the feed has written to it before; declare it again to go on there, or "
+                    "begin again with `tailer offsets reset`"
+                ) from None
             if not self._given["create"]:
                 raise ConfigError(
                     f"{self._place}: there is no queue {queue}, and create is false; declare it"
@@ -167,8 +176,8 @@ class RabbitmqSink(MessageSink):
             delivery_mode=2,  # it is kept on the disk
             app_id="delta-tailer",
         )
-        exchange = self._named("exchange")
-        key = self._named("routing_key" if exchange else "queue")
+        exchange = self.option("exchange")
+        key = self.option("routing_key" if exchange else "queue")
         ids, values = messages.ids.to_pylist(), messages.values.to_pylist()
         found = zip(values, (made(message_id=event_id) for event_id in ids), strict=True)
         await self._channel.publish(exchange, key, found)
@@ -186,12 +195,12 @@ class RabbitmqSink(MessageSink):
     def _error(self, e: Exception) -> TailerError:
         known = self._pika.exceptions
         if isinstance(e, Unroutable):
-            exchange, key = self._named("exchange"), self._named("routing_key")
+            exchange, key = self.option("exchange"), self.option("routing_key")
             return ConfigError(
                 f"{self._place}: no queue is bound to the exchange {exchange!r} for the routing "
                 f"key {key!r}; bind one"
                 if exchange
-                else f"{self._place}: the queue {self._named('queue')} is gone"
+                else f"{self._place}: the queue {self.option('queue')} is gone"
             )
         if isinstance(e, NotConfirmed):
             return TransientError(

@@ -6,7 +6,7 @@ is written here for all databases; :class:`sinks.sql.database.Database` is what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import anyio.to_thread
 import pyarrow as pa
 
+from sinks.delivery import same_form
 from sinks.mirror import Merge, merge_of, physical_name, steps_between, with_physical_names
 from sinks.own_prefix import OWN_PREFIX_SETTING, renamed
 from sinks.sql.copy import SqlCopy
@@ -51,6 +52,8 @@ _ROW_ID, _EVENT_ID, _SEQ = "_row_id", "_event_id", "_seq"
 class SqlSink:
     """A copy of a table, or a log of its changes, in a database, exactly once."""
 
+    #: The sink's type.
+    kind: ClassVar[str]
     #: The table's columns change within transactions.
     ddl_in_transactions: ClassVar[bool] = True
 
@@ -82,6 +85,7 @@ class SqlSink:
             row_ids=self._by_row_id,
             runs=True,
             own=OwnNames(tuple(own), folded=database.folds_names),
+            keeps_offset=True,
         )
         self._database = database
         self._target = ""
@@ -99,6 +103,13 @@ class SqlSink:
                 self._database.held(column.combine_chunks())
             except ValueRefused as e:
                 raise self._unfit(name, e) from e
+
+    def delivery(
+        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    ) -> Mapping[str, Any]:
+        """See :class:`tailer.sink.KnowsDelivery`. The database itself has the offset: it may be
+        copied to another place, and then the table may have another name."""
+        return same_form({"type": self.kind, "mode": self.mode}, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
         """Claim the table for this process; see :class:`tailer.sink.Sink`."""

@@ -46,6 +46,9 @@ async def offsets(arguments: argparse.Namespace) -> int:
                 await store.save_orders({"paused": True})
         else:
             await store.save(offset)
+            orders = dict(await store.load_orders())
+            if orders.pop("delivery", None):  # from here on the sink's options say it
+                await store.save_orders(orders)
     finally:
         await store.release()
     print(f"the offset of {arguments.feed} is {arguments.action}", file=sys.stderr)

@@ -39,6 +39,7 @@ from tailer.errors import (
     mistakes,
 )
 from tailer.feed.fitting import Fitting
+from tailer.feed.publish import check_target
 from tailer.feed.reading import Reading
 from tailer.files.durable import is_everyones
 from tailer.log.starts import start_offset
@@ -181,8 +182,9 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
             _check_row_ids(sink, state)
             offsets = offset_store(config, full)
             try:
-                await _check_delivery(full, branch, sink, offsets)
-                saved, owner = await _saved(full, sink, offsets)
+                delivered = await _check_delivery(full, branch, sink, offsets)
+                kept, saved, owner = await _saved(full, sink, offsets)
+                check_target(sink, kept, saved, delivered=delivered and not owner)
             except ConfigError as e:
                 raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
             offset = saved or await start_offset(log, feed.start)
@@ -194,25 +196,33 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
     return f"{log.store.root} (id {state.table_id}) to {feed.sink_type}, {', '.join(places)}"
 
 
-async def _check_delivery(name: str, branch: str, sink: Sink, offsets: OffsetStore) -> None:
-    """Raise the error of a start if the form of a sink's records must not change."""
+async def _check_delivery(name: str, branch: str, sink: Sink, offsets: OffsetStore) -> bool:
+    """Raise the error of a start if the form of a sink's records must not change; return whether
+    there were any."""
     kept = (await offsets.load_orders()).get("delivery") or {}
-    delivery_of(sink, name, kept.get(branch) if branch else kept, await offsets.load())
+    kept = kept.get(branch) if branch else kept
+    delivery_of(sink, name, kept, await offsets.load())
+    return bool(kept)
 
 
-async def _saved(name: str, sink: Sink, offsets: OffsetStore) -> tuple[Offset | None, str]:
-    """Return the offset that a feed's sink or its store has, and who runs the feed, as text.
+async def _saved(
+    name: str, sink: Sink, offsets: OffsetStore
+) -> tuple[Offset | None, Offset | None, str]:
+    """Return the offset that a feed's sink has, the one from which the feed goes on, and who runs
+    the feed, as text, if the sink could not be tried for that.
 
     Only the owner may open a sink: opening it would fence a running daemon. Reading it does not.
     """
     if isinstance(sink, Looks):
-        return await sink.look(name) or await offsets.load(), ""
+        kept = await sink.look(name)
+        return kept, kept or await offsets.load(), ""
     try:
         await offsets.acquire()
     except OffsetHeld as held:
-        return await offsets.load(), f"; {held.what}, and so its sink was not tried"
+        return None, await offsets.load(), f"; {held.what}, and so its sink was not tried"
     try:
-        return await sink.open(name) or await offsets.load(), ""
+        kept = await sink.open(name)
+        return kept, kept or await offsets.load(), ""
     finally:
         with anyio.CancelScope(shield=True):
             await sink.aclose()

@@ -53,6 +53,7 @@ class FanOut(OffsetStore):
         self.branches = branches
         self._start = start
         self._active: list[Branch] = []
+        self._delivered: Mapping[str, Any] = {}  # the forms of records that were written
         traits = [sink_traits(branch.sink) for branch in branches]
         #: What any of them requires of the reader; their keys are the same.
         self.traits = SinkTraits(
@@ -105,7 +106,9 @@ class FanOut(OffsetStore):
         for branch in self.branches:
             name = f"{feed}/{branch.name}"
             kept = await branch.sink.open(name)
-            branch.at = await branch.saver.begin(name, branch.sink, branch.offsets, kept, start)
+            known = (name, branch.sink, branch.offsets, kept)
+            delivered = branch.name in self._delivered
+            branch.at = await branch.saver.begin(*known, start, delivered=delivered)
         stage = min(branch.stage() for branch in self.branches)
         self._active = [branch for branch in self.branches if branch.stage() == stage]
         active = (branch.at for branch in self._active if branch.at is not None)
@@ -118,7 +121,7 @@ class FanOut(OffsetStore):
 
         See :class:`tailer.sink.KnowsDelivery`.
         """
-        before = kept or {}
+        before = self._delivered = kept or {}
         found = {
             branch.name: delivery_of(
                 branch.sink, f"{feed}/{branch.name}", before.get(branch.name), at

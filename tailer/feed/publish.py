@@ -16,9 +16,9 @@ from tailer.feed.progress import FeedProgress
 from tailer.feed.reading import Emit, Item
 from tailer.feed.sink_calls import SinkCalls
 from tailer.offsets import OffsetStore
-from tailer.sink import KeepsCopy, Prepares, Sink
+from tailer.sink import KeepsCopy, Prepares, Sink, sink_traits
 
-__all__ = ["Publisher", "Saver"]
+__all__ = ["Publisher", "Saver", "check_target"]
 
 
 class Saver:
@@ -35,18 +35,19 @@ class Saver:
         offsets: OffsetStore,
         kept: Offset | None,
         start: Callable[[], Awaitable[Offset]],
+        *,
+        delivered: bool = False,
     ) -> Offset:
         """Return the offset to start from: ``kept`` by the sink, saved, or the feed's ``start``.
 
-        Raises :class:`SinkRejected` for a copy that would lack what was delivered before.
+        ``delivered``: the feed has written to this sink before. Raises :class:`SinkRejected` for a
+        target that lacks what it has written.
         """
         offset = kept or await offsets.load()
         if offset is not None and isinstance(sink, KeepsCopy) and sink.lacks_beginning:
             await sink.set_offset(feed, None)  # or the next start would find it begun
-            raise SinkRejected(
-                f"the copy that the feed keeps is not there, and the feed has come to version "
-                f"{offset.version}; restore the copy, or begin again with `tailer offsets reset`"
-            )
+            raise _target_lost(offset)
+        check_target(sink, kept, offset, delivered=delivered)
         if offset is None:
             # Resolved once: after a failure or a restart, "latest" is another version, and commits
             # made meanwhile would be skipped.
@@ -60,6 +61,25 @@ class Saver:
         self._unsaved = True
         await offsets.save(offset)
         self._unsaved = False
+
+
+def check_target(
+    sink: Sink, kept: Offset | None, offset: Offset | None, *, delivered: bool
+) -> None:
+    """Raise :class:`SinkRejected` if a sink that keeps the offset with the data has none, though
+    the feed has ``delivered`` to it: its target was removed, emptied or replaced by another one, or
+    the options name another one. ``offset`` is where the feed would go on."""
+    if delivered and kept is None and offset is not None and sink_traits(sink).keeps_offset:
+        raise _target_lost(offset)
+
+
+def _target_lost(offset: Offset) -> SinkRejected:
+    """Return the error of a target that has nothing of what the feed has written to it."""
+    return SinkRejected(
+        "what the feed has written is not there: the sink's target has nothing of it, and the feed "
+        f"has come to version {offset.version}, index {offset.index}; restore the target, or name "
+        "it again, or begin again with `tailer offsets reset`"
+    )
 
 
 class Publisher:

@@ -124,16 +124,18 @@ async def _attempt(feed: Feed) -> bool:
         delivery = await _delivery(feed)
         calls = SinkCalls(feed.sink, _parking(feed), feed.progress, feed.on_retry)
         kept = await calls.open(feed.name)
+        delivered = bool(feed.orders.delivery)
         known = (feed.name, feed.sink, feed.offsets, kept)
-        offset = await feed.saver.begin(*known, lambda: feed.start(feed.log))
+        offset = await feed.saver.begin(*known, lambda: feed.start(feed.log), delivered=delivered)
         feed.progress.started(offset)
         options = feed.options.for_sink(feed.sink)
         options = replace(options, runs=options.runs and not feed.apart)
         how = (feed.offsets, feed.progress, feed.orders, feed.saver)
         publisher = Publisher(calls, *how, delivery, feed.lost)
         feed.lost.forget_untold()
-        if feed.orders.delivery and delivery != feed.orders.delivery:
-            await publisher.keep_delivery()  # the options accept it, this once
+        if (delivered or kept is not None) and delivery != feed.orders.delivery:
+            # The options accept it, this once; or a process ended between a write and this.
+            await publisher.keep_delivery()
         found = (feed.orders, feed.lost, feed.live)
         reading = Reading.of(feed.log, options, feed.progress, *found)
         reading = replace(reading, fits=fitting.check_schema)

@@ -280,7 +280,7 @@ async def test_what_is_left_of_a_batch_may_be_preimages_alone(tmp_path: Path) ->
 
 
 def test_each_sinks_delivery_is_kept_by_its_name(tmp_path: Path) -> None:
-    """Those that keep it themselves, or say nothing of it, have none."""
+    """Of those that keep it themselves, there is only their type."""
 
     def branches(key: str) -> FanOut:
         common: dict[str, object] = {"bootstrap_servers": "127.0.0.1:9", "topic": "t", "key": [key]}
@@ -298,7 +298,8 @@ def test_each_sinks_delivery_is_kept_by_its_name(tmp_path: Path) -> None:
         )
 
     kept = branches("id").delivery("orders", None, None)
-    assert kept.keys() == {"a"}
+    assert kept.keys() == {"a", "b", "c"}
+    assert kept["b"] == {"type": "kafka"}
     assert kept["a"]["key"] == ["id"]
     assert branches("id").delivery("orders", kept, Offset(3)) == kept
     with pytest.raises(ConfigError, match=r"at version 3, where feed 'orders/a' goes on"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import SinkRejected
+from tailer.errors import SinkRejected, TransientError
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.sinks.test_duckdb import mapped
@@ -109,12 +110,11 @@ async def test_what_somebody_else_did_is_refused(tmp_path: Path) -> None:
     await write(new(tmp_path), rows((1, "a"), (2, "b")))
     with pytest.raises(SinkRejected, match="is a mirror and not a log; name another"):
         await new(tmp_path, mode="log", key=[]).open("orders")
-    deltalake.DeltaTable(tmp_path / "copy").delete("id = 2")
     sink = new(tmp_path)
     await sink.open("orders")
-    with pytest.raises(SinkRejected, match=r"with a key that the copy lacks; .*: {'id': 2}; remo"):
-        await sink.write(rows((1, "a"), (2, "b"), kind="delete", version=2))
-    assert copy(tmp_path) == [{"id": 1, "name": "a"}]
+    with pytest.raises(SinkRejected, match=r"with a key that the copy lacks; .*: {'id': 3}; remo"):
+        await sink.write(rows((1, "a"), (3, "c"), kind="delete", version=2))
+    assert len(copy(tmp_path)) == 2
 
 
 async def test_an_offset_is_set_and_looked_at(tmp_path: Path) -> None:
@@ -128,3 +128,35 @@ async def test_an_offset_is_set_and_looked_at(tmp_path: Path) -> None:
     assert await sink.look("orders") == Offset(7)
     with pytest.raises(SinkRejected, match="its rows belong to its offset; remove the table"):
         await sink.set_offset("orders", None)
+
+
+async def test_another_log_in_its_place_is_opened_again(tmp_path: Path) -> None:
+    """Removed, restored from an older copy, or made again with as many versions."""
+    first, second = rows((1, "a")), rows((2, "b"), version=2)
+    await write(new(tmp_path, path="other"), first, second)
+    sink = new(tmp_path)
+    await sink.open("orders")
+    await sink.write(first)
+    shutil.copytree(tmp_path / "copy", tmp_path / "older")
+    await sink.write(second)
+    kept = {"older": first.next_offset, "other": second.next_offset, "nothing": None}
+    for there, offset in kept.items():
+        shutil.rmtree(tmp_path / "copy")
+        if offset is not None:
+            shutil.copytree(tmp_path / there, tmp_path / "copy")
+        with pytest.raises(TransientError, match="is not the table any more that it was"):
+            await sink.write(rows((3, "c"), version=3))
+        assert await sink.open("orders") == offset
+
+
+async def test_somebody_elses_rows_in_a_mirror_are_refused(tmp_path: Path) -> None:
+    await write(new(tmp_path), rows((1, "a"), (2, "b")))
+    other = deltalake.DeltaTable(tmp_path / "copy")
+    other.optimize.compact()
+    other.delete("id = 2")
+    said = r"version \d of the copy is somebody else's change of its rows"
+    with pytest.raises(SinkRejected, match=said):
+        await new(tmp_path).open("orders")
+    other.restore(1)
+    with pytest.raises(SinkRejected, match=said):
+        await new(tmp_path).open("orders")
