@@ -18,7 +18,7 @@ __all__ = ["CompiledModules"]
 
 SOURCES = ("tailer/_footers.c", "tailer/_pages.c", "tailer/_rowbytes.c")
 #: What they include.
-HEADERS = ("tailer/_snappy.h", "tailer/_thrift.h", "tailer/_values.h")
+HEADERS = ("tailer/_crc32.h", "tailer/_snappy.h", "tailer/_thrift.h", "tailer/_values.h")
 #: The stable ABI of the oldest Python that the project supports, and its name in a wheel's tag.
 ABI, TAG = "0x030b0000", "cp311-abi3"
 

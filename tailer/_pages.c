@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_crc32.h"
 #include "_snappy.h"
 #include "_thrift.h"
 #include "_values.h"
@@ -28,9 +29,10 @@ enum { NOTHING, BYTES, ROOM, UNPACKED, ANOTHER };
 /* A header is shorter, unless its statistics are long; a larger page is odd: damage claims any size. */
 enum { HEADER_BYTES = 256 * 1024, PAGE_BYTES_MAX = 64 * 1024 * 1024 };
 
-/* What a page's header says; numbers that it lacks are -1. */
+/* What a page's header says; numbers that it lacks are -1. `checksum` is that of the stored bytes. */
 typedef struct {
     int64_t kind, unpacked, stored, values, encoding, levels, nested_size, levels_size, is_packed;
+    int64_t checksum;
 } Header;
 
 static void read_values_header(Input *in, Header *found, int version)
@@ -61,11 +63,14 @@ static int64_t read_header(Bytes given, Header *found)
 {
     Input in = {given.bytes, given.bytes + given.size, 0};
     int number = 0, wire, last = STRUCT;
-    *found = (Header){-1, -1, -1, -1, -1, -1, 0, 0, 1};
+    *found = (Header){-1, -1, -1, -1, -1, -1, 0, 0, 1, -1};
     while (next_field(&in, &number, &wire)) {
         if (number <= 3 && wire == I32) {
             int64_t value = read_size(&in);
             *(number == 1 ? &found->kind : number == 2 ? &found->unpacked : &found->stored) = value;
+        } else if (number == 4 && wire == I32) { /* a signed number for an unsigned one */
+            uint64_t zigzag = read_varint(&in);
+            found->checksum = (uint32_t)(zigzag >> 1) ^ (uint32_t)(0 - (zigzag & 1));
         } else if (wire == STRUCT && (number == 5 || number == 7 || number == 8)) {
             read_values_header(&in, found, number == 8 ? 2 : number == 5 ? 1 : 0);
             last = number;
@@ -189,6 +194,7 @@ typedef struct {
 enum { KEPT_MAX = 32, KEPT_BYTES_MAX = 16 * 1024 * 1024 };
 typedef struct {
     PyTypeObject *type;
+    Crc32 crc32;
     Memory kept[KINDS][KEPT_MAX];
     int count[KINDS];
     int64_t size;
@@ -197,6 +203,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Page page;
+    Module *module; /* NULL: checksums are not looked at */
     int codec, is_running, need, has_dictionary, is_given;
     int64_t needed;            /* how many bytes */
     int64_t rows, size;        /* that no page has given yet; of the chunk */
@@ -346,6 +353,10 @@ static int find_page(Column *column)
     if (column->needed > there) return BYTES;
     if (!size) return ANOTHER;
     column->stored = (Bytes){start + size, column->header.stored};
+    if (column->module && column->header.checksum >= 0 &&
+        column->header.checksum !=
+            crc32_of(&column->module->crc32, column->stored.bytes, column->stored.size))
+        return ANOTHER;
     column->at += column->needed;
     return NOTHING;
 }
@@ -437,13 +448,15 @@ static void keep(Module *module, Column *column)
     }
 }
 
-/* Column(form, length, is_nullable, codec, rows, size): a column chunk of these rows and bytes. */
+/* Column(form, length, is_nullable, codec, rows, size, is_checked): a column chunk of these rows and
+ * bytes, whose pages' checksums are looked at. */
 static PyObject *new_column(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
-    int form, is_nullable, codec;
+    int form, is_nullable, codec, is_checked;
     long long length, rows, size;
     if (names || !PyArg_ParseTuple(
-                     arguments, "iLpiLL", &form, &length, &is_nullable, &codec, &rows, &size))
+                     arguments, "iLpiLLp", &form, &length, &is_nullable, &codec, &rows, &size,
+                     &is_checked))
         return names ? invalid() : NULL;
     if (!is_form(form, length) || rows < 0 || size < 0) return invalid();
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -455,7 +468,9 @@ static PyObject *new_column(PyTypeObject *type, PyObject *arguments, PyObject *n
     column->codec = codec;
     column->rows = rows;
     column->size = size;
-    take_kept(PyType_GetModuleState(type), column);
+    Module *module = PyType_GetModuleState(type);
+    column->module = is_checked ? module : NULL;
+    take_kept(module, column);
     return (PyObject *)column;
 }
 
@@ -652,7 +667,7 @@ static PyType_Slot column_slots[] = {
     {Py_tp_new, new_column},
     {Py_tp_dealloc, free_column},
     {Py_tp_methods, methods},
-    {Py_tp_doc, "Column(form, length, is_nullable, codec, rows, size)"},
+    {Py_tp_doc, "Column(form, length, is_nullable, codec, rows, size, is_checked)"},
     {0, NULL},
 };
 
@@ -675,7 +690,9 @@ static int prepare(PyObject *module)
     }
     PyObject *type = PyType_FromModuleAndSpec(module, &column_spec, NULL);
     if (!type) return -1;
-    ((Module *)PyModule_GetState(module))->type = (PyTypeObject *)Py_NewRef(type);
+    Module *state = PyModule_GetState(module);
+    state->type = (PyTypeObject *)Py_NewRef(type);
+    crc32_prepare(&state->crc32);
     int failed = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
     /* INTERFACE is raised with each change of what is taken or given; see decode/pages.py. */

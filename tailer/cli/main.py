@@ -84,7 +84,15 @@ def _read_options(p: argparse.ArgumentParser) -> None:
         "--writer-timezone", type=_zone, default="UTC", metavar="ZONE",
         help="the zone of partition timestamps that have none (default UTC)",
     )  # fmt: skip
+    _page_checksums(p)
     p.add_argument("--batch-rows-max", type=_positive, default=65_536, metavar="N")
+
+
+def _page_checksums(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--no-page-checksums", dest="page_checksums", action="store_false",
+        help="do not verify the checksums of data files' pages",
+    )  # fmt: skip
 
 
 def _table(p: argparse.ArgumentParser) -> None:
@@ -165,6 +173,7 @@ def _snapshot_options(p: argparse.ArgumentParser) -> None:
     at.add_argument("--timestamp", metavar="TIME")
     p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
     p.add_argument("--writer-timezone", type=_zone, default="UTC", metavar="ZONE")
+    _page_checksums(p)
 
 
 def _history_options(p: argparse.ArgumentParser) -> None:

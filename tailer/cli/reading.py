@@ -30,6 +30,7 @@ def _decode_options(arguments: argparse.Namespace, target: TableState | None) ->
     return DecodeOptions(
         batch_rows_max=arguments.batch_rows_max,
         writer_timezone=arguments.writer_timezone,
+        page_checksums=arguments.page_checksums,
         target=target,
         columns=tuple(arguments.columns) if arguments.columns else None,
         row_ids=arguments.with_ids,

@@ -52,7 +52,9 @@ async def write_rows(
     arguments: argparse.Namespace, kind: str, log: TableLog, snapshot: Snapshot
 ) -> None:
     """Write all rows of a snapshot, for `tailer snapshot --output`."""
-    decode = DecodeOptions(writer_timezone=arguments.writer_timezone)
+    decode = DecodeOptions(
+        writer_timezone=arguments.writer_timezone, page_checksums=arguments.page_checksums
+    )
     start = Offset(snapshot.version, snapshot=True)
     reading = Reading.of(log, FeedOptions(decode=decode, runs=True))
     rows = partial(send_changes, reading, start, snapshot.version)

@@ -196,6 +196,7 @@ def _options(feed: Section) -> FeedOptions:
             batch_rows_max=feed["batch_rows_max"],
             batch_bytes_max=feed["batch_bytes_max"],
             writer_timezone=feed["writer_timezone"],
+            page_checksums=feed["page_checksums"],
         ),
         follow=FollowOptions(
             poll_min_s=feed["poll_min_s"], poll_max_s=max(feed["poll_min_s"], feed["poll_max_s"])

@@ -160,6 +160,9 @@ FEED: dict[str, Setting] = {
         "text", "", "Folder for temporary files of comparisons and snapshots.",
         unset="the system's temporary folder",
     ),
+    "page_checksums": Setting(
+        "flag", True, "Verify the checksums of data files' pages, where a file has them.",
+    ),
     "writer_timezone": Setting(
         "text", "UTC", "Time zone of partition timestamps that have none.",
         form="an IANA time zone name, such as Europe/Berlin", parse=zone_name,

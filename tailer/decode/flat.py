@@ -114,12 +114,9 @@ class FlatColumns:
                 found[name] = Column(
                     self._source,
                     flat,
-                    chunk.codec,
-                    said.rows,
-                    chunk.start,
-                    chunk.size,
-                    chunk.unpacked,
+                    chunk,
                     _buffer_bytes(len(self._flat)),
+                    checksums=self._parquet.checksums,
                 )
         return found
 

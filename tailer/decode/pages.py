@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ __all__ = [
     "ENCODINGS",
     "LENGTHS",
     "TEXT",
+    "Chunk",
     "Column",
     "Flat",
     "Odd",
@@ -78,32 +79,51 @@ class Flat:
     type: pa.DataType
 
 
+class Chunk(NamedTuple):
+    """A column of a row group: numbers of parquet.thrift, the encodings as a mask; the bytes from
+    ``start`` on are ``size``, and ``unpacked`` of them without compression."""
+
+    physical: int
+    codec: int
+    encodings: int
+    values: int
+    unpacked: int
+    start: int
+    size: int
+
+
 class Column:
     """The values of a column chunk, some rows at a time.
 
-    It has ``rows`` rows and, from ``start`` on, ``size`` bytes, which are read ``buffer_bytes`` at
-    a time if no page is larger. ``unpacked`` is their size without compression. A column is asked
-    for rows by :meth:`begin`, or for their size by :meth:`measure`; then comes :func:`run`.
+    Its bytes are read ``buffer_bytes`` at a time if no page is larger. With ``checksums``, a page
+    that does not fit its checksum is odd. A column is asked for rows by :meth:`begin`, or for their
+    size by :meth:`measure`; then comes :func:`run`.
     """
 
     def __init__(
         self,
         source: pa.NativeFile,
         flat: Flat,
-        codec: int,
-        rows: int,
-        start: int,
-        size: int,
-        unpacked: int,
+        chunk: Chunk,
         buffer_bytes: int,
+        *,
+        checksums: bool,
     ) -> None:
         self.is_text = flat.form == TEXT
-        self._stream = source.get_stream(start, size)
+        self._stream = source.get_stream(chunk.start, chunk.size)
         self._buffer_bytes = buffer_bytes
         self._flat = flat
-        self._codec = codec
-        self.native = native.Column(flat.form, flat.length, flat.is_nullable, codec, rows, size)
-        self._text_bytes = unpacked // rows + 1  # of a row, by what came before
+        self._codec = chunk.codec
+        self.native = native.Column(
+            flat.form,
+            flat.length,
+            flat.is_nullable,
+            chunk.codec,
+            chunk.values,
+            chunk.size,
+            checksums,
+        )
+        self._text_bytes = chunk.unpacked // chunk.values + 1  # of a row, by what came before
         self._texts: pa.Array | None = None  # of the dictionary
         self._validity: pa.Buffer | None = None
         self._offsets: pa.Buffer | None = None

@@ -10,34 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from tailer.changes import ChangeFile
-from tailer.decode.pages import native
+from tailer.decode.pages import Chunk, native
 from tailer.delta.footer import group_numbers
 from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
 from tailer.errors import CorruptLog
 
-__all__ = ["Chunk", "RowGroup", "RowGroups"]
+__all__ = ["RowGroup", "RowGroups"]
 
 #: Longer footers are not read here: the compiled module takes some 2 ms for a MiB, Python 200.
 _BYTES_MAX = 64 * 1024 * 1024
 _BYTES_MAX_PYTHON = 1024 * 1024
-
-
-class Chunk(NamedTuple):
-    """A column of a row group: numbers of parquet.thrift, the encodings as a mask; the bytes from
-    ``start`` on are ``size``, and ``unpacked`` of them without compression."""
-
-    physical: int
-    codec: int
-    encodings: int
-    values: int
-    unpacked: int
-    start: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,7 +263,7 @@ class _Decoder:
             )
 
     def _is_worth_pages(self) -> bool:
-        return native is not None and self.size > SMALL_BYTES and not self.options.page_checksums
+        return native is not None and self.size > SMALL_BYTES
 
     def _decoded(self, size: int, group: int) -> Iterator[pa.RecordBatch]:
         if self.flat is not None:

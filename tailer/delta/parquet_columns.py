@@ -46,6 +46,7 @@ class ParquetColumns:
         from pyarrow._parquet import ParquetReader  # on demand: many logs have no checkpoint
 
         self.dictionaries = frozenset(dictionaries or ())
+        self.checksums = checksums
         self._reader = ParquetReader()
         self._reader.open(
             source,

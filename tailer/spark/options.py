@@ -214,6 +214,7 @@ SOURCE: dict[str, Setting] = {
     "batchRowsMax": Setting("whole", 65_536, "Most rows of an Arrow batch.", unit="rows"),
     "batchBytesMax": Setting("whole", 32 * _MIB, "Most bytes of an Arrow batch.", unit="bytes"),
     "writerTimezone": FEED["writer_timezone"],
+    "pageChecksums": FEED["page_checksums"],
     "tornCommitMaxSeconds": FEED["torn_commit_max_s"],
 }  # fmt: skip
 _TABLE = SettingTable("the tailer source", SOURCE, text=True, spelling=str.lower, renames=True)
@@ -268,6 +269,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
             batch_rows_max=taken["batchRowsMax"],
             batch_bytes_max=taken["batchBytesMax"],
             writer_timezone=taken["writerTimezone"],
+            page_checksums=taken["pageChecksums"],
         ),
         torn_commit_max_s=taken["tornCommitMaxSeconds"],
         store={name.removeprefix(STORE_PREFIX): value for name, value in store.items()},

@@ -68,7 +68,7 @@ def table(seed: int, rows: int = ROWS, nulls: float = 0.1) -> pa.Table:
 def decoded(path: Path, rows_max: int, names: list[str] | None = None) -> tuple[pa.Table, set[str]]:
     """What is read of a file, and the columns that were decoded here to the end."""
     source = pa.OSFile(str(path))
-    parquet = ParquetColumns(source, checksums=False)
+    parquet = ParquetColumns(source)
     flat = FlatColumns(parquet, source, RowGroups(parquet, source), names or parquet.schema.names)
     here: set[str] | None = None
     begun = flat._begun
@@ -118,6 +118,9 @@ HERE = {
     {"store_decimal_as_integer": True},
     {"store_decimal_as_integer": True, "use_dictionary": False},
     {"dictionary_pagesize_limit": 1000, "data_page_size": 2000},
+    {"write_page_checksum": True, "data_page_size": 2000},
+    {"write_page_checksum": True, "compression": "zstd", "data_page_version": "2.0"},
+    {"write_page_checksum": True, "compression": "none", "use_dictionary": False},
 ])  # fmt: skip
 @pytest.mark.parametrize("nulls", [0.0, 0.1, 0.999])
 def test_arrays_are_pyarrows(options: dict[str, Any], nulls: float, tmp_path: Path) -> None:
@@ -283,3 +286,30 @@ def test_damage_is_found_by_pyarrow(tmp_path: Path) -> None:
             continue
         assert decoded(other, 1000)[0].equals(expected)
     assert refused > 20
+
+
+@pytest.mark.parametrize("options", [
+    {"compression": "none"}, {"compression": "snappy", "data_page_size": 500},
+    {"compression": "zstd", "data_page_version": "2.0"},
+    {"compression": "none", "use_dictionary": False, "data_page_size": 500},
+])  # fmt: skip
+def test_a_flipped_bit_does_not_pass_the_checksum(options: dict[str, Any], tmp_path: Path) -> None:
+    """Wherever it is in the bytes of a page, also of a dictionary."""
+    dice = random.Random(3)
+    path, other = tmp_path / "rows.parquet", tmp_path / "damaged.parquet"
+    rows = table(2, 5000).select(["int", "few", "word", "text", "amount"])
+    pq.write_table(rows, path, write_page_checksum=True, **options)
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    passed = 0
+    for _ in range(60):
+        damaged = bytearray(content)
+        damaged[dice.randrange(4, footer)] ^= 1 << dice.randrange(8)
+        other.write_bytes(damaged)
+        try:
+            found, _ = decoded(other, 1000)
+        except (pa.ArrowException, OSError, ValueError):
+            continue
+        passed += 1
+        assert found.equals(rows), "a bit of a page's header that says nothing of its values"
+    assert passed < 10

@@ -435,13 +435,15 @@ def test_change_types_in_views_are_read() -> None:
     assert values(found, "_change_type") == ["delete"]
 
 
-def test_a_page_that_does_not_fit_its_checksum_is_refused_when_asked_for() -> None:
-    data = parquet(({"id": i} for i in range(1000)), write_page_checksum=True, compression="none",
+@pytest.mark.parametrize("rows", [1000, 200_000])
+def test_a_page_that_does_not_fit_its_checksum_is_refused_unless_told_not_to(rows: int) -> None:
+    data = parquet(({"id": i} for i in range(rows)), write_page_checksum=True, compression="none",
                    use_dictionary=False)  # fmt: skip
     at = data.index((500).to_bytes(8, "little"))
-    assert values(decoded(data)) == list(range(1000))
-    damaged = data[:at] + b"\x00" + data[at + 1 :]
-    assert "CRC" in refusal(lambda: decoded(damaged, page_checksums=True), CorruptLog)
+    assert values(decoded(data)) == list(range(rows))
+    damaged = data[:at] + b"\xf5" + data[at + 1 :]
+    assert "CRC" in refusal(lambda: decoded(damaged), CorruptLog)
+    assert values(decoded(damaged, page_checksums=False))[500] == 501
 
 
 def test_a_file_with_two_columns_of_one_name_is_refused() -> None:

@@ -60,7 +60,9 @@ def decode(native: Any, dice: random.Random, data: bytes, chunk: tuple[int, ...]
     _, codec, _, rows, _, start, size = chunk
     size = min(size, len(data))
     codec = codec if dice.random() < 0.9 else dice.choice([0, 1, 6])
-    column = native.Column(form, length, is_nullable, codec, min(rows, 10_000), size)
+    column = native.Column(
+        form, length, is_nullable, codec, min(rows, 10_000), size, dice.random() < 0.3
+    )
     rest = bytearray(data[start : start + size])
     for taken in range(30):
         out = ask(dice, column, form, dice.choice([0, 1, 7, 8, 100, 3000]), is_nullable=is_nullable)
