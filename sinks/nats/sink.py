@@ -12,6 +12,7 @@ not sent again.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -70,6 +71,9 @@ _IN_FLIGHT = 500
 _IN_FLIGHT_BYTES = 4 * 1024**2
 #: Room for the headers, which count as part of a message.
 _HEADERS_BYTES = 512
+#: What NATS takes as a stream, whose name is also a key of the bucket, and as a subject.
+_STREAM = re.compile(r"[-_=a-zA-Z0-9]+")
+_SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 #: The server's codes for a message that does not follow the last one: by its id, by its number.
 _NOT_IN_TURN = (10070, 10071)
 _TOO_LARGE = 10054
@@ -155,11 +159,22 @@ class NatsSink(MessageSink):
 
     @property
     def _stream(self) -> str:
-        return self.option("stream")
+        return self._named("stream", _STREAM, "letters, digits, - and _")
 
     @property
     def _subject(self) -> str:
-        return self.option("subject")
+        return self._named("subject", _SUBJECT, "words of any characters but blanks, * and >")
+
+    def _named(self, option: str, form: re.Pattern[str], allowed: str) -> str:
+        """Return an option with the feed's name in it. Raises :class:`ConfigError` for a name that
+        NATS does not take."""
+        name = self.option(option)
+        if not form.fullmatch(name):
+            raise ConfigError(
+                f"option {option!r} of sink 'nats': {name!r} can't be a {option}, which has "
+                f"{allowed}; name another (for a table that a pattern finds, with {{table}})"
+            )
+        return name
 
     # Connections
 
@@ -179,6 +194,7 @@ class NatsSink(MessageSink):
         return await self._translated(look)
 
     async def _log_in(self) -> None:
+        _ = self._stream, self._subject  # a name that can't be is refused before anything else
         context = trusting("nats", self._ca)
 
         async def note(e: Exception) -> None:
@@ -284,6 +300,10 @@ class NatsSink(MessageSink):
                 ids.append((message.headers or {}).get("Nats-Msg-Id"))
         return pa.array(ids, pa.string()) if ids else None
 
+    async def _written(self) -> pa.StringArray | None:
+        """Return the event ids of the messages that are there behind the offset."""
+        return await self._ids(self._progress.sequence + 1, await self._last_sequence())
+
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
         """See :class:`tailer.sink.KeepsProgress`. The messages stay."""
         self._feed = feed
@@ -313,11 +333,29 @@ class NatsSink(MessageSink):
             message_bytes=self._client.max_payload - _HEADERS_BYTES,
             remedy="increase max_payload of the server, ",
         )  # fmt: skip
-        for part in messages.requests(limits):
-            await self._translated(partial(self._publish, part))
+        try:
+            for part in messages.requests(limits):
+                await self._translated(partial(self._publish, part))
+        except SinkRejected:
+            # The feed may send the others of this piece again: not those that are there.
+            self._there = await self._translated(self._written)
+            raise
         await self._move(then)
 
     async def _publish(self, messages: Messages) -> None:
+        """Publish messages, each behind its predecessor."""
+        while len(messages):
+            try:
+                self._sequence = await self._published(messages)
+            except self._nats.js.errors.APIError as e:
+                if e.err_code not in _NOT_IN_TURN:
+                    raise
+                messages = await self._rest(messages)
+            else:
+                return
+
+    async def _published(self, messages: Messages) -> int:
+        """Publish messages; return the stream's last sequence."""
         subject, values, ids = self._subject, messages.values, messages.ids.to_pylist()
         count = len(ids)
         for place, value in enumerate(values.to_pylist()):
@@ -331,7 +369,29 @@ class NatsSink(MessageSink):
             else:
                 answer = await self._jetstream.publish(subject, value, headers=headers)
         # Repeated messages are there already, unless they were removed since.
-        self._sequence = await self._seen(answer.seq) if answer.duplicate else answer.seq
+        sequence: int = await self._seen(answer.seq) if answer.duplicate else answer.seq
+        return sequence
+
+    async def _rest(self, messages: Messages) -> Messages:
+        """Return what is left of messages of which one was refused, so that those behind it were
+        not in turn.
+
+        Only the last one has an answer, so the refused one is sent again, by itself, for its own: a
+        stream that is full, for example, or somebody else's message in its place.
+        """
+        last = await self._last_sequence()
+        count = last - self._sequence
+        if count and (count >= len(messages) or not await self._is_there(last, messages, count)):
+            raise await self._interrupted()
+        self._sequence = last
+        self._sequence = await self._published(messages.slice(count, count + 1))
+        return messages.slice(count + 1, len(messages))
+
+    async def _is_there(self, sequence: int, messages: Messages, count: int) -> bool:
+        """Return whether the stream has ``count`` of these messages, up to a sequence number: if it
+        has the last of them there, the others are before it."""
+        there = await self._ids(sequence, sequence)
+        return there is not None and there[0].equals(messages.ids[count - 1])
 
     async def _seen(self, sequence: int) -> int:
         """Return the stream's last sequence, if the message with this one is there."""

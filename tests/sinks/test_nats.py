@@ -9,6 +9,7 @@ from typing import Any
 
 import nats
 import pytest
+from nats.js.api import DiscardPolicy, StreamConfig
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
@@ -113,6 +114,66 @@ async def test_an_event_that_is_too_large_is_named(
     batch = change_batch(NAMED, [{"id": 1, "name": "x" * 1000}], last=True)
     with pytest.raises(SinkRejected, match="message size exceeds maximum allowed"):
         await write(new(options), batch)
+
+
+async def test_a_stream_that_is_full_is_said_to_be_full(
+    client: Any, nats_server: Nats, options: dict[str, Any]
+) -> None:
+    """Only the last message of a request has an answer: that those before it are missing."""
+    config = StreamConfig(name=options["stream"], subjects=[options["subject"]], max_msgs=20,
+                          discard=DiscardPolicy.NEW)  # fmt: skip
+    await client.add_stream(config)
+    sink = new(options)
+    for room in (20, 30):
+        config.max_msgs = room
+        await client.update_stream(config)
+        for _ in range(2):  # each attempt begins behind what the stream has
+            await sink.open("orders")
+            with pytest.raises(TransientError, match="maximum messages exceeded"):
+                await sink.write(named(count=50))
+            assert ids(nats_server, options) == [*range(room)]
+    config.max_msgs = 1000
+    await client.update_stream(config)
+    await sink.open("orders")
+    await sink.write(named(count=50))
+    await sink.aclose()
+    assert ids(nats_server, options) == [*range(50)]
+
+
+async def test_an_event_that_is_refused_in_the_middle_is_named(
+    client: Any, nats_server: Nats, options: dict[str, Any]
+) -> None:
+    """By its own answer, and those before it are not sent again with the others."""
+    config = StreamConfig(name=options["stream"], subjects=[options["subject"]], max_msg_size=500)
+    await client.add_stream(config)
+    rows = [{"id": i, "name": "x" * (1000 if i == 3 else 1)} for i in range(6)]
+    batch = change_batch(NAMED, rows, last=True)
+    sink = new(options)
+    await sink.open("orders")
+    with pytest.raises(SinkRejected, match="message size exceeds maximum allowed"):
+        await sink.write(batch)
+    assert ids(nats_server, options) == [0, 1, 2]
+    for first, end in ((0, 3), (4, 6)):  # as a feed that parks the one between
+        await sink.write(batch.slice(first, end))
+    await sink.aclose()
+    assert ids(nats_server, options) == [0, 1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("option", ["stream", "subject"])
+async def test_a_name_that_can_t_be_is_the_configuration_s(
+    options: dict[str, Any], option: str
+) -> None:
+    """As a feed of a pattern has one, or one with a dot."""
+    given = {**options, "stream": "fine", "subject": "fine", option: "{feed} a"}
+    for feed in ("lake/orders", "lake.orders"):
+        sink = new(given)
+        assert isinstance(sink, Looks)
+        for work in (sink.look(feed), sink.open(feed)):
+            with pytest.raises(ConfigError, match=f"option '{option}' of sink 'nats': '{feed} a'"):
+                await work
+    if option == "stream":
+        with pytest.raises(ConfigError, match=r"'lake/orders' can't be a stream.* with {table}"):
+            await new({**options, "stream": "{feed}"}).open("lake/orders")
 
 
 async def test_progress_can_be_set(client: Any, nats_server: Nats, options: dict[str, Any]) -> None:
