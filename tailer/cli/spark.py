@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -15,47 +16,80 @@ from tailer.changes import Offset
 from tailer.config.feeds import Config
 from tailer.daemon.assembly import assemble
 from tailer.daemon.metrics import MetricFamilies
+from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.run import feed_configs
-from tailer.errors import OffsetError, TailerError
-from tailer.feed.run import Feed
+from tailer.daemon.runner import Runner
+from tailer.errors import OffsetError
+from tailer.feed.progress import FeedProgress
+from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
 from tailer.spark.order_files import OrderFiles
-from tailer.spark.pipeline import Cluster, PipelineOptions, run_pipeline
+from tailer.spark.pipeline import Cluster, PipelineOptions, read_by
 
 __all__ = ["checkpoint_offset", "run_cluster"]
 
 
 async def run_cluster(config: Config, options: PipelineOptions) -> int:
-    """Run all feeds by a cluster; return the exit status, 1 if a feed has ended with an error.
+    """Run all feeds by a cluster, and say in the log what the daemon says of them. Return the exit
+    status, 1 if a feed has ended with an error.
 
     SIGINT, SIGTERM and SIGHUP end it after the batches that are being written.
     """
     from prometheus_client import CollectorRegistry
 
+    logger = set_up_logs(config.log_format, config.log_level)
     registry = CollectorRegistry()
     families = MetricFamilies(registry)
-
-    def refused(name: str, sentence: str) -> None:
-        print(f"tailer: feed {name}: {sentence}", file=sys.stderr)
-
-    configs = await feed_configs(config, refused)
-    feeds = [(assemble(config, feed, families), feed.store) for feed in configs.values()]
     cluster = Cluster(options)
-    failed: dict[str, TailerError] = {}
-
+    runners: dict[str, Runner] = {}
+    for feed in (await feed_configs(config)).values():
+        parts = assemble(config, feed, families)
+        parts.read = read_by(cluster, parts.name, feed.store)
+        kinds = [f"{name}: {s.type}" if name else s.type for name, s in feed.sinks.items()]
+        runners[feed.name] = Runner(parts, kinds, paused=feed.paused, logger=logger)
+    log = ProgressLog(logger)
     try:
-        async with _serving(config, registry, [feed for feed, _ in feeds]):
-            await until_stopped(partial(run_pipeline, feeds, cluster, failed))
+        async with _serving(config, registry, runners):
+            stopped = await until_stopped(partial(_run_all, config, runners, log))
     finally:
         with anyio.CancelScope(shield=True):
             await cluster.aclose()
+    log.end(_progress(runners), "asked to" if stopped else "for every feed has come to its end")
+    failed = {name: runner.error for name, runner in runners.items() if runner.error is not None}
     for name, error in failed.items():
         print(f"tailer: feed {name}: {error}", file=sys.stderr)
     return 1 if failed else 0
 
 
+async def _run_all(config: Config, runners: Mapping[str, Runner], log: ProgressLog) -> None:
+    """Run the feeds until each has come to its end, or this is cancelled."""
+
+    async def run(runner: Runner) -> None:
+        async with anyio.create_task_group() as one:
+            one.start_soon(runner.run)
+            await runner.at_rest()  # nobody can give it an order here
+            await runner.end()
+
+    async def report() -> None:
+        while True:
+            await anyio.sleep(config.progress_s)
+            log.report(_progress(runners), config.progress_s)
+
+    async with anyio.create_task_group() as reports:
+        if config.progress_s:
+            reports.start_soon(report)
+        async with anyio.create_task_group() as tasks:
+            for runner in runners.values():
+                tasks.start_soon(run, runner)
+        reports.cancel_scope.cancel()
+
+
+def _progress(runners: Mapping[str, Runner]) -> dict[str, FeedProgress]:
+    return {name: runner.feed.progress for name, runner in runners.items()}
+
+
 def _serving(
-    config: Config, registry: object, feeds: list[Feed]
+    config: Config, registry: object, runners: Mapping[str, Runner]
 ) -> AbstractAsyncContextManager[object]:
     """Serve /metrics, /healthz and /readyz, as the daemon does, while the block runs."""
     if config.http is None:
@@ -64,9 +98,9 @@ def _serving(
 
     def unready() -> dict[str, str]:
         return {
-            feed.name: str(feed.progress.error or "starting")
-            for feed in feeds
-            if not feed.progress.ready
+            name: runner.last_error or runner.feed.progress.state
+            for name, runner in runners.items()
+            if not runner.ready
         }
 
     return serve(config.http, health_routes(registry, unready))

@@ -346,6 +346,12 @@ class Runner:
         self.transition("end")
         await self._ended.wait()
 
+    async def at_rest(self) -> None:
+        """Return when it does not run any more: it has come to its end, failed, or waits for an
+        operator."""
+        while self.state == "running":
+            await self._changed.wait()
+
     async def reopen(self) -> None:
         """Have the sinks reopen files that were rotated."""
         for sink in (self.feed.sink, self.feed.park):

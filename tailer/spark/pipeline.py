@@ -11,11 +11,10 @@ started with the first job.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,10 +23,9 @@ import anyio
 import anyio.to_thread
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import ConfigError, TailerError, TransientError, unexpected
-from tailer.feed.read import Sent, read_here
+from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.feed.read import ReadOn, Sent, read_here
 from tailer.feed.reading import Item, Reading
-from tailer.feed.run import Feed, run_feed
 from tailer.spark.envelope import VersionReader, items, joined
 from tailer.spark.mapped import rows_of_tasks
 from tailer.spark.options import SourceOptions
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Cluster", "PipelineOptions", "run_pipeline"]
+__all__ = ["Cluster", "PipelineOptions", "read_by"]
 
 #: The files of one job, at most, as in Delta's own source.
 _FILES_MAX = 1000
@@ -270,36 +268,11 @@ class _ClusterReader:
         return [part for order in whole for part in await divided(reading, order, size)], end
 
 
+def read_by(cluster: Cluster, name: str, store: Mapping[str, Any]) -> ReadOn:
+    """Return what reads the table of the feed ``name`` on a cluster, for its ``read``. ``store``
+    are the options of the table's store."""
+    return _ClusterReader(cluster, name, store).read
+
+
 def _is_new(item: Item, at: Offset) -> bool:
     return not isinstance(item, ChangeBatch) or item.next_offset.position > at.position
-
-
-async def run_pipeline(
-    feeds: Sequence[tuple[Feed, Mapping[str, Any]]],
-    cluster: Cluster,
-    failed: dict[str, TailerError],
-) -> None:
-    """Run feeds until each has ended, or this is cancelled. ``failed`` gets the errors, by feed.
-
-    Each feed comes with the options of its table's store.
-    """
-
-    async def run(feed: Feed, store: Mapping[str, Any]) -> None:
-        feed.read = _ClusterReader(cluster, feed.name, store).read
-        try:
-            await run_feed(feed)
-        except TailerError as e:
-            if feed.progress.error is not e:  # a pause, or a lease: not counted yet
-                feed.progress.failed(e)
-            failed[feed.name] = e
-        except Exception as e:  # its feed ends, but the others need not stop because of it
-            logging.getLogger("tailer").exception("feed %s", feed.name)
-            failed[feed.name] = unexpected(e)
-            feed.progress.failed(failed[feed.name])
-        finally:
-            with anyio.CancelScope(shield=True):
-                await feed.log.store.aclose()
-
-    async with anyio.create_task_group() as tasks:
-        for feed, store in feeds:
-            tasks.start_soon(run, feed, store)

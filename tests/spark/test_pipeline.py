@@ -139,10 +139,48 @@ def test_no_spark_is_started_without_need(news: int, most: str, tmp_path: Path) 
     done = run_tailer(
         "spark", config, "--available-now", "--driver-bytes-max", most, "--master", "no-master"
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    told = [line.split(" ", 2)[2] for line in done.stderr.splitlines()]
+    assert told[0] == f"INFO feed orders following {table.folder}"
+    assert f"1 feeds delivered {news} events" in told[1] or not news
+    assert len(told) == 2
     assert position_of(saved(config, "orders")) == next_offset(table).position
     found = [json.loads(line)["id"] for line in lines(config, "orders")]
     assert found == [1, 2, *range(3, 3 + news)]
+
+
+def test_what_happens_is_logged_in_the_daemons_lines(tmp_path: Path) -> None:
+    """With a sink that refuses each write, until they are asked to end."""
+    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    table.create()
+    table.insert(rows(1, 2))
+    config = configured(tmp_path / "here", {"name": "orders", "table": table.folder})
+    text = config.read_text().replace('"orders.jsonl"', '"/dev/full"')
+    config.write_text(text.replace("[daemon]", '[daemon]\nlog_format = "json"\nprogress_s = 1.0'))
+
+    def logged(*command: str | Path) -> list[dict[str, Any]]:
+        with started(*command) as running:
+
+            def lines() -> list[dict[str, Any]]:
+                found = [json.loads(line) for line in running.errors if line.startswith("{")]
+                return [{**line, "time": ""} for line in found]
+
+            eventually(lambda: any(line.get("event") == "trouble" for line in lines()), why=lines)
+            assert running.stop() == 0
+            return lines()
+
+    daemon, spark = logged("run", config), logged("spark", config, "--available-now")
+    for kind in ("following", "retrying", "trouble", "ended"):
+        (wanted, *_), (found, *_) = (
+            [line for line in some if line.get("event") == kind] for some in (daemon, spark)
+        )
+        assert set(found) == set(wanted)
+        assert found["level"] == wanted["level"]
+        if kind != "ended":
+            assert found == wanted
+    config.write_text(config.read_text().replace("[daemon]", '[daemon]\nlog_level = "warning"'))
+    levels = {line["level"] for line in logged("spark", config, "--available-now")}
+    assert levels == {"warning"}
 
 
 @pytest.mark.timeout(600)
