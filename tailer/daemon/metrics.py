@@ -115,8 +115,8 @@ class MetricFamilies(Collector):
 
 def _gauges(progress: FeedProgress) -> Iterator[tuple[Any, ...]]:
     """Yield the present figures: name, labels, value."""
-    if progress.offset is not None:
-        yield "version", progress.offset.version
+    if progress.place is not None:
+        yield "version", progress.place.version
     yield "lag_versions", progress.lag_versions()
     yield "lag_seconds", progress.lag_seconds()
     yield "lag_bytes", progress.lag_bytes()

@@ -67,7 +67,7 @@ class Outlook:
 
     async def look(self) -> None:
         """Update the progress. Raises what the log raises."""
-        at = self.progress.offset
+        at = self.progress.place
         if at is None:
             return
         first = at.version + at.snapshot  # of a snapshot's version, only the files are needed
@@ -75,7 +75,7 @@ class Outlook:
         newest = max(versions_of(files), default=-1)
         self._seen = {v: seen for v, seen in self._seen.items() if v >= first}
         if newest < first:
-            self._tell({}, {}, {})
+            self.progress.unread(None, {}, {"log": {}, "data": {}})
             return
         self.progress.newest(newest)
         if self._state is None or self._state[0] != newest:
@@ -106,11 +106,10 @@ class Outlook:
             for v, seen in self._seen.items()
             if seen.threatened_s is not None
         }
-        self._tell({v: seen.size for v, seen in self._seen.items()}, log, data)
-
-    def _tell(self, sizes: dict[int, int], log: dict[int, float], data: dict[int, float]) -> None:
-        self.progress.sizes |= sizes
-        self.progress.deadlines["log"], self.progress.deadlines["data"] = log, data
+        first = min(self._seen, default=None)
+        since_s = None if first is None else self._seen[first].committed_s
+        sizes = {v: seen.size for v, seen in self._seen.items()}
+        self.progress.unread(since_s, sizes, {"log": log, "data": data})
 
 
 def _unread(commit: Commit) -> _Unread:

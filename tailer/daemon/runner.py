@@ -16,6 +16,7 @@ from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.parking import Parked
 from tailer.feed.policy import FeedPaused
 from tailer.feed.progress import FeedState, SlowSink
+from tailer.feed.publish import saved_offset
 from tailer.feed.run import Feed, run_feed
 from tailer.feed.sink_calls import UnexplainedError
 from tailer.feed.where import Where
@@ -335,6 +336,23 @@ class Runner:
         except TailerError:
             return None
 
+    async def measure(self) -> None:
+        """Examine what is unread, also of a feed that does not run here or can't begin: its saved
+        offset is looked up without acquiring it. Raises what the log raises."""
+        progress = self.feed.progress
+        if progress.state in ("following", "standby") and not progress.lag_versions():
+            return
+        if progress.place is None or (self.idle and not self._offsets.held):
+            found = await saved_offset(self.feed.name, self.feed.sink, self.feed.offsets)
+            if found is not None and (progress.offset is None or self.idle):
+                progress.found(found)
+        await self.outlook.look()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is paused, stopped or failed."""
+        return self.state in ("paused", "stopped", "failed")
+
     async def resnapshot(self, where: Where | None = None) -> None:
         """Read the table once more while changes continue."""
         self.feed.orders.resnapshots.append(ResnapshotRequest(where))
@@ -400,7 +418,7 @@ class Runner:
             table=self.feed.log.store.root,
             sinks=self.sinks,
             state=progress.state,
-            offset=progress.offset.to_json() if progress.offset else None,
+            offset=progress.place.to_json() if progress.place else None,
             lag_versions=progress.lag_versions(),
             lag_seconds=round(progress.lag_seconds(), 3),
             lag_bytes=progress.lag_bytes(),

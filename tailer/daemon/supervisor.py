@@ -25,6 +25,8 @@ __all__ = ["Supervisor"]
 
 #: While progress reports are off: how often to check whether a reload has switched them on.
 _UNTOLD_LOOK_S = 60.0
+#: When, after the start, feeds that are paused are measured first.
+_FIRST_LOOK_S = 1.0
 
 
 class Supervisor:
@@ -156,6 +158,9 @@ class Supervisor:
         return started
 
     async def _measuring(self) -> None:
+        await anyio.sleep(min(_FIRST_LOOK_S, self.config.measure_s))
+        # Those that run are busy with the same log; those at rest have nothing to say of it else.
+        await self._measure([runner for runner in self._runners.values() if runner.idle])
         while True:
             await anyio.sleep(self.config.measure_s)
             await self.measure()
@@ -179,12 +184,12 @@ class Supervisor:
 
     async def measure(self) -> None:
         """Examine what is unread, for every feed that is behind."""
-        for runner in list(self._runners.values()):
-            progress = runner.feed.progress
-            if progress.state in ("following", "standby") and not progress.lag_versions():
-                continue
+        await self._measure(list(self._runners.values()))
+
+    async def _measure(self, runners: list[Runner]) -> None:
+        for runner in runners:
             try:
-                await runner.outlook.look()
+                await runner.measure()
             except TailerError as e:
                 runner.log(logging.DEBUG, "measure", f"can't be measured: {e}")
             except Exception as e:  # noqa: BLE001  # a bug in figures need not stop the feeds

@@ -17,7 +17,7 @@ import anyio.lowlevel
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import first_error
-from tailer.feed.publish import Saver
+from tailer.feed.publish import Saver, saved_offset
 from tailer.feed.reading import Emit, Item
 from tailer.offsets import OffsetStore
 from tailer.sink import Sink, SinkTraits, announce, delivery_of, reopen, sink_traits
@@ -93,6 +93,14 @@ class FanOut(OffsetStore):
             await read(staged)
 
     # As a sink
+
+    async def look(self, feed: str) -> Offset | None:
+        """Return the saved offset that is furthest behind. See :class:`tailer.sink.Looks`."""
+        found = [
+            await saved_offset(f"{feed}/{branch.name}", branch.sink, branch.offsets)
+            for branch in self.branches
+        ]
+        return min(filter(None, found), key=lambda at: at.position, default=None)
 
     async def open(self, feed: str) -> Offset:
         """Open all sinks, and return the offset of the one that is furthest behind."""

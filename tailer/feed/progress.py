@@ -86,7 +86,8 @@ class FeedProgress(Observer):
 
     ``totals`` counts by name and labels. ``deadlines`` maps the cause (log, data) and the version
     to the epoch seconds after which unread data of that version may be removed; ``sizes`` maps a
-    version to the bytes of its file actions.
+    version to the bytes of its file actions. ``offset`` is that of the feed as it runs here,
+    ``saved`` the one that was looked up while it did not.
     """
 
     def __init__(self, feed: str, clock: Callable[[], float]) -> None:
@@ -95,6 +96,7 @@ class FeedProgress(Observer):
         self.versions_delivered = 0
         self.events_delivered = 0
         self.offset: Offset | None = None
+        self.saved: Offset | None = None
         self.error: TailerError | None = None
         self.state: FeedState = "starting"
         self.lease_held = False
@@ -105,8 +107,9 @@ class FeedProgress(Observer):
         self.totals: dict[tuple[str, ...], Total] = {}
         self.distributions: dict[str, Distribution] = {}
         self._counting = Lock()
-        self._fetched_bytes = 0
+        self._fetched_bytes = self._passed_bytes = 0
         self._reading_timestamp_ms: int | None = None
+        self._unread_since_s: float | None = None
 
     def _count(self, name: str, *labels: str, by: float = 1) -> None:
         with self._counting:
@@ -162,7 +165,8 @@ class FeedProgress(Observer):
         finds that nothing is unread: a sink that is away would seem well at each try.
         """
         self.offset, self._reading_timestamp_ms = offset, None
-        self.queued = self._fetched_bytes = 0
+        self.saved = self._unread_since_s = None
+        self.queued = self._fetched_bytes = self._passed_bytes = 0
         if self.state != "retrying":
             self._recovered(offset)
 
@@ -212,6 +216,8 @@ class FeedProgress(Observer):
 
     def _moved(self, offset: Offset, timestamp_ms: int, *, whole: bool) -> None:
         before, self.offset, self.error = self.offset, offset, None
+        self.saved = self._unread_since_s = None
+        self._passed_bytes = self._fetched_bytes  # and no more: what is read may not be written
         if self.state in ("snapshot", "retrying"):
             self._recovered(offset)
         if before is None or offset.version <= before.version:
@@ -219,6 +225,7 @@ class FeedProgress(Observer):
         left = {v: size for v, size in self.sizes.items() if v >= offset.version}
         gone = sum(self.sizes.values()) - sum(left.values())
         self.sizes, self._fetched_bytes = left, max(0, self._fetched_bytes - gone)
+        self._passed_bytes = self._fetched_bytes
         for cause, by_version in self.deadlines.items():
             kept = {v: time for v, time in by_version.items() if v >= offset.version}
             self.deadlines[cause] = kept
@@ -253,6 +260,20 @@ class FeedProgress(Observer):
         if isinstance(self.error, SlowSink):
             self.error, self.state = None, state
 
+    # Called by those who look at the table and the offset without running the feed
+
+    def found(self, offset: Offset) -> None:
+        """Note the saved offset of a feed that does not run here, or has not begun."""
+        self.saved = offset
+
+    def unread(
+        self, since_s: float | None, sizes: dict[int, int], deadlines: dict[str, dict[int, float]]
+    ) -> None:
+        """Note what is not delivered: when it began, and ``sizes`` and ``deadlines``."""
+        self._unread_since_s = since_s
+        self.sizes |= sizes
+        self.deadlines |= deadlines
+
     # Values computed from these
 
     @property
@@ -260,24 +281,32 @@ class FeedProgress(Observer):
         """Return whether the feed has an offset, and has not failed since its last delivery."""
         return self.offset is not None and self.error is None
 
+    @property
+    def place(self) -> Offset | None:
+        """Return the offset, also of a feed that does not run; None if it is not known."""
+        return self.saved or self.offset
+
     def lag_versions(self) -> int:
         """Return how many versions of the table are not completely delivered."""
-        if self.offset is None or self.newest_known is None:
+        if self.place is None or self.newest_known is None:
             return 0
-        return max(0, self.newest_known + 1 - self.offset.version)
+        return max(0, self.newest_known + 1 - self.place.version)
 
     def lag_seconds(self) -> float:
         """Return the seconds since the commit of the current version; 0 if all are delivered."""
-        if self._reading_timestamp_ms is None or not self.lag_versions():
+        since_s = self._unread_since_s
+        if self._reading_timestamp_ms is not None:
+            since_s = self._reading_timestamp_ms / 1000
+        if since_s is None or not self.lag_versions():
             return 0.0
-        return max(0.0, self.clock() - self._reading_timestamp_ms / 1000)
+        return max(0.0, self.clock() - since_s)
 
     def lag_bytes(self) -> int:
         """Return the size of the file actions of the undelivered versions, as far as known."""
-        if self.offset is None or not self.sizes:
+        if self.place is None or not self.sizes:
             return 0
-        unread = sum(size for v, size in self.sizes.items() if v >= self.offset.version)
-        return max(0, unread - (self._fetched_bytes if unread else 0))
+        unread = sum(size for v, size in self.sizes.items() if v >= self.place.version)
+        return max(0, unread - (self._passed_bytes if unread else 0))
 
     def seconds_to_loss(self, cause: str | None = None) -> float:
         """Return the seconds until unread data may be removed; infinite if nothing is unread."""

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import anyio
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected, TableError, TargetRefused
+from tailer.errors import SinkRejected, TableError, TailerError, TargetRefused
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.reading import Emit, Item
 from tailer.feed.sink_calls import SinkCalls
 from tailer.offsets import OffsetStore
-from tailer.sink import KeepsCopy, Prepares, Sink, sink_traits
+from tailer.sink import KeepsCopy, Looks, Prepares, Sink, sink_traits
 
-__all__ = ["Publisher", "Saver", "check_target"]
+__all__ = ["Publisher", "Saver", "check_target", "saved_offset"]
 
 
 class Saver:
@@ -80,6 +81,19 @@ def _target_lost(offset: Offset) -> SinkRejected:
         f"has come to version {offset.version}, index {offset.index}; restore the target, or name "
         "it again, or begin again with `tailer offsets reset`"
     )
+
+
+async def saved_offset(feed: str, sink: Sink, offsets: OffsetStore) -> Offset | None:
+    """Return the offset that the feed would start from, as far as it is visible without acquiring
+    or opening anything; None if there is none yet.
+
+    A sink that is away does not hide what is saved, which may be behind it.
+    """
+    kept = None
+    if isinstance(sink, Looks):
+        with suppress(TailerError, OSError):
+            kept = await sink.look(feed)
+    return kept or await offsets.load()
 
 
 class Publisher:

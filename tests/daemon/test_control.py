@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import signal
@@ -320,6 +321,52 @@ def test_tables_of_a_pattern_come_and_go(setting: Setting) -> None:
     assert json.loads(done.stdout)["version"] == 2
     done = run_tailer("check", setting.config)
     assert done.stdout.startswith("lake/two: ok, "), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("by", ["order", "configuration"])
+def test_a_paused_feed_knows_after_a_restart_what_it_may_lose(setting: Setting, by: str) -> None:
+    """Its offset is looked up: it says how far it is behind, and when VACUUM may pass it."""
+    table = setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        wait_for_count(program, setting, 3)
+        if by == "order":
+            assert setting.order("orders", "pause")[0] == 202
+        program.wait_for(lambda: setting.version("orders") == 2)
+        assert program.stop() == 0
+    if by == "configuration":
+        setting.feed("orders", "paused = true")
+    add = table.add([{"id": 3}])
+    table.commit(add)
+    table.commit(table.remove(add))
+    with setting.program() as program:
+        program.wait_for(lambda: setting.status("orders")["lag_versions"] == 2)
+        program.wait_for(lambda: setting.status("orders")["seconds_to_loss"] is not None)
+        status = setting.status("orders")
+        assert (status["state"], status["offset"]["version"]) == ("paused", 2)
+        assert status["lag_bytes"] > 0
+        assert b'tailer_time_to_data_loss_seconds{cause="data",feed="orders"} +Inf' not in (
+            setting.metrics()
+        )
+        assert program.stop() == 0
+        assert "behind by 2 versions, " in program.errors[-1]
+    assert setting.ids("orders") == [0, 1, 2]
+
+
+def test_a_feed_whose_sink_is_away_from_the_start_is_measured_too(setting: Setting) -> None:
+    table = setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        program.wait_for(lambda: setting.version("orders") == 2)
+        assert program.stop() == 0
+    table.insert([{"id": 3}])
+    with (setting.folder / "orders.jsonl").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with setting.program() as program:
+            wait_for_state(program, setting, "retrying")
+            program.wait_for(lambda: setting.status("orders")["lag_versions"] == 1)
+            assert setting.ask("GET", "/readyz", token=None)[0] == 503
+            assert program.stop() == 0
 
 
 def test_tables_that_are_not_followed_are_named(setting: Setting) -> None:

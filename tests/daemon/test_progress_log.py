@@ -117,6 +117,15 @@ def test_a_table_that_was_never_read_is_not_said_to_be_read(said: Said) -> None:
     )
 
 
+def test_what_was_looked_up_of_a_feed_that_does_not_run_is_said(said: Said) -> None:
+    logger, records = said
+    orders = FeedProgress("orders", lambda: 0.0)
+    orders.found(Offset(3))
+    orders.newest(4)
+    ProgressLog(logger).end({"orders": orders}, "asked to")
+    assert "; behind by 2 versions, " in records[-1].getMessage()
+
+
 def test_hundreds_of_feeds_do_not_fill_the_log(said: Said) -> None:
     logger, records = said
     feeds = {f"f{i:03}": feed(events=2, versions=1) for i in range(200)}

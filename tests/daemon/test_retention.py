@@ -9,6 +9,9 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.daemon.retention import Outlook, interval_seconds
+from tailer.errors import TransientError
+from tailer.feed.run import run_feed
+from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
 from tests.support.rig import SCHEMA, Rig
 
@@ -124,3 +127,25 @@ async def test_the_metric_speaks_before_the_loss(tmp_path: Path) -> None:
         now = days * DAY
         seen.append(scene.rig.metric("tailer_time_to_data_loss_seconds", cause="log") / DAY)
     assert [round(days, 1) for days in seen] == [2.0, 1.0, 0.1, -0.1]
+
+
+async def test_bytes_are_unread_until_the_sink_has_them(tmp_path: Path) -> None:
+    """Also while it is away, and however often its files are read again for it."""
+    rig = Rig(tmp_path)
+    rig.table.insert([{"id": i} for i in range(4)])
+    rig.table.insert([{"id": 4}])
+    seen: list[float] = []
+
+    class Away(Script):
+        def __call__(self, method: str, argument: object = "") -> None:
+            super().__call__(method, argument)
+            if method == "write":
+                seen.append(rig.metric("tailer_lag_bytes"))
+                if len(seen) < 4:
+                    raise TransientError("the sink is away")
+
+    await run_feed(rig.feed(script=Away({}), start="1", batch_rows_max=100))
+    assert rig.ids == [0, 1, 2, 3, 4]
+    sizes = [file.stat().st_size for file in rig.table.folder.glob("*.parquet")]
+    assert seen[:4] == [sum(sizes)] * 4
+    assert rig.metric("tailer_lag_bytes") == 0
