@@ -11,19 +11,18 @@ owner has died.
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import anyio
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, OffsetHeld, TableError, TransientError
+from tailer.http_answers import strong_etag
 from tailer.offsets import LEASE_S, OffsetStore
+from tailer.offsets.conditional import ConditionRefused, Refusals, Seen, age_s, steady_now
 from tailer.offsets.document import (
     FORMAT,
     damaged,
@@ -35,7 +34,7 @@ from tailer.offsets.document import (
 )
 from tailer.offsets.owner import describe, is_dead, this_process
 from tailer.store.s3.client import Call, S3Client
-from tailer.store.s3.errors import Answer, refusal
+from tailer.store.s3.errors import refusal
 from tailer.store.s3.options import S3Options, parse_s3_address
 from tailer.store.s3.store import SharedClients
 from tailer.store.traffic import Traffic
@@ -46,24 +45,6 @@ __all__ = ["S3OffsetStore"]
 _TRUSTED_PART = 0.8
 #: An ETag that no object has.
 _NO_ETAG = '"00000000000000000000000000000000"'
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The object as it was seen, with its least age in seconds by the server's clock."""
-
-    document: dict[str, Any] | None
-    etag: str | None
-    age_s: float
-    at: float
-
-    @property
-    def owner(self) -> dict[str, Any] | None:
-        return None if self.document is None else self.document.get("owner")
-
-    @property
-    def epoch(self) -> int:
-        return 0 if self.document is None else int(self.document["epoch"])
 
 
 #: The longest key on S3.
@@ -106,9 +87,10 @@ class S3OffsetStore(OffsetStore):
         self._writing = asyncio.Lock()
         self._client: S3Client | None = None
         self._renewal: asyncio.Task[None] | None = None
-        self._held: _Seen | None = None
+        self._held: Seen | None = None
         self._lost: OffsetError | None = None
         self._renewed_at = 0.0
+        self._sequence = 0
         self._waiting_for: str | None = None
         self.epoch = 0
 
@@ -140,23 +122,25 @@ class S3OffsetStore(OffsetStore):
         self._held, self.epoch = held, held.epoch
         self._renewal = asyncio.create_task(self._renew_always(), name=f"lease of {self._feed}")
 
-    async def _claim_when_free(self) -> _Seen:
-        first: _Seen | None = None  # of this state of the object
+    async def _claim_when_free(self) -> Seen:
+        first: Seen | None = None  # of this state of the object
+        refusals = Refusals(self.path)
         while True:
             try:
                 seen = await self._get()
                 if seen.owner is not None and seen.owner.get("id") == self._id:
                     # Claimed before; only the answer was lost.
-                    await self._check_conditions_hold(seen)
-                    return seen
+                    return await self._checked(seen)
                 if first is None or first.etag != seen.etag:
                     first = seen
                 if (left := self._left_s(seen, since=first.at)) <= 0:
                     claimed = await self._claim(seen)
                     if claimed is not None:
-                        await self._check_conditions_hold(claimed)
-                        return claimed
-                    continue  # another process was faster
+                        return await self._checked(claimed)
+                    await refusals.one_more(seen.etag)  # perhaps another process was faster
+                    continue
+            except ConditionRefused:
+                raise
             except TransientError as e:
                 if not self._standby:
                     raise
@@ -172,7 +156,7 @@ class S3OffsetStore(OffsetStore):
                 self._waiting_for = who
             await anyio.sleep(max(0.05, min(left, self._lease_s / 3)))
 
-    def _left_s(self, seen: _Seen, since: float) -> float:
+    def _left_s(self, seen: Seen, since: float) -> float:
         """Return how long the owner's lease still runs, as far as known, in seconds.
 
         ``since`` is when this state was first seen: not every server sends the time.
@@ -182,8 +166,8 @@ class S3OffsetStore(OffsetStore):
         lease_s = float((seen.document or {}).get("lease_s", self._lease_s))
         return lease_s - max(seen.age_s, seen.at - since)
 
-    async def _claim(self, seen: _Seen) -> _Seen | None:
-        """Claim the free object; return None if it is no longer free."""
+    async def _claim(self, seen: Seen) -> Seen | None:
+        """Claim the free object; return None if it is no longer free, or what it is now says."""
         known = seen.document or {}
         document = self._document(
             epoch=seen.epoch + 1,
@@ -192,33 +176,51 @@ class S3OffsetStore(OffsetStore):
             orders=known.get("orders"),
             damaged=known.get("damaged"),
         )
-        started = _now()
-        etag = await self._put(document, seen.etag)
+        started = steady_now()
+        etag = await self._put(_body(document), self._condition(seen))
         if etag is None:
             return None
         self._renewed_at = started
-        return _Seen(document, etag, 0.0, started)
+        return None if not etag else Seen(document, etag, 0.0, started)
 
     def _document(self, **fields: Any) -> dict[str, Any]:
         owner = {"id": self._id, **this_process()}
         known = {"format": FORMAT, "feed": self._feed, "owner": owner, "lease_s": self._lease_s}
         return {**known, **fields}
 
-    async def _check_conditions_hold(self, held: _Seen) -> None:
+    async def _checked(self, held: Seen) -> Seen:
         """Refuse a server that ignores conditions: it would let two owners write."""
         assert held.document is not None
-        if await self._put(held.document, _NO_ETAG) is not None:
-            raise OffsetError(
-                "the server takes no notice of If-Match, and can't keep two daemons apart",
-                path=self.path,
-                hint="keep the state in a local folder, or on a server with conditional writes",
+        self._condition(held)
+        if await self._put(_body(held.document), {"If-Match": _NO_ETAG}) is not None:
+            raise self._without_conditions("the server takes no notice of If-Match")
+        return held
+
+    def _condition(self, seen: Seen) -> dict[str, str]:
+        """Return the header with which a write succeeds only on what was seen."""
+        if seen.document is None:
+            return {"If-None-Match": "*"}
+        if (etag := strong_etag(seen.etag)) is None:
+            raise self._without_conditions(
+                f"the ETag that comes with the object, {seen.etag!r}, does not name its state"
+                if seen.etag
+                else "the object comes without an ETag"
             )
+        return {"If-Match": etag}
+
+    def _without_conditions(self, what: str) -> OffsetError:
+        return OffsetError(
+            f"{what}, so that two daemons can't be kept apart",
+            path=self.path,
+            hint="keep the state in a local folder, or on a server with conditional writes, "
+            "reached without a proxy that alters ETags",
+        )
 
     async def _renew_always(self) -> None:
         """Renew the lease regularly, until it is lost."""
         pause = self._lease_s / 3
         while self._lost is None:
-            idle = _now() - self._renewed_at
+            idle = steady_now() - self._renewed_at
             if idle < pause * 0.9:
                 await anyio.sleep(pause - idle)
                 continue
@@ -232,10 +234,10 @@ class S3OffsetStore(OffsetStore):
     async def check(self) -> None:
         """See :class:`tailer.offsets.OffsetStore`."""
         self._owned()
-        if _now() - self._renewed_at > self._lease_s * _TRUSTED_PART:
+        if steady_now() - self._renewed_at > self._lease_s * _TRUSTED_PART:
             await self._write()  # refused if another one has taken over meanwhile
 
-    def _owned(self) -> _Seen:
+    def _owned(self) -> Seen:
         if self._lost is not None:
             raise self._lost
         if self._held is None:
@@ -304,28 +306,34 @@ class S3OffsetStore(OffsetStore):
         """Write the object with some fields changed, on condition that it is still this owner's."""
         async with self._writing:
             held = self._owned()
+            refusals = Refusals(self.path)
             while True:
                 assert held.document is not None
-                sequence = held.document["sequence"] + 1
+                # Of this attempt alone, so that an object with it shows that it has arrived.
+                self._sequence = sequence = max(held.document["sequence"], self._sequence) + 1
                 document = {**held.document, **changes, "sequence": sequence}
-                started = _now()
-                etag = await self._put(document, held.etag)
-                if etag is not None:
-                    self._held, self._renewed_at = _Seen(document, etag, 0.0, started), started
+                body, started = _body(document), steady_now()
+                etag = await self._put(body, self._condition(held))
+                if etag:
+                    self._held, self._renewed_at = Seen(document, etag, 0.0, started), started
                     return
-                # Refused: by another owner, or because an earlier write did arrive and only its
-                # answer was lost.
+                # Refused: by another owner, or because this write did arrive and only its answer
+                # was lost.
                 seen = await self._get()
                 self._check_mine(seen)
                 self._held = held = seen
+                if seen.document is not None and to_bytes(seen.document) == body:
+                    self._renewed_at = started
+                    return
+                await refusals.one_more(seen.etag)
 
-    def _check_mine(self, seen: _Seen) -> None:
+    def _check_mine(self, seen: Seen) -> None:
         """Raise :class:`OffsetError`, now and from now on, if the object is another owner's."""
         if (seen.owner or {}).get("id") != self._id or seen.epoch != self.epoch:
             self._lost = self._taken(seen)
             raise self._lost
 
-    def _taken(self, seen: _Seen) -> OffsetError:
+    def _taken(self, seen: Seen) -> OffsetError:
         if seen.document is None:
             what = f"the offset of feed {self._feed!r} was removed"
         else:
@@ -346,23 +354,23 @@ class S3OffsetStore(OffsetStore):
         async with SharedClients.lent(self._options) as client:
             yield client
 
-    async def _get(self) -> _Seen:
+    async def _get(self) -> Seen:
         async with self._connected() as client:
             if self._older_key is not None:
                 await self._prefer(client, self._older_key)
                 self._older_key = None
             call = Call("get", "GET", self._bucket, self._key)
             answer = await client.request(call, self._traffic)
-        now = _now()
+        now = steady_now()
         if answer.status == 404:
-            return _Seen(None, None, 0.0, now)
+            return Seen(None, "", 0.0, now)
         if answer.status != 200:
             raise refusal(answer, "get", self._bucket, self._key)
         try:
             document = from_bytes(answer.body, self._feed, self.path)
         except OffsetError as e:
             document = {"epoch": 0, "damaged": e.what.partition(": ")[2]}
-        return _Seen(document, answer.headers.get("etag"), _age_s(answer), now)
+        return Seen(document, answer.headers.get("etag", ""), age_s(answer), now)
 
     async def _prefer(self, client: S3Client, key: str) -> None:
         """Use the object that an earlier version made, if it exists."""
@@ -373,37 +381,23 @@ class S3OffsetStore(OffsetStore):
         if answer.status == 200 and not is_anothers(answer.body, self._feed):
             self._key = key
 
-    async def _put(self, document: dict[str, Any], etag: str | None) -> str | None:
-        """Write the object if its ETag is this one (None: if it does not exist).
+    async def _put(self, body: bytes, condition: Mapping[str, str]) -> str | None:
+        """Write the object on a condition.
 
-        Returns the new ETag, None if the condition failed.
+        Returns the new ETag, empty if the answer has none that names a state; None if the
+        condition failed.
         """
-        condition = {"If-None-Match": "*"} if etag is None else {"If-Match": etag}
         headers = {"Content-Type": "application/json", **condition}
-        body = to_bytes({k: v for k, v in document.items() if v is not None})
         async with self._connected() as client:
             call = Call("put", "PUT", self._bucket, self._key, {}, headers, body)
             answer = await client.request(call, self._traffic)
-        if answer.status in (404, 412):
+        if answer.status == 412 or (answer.status == 404 and "If-Match" in condition):
             return None
-        if answer.status != 200 or "etag" not in answer.headers:
+        if answer.status != 200:
             raise refusal(answer, "put", self._bucket, self._key)
-        return answer.headers["etag"]
+        return strong_etag(answer.headers.get("etag")) or ""
 
 
-def _age_s(answer: Answer) -> float:
-    """Return how long ago the object was written, at least.
-
-    Both headers are the server's, and both are cut to whole seconds.
-    """
-    try:
-        now, then = (parsedate_to_datetime(answer.headers[h]) for h in ("date", "last-modified"))
-    except (KeyError, ValueError, TypeError):
-        return 0.0
-    return max(0.0, (now - then).total_seconds() - 1.0)
-
-
-def _now() -> float:
-    """Return the seconds of a clock that also runs while the process or the machine sleeps."""
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boot is None else time.clock_gettime(boot)
+def _body(document: dict[str, Any]) -> bytes:
+    """Return what the object has of a document."""
+    return to_bytes({name: value for name, value in document.items() if value is not None})

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from tailer.errors import TableError, TransientError
+from tailer.http_answers import Oversize, Rounds, at_most, natural, retry_after_s, whole_body
 from tailer.sharing.auth import Authorization
 from tailer.sharing.http import (
+    RETRY_AFTER_MAX_S,
     Refused,
     Sessions,
-    at_most,
     heals,
-    natural,
     network_errors,
-    retry_after_s,
     split_lines,
 )
 from tailer.sharing.model import (
@@ -40,7 +39,7 @@ from tailer.sharing.model import (
     Table,
 )
 from tailer.sharing.profile import Profile
-from tailer.sharing.query import Answer, Query, Rounds
+from tailer.sharing.query import Answer, Query
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -51,7 +50,7 @@ __all__ = [
 ]
 
 _ERROR_BYTES_MAX = 64 * 1024
-_PAGE_BYTES_MAX = 256 * 1024 * 1024
+_PAGE_BYTES_MAX = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +330,8 @@ class SharingClient:
         status = response.status
         sentence = f"{what}: the sharing server answered {status}{said}"
         if heals(status):
-            return TransientError(sentence, retry_after_s(response.headers, self.clock()))
+            wish = response.headers.get("Retry-After")
+            return TransientError(sentence, retry_after_s(wish, self.clock(), RETRY_AFTER_MAX_S))
         hint = None
         if status == 401:
             expires = self._authorization.expires()
@@ -350,10 +350,10 @@ async def _document(response: ClientResponse, path: str) -> Any:
 
 
 async def _bounded(response: ClientResponse) -> bytes:
-    body = await at_most(response, _PAGE_BYTES_MAX + 1)
-    if len(body) > _PAGE_BYTES_MAX:
-        raise TableError("a page of the sharing server is too large; set max_results")
-    return body
+    try:
+        return b"".join(await whole_body(response, _PAGE_BYTES_MAX))
+    except Oversize:
+        raise TableError("a page of the sharing server is too large; set max_results") from None
 
 
 def _table_version(response: ClientResponse) -> int | None:

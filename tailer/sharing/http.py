@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import email.utils
 import json
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tailer.errors import ConfigError, TableError, TransientError, healing
@@ -17,17 +16,15 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, TCPConnector
 
 __all__ = [
+    "RETRY_AFTER_MAX_S",
     "LeadsHere",
     "Refused",
     "Sessions",
     "Whereabouts",
-    "at_most",
     "guarded_connector",
     "heals",
-    "natural",
     "network_errors",
     "noting_connector",
-    "retry_after_s",
     "split_lines",
     "timestamp_text",
     "tls_context",
@@ -35,8 +32,8 @@ __all__ = [
 
 #: Most bytes of a line; one action is a few kilobytes at most, a schema some megabytes.
 LINE_BYTES_MAX = 64 * 1024 * 1024
-#: Longest wait that a server's Retry-After can cause.
-_RETRY_AFTER_S_MAX = 3600.0
+#: Longest wait in seconds that a server's Retry-After can cause.
+RETRY_AFTER_MAX_S = 3600.0
 
 
 class Refused(TableError):
@@ -244,40 +241,6 @@ async def split_lines(response: ClientResponse, bytes_max: int) -> AsyncGenerato
         except ValueError:
             raise TransientError("the sharing server's answer ends within a line") from None
         yield last
-
-
-def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Parse a Retry-After header, a number or a date, to seconds.
-
-    At most an hour; None without the header.
-    """
-    text = headers.get("Retry-After", "").strip()
-    seconds = natural(text)
-    if seconds is not None:
-        return float(min(seconds, _RETRY_AFTER_S_MAX))
-    try:
-        wait = email.utils.parsedate_to_datetime(text).timestamp() - now
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    return min(max(0.0, wait), _RETRY_AFTER_S_MAX)
-
-
-def natural(text: str) -> int | None:
-    """Parse a number from 0 to 2^63 - 1 in a header; None if it is not one."""
-    if not (text.isascii() and text.isdigit()) or len(text) > 19:
-        return None
-    return number if (number := int(text)) < 2**63 else None
-
-
-async def at_most(response: ClientResponse, length: int) -> bytes:
-    """Read the body, at most ``length`` bytes of it."""
-    parts, size = [], 0
-    async for chunk in response.content.iter_any():
-        parts.append(chunk[: length - size])
-        size += len(parts[-1])
-        if size >= length:
-            break
-    return b"".join(parts)
 
 
 def timestamp_text(timestamp_ms: int) -> str:

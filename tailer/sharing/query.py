@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 from tailer.errors import TableError, TransientError
+from tailer.http_answers import Rounds
 from tailer.sharing.answers import Line, SharedFile, read_line
 from tailer.sharing.http import Refused, heals
 from tailer.sharing.model import EndOfStream, ResponseFormat
 
-__all__ = ["Answer", "Query", "Rounds"]
-
-_EMPTY_PAGES_MAX = 100
+__all__ = ["Answer", "Query"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +48,6 @@ class Query:
             "includeRefreshToken": self.include_refresh_token or None,
         }
         return {key: value for key, value in values.items() if value is not None}
-
-
-class Rounds:
-    """Detects pages that do not end: a repeated token, or too many empty pages."""
-
-    def __init__(self) -> None:
-        self._seen: set[bytes] = set()
-        self._empty = 0
-
-    def closed_by(self, token: str, *, empty: bool) -> bool:
-        """Return whether the pages loop: the token repeats, or too many pages were empty."""
-        mark = blake2b(token.encode(errors="surrogatepass"), digest_size=16).digest()
-        again = mark in self._seen
-        self._seen.add(mark)
-        self._empty = self._empty + 1 if empty else 0
-        return again or self._empty > _EMPTY_PAGES_MAX
 
 
 @dataclass(slots=True)

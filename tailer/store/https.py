@@ -16,14 +16,8 @@ from urllib.parse import urljoin, urlsplit
 import pyarrow as pa
 
 from tailer.errors import CorruptLog, TableError, TransientError
-from tailer.sharing.http import (
-    Whereabouts,
-    at_most,
-    heals,
-    natural,
-    network_errors,
-    retry_after_s,
-)
+from tailer.http_answers import at_most, byte_range, packing, retry_after_s, strong_etag
+from tailer.sharing.http import RETRY_AFTER_MAX_S, Whereabouts, heals, network_errors
 from tailer.sharing.profile import check_url, leads_here
 from tailer.store.budget import Budget
 from tailer.store.ranged import RangedFile, RangedReader
@@ -80,11 +74,15 @@ class Links(typing.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Bytes of a file, with the file's size and tag as this answer gives them."""
+    """Bytes of a file, with the file's size and state as this answer gives them.
+
+    ``state`` is the file's ETag. Without one that names a single state, its Last-Modified is there
+    too, which changes when another file takes its place.
+    """
 
     data: bytes
     total: int
-    etag: str
+    state: str
 
 
 class HttpsFiles:
@@ -116,7 +114,7 @@ class HttpsFiles:
     async def read(self, location: str, offset: int, length: int | None) -> tuple[bytes, int, str]:
         """Return (bytes, size of the whole file, its tag); a short read only at the file's end."""
         found = await self._range(location, offset, length, None, None)
-        return found.data, found.total, found.etag
+        return found.data, found.total, found.state
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
         """Open a file for random access from worker threads. ``size`` is the size in the log.
@@ -133,7 +131,7 @@ class HttpsFiles:
             return pa.BufferReader(first.data)
 
         async def fetch(at: int, end: int) -> Sequence[bytes]:
-            found = await self._range(location, at, end - at, first.total, first.etag)
+            found = await self._range(location, at, end - at, first.total, first.state)
             return (found.data,)
 
         tail = first.data if start else b""
@@ -141,7 +139,7 @@ class HttpsFiles:
         return RangedFile(reader, mode="r")
 
     async def _range(
-        self, location: str, offset: int, length: int | None, size: int | None, etag: str | None
+        self, location: str, offset: int, length: int | None, size: int | None, state: str | None
     ) -> _Range:
         link = await self._links.link(location)
         if link.expires_ms is not None and link.expires_ms - _MARGIN_MS <= self._clock() * 1000:
@@ -163,7 +161,7 @@ class HttpsFiles:
                 table=self._root,
                 path=location,
             )
-        if etag and found.etag != etag:
+        if state is not None and found.state != state:
             raise CorruptLog("the file changed while it was read", table=self._root, path=location)
         return found
 
@@ -185,7 +183,7 @@ class HttpsFiles:
                     URL(url, encoded=True), headers=headers, allow_redirects=False
                 ) as response:
                     if response.status in (301, 302, 303, 307, 308):
-                        url = self._checked(urljoin(url, response.headers.get("Location", "")))
+                        url = self._checked(_joined(url, response.headers.get("Location", "")))
                         continue
                     return await self._taken(response, location, offset, length)
         raise TableError(
@@ -211,44 +209,51 @@ class HttpsFiles:
         if heals(status):
             raise TransientError(
                 f"{self._root}, {location}: the file's server answered {status}",
-                retry_after_s(response.headers, self._clock()),
+                retry_after_s(
+                    response.headers.get("Retry-After"), self._clock(), RETRY_AFTER_MAX_S
+                ),
             )
-        packed = response.headers.get("Content-Encoding", "identity").strip().lower()
-        if packed not in ("", "identity"):
+        if (packed := packing(response.headers.get("Content-Encoding"))) is not None:
             # Ranges count the bytes of the file itself, and the request accepted no other encoding.
             raise TableError(
                 f"the file's server sends it packed by {packed!r}", table=self._root, path=location
             )
-        etag = response.headers.get("ETag", "")
+        state = _state(response)
+        span = byte_range(response.headers.get("Content-Range", ""))
         if status == 416:  # the range is beyond the end; the header has the file's size
-            return _Range(b"", _total(response.headers.get("Content-Range", "")) or offset, etag)
+            return _Range(b"", (span.total if span else None) or offset, state)
         if status not in (200, 206):
             raise TableError(
                 f"the file's server answered {status}", table=self._root, path=location
             )
         if status == 200:
-            return await self._from_whole(response, location, offset, length, etag)
-        total = _total(response.headers.get("Content-Range", ""))
-        if total is None:
+            return await self._from_whole(response, location, offset, length, state)
+        if span is None or span.total is None:
             raise TableError(
                 "the file's server gave a range without saying of how much",
                 table=self._root,
                 path=location,
             )
+        total = span.total
         if length is None and total - offset > _AT_ONCE_BYTES_MAX:
             raise TableError(
                 f"the file has {total} bytes, too many to be read at once",
                 table=self._root,
                 path=location,
             )
-        data = await at_most(response, max(0, total - offset) if length is None else length)
         expected = max(0, total - offset) if length is None else max(0, min(length, total - offset))
+        if expected and span.start != offset:
+            raise TransientError(
+                f"{self._root}, {location}: bytes from {span.start} on came, and those from "
+                f"{offset} on were asked for"
+            )
+        data = await at_most(response, expected)
         if len(data) != expected:
             raise TransientError(f"{self._root}, {location}: {len(data)} of {expected} bytes came")
-        return _Range(data, total, etag)
+        return _Range(data, total, state)
 
     async def _from_whole(
-        self, response: ClientResponse, location: str, offset: int, length: int | None, etag: str
+        self, response: ClientResponse, location: str, offset: int, length: int | None, state: str
     ) -> _Range:
         """Cut a range out of an answer with the whole file, from a server without ranges."""
         total = response.content_length
@@ -261,9 +266,20 @@ class HttpsFiles:
         data = await at_most(response, total)
         if len(data) != total:
             raise TransientError(f"{self._root}, {location}: {len(data)} of {total} bytes came")
-        return _Range(data[offset:][: total if length is None else length], total, etag)
+        return _Range(data[offset:][: total if length is None else length], total, state)
 
 
-def _total(content_range: str) -> int | None:
-    """Parse the size of the whole file in ``bytes 0-9/200`` or ``bytes */200``."""
-    return natural(content_range.rpartition("/")[2].strip())
+def _joined(url: str, location: str) -> str:
+    """Return where a redirect leads; a text that is no URL as it is, for the check to refuse."""
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        return location
+
+
+def _state(response: ClientResponse) -> str:
+    """Return what tells one state of a file from another; empty if the server gives nothing."""
+    etag = response.headers.get("ETag", "").strip()
+    if strong_etag(etag) is not None:
+        return etag
+    return f"{etag} {response.headers.get('Last-Modified', '').strip()}".strip()

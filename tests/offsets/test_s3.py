@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import ConfigError, OffsetError, TransientError
+from tailer.errors import ConfigError, OffsetError, TableError, TransientError
 from tailer.offsets import OffsetStore, open_offset_store
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.owner import is_dead, this_process
@@ -273,6 +273,106 @@ async def test_a_server_without_conditions_is_refused(bucket: Bucket) -> None:
         owner = offsets_of(front.bucket)
         with pytest.raises(OffsetError, match="takes no notice of If-Match"):
             await owner.acquire()
+
+
+ALWAYS = 10**6
+
+
+async def test_a_claim_that_is_always_refused_is_said_and_not_repeated_for_ever(
+    bucket: Bucket,
+) -> None:
+    with run_front(bucket) as front:
+        front.fail(Fault("refused", "put", ALWAYS))
+        with pytest.raises(TransientError, match="refused 5 writes of the offset in succession"):
+            await offsets_of(front.bucket).acquire()
+        assert front.requests["put"] == 5
+
+
+async def test_a_write_that_is_always_refused_is_said_and_not_repeated_for_ever(
+    bucket: Bucket,
+) -> None:
+    with run_front(bucket) as front:
+        owner = offsets_of(front.bucket, lease_s=60)
+        await owner.acquire()
+        await stop_renewing(owner)
+        before = front.requests["put"]
+        front.fail(Fault("refused", "put", ALWAYS))
+        with pytest.raises(TransientError, match="and nobody did; check endpoint_url"):
+            await owner.save(Offset(1))
+        assert front.requests["put"] - before == 5
+        front.heal()
+        await owner.save(Offset(2))
+        assert await owner.load() == Offset(2)
+        await owner.release()
+
+
+async def test_a_server_that_knows_no_writes_is_refused_at_once(bucket: Bucket) -> None:
+    """It says "not found" to all, as another service at the endpoint does."""
+    with run_front(bucket) as front:
+        front.fail(Fault("not found", "put", ALWAYS))
+        with pytest.raises(TableError, match=r"refused put with 404 .*check the endpoint"):
+            await offsets_of(front.bucket).acquire()
+        assert front.requests["put"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("weak etag", 'W/"[^"]+".*, does not name its state'), ("no etag", "comes without an ETag")],
+)
+async def test_an_etag_that_names_no_state_is_refused(
+    bucket: Bucket, kind: str, words: str
+) -> None:
+    first = offsets_of(bucket)
+    await first.acquire()
+    await first.save(Offset(3))
+    await first.release()
+    with run_front(bucket) as front:
+        front.fail(Fault(kind, "get", ALWAYS))
+        late = offsets_of(front.bucket)
+        with pytest.raises(OffsetError, match=f"{words}.* two daemons can't be kept apart; keep"):
+            await late.acquire()
+        assert front.requests["put"] == 0
+        assert await late.load() == Offset(3), "it can be read"
+
+
+async def test_a_write_whose_answer_has_no_etag_is_looked_up(bucket: Bucket) -> None:
+    with run_front(bucket) as front:
+        front.fail(Fault("no etag", "put", ALWAYS))
+        owner = offsets_of(front.bucket, lease_s=60)
+        await owner.acquire()
+        before = front.requests["put"]
+        for version in range(3):
+            await owner.save(Offset(version))
+        assert front.requests["put"] - before == 3
+        assert await owner.load() == Offset(2)
+        front.ignore_conditions = True
+        with pytest.raises(OffsetError, match="takes no notice of If-Match"):
+            await offsets_of(front.bucket).acquire()
+        await stop_renewing(owner)
+
+
+async def test_what_is_there_as_it_was_sent_is_taken_for_written(
+    bucket: Bucket, objects: Objects
+) -> None:
+    with run_front(bucket) as front:
+        owner = offsets_of(front.bucket, lease_s=60)
+        await owner.acquire()
+        await stop_renewing(owner)
+        before = (await document(objects))["sequence"]
+        front.fail(Fault("lost", "put", 1))  # the repeated request meets what the first one wrote
+        await owner.save(Offset(7))
+        assert (await document(objects))["sequence"] == before + 1  # type: ignore[operator]
+        # One of before, with the same content, says nothing of when this one arrived.
+        front.fail(Fault("lost", "put", ALWAYS))
+        with pytest.raises(TransientError):
+            await owner.save(Offset(8))
+        front.heal()
+        renewed = owner._renewed_at
+        await owner.save(Offset(8))
+        # The failed one wrote, then one was refused, and one after a look was not.
+        assert (await document(objects))["sequence"] == before + 4  # type: ignore[operator]
+        assert owner._renewed_at > renewed
+        await owner.release()
 
 
 async def test_a_damaged_document_is_said_and_not_overwritten_by_a_guess(

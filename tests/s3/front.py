@@ -55,7 +55,7 @@ class Answer:
     body: bytes
 
 
-Alter: TypeAlias = Callable[["Front", web.Request, Answer], Answer | None]
+Alter: TypeAlias = Callable[["Front", web.Request, Answer], Answer]
 
 
 def _status(status: int, code: str, headers: dict[str, str] | None = None) -> Alter:
@@ -86,6 +86,18 @@ def _other_etag(_: Front, __: web.Request, answer: Answer) -> Answer:
     """Other bytes of the same length under another ETag: the object was replaced."""
     headers = {**answer.headers, "Etag": '"ffffffffffffffffffffffffffffffff"'}
     return Answer(answer.status, headers, bytes(b ^ 0xFF for b in answer.body))
+
+
+def _with_etag(alter: Callable[[str], str]) -> Alter:
+    """The ETag altered by a proxy; taken away where it is empty."""
+
+    def altered(_: Front, __: web.Request, answer: Answer) -> Answer:
+        kept = {k: v for k, v in answer.headers.items() if k.lower() != "etag"}
+        tags = [v for k, v in answer.headers.items() if k.lower() == "etag"]
+        tag = alter(tags[0]) if tags else ""
+        return replace(answer, headers={**kept, "ETag": tag} if tag else kept)
+
+    return altered
 
 
 def _stale_list(front: Front, request: web.Request, answer: Answer) -> Answer:
@@ -119,6 +131,9 @@ FAULTS: dict[str, Alter] = {
     "not found": _status(404, "NoSuchKey"),
     "denied": _status(403, "AccessDenied"),
     "expired": _status(400, "ExpiredToken"),
+    "refused": _status(412, "PreconditionFailed"),
+    "weak etag": _with_etag(lambda tag: f"W/{tag}"),
+    "no etag": _with_etag(lambda _: ""),
     "no bucket": _status(404, "NoSuchBucket"),
     "html": lambda *_: Answer(502, {"Content-Type": "text/html"}, b"<html>Bad Gateway</html>"),
     "hang": _as_it_is,
@@ -196,6 +211,8 @@ class Front:
         kind = self._take(operation, request.path)
         self.asked.append((operation, request.path))
         await asyncio.sleep(self.delay_s)
+        if kind == "refused":  # and so not done
+            return _response(FAULTS[kind](self, request, Answer(412, {}, b"")))
         answer = await self._behind(request, whole=kind == "whole for range")
         if operation == "list":
             self.first_lists.setdefault(request.rel_url.raw_query_string, answer)
@@ -204,7 +221,6 @@ class Front:
         if kind == "hang":
             await asyncio.sleep(3600)
         altered = FAULTS[kind](self, request, answer)
-        assert altered is not None
         if kind in ("reset", "truncated", "lost"):
             return await self._break_off(request, altered, kind)
         return _response(altered)

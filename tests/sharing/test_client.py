@@ -13,7 +13,7 @@ import pytest
 from tailer.errors import TableError, TransientError, UnsupportedTable
 from tailer.sharing.answers import Line, MetadataLine, ProtocolLine, SharedFile, read_line
 from tailer.sharing.client import ClientOptions, SharingClient
-from tailer.sharing.http import Refused, retry_after_s, timestamp_text
+from tailer.sharing.http import Refused, timestamp_text
 from tailer.sharing.model import ResponseFormat, Table
 from tailer.sharing.profile import load_profile
 from tailer.sharing.query import Query
@@ -184,11 +184,6 @@ async def test_no_server_is_transient(tmp_path: Path) -> None:
     with pytest.raises(TransientError, match="GET /shares"):
         [s async for s in client.shares()]
     await client.aclose()
-
-
-@pytest.mark.parametrize(("text", "wait"), [("", None), ("120", 120.0), ("-1", None), ("x", None)])
-def test_retry_after(text: str, wait: float | None) -> None:
-    assert retry_after_s({"Retry-After": text}, 0.0) == wait
 
 
 # Answers

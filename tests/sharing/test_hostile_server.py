@@ -18,7 +18,6 @@ from tailer.log.table import TableLog
 from tailer.sharing.answers import MetadataLine, read_line
 from tailer.sharing.auth import Authorization
 from tailer.sharing.client import SharingClient
-from tailer.sharing.http import natural, retry_after_s
 from tailer.sharing.model import Table
 from tailer.sharing.profile import leads_here, load_profile, parse_profile
 from tailer.sharing.query import Query
@@ -162,14 +161,6 @@ async def test_empty_pages_without_end_are_left() -> None:
         with pytest.raises(TableError, match="round in a circle"):
             await lines_of(client)
     assert len(seen) < 300
-
-
-def test_a_wait_is_an_hour_at_most() -> None:
-    for text in ("999999999", "9" * 18, "Thu, 01 Jan 2099 00:00:00 GMT"):
-        assert retry_after_s({"Retry-After": text}, 0.0) == 3600.0
-    assert retry_after_s({"Retry-After": "\u00b2"}, 0.0) is None
-    assert natural("9" * 19) is None
-    assert natural(str(2**63 - 1)) == 2**63 - 1
 
 
 async def test_metadata_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,9 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TableError, TransientError
 from tailer.feed.publish import Publisher, Saver
 from tailer.feed.reading import Emit, Item, Reading
+from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.held import HeldOffsets
-from tailer.offsets.s3 import S3OffsetStore, _now, _Seen
+from tailer.offsets.s3 import S3OffsetStore, _body
 from tailer.testing.simulation.bucket import DiskStore
 from tailer.testing.simulation.disk import Disk
 
@@ -77,10 +78,10 @@ def _no_fence(put: Any) -> None:
             while True:
                 assert held.document is not None
                 document = {**held.document, **changes, "sequence": held.document["sequence"] + 1}
-                started = _now()
-                etag = await self._put(document, held.etag)
-                if etag is not None:
-                    self._held, self._renewed_at = _Seen(document, etag, 0.0, started), started
+                started = steady_now()
+                etag = await self._put(_body(document), self._condition(held))
+                if etag:
+                    self._held, self._renewed_at = Seen(document, etag, 0.0, started), started
                     return
                 seen = await self._get()
                 held = replace(held, etag=seen.etag)  # whoever has written meanwhile

@@ -21,6 +21,7 @@ from yarl import URL
 
 from tailer.backoff import Backoff
 from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.http_answers import Oversize, byte_range, whole_body
 from tailer.secrets import keep_secrets
 from tailer.store.budget import Budget
 from tailer.store.s3.environment import KeySource, S3Environment, unusable
@@ -52,13 +53,17 @@ _PLAIN = {200, 204, 206, 304, 404, 412, 416}
 #: aiohttp pauses a connection while twice this many bytes wait to be taken. With its default of 64
 #: KiB, it would pause many times within one piece of a file.
 _READ_BYTES = 1024 * 1024
-_REFUSAL_BYTES_MAX = 1024 * 1024
+#: Limit of a refusal, and of an answer whose call names no other.
+_BYTES_MAX = 1024 * 1024
+#: Limit of a body whose length the headers do not promise.
+_UNPROMISED_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Call(Struct, frozen=True):
     """One request. ``check`` raises :class:`Unfit` for an answer that must not be trusted.
 
     ``bytes_max`` bounds the body that is accepted; ``operation`` names it in metrics and messages.
+    ``handled`` are further statuses that are answers to the caller, and no refusals.
     With ``in_parts``, the range of an object comes in parts: to join megabytes takes as long as to
     receive them.
     """
@@ -70,8 +75,9 @@ class Call(Struct, frozen=True):
     query: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
     body: bytes = b""
-    bytes_max: int | None = None
+    bytes_max: int = _BYTES_MAX
     in_parts: bool = False
+    handled: tuple[int, ...] = ()
     check: Callable[[Answer], None] = lambda _: None
 
 
@@ -82,6 +88,8 @@ class S3Client:
         self.options = options
         #: Limit of the bytes fetched ahead for all tables together.
         self.ahead = Budget(options.total_ahead_bytes_max)
+        #: The buckets whose servers do not implement start-after.
+        self.lists_from_the_start: set[str] = set()
         self._gate = asyncio.Semaphore(options.max_concurrency)
         self._starting = asyncio.Lock()
         self._http: aiohttp.ClientSession | None = None
@@ -120,6 +128,7 @@ class S3Client:
                 sock_connect=self.options.connect_timeout_s,
                 sock_read=self.options.read_timeout_s,
             ),
+            cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "delta-tailer", "Accept-Encoding": "identity"},
             skip_auto_headers=["Content-Type"],
             auto_decompress=False,
@@ -141,7 +150,7 @@ class S3Client:
     # Requests
 
     async def request(self, call: Call, traffic: Traffic) -> Answer:
-        """Return the answer, with status 200, 204, 206, 304, 404, 412 or 416.
+        """Return the answer, with status 200, 204, 206, 304, 404, 412 or 416, or a handled one.
 
         Raises :class:`TransientError` when all attempts failed in ways that may heal,
         :class:`TableError` for a refusal, :class:`ConfigError` without credentials.
@@ -160,6 +169,8 @@ class S3Client:
             except TransientError as e:
                 error = e
                 continue
+            if answer.status in call.handled:
+                return answer
             if answer.status in _PLAIN and not is_about_more_than_the_key(answer):
                 return answer
             error = refusal(answer, call.operation, call.bucket, call.key)
@@ -211,7 +222,7 @@ class S3Client:
                 found = {name.lower(): value for name, value in response.headers.items()}
                 parts: list[bytes] = []
                 if call.method != "HEAD":
-                    most = call.bytes_max if response.status < 300 else _REFUSAL_BYTES_MAX
+                    most = call.bytes_max if response.status < 300 else _BYTES_MAX
                     parts = await _body(response, most)
                 if call.in_parts and response.status == 206:
                     return Answer(response.status, found, b"", parts)
@@ -285,17 +296,21 @@ def _proxy(endpoint: str) -> str | None:
     return proxy
 
 
-async def _body(response: aiohttp.ClientResponse, bytes_max: int | None) -> list[bytes]:
-    """Read the whole body; aiohttp checks it against the length in the headers."""
+async def _body(response: aiohttp.ClientResponse, bytes_max: int) -> list[bytes]:
+    """Read the whole body, which is as long as the headers say: aiohttp checks the length."""
     length = response.content_length
-    if bytes_max is not None and length is not None and length > bytes_max:
-        raise Unfit(f"{length} bytes, of {bytes_max} at most")
-    parts, total = [], 0
-    async for part in response.content.iter_any():
-        parts.append(part)
-        total += len(part)
-        if bytes_max is not None and total > bytes_max:
-            raise Unfit(f"more than {bytes_max} bytes")
+    if response.status == 206:
+        span = byte_range(response.headers.get("Content-Range", ""))
+        if span is None:
+            raise Unfit("a part without the range that it is of")
+        bytes_max = min(bytes_max, span.end - span.start)
+    if length is None:  # listings may come so
+        bytes_max = min(bytes_max, _UNPROMISED_BYTES_MAX)
+    try:
+        parts = await whole_body(response, bytes_max)
+    except Oversize as e:
+        raise Unfit(str(e)) from e
+    total = sum(map(len, parts))
     if length is not None and total != length:
         raise Unfit(f"{total} bytes, and {length} were promised")
     return parts

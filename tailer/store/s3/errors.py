@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 import aiohttp
 from msgspec import Struct
 
-from tailer.errors import TableError, TailerError, TransientError
+from tailer.errors import TableError, TailerError, TransientError, printable
+from tailer.http_answers import http_date
+from tailer.http_answers import retry_after_s as parse_retry_after
 
 __all__ = [
     "Answer",
@@ -29,6 +31,7 @@ __all__ = [
 _CODE = re.compile(rb"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(rb"<Message>([^<]{1,500})</Message>")
 _REGION = re.compile(rb"<Region>([a-z0-9-]{1,40})</Region>")
+_REGION_NAME = re.compile(r"[a-z0-9-]{1,40}")
 
 #: Codes of 4xx answers that ask for a retry. 5xx and 429 always do.
 _PASSING = {
@@ -52,9 +55,15 @@ _REMEDIES = {
 _PLAIN_ANSWERS = {
     "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER",
 }  # fmt: skip
-_FORBIDDEN = (
-    "check the credentials, and grant s3:GetObject on the key and s3:ListBucket on the bucket "
-    "(without the latter, a key that is not there is forbidden too)"
+#: The right that an operation needs, and a server may deny.
+_RIGHTS = {
+    "list": "s3:ListBucket on the bucket",
+    "put": "s3:PutObject on the key",
+    "delete": "s3:DeleteObject on the key",
+}
+_RIGHT_TO_READ = (
+    "s3:GetObject on the key and s3:ListBucket on the bucket (without the latter, a key that is "
+    "not there is forbidden too)"
 )
 _RETRY_AFTER_MAX_S = 300.0
 
@@ -92,22 +101,27 @@ def region_of(answer: Answer) -> str | None:
     """Return the bucket's region, if a refusal says that it is another one."""
     if answer.status not in (301, 307, 400):
         return None
-    header = answer.headers.get("x-amz-bucket-region")
+    header = answer.headers.get("x-amz-bucket-region", "")
+    if _REGION_NAME.fullmatch(header):  # it becomes a part of a host's name
+        return header
     found = _REGION.search(answer.body)
-    return header or (found[1].decode() if found else None)
+    return found[1].decode() if found else None
 
 
 def worth_retrying(answer: Answer) -> bool:
     """Return whether the same request may succeed a moment later."""
+    if answer.status == 501:  # not implemented
+        return False
     if answer.status == 429 or answer.status >= 500:
         return True
     return answer.status >= 400 and error_code(answer) in _PASSING
 
 
 def retry_after_s(answer: Answer) -> float | None:
-    """Return the server's Retry-After in seconds. A date is ignored."""
-    text = answer.headers.get("retry-after", "")
-    return min(float(text), _RETRY_AFTER_MAX_S) if text.isdigit() else None
+    """Return the server's Retry-After in seconds; a date is taken by the server's clock."""
+    now = http_date(answer.headers.get("date", ""))
+    text = answer.headers.get("retry-after")
+    return parse_retry_after(text, _RETRY_AFTER_MAX_S if now is None else now, _RETRY_AFTER_MAX_S)
 
 
 def refusal(answer: Answer, operation: str, bucket: str, key: str) -> TailerError:
@@ -115,6 +129,10 @@ def refusal(answer: Answer, operation: str, bucket: str, key: str) -> TailerErro
     code = error_code(answer)
     if worth_retrying(answer):
         what = code or "no reason given"
+        if code == "RequestTimeTooSkewed":
+            date = printable(answer.headers.get("date", ""), 40)
+            says = f", which says {date}" if date else ""
+            what += f": this machine's clock differs from the server's{says}; set it right"
         return TransientError(
             f"s3://{bucket}/{key}: the server answered {answer.status} to {operation} ({what})",
             retry_after_s(answer),
@@ -127,8 +145,17 @@ def refusal(answer: Answer, operation: str, bucket: str, key: str) -> TailerErro
     found = _MESSAGE.search(answer.body)
     said = f"{code}: {found[1].decode('utf-8', 'replace')}" if found else code or "no reason given"
     if answer.status in (401, 403) and code not in _REMEDIES:
+        right = _RIGHTS.get(operation, _RIGHT_TO_READ)
+        hint = f"check the credentials, and grant {right}"
         return TableError(
-            f"access denied to {operation} ({said})", hint=_FORBIDDEN, table=table, path=path
+            f"access denied to {operation} ({said})", hint=hint, table=table, path=path
+        )
+    if answer.status == 501 and operation == "put":
+        return TableError(
+            f"the server does not implement the conditions of {operation} ({said})",
+            hint="keep this in a local folder, or on a server with conditional writes",
+            table=table,
+            path=path,
         )
     return TableError(
         f"the server refused {operation} with {answer.status} ({said})",

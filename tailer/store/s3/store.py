@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import re
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -21,7 +20,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
-from email.utils import parsedate_to_datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
@@ -29,28 +27,38 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from tailer.errors import ConfigError, TableError, TransientError, first_error
+from tailer.http_answers import strong_etag
 from tailer.store import WHOLE_BYTES, FileStatus, Found, StoreTraits
 from tailer.store.budget import Budget
 from tailer.store.pieces import PIECE_BYTES_MAX
 from tailer.store.s3.client import Call, S3Client
-from tailer.store.s3.errors import Answer, Unfit, refusal
-from tailer.store.s3.listing import Page, parse_page
+from tailer.store.s3.errors import Answer, refusal
+from tailer.store.s3.listing import list_pages
 from tailer.store.s3.options import S3Options, parse_s3_address
+from tailer.store.s3.ranges import (
+    check_status,
+    cut_range,
+    etag_of,
+    range_check,
+    status_of,
+    tag_of,
+)
 from tailer.store.traffic import Traffic
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["S3Store", "SharedClients", "status_of"]
+__all__ = ["S3Store", "SharedClients"]
 
 T = TypeVar("T")
 
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 #: Bytes of a large data file's end to fetch when it is opened: the footer of all but very wide
 #: tables.
 _TAIL_BYTES = 64 * 1024
 #: Largest object that is accepted from a server that ignores the range.
 _WHOLE_BYTES_MAX = 32 * 1024 * 1024
+#: Most bytes of a read without a length.
+_AT_ONCE_BYTES_MAX = 1024 * 1024 * 1024
 #: How often a folder without news is checked for gaps and another table, in seconds.
 _CHECK_S = 120.0
 
@@ -158,36 +166,21 @@ class S3Store:
         """See :class:`tailer.store.Store`."""
         bucket, key = self._place(folder)
         prefix = f"{key}/"
-        query = {"list-type": "2", "prefix": prefix, "delimiter": "/", "encoding-type": "url"}
-        if start_after:
-            query["start-after"] = prefix + start_after
-        while True:
-            page = await self._page(bucket, query)
-            for found in page.objects:
-                name = found.key.removeprefix(prefix)
-                # Not every server supports start-after; and some list the folder itself.
-                if name > start_after and found.key.startswith(prefix):
-                    yield FileStatus(
-                        name, found.size, found.mtime_ms, _tag(found.etag, found.mtime_ms)
-                    )
-            if page.following is None:
-                return
-            query["continuation-token"] = page.following
-
-    async def _page(self, bucket: str, query: Mapping[str, str]) -> Page:
-        def check(answer: Answer) -> None:
-            if answer.status == 200:
-                parse_page(answer.body)
-
-        answer = await self._request(Call("list", "GET", bucket, query=query, check=check))
-        if answer.status != 200:
-            raise refusal(answer, "list", bucket, query["prefix"])
-        return parse_page(answer.body)
+        after = prefix + start_after if start_after else ""
+        pages = list_pages(self._connected(), self._request, bucket, prefix, after)
+        async with contextlib.aclosing(pages):
+            async for page in pages:
+                for found in page.objects:
+                    name = found.key.removeprefix(prefix)
+                    # Not every server supports start-after; and some list the folder itself.
+                    if name > start_after and found.key.startswith(prefix):
+                        tag = tag_of(found.etag, found.mtime_ms)
+                        yield FileStatus(name, found.size, found.mtime_ms, tag)
 
     async def stat(self, location: str) -> FileStatus:
         """See :class:`tailer.store.Store`."""
         bucket, key = self._place(location)
-        answer = await self._request(Call("head", "HEAD", bucket, key, check=_check_status))
+        answer = await self._request(Call("head", "HEAD", bucket, key, check=check_status))
         return self._status(answer, location, "head", bucket, key)
 
     def _status(
@@ -206,7 +199,7 @@ class S3Store:
         if length == 0:
             return b"", await self.stat(location)
         upto = None if length is None else offset + length
-        data, status = await self._get(location, offset, upto, None)
+        data, status = await self._get(location, offset, upto)
         if data is None:  # nothing lies at this offset, and the refusal lacks the status
             return b"", await self.stat(location)
         return data, status
@@ -223,32 +216,34 @@ class S3Store:
         return await _side_by_side(found(*read) for read in reads)
 
     async def _get(
-        self, location: str, start: int, end: int | None, etag: str | None
+        self, location: str, start: int, end: int | None
     ) -> tuple[bytes | None, FileStatus]:
         """Return the bytes of [start, end), fewer at the file's end; None if there are none at all.
 
-        A negative ``start`` counts from the file's end. With an ``etag``, of that state alone.
+        A negative ``start`` counts from the file's end.
         """
-        answer, status = await self._answer(location, start, end, etag)
-        return None if answer is None else _cut(answer, start, end), status
+        answer, status = await self._answer(location, start, end, None)
+        return None if answer is None else cut_range(answer, start, end), status
 
     async def _answer(
         self,
         location: str,
         start: int,
         end: int | None,
-        etag: str | None,
+        opened: FileStatus | None,
         *,
         in_parts: bool = False,
     ) -> tuple[Answer | None, FileStatus]:
+        """Return the answer with a range, of the state of ``opened`` if that is given."""
         bucket, key = self._place(location)
         headers = {"Range": f"bytes={start}" if start < 0 else f"bytes={start}-"}
         if end is not None:
             headers["Range"] += str(end - 1)
-        if etag:
+        if opened is not None and (etag := strong_etag(etag_of(opened))) is not None:
             headers["If-Match"] = etag
-        bytes_max = None if end is None else max(end - start, _WHOLE_BYTES_MAX)
-        check = _range_check(start, end, etag)
+        open_end = start + _AT_ONCE_BYTES_MAX if start >= 0 else 0
+        bytes_max = max((open_end if end is None else end) - start, _WHOLE_BYTES_MAX)
+        check = range_check(start, end, opened)
         call = Call(
             "get", "GET", bucket, key, {}, headers,
             bytes_max=bytes_max, in_parts=in_parts, check=check,
@@ -263,7 +258,7 @@ class S3Store:
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
         """See :class:`tailer.store.Store`. A small file is fetched whole, by one request."""
         end = size if size is not None and size <= WHOLE_BYTES else _TAIL_BYTES
-        tail, status = await self._get(location, -max(1, end), None, None)
+        tail, status = await self._get(location, -max(1, end), None)
         if tail is None:
             status = await self.stat(location)
             if status.size:
@@ -275,21 +270,24 @@ class S3Store:
 
         if len(tail) == status.size:
             return pa.BufferReader(tail)
-        etag = status.tag.rpartition(" ")[0]
 
         async def fetch(start: int, end: int) -> Sequence[bytes]:
-            return await self._parts(location, start, end, etag)
+            return await self._parts(location, start, end, status)
 
         kept_max = self._options.read_ahead_bytes_max
         return RangedFile(RangedReader(fetch, status.size, tail, kept_max, self._ahead), mode="r")
 
-    async def _parts(self, location: str, start: int, end: int, etag: str) -> Sequence[bytes]:
+    async def _parts(
+        self, location: str, start: int, end: int, opened: FileStatus
+    ) -> Sequence[bytes]:
         """Fetch a range of an open file, side by side where it is long."""
         bounds = [*range(start, end, PIECE_BYTES_MAX), end]
 
         async def part(first: int, last: int) -> Sequence[bytes]:
-            answer, _ = await self._answer(location, first, last, etag, in_parts=True)
-            parts = () if answer is None else answer.parts or [_cut(answer, first, last) or b""]
+            answer, _ = await self._answer(location, first, last, opened, in_parts=True)
+            parts = (
+                () if answer is None else answer.parts or [cut_range(answer, first, last) or b""]
+            )
             if sum(map(len, parts)) != last - first:
                 raise TransientError(f"{self.root}, {location} is shorter than it was when opened")
             return parts
@@ -347,68 +345,3 @@ class _Sleep:
     async def wait(self, seconds: float) -> None:
         """See :class:`tailer.store.Watch`."""
         await anyio.sleep(seconds)
-
-
-def _tag(etag: str, mtime_ms: int) -> str:
-    """Return a tag that changes with the object: rewriting the same bytes keeps the ETag."""
-    return f"{etag} {mtime_ms}"
-
-
-def status_of(answer: Answer, location: str) -> FileStatus:
-    """Return the status of the whole object, from the headers of a GET or HEAD.
-
-    Raises :class:`Unfit` if they lack it.
-    """
-    headers = answer.headers
-    try:
-        changed = parsedate_to_datetime(headers["last-modified"])
-        found = _RANGE.fullmatch(headers["content-range"]) if answer.status == 206 else None
-        size = int(found[3] if found else headers["content-length"])
-    except (KeyError, ValueError, TypeError) as e:
-        raise Unfit(f"its headers are not an object's ({e!r})") from None
-    mtime_ms = int(changed.timestamp()) * 1000
-    name = location.rpartition("/")[2]
-    return FileStatus(name, size, mtime_ms, _tag(headers.get("etag", ""), mtime_ms))
-
-
-def _check_status(answer: Answer) -> None:
-    if answer.status == 200:
-        status_of(answer, "")
-
-
-def _range_check(start: int, end: int | None, etag: str | None) -> Callable[[Answer], None]:
-    """Return a check of an answer against the requested range.
-
-    A negative start counts from the object's end.
-    """
-
-    def check(answer: Answer) -> None:
-        if answer.status not in (200, 206):
-            return
-        size = status_of(answer, "").size
-        if etag and answer.headers.get("etag") != etag:
-            raise Unfit("it is of another state of the object")
-        first = max(0, size + start) if start < 0 else start
-        last = size if end is None else min(end, size)
-        if answer.status == 200:
-            if answer.size != size:
-                raise Unfit(f"{answer.size} bytes of {size}")
-            return
-        found = _RANGE.fullmatch(answer.headers["content-range"])
-        if found is None or (int(found[1]), int(found[2]) + 1) != (first, last):
-            raise Unfit(
-                f"{answer.headers['content-range']!r}, and {first}-{last - 1} was asked for"
-            )
-        if answer.size != last - first:
-            raise Unfit(f"{answer.size} bytes of {last - first}")
-
-    return check
-
-
-def _cut(answer: Answer, start: int, end: int | None) -> bytes | None:
-    """Return the requested range, also from an answer with the whole object."""
-    if answer.status == 206:
-        return answer.body
-    if start < 0:
-        return answer.body[start:]
-    return answer.body[start:end] if start < len(answer.body) else None

@@ -12,7 +12,6 @@ import time
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from email.utils import parsedate_to_datetime
 from functools import cache, lru_cache, partial
 from itertools import count
 from types import SimpleNamespace
@@ -27,8 +26,11 @@ from anyio._core import _eventloop as anyio_eventloop
 import tailer.daemon.runner
 import tailer.feed.derive
 import tailer.feed.pairing
+import tailer.offsets.conditional
 import tailer.offsets.s3
+import tailer.store.s3.ranges
 import tailer.store.s3.store
+from tailer.http_answers import http_date
 from tailer.testing.simulation.bucket import Bucket
 from tailer.testing.simulation.inline import InlinePortal, shared_duckdb
 from tailer.testing.simulation.loop import PROCESS, turn
@@ -42,7 +44,7 @@ _PROTOCOL_ATTRS = cache(getattr(typing, "_get_protocol_attrs", frozenset))
 #: asyncio.current_task() looks here, and takes ten times as long.
 _CURRENT_TASKS: dict[Any, Any] = vars(asyncio.tasks)["_current_tasks"]
 #: Every answer of the simulated S3 has two dates.
-_DATES = lru_cache(parsedate_to_datetime)
+_DATES = lru_cache(http_date)
 
 
 class _Scope(anyio_asyncio.CancelScope):
@@ -115,9 +117,9 @@ def simulated(
         (duckdb, "connect"): shared_duckdb,
         (typing, "_get_protocol_attrs"): _PROTOCOL_ATTRS,
         (tailer.daemon.runner, "_STANDBY_LOOK_S"): 2.0,
-        (tailer.offsets.s3, "_now"): lambda: world.now,
-        (tailer.offsets.s3, "parsedate_to_datetime"): _DATES,
-        (tailer.store.s3.store, "parsedate_to_datetime"): _DATES,
+        (tailer.offsets.conditional, "http_date"): _DATES,
+        (tailer.offsets.s3, "steady_now"): lambda: world.now,
+        (tailer.store.s3.ranges, "http_date"): _DATES,
         (tailer.offsets.s3, "uuid"): SimpleNamespace(
             uuid4=lambda: SimpleNamespace(hex=f"owner-{next(numbers)}")
         ),

@@ -1,0 +1,89 @@
+"""An object that is only written on condition that it is the one seen last."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from tailer.backoff import Backoff
+from tailer.errors import TransientError
+from tailer.http_answers import http_date
+from tailer.store.s3.errors import Answer
+
+__all__ = ["ConditionRefused", "Refusals", "Seen", "age_s", "steady_now"]
+
+#: Conditional writes refused in succession, for no reason that can be seen, before an error.
+_REFUSED_MAX = 5
+#: Longest pause between two of them, in seconds.
+_REFUSED_PAUSE_MAX_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The object as it was seen, with its least age in seconds by the server's clock.
+
+    ``document`` is None without an object; ``etag`` is the server's, whether it names one state of
+    the object or not.
+    """
+
+    document: dict[str, Any] | None
+    etag: str
+    age_s: float
+    at: float
+
+    @property
+    def owner(self) -> dict[str, Any] | None:
+        """The process that holds the object, if any."""
+        return None if self.document is None else self.document.get("owner")
+
+    @property
+    def epoch(self) -> int:
+        """The number of its owners so far."""
+        return 0 if self.document is None else int(self.document["epoch"])
+
+
+class ConditionRefused(TransientError):
+    """The server refuses the write of an object that nobody else writes."""
+
+
+class Refusals:
+    """Conditional writes that were refused in succession, each followed by a longer pause."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._backoff = Backoff(0.05, _REFUSED_PAUSE_MAX_S)
+        self._count = 0
+        self._etag: str | None = None
+
+    async def one_more(self, etag: str) -> None:
+        """Pause after a refusal, with the object in the state ``etag``.
+
+        Raises :class:`ConditionRefused` after some in one state: nobody else was faster.
+        """
+        self._count = self._count + 1 if etag == self._etag else 1
+        self._etag = etag
+        if self._count >= _REFUSED_MAX:
+            raise ConditionRefused(
+                f"{self._path}: the server has refused {self._count} writes of the offset in "
+                "succession, on the condition that nobody else wrote it, and nobody did; check "
+                "endpoint_url, and that nothing between alters ETags"
+            )
+        await anyio.sleep(self._backoff.next_s())
+
+
+def age_s(answer: Answer) -> float:
+    """Return how long ago the object was written, at least.
+
+    Both headers are the server's, and both are cut to whole seconds.
+    """
+    now, then = (http_date(answer.headers.get(name, "")) for name in ("date", "last-modified"))
+    return 0.0 if now is None or then is None else max(0.0, now - then - 1.0)
+
+
+def steady_now() -> float:
+    """Return the seconds of a clock that also runs while the process or the machine sleeps."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)

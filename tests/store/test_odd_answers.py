@@ -1,0 +1,286 @@
+"""Answers that no server should give: each ends in what it says, or in an error with a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tailer.errors import TableError, TailerError, TransientError
+from tailer.offsets.s3 import S3OffsetStore
+from tailer.sharing.model import Table
+from tailer.store.s3.client import Call
+from tailer.store.s3.folders import list_folders
+from tailer.store.s3.options import S3Options
+from tailer.store.s3.store import S3Store, SharedClients
+from tailer.store.traffic import Traffic
+from tests.sharing.lying import Reply, asking, files_at, lying, saying
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("s3_account")]
+
+DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
+OBJECT = {"Last-Modified": DATE, "ETag": '"a1"', "Content-Range": "bytes 0-3/4"}
+DIGITS = "9" * 5000
+#: What texts a header may have that is to be a number, a date, a tag, a name or a range.
+TEXTS = [
+    "", "\u00b2", "-1", "1e400", DIGITS, "\x01", "%00", "\u00e4", "\udcff", '""', 'W/"a1"',
+    "bytes 0-3", "bytes 0-3/*", "bytes */4", "bytes 3-0/4", "bytes 1-4/5",
+    f"bytes {DIGITS}-{DIGITS}/{DIGITS}", "Mon, 01 Jan 99999 00:00:00 GMT",
+    "Mon, 01 Jan 2024 00:00:00 +9999", "Mon, 01 Jan 0000 00:00:00",
+    "Fri, 31 Dec 9999 23:59:59 -2300", "Mon, 99 Foo 2024 99:99:99", ", , ,", "gzip", "none, none",
+    "a/b.example.org/", "http://[x/", "//",
+]  # fmt: skip
+PART, WHOLE = "206 Partial Content", "200 OK"
+BUSY, MOVED = "503 Busy", "301 Moved"
+#: Where each header is read.
+NAMES = {
+    "Last-Modified": [PART, WHOLE], "ETag": [PART, WHOLE], "Content-Range": [PART],
+    "Date": [WHOLE, BUSY], "Content-Encoding": [PART, WHOLE], "Content-Type": [WHOLE],
+    "Retry-After": [BUSY], "Location": [MOVED], "X-Amz-Bucket-Region": [MOVED],
+    "Delta-Table-Version": [WHOLE], "Delta-Sharing-Capabilities": [WHOLE],
+}  # fmt: skip
+
+
+@asynccontextmanager
+async def s3_at(url: str, **options: Any) -> AsyncIterator[S3Store]:
+    known = {"endpoint_url": url, "region": "eu-west-1", "max_attempts": 1, **options}
+    store = S3Store("s3://lake/t", known)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+def answering(status: str, headers: dict[str, str], body: bytes = b"abcd") -> Reply:
+    """An answer whose headers are what they are, byte by byte."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    head = "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape")
+
+    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(head + body)
+
+    return reply
+
+
+@asynccontextmanager
+async def requests_to(url: str) -> AsyncIterator[dict[str, Callable[[], Awaitable[Any]]]]:
+    """What asks a server of tables: S3, its state, pre-signed files and sharing."""
+    options = {"endpoint_url": url, "region": "eu-west-1", "max_attempts": 1}
+    offsets = S3OffsetStore("s3://lake/state", "f", options, standby=False)
+    async with s3_at(url) as store, files_at(url + "/f") as files, asking(url) as client:
+        yield {
+            "head": lambda: store.stat("f"),
+            "range": lambda: store.read("f", 0, 4),
+            "whole": lambda: store.read("f"),
+            "open": lambda: in_pieces(store),
+            "list": lambda: names(store),
+            "folders": lambda: list_folders("s3://lake/t", options),
+            "offset": offsets.load,
+            "https": lambda: files.read("f", 0, 4),
+            "sharing": lambda: all_of(client.shares()),
+            "version": lambda: client.version(Table("t", "s", "s")),
+        }
+
+
+async def in_pieces(store: S3Store) -> None:
+    """Open a file that is larger than its end that comes first."""
+    file = await store.open("f", 1 << 30)
+    await asyncio.to_thread(lambda: (file.seek(0), file.read(1)))
+
+
+async def all_of(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
+async def names(store: S3Store) -> list[str]:
+    async with aclosing(store.list("_delta_log", "0")) as files:
+        return [file.name async for file in files]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_no_header_is_a_traceback(name: str) -> None:
+    current: list[Reply] = []
+
+    async def reply(head: bytes, writer: asyncio.StreamWriter) -> None:
+        await current[0](head, writer)
+
+    async with lying(reply) as (url, seen), requests_to(url) as requests:
+        for status in NAMES[name]:
+            for text in TEXTS:
+                current[:] = [answering(status, {**OBJECT, name: text})]
+                for request in requests.values():
+                    with suppress(TailerError, FileNotFoundError):
+                        await request()
+    assert len(seen) >= len(NAMES[name]) * len(TEXTS) * len(requests)
+
+
+XML = "<ListBucketResult><EncodingType>url</EncodingType>"
+ITEM = (
+    "<Contents><Key>t/_delta_log/1</Key><Size>{}</Size><LastModified>{}</LastModified></Contents>"
+)
+LISTINGS = [
+    f'<?xml version="1.0" encoding="none"?>{XML}</ListBucketResult>'.encode(),
+    f'<?xml version="1.0" encoding="utf-7"?>{XML}</ListBucketResult>'.encode(),
+    f'<?xml version="1.0" encoding="utf-16"?>{XML}</ListBucketResult>'.encode("utf-16"),
+    f'<!DOCTYPE a [<!ENTITY b "c">]>{XML}<d>&b;</d></ListBucketResult>'.encode(),
+    f"{XML}\x00</ListBucketResult>".encode(),
+    b"<a>" * 100_000,
+    *(f"{XML}{ITEM.format(size, '2024-01-01T00:00:00Z')}</ListBucketResult>".encode()
+      for size in ("", "-1", "\u00b2", DIGITS, "1.5", "1_0")),
+    *(f"{XML}{ITEM.format(1, date)}</ListBucketResult>".encode()
+      for date in ("", "x", "0001-01-01T00:00:00", "0001-01-01T00:00:00+23:59", "2024-13-01",
+                   "9999-12-31T23:59:59-23:59", DIGITS, "1969-01-01T00:00:00Z")),
+]  # fmt: skip
+
+
+async def test_no_listing_is_a_traceback() -> None:
+    current: list[bytes] = []
+
+    async def reply(head: bytes, writer: asyncio.StreamWriter) -> None:
+        await answering("200 OK", {}, current[0])(head, writer)
+
+    async with lying(reply) as (url, _), s3_at(url) as store:
+        for body in LISTINGS:
+            current[:] = [body]
+            with suppress(TransientError):
+                assert await names(store) in ([], ["1"])
+
+
+async def test_a_time_without_a_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    body = f"{XML}{ITEM.format(1, '2024-01-01T00:00:00')}</ListBucketResult>".encode()
+    async with lying(answering("200 OK", {}, body)) as (url, _), s3_at(url) as store:
+        assert [f.mtime_ms async for f in store.list("_delta_log")] == [1_704_067_200_000]
+
+
+# Without end
+
+
+def endless(counted: list[int], status: str = "200 OK", *headers: str) -> Reply:
+    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write("\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode())
+        while True:  # until the other side leaves
+            writer.write(b" " * 1_000_000)
+            await writer.drain()
+            counted.append(1_000_000)
+
+    return reply
+
+
+ENDLESS_OBJECT = ("206 Partial Content", *(f"{k}: {v}" for k, v in OBJECT.items()))
+
+
+@pytest.mark.parametrize(
+    "status",
+    [("200 OK",), ENDLESS_OBJECT, ("403 Forbidden",), ("200 OK", "Last-Modified: " + DATE)],
+)
+async def test_no_answer_is_read_without_end(status: tuple[str, ...]) -> None:
+    counted: list[int] = []
+    async with lying(endless(counted, *status)) as (url, _), requests_to(url) as requests:
+        for name, request in requests.items():
+            counted.clear()
+            async with asyncio.timeout(120):
+                with suppress(TailerError, FileNotFoundError):
+                    await request()
+            # What was sent lies in the buffers of both sides, too.
+            sent = sum(counted)
+            assert sent < 64_000_000, name
+
+
+def page(token: str, *items: str) -> bytes:
+    rest = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>"
+    return f"{XML}{rest}{''.join(items)}</ListBucketResult>".encode()
+
+
+@pytest.mark.parametrize("case", ["one token", "two tokens", "empty pages", "the same page"])
+async def test_pages_that_lead_on_for_ever_are_left(
+    monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setattr("tailer.store.s3.listing._IDLE_PAGES_MAX", 20)
+    asked: list[bytes] = []
+    item = ITEM.format(1, "2024-01-01T00:00:00Z")
+
+    async def reply(head: bytes, writer: asyncio.StreamWriter) -> None:
+        asked.append(head)
+        token = {"one token": "a", "two tokens": "ab"[len(asked) % 2]}.get(case, str(len(asked)))
+        items = [] if case == "empty pages" else [item]
+        await answering("200 OK", {}, page(token, *items))(head, writer)
+
+    async with lying(reply) as (url, _), s3_at(url) as store:
+        async with asyncio.timeout(120):
+            with pytest.raises(TableError, match="leads from page to page in a circle"):
+                await names(store)
+            with pytest.raises(TableError, match="in a circle"):
+                await list_folders("s3://lake/t", {"endpoint_url": url, "region": "eu-west-1"})
+    assert len(asked) < 60
+
+
+# Servers that know less
+
+
+async def test_a_server_without_start_after_is_listed_whole() -> None:
+    asked: list[dict[str, list[str]]] = []
+    items = [ITEM.format(1, "2024-01-01T00:00:00Z").replace("log/1", f"log/{n}") for n in range(4)]
+    listing = f"{XML}{''.join(items)}</ListBucketResult>".encode()
+
+    async def reply(head: bytes, writer: asyncio.StreamWriter) -> None:
+        asked.append(parse_qs(urlsplit(head.split()[1].decode()).query))
+        said: tuple[str, bytes] = ("200 OK", listing)
+        if "start-after" in asked[-1]:
+            said = "501 Not Implemented", b"<Error><Code>NotImplemented</Code></Error>"
+        await answering(said[0], {}, said[1])(head, writer)
+
+    async with lying(reply) as (url, _), s3_at(url, max_attempts=3) as store:
+        for _ in range(2):
+            found = [file.name async for file in store.list("_delta_log", "1")]
+            assert found == ["2", "3"]
+    assert ["start-after" in query for query in asked] == [True, False, False]
+
+
+async def test_cookies_are_not_kept() -> None:
+    headers = {**OBJECT, "Set-Cookie": "session=of-a-stranger; Path=/"}
+    async with lying(answering("206 Partial Content", headers)) as (url, seen):
+        named = url.replace("127.0.0.1", "localhost")  # addresses get no cookies anyway
+        async with s3_at(named) as store:
+            await store.read("f", 0, 4)
+            await store.read("f", 0, 4)
+    assert len(seen) == 2
+    assert not [head for head in seen if b"cookie" in head.lower()]
+
+
+async def test_a_body_that_is_packed_unasked_is_said() -> None:
+    headers = {**OBJECT, "Content-Encoding": "gzip", "Content-Range": "bytes 0-9/10"}
+    async with lying(answering("206 Partial Content", headers)) as (url, _), s3_at(url) as store:
+        with pytest.raises(TransientError, match="4 bytes of 10, packed by gzip"):
+            await store.read("f", 0, 10)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("operation", "right"),
+    [("put", "s3:PutObject"), ("delete", "s3:DeleteObject"), ("list", "s3:ListBucket")],
+)
+async def test_a_denied_request_names_its_right(operation: str, right: str) -> None:
+    denied = answering("403 Forbidden", {}, b"<Error><Code>AccessDenied</Code></Error>")
+    async with lying(denied) as (url, _):
+        options = S3Options(endpoint_url=url, max_attempts=1)
+        async with SharedClients.lent(options) as client:
+            with pytest.raises(
+                TableError, match=f"access denied to {operation} .* grant {right} on"
+            ):
+                await client.request(Call(operation, "PUT", "lake", "k"), Traffic())
+
+
+async def test_a_skewed_clock_is_named_with_the_server_s() -> None:
+    body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
+    reply = saying(body, f"Date: {DATE}", status="403 Forbidden")
+    async with lying(reply) as (url, _), s3_at(url) as store:
+        with pytest.raises(TransientError, match=f"this machine's clock .* says {DATE}; set it"):
+            await store.read("f", 0, 4)
