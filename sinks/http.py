@@ -31,9 +31,10 @@ from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import attempted
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import trusting
-from tailer.backoff import Backoff, retry_after_s
+from tailer.backoff import Backoff
 from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.http_answers import at_most, retry_after_s
 from tailer.secrets import hidden, keep_secrets
 from tailer.settings import REQUIRED, Setting
 from tailer.urls import Url, UrlError, parse_url
@@ -240,10 +241,10 @@ class HttpSink(MessageSink):
                     # The status says that they are taken. A body that ends soon is read, so that
                     # the connection serves the next request.
                     with anyio.move_on_after(_BODY_S), suppress(aiohttp.ClientError, OSError):
-                        await _beginning(answer)
+                        await at_most(answer, _BODY_BYTES)
                     return
                 # A secret must not be cut: its beginning would be shown.
-                said = hidden((await _beginning(answer)).decode(errors="replace").strip())
+                said = hidden((await at_most(answer, _BODY_BYTES)).decode(errors="replace").strip())
                 raise self._answered(answer, said[:_SAID_CHARACTERS], where)
         except (aiohttp.ClientError, OSError) as e:
             raise self._not_sent(e) from e
@@ -293,11 +294,3 @@ def _signatures(keys: Sequence[bytes], name: str, at: str, body: bytes) -> str:
     signed = b"".join((f"{name}.{at}.".encode(), body))
     found = (b64encode(hmac.digest(key, signed, "sha256")).decode() for key in keys)
     return " ".join(f"v1,{text}" for text in found)
-
-
-async def _beginning(answer: aiohttp.ClientResponse) -> bytes:
-    """Return the beginning of a body, or all of it."""
-    found = bytearray()
-    while (left := _BODY_BYTES - len(found)) and (part := await answer.content.read(left)):
-        found += part
-    return bytes(found)

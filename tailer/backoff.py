@@ -1,4 +1,4 @@
-"""Pauses between attempts after an error that may pass by itself, also those that others wish."""
+"""Pauses between attempts after an error that may pass by itself."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["Backoff", "retried", "retry_after_s"]
+__all__ = ["Backoff", "retried"]
 
 _T = TypeVar("_T")
-#: The longest wait that somebody else's wish can cause: an hour.
-_RETRY_AFTER_MAX_S = 3600.0
 
 
 class Backoff:
@@ -40,21 +38,6 @@ class Backoff:
     def reset(self) -> None:
         """Start from the shortest pause again: an attempt made progress."""
         self._next_s = self.min_s
-
-
-def retry_after_s(text: str, now: float) -> float | None:
-    """Return the seconds that a header ``Retry-After`` asks for, a number or a date, an hour at
-    most; None for any other text. ``now`` is in epoch seconds."""
-    text = text.strip()
-    if text.isascii() and text.isdigit():
-        return min(float(text[:10]), _RETRY_AFTER_MAX_S)
-    from email.utils import parsedate_to_datetime  # on demand: it takes milliseconds to load
-
-    try:
-        wait_s = parsedate_to_datetime(text).timestamp() - now
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    return min(max(0.0, wait_s), _RETRY_AFTER_MAX_S)
 
 
 def retried(

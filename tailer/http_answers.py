@@ -38,6 +38,8 @@ _STRONG_ETAG = re.compile(r'"[\x21\x23-\x7e]+"|(?!W/)[\x21\x23-\x7e]+')
 #: The last second of the year 9999, which is the last one of Python's dates.
 _LATEST_S = 253_402_300_799
 _NUMBER_MAX = 2**63 - 1
+#: The longest wait in seconds that a server's wish can cause.
+_RETRY_AFTER_MAX_S = 3600.0
 
 
 class Oversize(Exception):
@@ -119,7 +121,7 @@ def http_date(text: str) -> int | None:
     return seconds if 0 <= seconds <= _LATEST_S else None
 
 
-def retry_after_s(text: str | None, now: float, most_s: float) -> float | None:
+def retry_after_s(text: str | None, now: float, most_s: float = _RETRY_AFTER_MAX_S) -> float | None:
     """Parse a Retry-After, a number or a date, to seconds from ``now``, at most ``most_s``.
 
     None without a header, or for a text that is neither.

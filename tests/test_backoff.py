@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailer.backoff import Backoff, retried, retry_after_s
+from tailer.backoff import Backoff, retried
 
 
 def test_pauses_double_up_to_the_longest_and_start_again_after_progress() -> None:
@@ -43,18 +43,3 @@ def test_the_last_error_is_raised_when_patience_is_over() -> None:
 
     with pytest.raises(KeyError, match="moving"):
         retried(attempt, KeyError, -1.0, 0.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "wait"),
-    [
-        ("120", 120), (" 7 ", 7), ("0", 0), ("Thu, 01 Jan 1970 00:02:00 GMT", 60),
-        ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
-        # An hour is the longest wait that anybody can cause.
-        ("999999999", 3600), ("9" * 5000, 3600), ("Thu, 01 Jan 2099 00:00:00 GMT", 3600),
-        ("", None), ("-1", None), ("1.5", None), ("x", None), ("inf", None), ("\u00b2", None),
-        ("Mon, 01 Jan 99999999999 00:00:00 GMT", None), ("Mon, 01 Jan 9999 00:00:00 -9999", None),
-    ],
-)  # fmt: skip
-def test_a_wait_that_others_ask_for(text: str, wait: float | None) -> None:
-    assert retry_after_s(text, 60.0) == wait

@@ -19,7 +19,6 @@ from tailer.errors import TableError, TransientError
 from tailer.http_answers import Oversize, Rounds, at_most, natural, retry_after_s, whole_body
 from tailer.sharing.auth import Authorization
 from tailer.sharing.http import (
-    RETRY_AFTER_MAX_S,
     Refused,
     Sessions,
     heals,
@@ -331,7 +330,7 @@ class SharingClient:
         sentence = f"{what}: the sharing server answered {status}{said}"
         if heals(status):
             wish = response.headers.get("Retry-After")
-            return TransientError(sentence, retry_after_s(wish, self.clock(), RETRY_AFTER_MAX_S))
+            return TransientError(sentence, retry_after_s(wish, self.clock()))
         hint = None
         if status == 401:
             expires = self._authorization.expires()

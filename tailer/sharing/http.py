@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, TCPConnector
 
 __all__ = [
-    "RETRY_AFTER_MAX_S",
     "LeadsHere",
     "Refused",
     "Sessions",
@@ -32,8 +31,6 @@ __all__ = [
 
 #: Most bytes of a line; one action is a few kilobytes at most, a schema some megabytes.
 LINE_BYTES_MAX = 64 * 1024 * 1024
-#: Longest wait in seconds that a server's Retry-After can cause.
-RETRY_AFTER_MAX_S = 3600.0
 
 
 class Refused(TableError):

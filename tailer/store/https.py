@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tailer.errors import CorruptLog, TableError, TransientError
 from tailer.http_answers import at_most, byte_range, packing, retry_after_s, strong_etag
-from tailer.sharing.http import RETRY_AFTER_MAX_S, Whereabouts, heals, network_errors
+from tailer.sharing.http import Whereabouts, heals, network_errors
 from tailer.sharing.profile import check_url, leads_here
 from tailer.store.budget import Budget
 from tailer.store.ranged import RangedFile, RangedReader
@@ -209,9 +209,7 @@ class HttpsFiles:
         if heals(status):
             raise TransientError(
                 f"{self._root}, {location}: the file's server answered {status}",
-                retry_after_s(
-                    response.headers.get("Retry-After"), self._clock(), RETRY_AFTER_MAX_S
-                ),
+                retry_after_s(response.headers.get("Retry-After"), self._clock()),
             )
         if (packed := packing(response.headers.get("Content-Encoding"))) is not None:
             # Ranges count the bytes of the file itself, and the request accepted no other encoding.
