@@ -53,23 +53,39 @@ SETTINGS: dict[str, Setting] = {
 #: A claim: from now on, older processes can't write. A stream of another feed is refused.
 _CLAIM = """
     local kept = redis.call('HGET', KEYS[2], 'feed')
-    if kept and kept ~= ARGV[1] then return {kept, '', false} end
+    if kept and kept ~= ARGV[1] then return {kept, '', false, ''} end
     redis.call('HSET', KEYS[2], 'feed', ARGV[1])
     local epoch = redis.call('HINCRBY', KEYS[2], 'epoch', 1)
-    return {ARGV[1], tostring(epoch), redis.call('HGET', KEYS[2], 'offset')}
+    local lost = redis.call('HGET', KEYS[2], 'written') and redis.call('EXISTS', KEYS[1]) == 0
+    return {ARGV[1], tostring(epoch), redis.call('HGET', KEYS[2], 'offset'), lost and 'lost' or ''}
 """
-#: A write: ARGV is epoch, offset, maxlen, then id and event of each entry. What can refuse an entry
-#: refuses the first one: a key of another type, memory, a server that may not write.
+#: A write: ARGV is epoch, the offset that Redis should have (or nothing), the new one, maxlen, then
+#: id and event of each entry. It is refused where Redis is not as this process has left it. What
+#: can refuse an entry refuses the first one: a key of another type, memory, a server that may not
+#: write.
 _WRITE = """
     local stream, progress = KEYS[1], KEYS[2]
-    if redis.call('HGET', progress, 'epoch') ~= ARGV[1] then return 'fenced' end
-    for i = 4, #ARGV, 2 do
+    local known = redis.call('HMGET', progress, 'epoch', 'offset', 'written')
+    if not known[1] then return 'lost' end
+    if known[1] ~= ARGV[1] and tonumber(known[1]) > tonumber(ARGV[1]) then return 'fenced' end
+    if known[1] ~= ARGV[1] or (known[2] or '') ~= ARGV[2] then return 'earlier' end
+    if known[3] and redis.call('EXISTS', stream) == 0 then return 'lost' end
+    for i = 5, #ARGV, 2 do
         redis.call('XADD', stream, '*', 'id', ARGV[i], 'event', ARGV[i + 1])
     end
-    if ARGV[3] ~= '0' and #ARGV > 3 then redis.call('XTRIM', stream, 'MAXLEN', '~', ARGV[3]) end
-    redis.call('HSET', progress, 'offset', ARGV[2])
+    redis.call('HSET', progress, 'offset', ARGV[3])
+    if #ARGV > 4 then
+        if ARGV[4] ~= '0' then redis.call('XTRIM', stream, 'MAXLEN', '~', ARGV[4]) end
+        redis.call('HSET', progress, 'written', '1')
+    end
     return 'written'
 """
+#: What a write finds, that is not as this process has left it.
+_FOUND = {
+    b"lost": "the stream {} or its offset is gone: Redis was emptied, or it is another server",
+    b"earlier": "the offset of the stream {} is not the one that was written last: Redis has an "
+    "earlier state again",
+}
 _SHA = sha1(_WRITE.encode(), usedforsecurity=False).hexdigest()
 #: Errors of the server that may pass.
 _PASSING = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM",
@@ -119,7 +135,7 @@ class RedisSink(MessageSink):
         self.stream = stream
         self.maxlen = maxlen
         self._connection: Any = None
-        self._epoch = b""
+        self._epoch = self._kept = b""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> RedisSink:  # noqa: ARG003  # no paths
@@ -142,16 +158,27 @@ class RedisSink(MessageSink):
         return stream, f"delta-tailer:{{{tag[1] if tag else stream}}}:{stream}"
 
     async def _connect(self) -> Offset | None:
-        feed, epoch, offset = await self._called("EVAL", _CLAIM, 2, *self._keys(), self._feed)
+        feed, epoch, offset, lost = await self._called("EVAL", _CLAIM, 2, *self._keys(), self._feed)
         self._check_feed(feed)
-        self._epoch = epoch
+        self._check_stream(lost=bool(lost))
+        self._epoch, self._kept = epoch, offset or b""
         await self._called("SCRIPT LOAD", _WRITE)
         return self._parsed(offset)
 
     async def _look(self) -> Offset | None:
-        feed, offset = await self._called("HMGET", self._keys()[1], "feed", "offset")
+        stream, progress = self._keys()
+        feed, offset, written = await self._called("HMGET", progress, "feed", "offset", "written")
         self._check_feed(feed or self._feed.encode())
+        self._check_stream(lost=bool(written) and not await self._called("EXISTS", stream))
         return self._parsed(offset)
+
+    def _check_stream(self, *, lost: bool) -> None:
+        if lost:
+            raise SinkRejected(
+                f"{self._place}: the stream {self._keys()[0]} is gone, with what nobody had read "
+                "of it, and its offset is there; restore it, or say by `tailer offsets set` or "
+                "`reset` where the feed goes on"
+            )
 
     def _check_feed(self, feed: bytes) -> None:
         if feed != self._feed.encode():
@@ -175,9 +202,8 @@ class RedisSink(MessageSink):
         try:
             found = await self._called("EVAL", _CLAIM, 2, *self._keys(), feed)
             self._check_feed(found[0])
-            if offset is None:
-                await self._called("HDEL", self._keys()[1], "offset")
-            else:
+            await self._called("HDEL", self._keys()[1], "offset", "written")
+            if offset is not None:
                 await self._called("HSET", self._keys()[1], "offset", str(offset))
         finally:
             await self._disconnect()
@@ -194,13 +220,17 @@ class RedisSink(MessageSink):
         await self._written(0, b"", then)
 
     async def _written(self, count: int, entries: bytes | memoryview, then: Offset) -> None:
-        head = ("EVALSHA", _SHA, 2, *self._keys(), self._epoch, str(then), self.maxlen)
+        head = ("EVALSHA", _SHA, 2, *self._keys(), self._epoch, self._kept, str(then), self.maxlen)
         found = await self._answered([_command(head, len(head) + 2 * count), entries])
+        if found in _FOUND:
+            told = _FOUND[found].format(self._keys()[0])
+            raise TransientError(f"{self._place}: {told}; the feed begins again with what is there")
         if found != b"written":
             raise ConfigError(
                 f"{self._place}: another process writes the stream {self._keys()[0]} now; stop "
                 "one of them"
             )
+        self._kept = str(then).encode()
 
     async def _called(self, *command: Any) -> Any:
         words = (*command[0].split(), *command[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,41 @@ def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     with pytest.raises(ConfigError, match=r"pip install 'delta-tailer\[redis\]'"):
         new(options)
+
+
+@pytest.mark.parametrize("what", ["all", "stream", "progress", "earlier"])
+async def test_what_was_written_last_must_be_there(
+    redis_server: Redis, options: dict[str, Any], what: str
+) -> None:
+    """Nothing is added to a stream that was emptied, or that is in an earlier state."""
+    sink, stream, other = new(options), options["stream"], new(options)
+    assert isinstance(other, Looks)
+    assert isinstance(other, KeepsProgress)
+    progress = f"delta-tailer:{{{stream}}}:{stream}"
+    await sink.open("orders")
+    await sink.write(named())
+    with closing(redis.Redis.from_url(redis_server.url())) as client:
+        before: Any = client.dump(stream), client.dump(progress)
+        await sink.write(named(2, version=2))
+        gone = {"all": (stream, progress), "stream": (stream,), "progress": (progress,)}
+        client.delete(*gone.get(what, (stream, progress)))
+        if what == "earlier":
+            for name, dumped in zip((stream, progress), before, strict=True):
+                client.restore(name, 0, dumped)
+    there = ids(redis_server, options)
+    said = "is not the one that was written last" if what == "earlier" else "is gone"
+    with pytest.raises(TransientError, match=said):
+        await sink.write(named(4, version=3))
+    assert ids(redis_server, options) == there
+    if what == "stream":
+        for again in (sink.open("orders"), other.look("orders")):
+            with pytest.raises(SinkRejected, match="is gone, with what nobody had read"):
+                await again
+        await other.set_offset("orders", Offset(7))
+        assert await sink.open("orders") == Offset(7)
+    else:
+        kept = named().next_offset if what == "earlier" else None
+        assert await sink.open("orders") == kept
+    await sink.write(named(2, version=2))
+    assert ids(redis_server, options)[-2:] == [2, 3]
+    await sink.aclose()
