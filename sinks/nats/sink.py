@@ -1,8 +1,9 @@
 """The NATS sink: each event as a message of a JetStream stream, exactly once.
 
 Each message says which one must be the stream's last: the first of a request by its sequence
-number, the others by the id of their predecessor. So messages are stored one after the other, by
-one process at a time, or not at all; and the answer to the last one is an answer for all of them.
+number and its id, the others by the id of their predecessor. So messages are stored one after the
+other, by one process at a time, or not at all; and the answer to the last one is an answer for all
+of them.
 (With sequence numbers alone, a message of somebody else could take the place of one that was
 refused, and those behind it would be stored.) The offset behind a piece is in a key-value bucket,
 with the stream's sequence there. What a crash left between the two is found by its event ids, and
@@ -11,11 +12,10 @@ not sent again.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -27,6 +27,7 @@ from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import trusting
+from sinks.nats.progress import Progress
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, SinkRejected, TailerError, TransientError
 from tailer.settings import REQUIRED, Setting
@@ -80,29 +81,6 @@ _TOO_LARGE = 10054
 _PASSING = (10077, 10047, 10023)  # the stream, the disk, or the account is full
 
 
-@dataclass(frozen=True, slots=True)
-class _Progress:
-    """What the bucket says of a stream: its feed, the last process that claimed it, the offset, and
-    the stream's last sequence number there."""
-
-    feed: str
-    epoch: int
-    offset: Offset | None
-    sequence: int
-
-    def to_bytes(self) -> bytes:
-        offset = None if self.offset is None else self.offset.to_json()
-        document = {"feed": self.feed, "epoch": self.epoch, "sequence": self.sequence}
-        return json.dumps({**document, "offset": offset}).encode()
-
-    @classmethod
-    def from_bytes(cls, value: bytes) -> _Progress:
-        found = json.loads(value)
-        offset = found["offset"]
-        at = None if offset is None else Offset.from_json(offset)
-        return cls(found["feed"], found["epoch"], at, found["sequence"])
-
-
 class NatsSink(MessageSink):
     """Events as messages of a JetStream stream, exactly once."""
 
@@ -143,8 +121,9 @@ class NatsSink(MessageSink):
         self._bucket: Any = None
         self._said: Exception | None = None  # by the server, beside the answers
         self._revision = 0
-        self._progress = _Progress("", 0, None, 0)
+        self._progress = Progress("", 0, None, 0)
         self._sequence = 0
+        self._last_id: str | None = None  # of the stream's last message, if it has one
         self._there: pa.StringArray | None = None
 
     @classmethod
@@ -218,28 +197,39 @@ class NatsSink(MessageSink):
     async def _claim(self) -> Offset | None:
         """Claim the stream for this process, and find what it has behind the offset."""
         await self._log_in()
-        await self._made()
-        found = await self._found()
-        last = await self._last_sequence()
-        claimed = found or _Progress(self._feed, 0, None, last)
-        if last < claimed.sequence:
+        found = None
+        with suppress(self._nats.js.errors.NotFoundError):  # there is no bucket
+            found = await self._found()
+        await self._made(written=self.written_before or bool(found and found.sequence))
+        last, made = await self._last_sequence(), await self._made_at()
+        claimed = found or Progress(self._feed, 0, None, last)
+        if last < claimed.sequence or claimed.made not in (None, made):
             raise ConfigError(
                 f"{self._place}: the stream {self._stream} was made again since the feed wrote it; "
                 "say by `tailer offsets set` or `reset` where the feed goes on"
             )
-        self._progress = replace(claimed, epoch=claimed.epoch + 1)
+        self._progress = replace(claimed, epoch=claimed.epoch + 1, made=made)
         await self._save(self._progress)
         # From here on, an older process can store messages only before our first one.
         self._sequence = await self._last_sequence()
         self._there = await self._ids(claimed.sequence + 1, self._sequence)
+        last_ids = await self._ids(max(1, self._sequence), self._sequence)
+        self._last_id = None if last_ids is None else last_ids[-1].as_py()
         return claimed.offset
 
-    async def _made(self) -> None:
+    async def _made(self, *, written: bool = False) -> None:
+        """Make stream and bucket, if they are missing; not the stream that was ``written``."""
         errors, api = self._nats.js.errors, self._nats.js.api
         create, replicas = self._given["create"], self._given["replicas"]
         try:
             await self._jetstream.stream_info(self._stream)
         except errors.NotFoundError:
+            if written:
+                raise ConfigError(
+                    f"{self._place}: the stream {self._stream} is gone, and the feed has written "
+                    "to it; restore it, or say by `tailer offsets set` or `reset` where the feed "
+                    "goes on"
+                ) from None
             if not create:
                 raise self._missing() from None
             config = api.StreamConfig(
@@ -260,7 +250,7 @@ class NatsSink(MessageSink):
             f"{self._given['bucket']}, and create is false; make them"
         )
 
-    async def _found(self) -> _Progress | None:
+    async def _found(self) -> Progress | None:
         """Return what the bucket says. Raises ``NotFoundError`` if there is no bucket."""
         errors = self._nats.js.errors
         if self._bucket is None:
@@ -268,14 +258,13 @@ class NatsSink(MessageSink):
         self._revision = 0
         try:
             entry = await self._bucket.get(self._stream)
-        except errors.KeyDeletedError as e:
-            self._revision = e.entry.revision
-            return None
-        except errors.KeyNotFoundError:
+        except (errors.KeyDeletedError, errors.KeyNotFoundError) as e:
+            deleted = getattr(e, "entry", None)
+            self._revision = deleted.revision if deleted is not None else 0
             return None
         self._revision = entry.revision
         try:
-            found = _Progress.from_bytes(entry.value)
+            found = Progress.from_bytes(entry.value)
         except (ValueError, KeyError, TypeError, OffsetError) as e:
             raise ConfigError(
                 f"{self._place}: the entry {self._stream} of the bucket {self._given['bucket']} is "
@@ -290,6 +279,11 @@ class NatsSink(MessageSink):
 
     async def _last_sequence(self) -> int:
         return int((await self._jetstream.stream_info(self._stream)).state.last_seq)
+
+    async def _made_at(self) -> str | None:
+        """Return when the stream was made; None if the client does not say it."""
+        made = getattr(await self._jetstream.stream_info(self._stream), "created", None)
+        return None if made is None else str(made.isoformat())
 
     async def _ids(self, first: int, last: int) -> pa.StringArray | None:
         """Return the event ids of the messages that are there of a piece."""
@@ -313,7 +307,8 @@ class NatsSink(MessageSink):
             await self._made()
             found = await self._found()
             epoch = found.epoch + 1 if found else 1
-            await self._save(_Progress(feed, epoch, offset, await self._last_sequence()))
+            last, made = await self._last_sequence(), await self._made_at()
+            await self._save(Progress(feed, epoch, offset, last, made))
 
         try:
             await self._translated(move)
@@ -360,9 +355,10 @@ class NatsSink(MessageSink):
         count = len(ids)
         for place, value in enumerate(values.to_pylist()):
             headers = {"Nats-Msg-Id": ids[place], "Nats-Expected-Stream": self._stream}
-            if place:
-                headers["Nats-Expected-Last-Msg-Id"] = ids[place - 1]
-            else:
+            before = ids[place - 1] if place else self._last_id
+            if before is not None:
+                headers["Nats-Expected-Last-Msg-Id"] = before
+            if not place:
                 headers["Nats-Expected-Last-Sequence"] = str(self._sequence)
             if place < count - 1:
                 await self._client.publish(subject, value, headers=headers)
@@ -370,6 +366,7 @@ class NatsSink(MessageSink):
                 answer = await self._jetstream.publish(subject, value, headers=headers)
         # Repeated messages are there already, unless they were removed since.
         sequence: int = await self._seen(answer.seq) if answer.duplicate else answer.seq
+        self._last_id = ids[-1] if sequence == answer.seq else None
         return sequence
 
     async def _rest(self, messages: Messages) -> Messages:
@@ -381,9 +378,13 @@ class NatsSink(MessageSink):
         """
         last = await self._last_sequence()
         count = last - self._sequence
-        if count and (count >= len(messages) or not await self._is_there(last, messages, count)):
+        if count < 0 or (
+            count and (count >= len(messages) or not await self._is_there(last, messages, count))
+        ):
             raise await self._interrupted()
         self._sequence = last
+        if count:
+            self._last_id = messages.ids[count - 1].as_py()
         self._sequence = await self._published(messages.slice(count, count + 1))
         return messages.slice(count + 1, len(messages))
 
@@ -406,7 +407,7 @@ class NatsSink(MessageSink):
         await self._translated(lambda: self._save(moved))
         self._progress = moved
 
-    async def _save(self, progress: _Progress) -> None:
+    async def _save(self, progress: Progress) -> None:
         """Store the progress, if nobody else has since it was read."""
         value = progress.to_bytes()
         self._revision = await self._bucket.update(self._stream, value, last=self._revision)
@@ -429,35 +430,48 @@ class NatsSink(MessageSink):
         if isinstance(e, self._of.NoTls):
             return ConfigError(f"{what}; let the server require it, or write nats:// where the "
                                "network is trusted")  # fmt: skip
-        if isinstance(e, js.KeyWrongLastSequenceError):
-            return self._fenced()
         code = getattr(e, "err_code", None)
-        if code in _NOT_IN_TURN:
-            return await self._interrupted()
-        if isinstance(e, js.NoStreamResponseError):
-            return ConfigError(
-                f"{self._place}: no stream takes the subject {self._subject}; add it to the "
-                f"stream {self._stream}, or change the option 'subject'"
-            )
+        if isinstance(e, js.KeyWrongLastSequenceError | js.NoStreamResponseError) or (
+            code in _NOT_IN_TURN
+        ):
+            return await self._interrupted(e)
         if isinstance(e, js.APIError) and code not in _PASSING and (e.code or 500) < 500:
             return SinkRejected(what) if code == _TOO_LARGE else ConfigError(what)
         if isinstance(e, errors.MaxPayloadError | errors.BadSubjectError):
             return SinkRejected(what)
         return TransientError(what)
 
-    def _fenced(self) -> ConfigError:
-        return ConfigError(
-            f"{self._place}: another process writes the stream {self._stream} now; stop one of them"
-        )
-
-    async def _interrupted(self) -> TailerError:
-        """Return the error of a message that does not follow the last one."""
+    async def _interrupted(self, e: Exception | None = None) -> TailerError:
+        """Return the error of a message, or of an offset, that does not follow the last one, or
+        that no stream takes."""
+        js = self._nats.js.errors
         with suppress(self._nats.errors.Error, OSError):
-            revision = self._revision
-            await self._found()
+            revision, found = self._revision, None
+            with suppress(js.NotFoundError):
+                found = await self._found()
+            if found is None:
+                return self._lost("the offset is gone from the bucket")
+            if found.epoch > self._progress.epoch:
+                return ConfigError(
+                    f"{self._place}: another process writes the stream {self._stream} now; stop "
+                    "one of them"
+                )
             if self._revision != revision:
-                return self._fenced()
+                return self._lost("the bucket has another offset than was written last")
+            if await self._made_at() != self._progress.made:
+                return self._lost("it was made again")
+        if isinstance(e, js.NoStreamResponseError):
+            return ConfigError(
+                f"{self._place}: no stream takes the subject {self._subject}; add it to the "
+                f"stream {self._stream}, or change the option 'subject'"
+            )
         return self._not_in_turn()
+
+    def _lost(self, what: str) -> TransientError:
+        return TransientError(
+            f"{self._place}: the stream {self._stream} is not as this feed has left it: {what}; "
+            "the feed begins again with what is there"
+        )
 
     def _not_in_turn(self) -> TransientError:
         return TransientError(

@@ -12,7 +12,7 @@ import pytest
 from nats.js.api import DiscardPolicy, StreamConfig
 
 from tailer.changes import Offset
-from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.support.brokers import PASSWORD, Nats
@@ -90,7 +90,7 @@ async def test_what_a_reader_has_removed_is_not_missed(
     await write(new(options), named(2, version=2))
     assert ids(nats_server, options) == [2, 3]
     await client.delete_stream(options["stream"])
-    with pytest.raises(ConfigError, match="was made again since the feed wrote it; say by"):
+    with pytest.raises(ConfigError, match="is gone, and the feed has written to it; restore it"):
         await new(options).open("orders")
 
 
@@ -246,3 +246,42 @@ def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "nats", None)
     with pytest.raises(ConfigError, match=r"pip install 'delta-tailer\[nats\]'"):
         new(options)
+
+
+@pytest.mark.parametrize("what", ["stream", "stream again", "offset", "bucket", "both", "purged"])
+async def test_what_was_written_last_must_be_there(
+    nats_server: Nats, options: dict[str, Any], client: Any, what: str
+) -> None:
+    stream = f"target-{what.replace(' ', '-')}"
+    options = {**options, "stream": stream, "subject": stream, "bucket": "of-its-own"}
+    sink = new(options)
+    await sink.open("orders")
+    await sink.write(named())
+    if what in ("stream", "stream again", "both"):
+        await client.delete_stream(stream)
+    if what in ("stream again", "both"):
+        await client.add_stream(name=stream, subjects=[stream])
+        for _ in range(2):
+            await client.publish(stream, b"{}")
+    if what == "offset":
+        await (await client.key_value("of-its-own")).delete(stream)
+    if what in ("bucket", "both"):
+        await client.delete_key_value("of-its-own")
+    if what == "purged":  # readers may do that
+        await client.purge_stream(stream)
+        await sink.write(named(2, version=2))
+        await sink.aclose()
+        assert ids(nats_server, options) == [2, 3]
+        return
+    with pytest.raises(TailerError):
+        await sink.write(named(2, version=2))
+    again = new(options)
+    if what in ("stream", "stream again"):
+        with pytest.raises(
+            ConfigError, match=f"the stream .* {'was made again' if ' ' in what else 'is gone'}"
+        ):
+            await again.open("orders")
+    else:
+        assert await again.open("orders") is None
+    for each in (sink, again):
+        await each.aclose()

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from sinks.messages.messages import Limits
+from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import Looks, Sink, make_sink
+from tailer.sink import KnowsDelivery, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.support.brokers import PASSWORD, RabbitMq
 from tests.support.components import free_port
@@ -167,3 +168,25 @@ def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "pika", None)
     with pytest.raises(ConfigError, match=r"pip install 'delta-tailer\[rabbitmq\]'"):
         new(options)
+
+
+async def test_a_queue_that_is_gone_is_not_declared_again(
+    rabbitmq_server: RabbitMq, options: dict[str, Any]
+) -> None:
+    sink = new(options)
+    assert isinstance(sink, KnowsDelivery)
+    form = sink.delivery("orders", None, None)
+    await write(sink, named())
+    with closing(pika.BlockingConnection(pika.URLParameters(rabbitmq_server.url()))) as client:
+        await sink.open("orders")
+        client.channel().queue_delete(options["queue"])
+        with pytest.raises(ConfigError, match=r"the queue .* is gone"):
+            await sink.write(named(2, version=2))
+        assert sink.delivery("orders", form, Offset(2)) == form
+        for _ in range(2):
+            with pytest.raises(SinkRejected, match="is gone, with what nobody had taken of it"):
+                await sink.open("orders")
+    with pytest.raises(
+        ConfigError, match=r"options change queue from .* `tailer offsets set --at-v"
+    ):
+        new(options, queue="other").delivery("orders", form, Offset(2))  # type: ignore[attr-defined]

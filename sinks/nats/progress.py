@@ -1,0 +1,37 @@
+"""What the bucket says of a stream."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from tailer.changes import Offset
+
+__all__ = ["Progress"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the bucket says of a stream: its feed, the last process that claimed it, the offset, the
+    stream's last sequence number there, and when the stream was made."""
+
+    feed: str
+    epoch: int
+    offset: Offset | None
+    sequence: int
+    made: str | None = None
+
+    def to_bytes(self) -> bytes:
+        """Return the value of the entry."""
+        offset = None if self.offset is None else self.offset.to_json()
+        document = {"feed": self.feed, "epoch": self.epoch, "sequence": self.sequence}
+        return json.dumps({**document, "offset": offset, "made": self.made}).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Progress:
+        """Parse the value of the entry. Raises ``ValueError``, KeyError, TypeError or
+        :class:`OffsetError`."""
+        found = json.loads(value)
+        offset = found["offset"]
+        at = None if offset is None else Offset.from_json(offset)
+        return cls(found["feed"], found["epoch"], at, found["sequence"], found.get("made"))
