@@ -10,6 +10,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,10 +22,12 @@ from tailer.daemon.supervisor import Supervisor
 from tailer.errors import ConfigError, TailerError, TransientError, printable
 from tailer.process.serving import Bounds, read_body, serve_application
 
-__all__ = ["api_routes", "health_routes", "may_read", "serve"]
+__all__ = ["api_routes", "health_routes", "may_read", "serve", "shared"]
 
 #: Seconds for open requests when the process ends: an open console's request never ends by itself.
 _SHUTDOWN_S = 1.0
+#: How much longer an answer that is the same for all is given than it took to make.
+_MAKING_SHARE = 9
 #: The most of an order that the log repeats.
 _ORDER_CHARACTERS = 500
 
@@ -33,17 +36,33 @@ _ORDERS = ("pause", "resume", "stop", "start", "skip", "unskip", "resnapshot")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+def shared(make: Callable[[], bytes]) -> Callable[[], bytes]:
+    """Return a function that gives what ``make`` returns, and makes it anew only so often that it
+    takes a tenth of the time: those who ask more often share one."""
+    text, until = b"", 0.0
+
+    def given() -> bytes:
+        nonlocal text, until
+        begun = time.monotonic()
+        if begun >= until:
+            text = make()
+            done = time.monotonic()
+            until = done + _MAKING_SHARE * (done - begun)
+        return text
+
+    return given
+
+
 def health_routes(registry: Any, unready: Callable[[], dict[str, str]]) -> list[web.RouteDef]:
     """Return the routes ``/metrics``, ``/healthz`` (the process runs) and ``/readyz`` (all its
     feeds do).
 
     ``unready`` returns the feeds that are not ready, and why.
     """
+    text = shared(lambda: generate_latest(registry))
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        return web.Response(body=text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(_: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})

@@ -40,6 +40,9 @@ _AHEAD_BYTES_MAX = 64 * 1024
 _REQUESTS_AHEAD_MAX = 64
 #: Bytes that are parsed before the requests in them are counted.
 _PARSED_AT_ONCE_BYTES = 16 * 1024
+#: Bytes that the kernel holds of an answer beyond what is on its way: the rest stays here, where
+#: it is counted.
+_UNSENT_BYTES_MAX = 128 * 1024
 #: How long a refused connection stays open for the client to read the reason.
 _FAREWELL_S = 1.0
 #: Between two attempts to accept a connection, and the longest time between two checks of all.
@@ -57,12 +60,13 @@ class Bounds:
     """Limits on what clients may hold.
 
     ``stall_s`` is how long a connection may be without a whole request, and an answer without a
-    byte taken by the client. ``connections`` limits the open connections, ``body_bytes`` the body
-    of one request.
+    byte taken by the client. ``connections`` limits the open connections, beside ``streams`` whose
+    answers have no end; ``body_bytes`` limits the body of one request.
     """
 
     stall_s: float = 60.0
     connections: int = 256
+    streams: int = 32
     body_bytes: int = 64 * 1024
 
     def connections_max(self) -> int:
@@ -100,6 +104,10 @@ class Watch:
     def due(self) -> float:
         """When the request must be whole, by the loop's clock."""
         return self.since + self._connections.bounds().stall_s
+
+    def endless(self) -> None:
+        """Record that the answer has no end: it is counted apart, as a stream."""
+        self._connections.make_stream(self)
 
     def begin(self, *, chunked: bool) -> None:
         """Record that a request has its handler; ``chunked``: its body comes in chunks."""
@@ -195,6 +203,31 @@ class Connection(web.RequestHandler):
         super().__init__(connections.server, **more)
         self.watch = watch
         self.connections = connections
+        self._taken = asyncio.Event()
+
+    async def last_taken(self) -> None:
+        """Wait until the client has taken the last answer, as far as it is held here.
+
+        A client that sends requests ahead and reads nothing would have answer upon answer made for
+        it. Raises :class:`ConnectionError` if the connection ends meanwhile.
+        """
+        transport = self.watch.transport
+        assert transport is not None
+        if transport.get_write_buffer_size():
+            low, high = transport.get_write_buffer_limits()
+            self._taken.clear()
+            transport.set_write_buffer_limits(high=0)  # pauses writing until nothing is left
+            try:
+                await self._taken.wait()
+            finally:
+                transport.set_write_buffer_limits(high, low)
+        if transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+
+    def resume_writing(self) -> None:
+        """See :class:`asyncio.Protocol`."""
+        self._taken.set()
+        super().resume_writing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See :class:`asyncio.Protocol`."""
@@ -205,6 +238,7 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """See :class:`asyncio.Protocol`."""
         self.connections.gone(self.watch)
+        self._taken.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -248,6 +282,7 @@ class Connections:
         self.bounds = bounds
         self._tls = tls
         self._open: dict[Watch, None] = {}
+        self._streams: dict[Watch, None] = {}
         self._loop = asyncio.get_running_loop()
         self._reserve: int | None = None
         self._regain()
@@ -259,6 +294,7 @@ class Connections:
     def gone(self, watch: Watch) -> None:
         """Remove a connection that has ended; its descriptor is free soon after."""
         self._open.pop(watch, None)
+        self._streams.pop(watch, None)
         if self._reserve is None:
             self._loop.call_soon(self._regain)
 
@@ -284,11 +320,16 @@ class Connections:
         waiting = [watch for watch in self._open if watch.waiting and watch.since <= latest]
         if not waiting:
             return False
-        crowd = Counter(watch.network for watch in self._open)
-        last = min(waiting, key=lambda watch: (-crowd[watch.network], watch.since))
-        del self._open[last]
-        last.drop()
+        _drop_one(self._open, waiting)
         return True
+
+    def make_stream(self, watch: Watch) -> None:
+        """Count a connection apart from the others. One stream too many closes the one that has
+        been open longest, of the network with the most streams."""
+        if self._open.pop(watch, watch) is None:
+            if len(self._streams) >= self.bounds().streams:
+                _drop_one(self._streams, list(self._streams))
+            self._streams[watch] = None
 
     async def accept(self, listener: socket.socket, tasks: TaskGroup) -> None:
         """Accept connections, for ever."""
@@ -306,6 +347,8 @@ class Connections:
                     await asyncio.sleep(_PAUSE_S)
                 continue
             client.setblocking(False)
+            with suppress(OSError, AttributeError):  # of TCP, where the system has it
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES_MAX)
             if len(self._open) >= self.bounds().connections_max() and not self._make_room():
                 client.close()
                 continue
@@ -352,8 +395,16 @@ class Connections:
         while True:
             await asyncio.sleep(min(_PAUSE_MAX_S, self.bounds().stall_s / 8))
             now = self.now()
-            for watch in list(self._open):
+            for watch in [*self._open, *self._streams]:
                 watch.check(now)
+
+
+def _drop_one(open_: dict[Watch, None], among: list[Watch]) -> None:
+    """Close the oldest of some connections, of the network with the most open ones."""
+    crowd = Counter(watch.network for watch in open_)
+    last = min(among, key=lambda watch: (-crowd[watch.network], watch.since))
+    del open_[last]
+    last.drop()
 
 
 def network_of(address: str | None) -> str:

@@ -17,9 +17,9 @@ import anyio
 from aiohttp import web
 
 from tailer.errors import first_error
-from tailer.process.connections import SERVER_NAME, Bounds, Connection, Connections, Watch
+from tailer.process.connections import SERVER_NAME, Bounds, Connection, Connections
 
-__all__ = ["Bounds", "read_body", "send_chunk", "serve_application"]
+__all__ = ["Bounds", "answer_without_end", "read_body", "send_chunk", "serve_application"]
 
 #: How long requests under way may take to end when the server stops.
 _SHUTDOWN_S = 5.0
@@ -93,7 +93,10 @@ def _admission(bounds: Callable[[], Bounds]) -> Any:
 
     @web.middleware
     async def admitted(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        watch = _watch_of(request)
+        connection = _connection_of(request)
+        await connection.last_taken()
+        await asyncio.sleep(0)  # requests sent ahead don't keep others' from their turn
+        watch = connection.watch
         watch.begin(chunked="chunked" in request.headers.get("Transfer-Encoding", "").lower())
         try:
             packed = request.headers.get("Content-Encoding", "").strip().lower()
@@ -109,10 +112,10 @@ def _admission(bounds: Callable[[], Bounds]) -> Any:
     return admitted
 
 
-def _watch_of(request: web.Request) -> Watch:
+def _connection_of(request: web.Request) -> Connection:
     connection = request.protocol
     assert isinstance(connection, Connection)
-    return connection.watch
+    return connection
 
 
 async def _sign(_: web.Request, response: web.StreamResponse) -> None:
@@ -127,12 +130,20 @@ async def read_body(request: web.Request) -> bytes:
     or contradicts its headers.
     """
     try:
-        async with asyncio.timeout_at(_watch_of(request).due):
+        async with asyncio.timeout_at(_connection_of(request).watch.due):
             return await request.read()
     except TimeoutError:
         raise web.HTTPRequestTimeout from None
     except web.RequestPayloadError:
         raise web.HTTPBadRequest(reason="the body is not what its headers say") from None
+
+
+def answer_without_end(request: web.Request) -> None:
+    """Note that the answer to a request is a stream of events, before it begins.
+
+    Its connection is counted apart from those of other requests.
+    """
+    _connection_of(request).watch.endless()
 
 
 async def send_chunk(response: web.StreamResponse, chunk: bytes, stall_s: float) -> None:

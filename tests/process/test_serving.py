@@ -5,26 +5,28 @@ from __future__ import annotations
 import asyncio
 import gzip
 import resource
+import socket
 import sys
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
 import pytest
 from aiohttp import web
 
-from tailer.daemon.http_api import serve
+from tailer.daemon.http_api import serve, shared
 from tailer.process.connections import network_of
-from tailer.process.serving import Bounds, read_body
+from tailer.process.serving import Bounds, answer_without_end, read_body, send_chunk
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import configuration
 from tests.support.components import free_port
 from tests.support.ordered import TOKEN
 from tests.support.programs import started
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually_async
 
 pytestmark = pytest.mark.anyio
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
@@ -39,7 +41,23 @@ async def healthz(_: web.Request) -> web.Response:
     return web.json_response({"status": "ok"})
 
 
-ROUTES = [web.post("/echo", echo), web.get("/healthz", healthz)]
+async def endless(request: web.Request) -> web.StreamResponse:
+    answer_without_end(request)
+    stream = web.StreamResponse()
+    await stream.prepare(request)
+    with suppress(ConnectionError):
+        while True:
+            await send_chunk(stream, b"event\n", PATIENCE_S)
+            await asyncio.sleep(0.05)
+    return stream
+
+
+LARGE = 48 * 1024
+ROUTES = [
+    web.post("/echo", echo),
+    web.get("/healthz", healthz),
+    web.get("/endless", endless),
+]
 
 
 class Client:
@@ -47,10 +65,12 @@ class Client:
 
     def __init__(self, port: int) -> None:
         self.port = port
+        self.made: list[Any] = []  # the large answers
         self._made: list[asyncio.StreamWriter] = []
 
-    async def connect(self, data: bytes = b"") -> Streams:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+    async def connect(self, data: bytes = b"", over: socket.socket | None = None) -> Streams:
+        where: Any = {"sock": over} if over else {"host": "127.0.0.1", "port": self.port}
+        reader, writer = await asyncio.open_connection(**where)
         self._made.append(writer)
         writer.write(data)
         with suppress(ConnectionError):
@@ -89,7 +109,15 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
 async def serving(**bounds: float) -> AsyncIterator[Client]:
     port = free_port()
     held = Bounds(**bounds)  # type: ignore[arg-type]
-    async with serve(("127.0.0.1", port), ROUTES, held), calling(port) as client:
+    made: list[Any] = []
+
+    async def large(request: web.Request) -> web.Response:
+        made.append(request.remote)
+        return web.Response(body=bytes(LARGE))
+
+    routes = [*ROUTES, web.get("/large", large)]
+    async with serve(("127.0.0.1", port), routes, held), calling(port) as client:
+        client.made = made
         yield client
 
 
@@ -190,11 +218,70 @@ async def test_those_that_wait_longest_make_room_for_others() -> None:
         assert status_of(await rest(reader)) == 200
 
 
+async def test_no_answer_is_made_before_the_last_one_is_taken() -> None:
+    """But for those that the kernel takes. Meanwhile others are answered, and then each of them."""
+    count, ahead = 10, 60
+    request = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serving() as client:
+        readers = []
+        for _ in range(count):
+            narrow = socket.socket()
+            narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            narrow.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(narrow, ("127.0.0.1", client.port))
+            reader, _ = await client.connect(request * ahead, over=narrow)
+            readers.append(reader)
+        await eventually_async(lambda: len(client.made) >= 3 * count)
+        for _ in range(5):
+            assert status_of(await client.ask(HEALTH + b"Connection: close\r\n\r\n")) == 200
+        assert len(client.made) < 10 * count, "some for each"
+        for reader in readers:
+            for _ in range(ahead):
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(LARGE)
+        assert len(client.made) == ahead * count
+
+
+async def test_streams_are_counted_apart_and_the_oldest_makes_room() -> None:
+    request = b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serving(connections=4, streams=3) as client:
+        streams = []
+        for _ in range(9):
+            reader, _ = await client.connect(request)
+            assert status_of(await reader.readuntil(b"event")) == 200
+            streams.append(reader)
+        for _ in range(5):
+            assert status_of(await client.ask(HEALTH + b"Connection: close\r\n\r\n")) == 200
+        for reader in streams[:6]:
+            await rest(reader)  # it ends: the connection is closed
+        for reader in streams[6:]:
+            await reader.readuntil(b"event")
+
+
+def test_what_is_made_for_all_is_shared_by_those_who_ask_too_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, made = 0.0, 0
+
+    def make() -> bytes:
+        nonlocal now, made
+        now, made = now + 0.5, made + 1
+        return b"%d" % made
+
+    monkeypatch.setattr("tailer.daemon.http_api.time.monotonic", lambda: now)
+    given = shared(make)
+    assert (given(), given()) == (b"1", b"1")
+    now = 4.9
+    assert given() == b"1"
+    now = 5.1
+    assert given() == b"2"
+
+
 NO_DESCRIPTORS = """
 import asyncio, os, resource, sys
 from aiohttp import web
 from tailer.process.serving import Bounds
-from tailer.daemon.http_api import serve
+from tailer.daemon.http_api import serve, shared
 
 async def healthz(_):
     return web.json_response({"status": "ok"})

@@ -12,9 +12,9 @@ from importlib.resources import files
 
 from aiohttp import web
 
-from tailer.daemon.http_api import may_read
+from tailer.daemon.http_api import may_read, shared
 from tailer.daemon.supervisor import Supervisor
-from tailer.process.serving import send_chunk
+from tailer.process.serving import answer_without_end, send_chunk
 
 __all__ = ["console_routes"]
 
@@ -44,6 +44,16 @@ def console_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     folder = files("tailer.daemon.console")
     pages = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _TYPES}
 
+    def made() -> bytes:
+        status = {
+            "control": bool(token),
+            "token_wanted": bool(token),
+            "feeds": [feed.to_json() for feed in supervisor.status()],
+        }
+        return f"data: {json.dumps(status)}\n\n".encode()
+
+    event = shared(made)
+
     async def page(request: web.Request) -> web.Response:
         name = request.path.lstrip("/") or "index.html"
         return web.Response(
@@ -53,18 +63,14 @@ def console_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     async def events(request: web.Request) -> web.StreamResponse:
         if not may_read(request, token):
             return web.json_response({"error": "a bearer token is needed"}, status=401)
+        answer_without_end(request)
         stream = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
         await stream.prepare(request)
         try:
             while True:
-                status = {
-                    "control": bool(token),
-                    "token_wanted": bool(token),
-                    "feeds": [feed.to_json() for feed in supervisor.status()],
-                }
-                await send_chunk(stream, f"data: {json.dumps(status)}\n\n".encode(), _STALL_S)
+                await send_chunk(stream, event(), _STALL_S)
                 await asyncio.sleep(_PERIOD_S)
         except ConnectionError:  # the page was closed
             return stream
