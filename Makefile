@@ -13,7 +13,7 @@ RUN := $(VENV)/bin/python -m
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
 BUILT_FROM := pyproject.toml hatch_build.py tailer/_footers.c tailer/_pages.c tailer/_rowbytes.c \
-	tailer/_snappy.h tailer/_thrift.h tailer/_values.h
+	tailer/_crc32.h tailer/_snappy.h tailer/_thrift.h tailer/_values.h
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

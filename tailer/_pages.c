@@ -651,6 +651,40 @@ static PyObject *run(PyObject *module, PyObject *columns)
     Py_RETURN_NONE;
 }
 
+/* Whether no byte is above 0x7F: eight at a time, in blocks, which compilers make wider. */
+static int ascii_alone(const uint8_t *bytes, int64_t size)
+{
+    enum { BLOCK_WORDS = 512 };
+    uint64_t found = 0, word;
+    while (size >= 8 && !(found & 0x8080808080808080u)) {
+        int64_t words = least(size / 8, BLOCK_WORDS);
+        for (int64_t i = 0; i < words; i++) {
+            memcpy(&word, bytes + 8 * i, 8);
+            found |= word;
+        }
+        bytes += 8 * words;
+        size -= 8 * words;
+    }
+    for (; size; size--) found |= *bytes++;
+    return !(found & 0x8080808080808080u);
+}
+
+/* is_ascii(bytes, start, end) -> whether the bytes from start to end are ASCII. */
+static PyObject *is_ascii(PyObject *module, PyObject *arguments)
+{
+    Py_buffer given;
+    long long start, end;
+    int found = 0;
+    if (!PyArg_ParseTuple(arguments, "y*LL", &given, &start, &end)) return NULL;
+    if (start >= 0 && start <= end && end <= given.len) {
+        Py_BEGIN_ALLOW_THREADS
+        found = ascii_alone((const uint8_t *)given.buf + start, end - start);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&given);
+    return PyBool_FromLong(found);
+}
+
 static PyMethodDef methods[] = {
     {"begin", begin, METH_VARARGS, "begin(rows, validity, offsets, out)"},
     {"dictionary", dictionary, METH_NOARGS, "dictionary() -> (texts, ends) or None"},
@@ -677,6 +711,7 @@ static PyType_Spec column_spec = {
 
 static PyMethodDef functions[] = {
     {"groups", groups, METH_O, "groups(footer) -> list or None"},
+    {"is_ascii", is_ascii, METH_VARARGS, "is_ascii(bytes, start, end) -> bool"},
     {"run", run, METH_O, "run(columns)"},
     {NULL, NULL, 0, NULL},
 };
@@ -696,7 +731,7 @@ static int prepare(PyObject *module)
     int failed = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
     /* INTERFACE is raised with each change of what is taken or given; see decode/pages.py. */
-    return failed || PyModule_AddIntConstant(module, "INTERFACE", 3) ? -1 : 0;
+    return failed || PyModule_AddIntConstant(module, "INTERFACE", 4) ? -1 : 0;
 }
 
 static int forget(PyObject *module)

@@ -58,6 +58,7 @@ BUILT_FROM = (
     "tailer/_footers.c",
     "tailer/_pages.c",
     "tailer/_rowbytes.c",
+    "tailer/_crc32.h",
     "tailer/_snappy.h",
     "tailer/_thrift.h",
     "tailer/_values.h",

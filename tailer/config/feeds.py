@@ -210,6 +210,7 @@ def _options(feed: Section) -> FeedOptions:
             on_schema_change=feed["on_schema_change"],
             on_data_loss=feed["on_data_loss"],
             on_reject=feed["on_reject"],
+            on_invalid_text=feed["on_invalid_text"],
             ignore_deletes=feed["ignore_deletes"],
             skip_change_commits=feed["skip_change_commits"],
         ),

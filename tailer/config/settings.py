@@ -129,6 +129,10 @@ FEED: dict[str, Setting] = {
         "text", "fail", "What to do with rows that the sink rejects for good.",
         choices=("fail", "park"),
     ),
+    "on_invalid_text": Setting(
+        "text", "replace", "What to do with texts that are not UTF-8.",
+        choices=("replace", "fail"),
+    ),
     "park": Setting(
         "table", {}, "Sink for rejected rows.", unset="a JSON lines file beside `state`",
     ),

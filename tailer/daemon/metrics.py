@@ -45,6 +45,10 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
         "What on_data_loss passed over: versions, and files of versions that were read.",
     ),
     "parked": ("counter", "tailer_parked_events", (), "Events refused by the sink and parked."),
+    "replaced": (
+        "counter", "tailer_replaced_texts", (),
+        "Texts that were not UTF-8; U+FFFD stands in them.",
+    ),
     "files": ("counter", "tailer_files_read", (), "Data and change files read to their end."),
     "read_bytes": (
         "counter", "tailer_read_bytes", (), "Bytes of data and cdc files read, as they are stored.",

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 #: The version of ``_pages.c`` that this file needs.
-_INTERFACE = 3
+_INTERFACE = 4
 
 native: Any = loaded("_pages", _INTERFACE)
 

@@ -48,7 +48,8 @@ class FeedOptions:
     require this (:class:`tailer.sink.SinkTraits`); then the feed pairs updates by the sink's
     ``key_columns`` unless it has a ``key``. ``runs`` gives the rows of small files and versions
     together (:attr:`tailer.changes.ChangeBatch.run`); a sink that takes runs gets them unless the
-    rate is limited, because a run is sent at once.
+    rate is limited, because a run is sent at once. ``keys`` are all columns that the feed or its
+    sink takes for keys.
     """
 
     change_source: ChangeSource = "auto"
@@ -62,11 +63,14 @@ class FeedOptions:
     publish: PublishOptions = field(default_factory=PublishOptions)
     paired: bool = False
     runs: bool = False
+    keys: frozenset[str] = frozenset()
 
     def for_sink(self, sink: Sink) -> FeedOptions:
         """Return the same options, with row ids and paired updates if the sink requires them."""
         traits = sink_traits(sink)
-        options = replace(self, runs=traits.runs and not self.publish.rows_per_s_max)
+        keys = frozenset({*self.key, *traits.key_columns})
+        runs = traits.runs and not self.publish.rows_per_s_max
+        options = replace(self, runs=runs, keys=keys)
         if traits.paired or traits.row_ids:
             options = replace(options, decode=replace(self.decode, row_ids=True))
         if not traits.paired:

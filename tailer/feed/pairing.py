@@ -51,7 +51,8 @@ async def pair_updates(
             def lost(file: ChangeFile) -> int | None:
                 return (logged_rows(file) or 0) if file in reading.lost else None
 
-            how = (open_file, reading.decode, reading.selector.rows, lost)
+            images = partial(reading.selector.rows, counted=False)  # read again to be delivered
+            how = (open_file, reading.decode, images, lost)
             rows = VersionRows(files, commit.after, *how)
             options = reading.options
             work = partial(find_pairs, rows, commit.before, options.diff, options.key)

@@ -12,6 +12,7 @@ from tailer.changes import ChangeFile, Notice, Offset
 from tailer.delta.schemadiff import schema_diff
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, SchemaChanged, TailerError
+from tailer.feed.texts import OnInvalidText
 from tailer.log.table import TableLog
 
 __all__ = [
@@ -41,6 +42,7 @@ class Policies:
     on_schema_change: OnSchemaChange = "continue"
     on_data_loss: OnDataLoss = "fail"
     on_reject: OnReject = "fail"
+    on_invalid_text: OnInvalidText = "replace"
     ignore_deletes: bool = False
     skip_change_commits: bool = False
 

@@ -60,7 +60,10 @@ class Distribution:
 
 
 class Observer:
-    """Gets what reading finds out; this one ignores it."""
+    """Gets what reading finds out; this one ignores it. ``feed`` is whose reading it is, if it is a
+    feed's."""
+
+    feed = ""
 
     def newest(self, version: int) -> None:
         """Note the table's newest version."""
@@ -76,6 +79,10 @@ class Observer:
 
     def lost(self, notice: Notice) -> None:
         """Note that something is lost for good, and is skipped."""
+
+    def replaced(self, texts: int) -> None:
+        """Note that this many texts were not UTF-8, and were made so. Called from worker
+        threads."""
 
     def read_bytes(self, count: int) -> None:
         """Note this many bytes read from data and cdc files. Called from worker threads."""
@@ -151,6 +158,10 @@ class FeedProgress(Observer):
             self._count("data_loss", "version", by=versions)
         else:
             self._count("data_loss", "file", by=len(notice.details["files"]))
+
+    def replaced(self, texts: int) -> None:
+        """See :class:`Observer`."""
+        self._count("replaced", by=texts)
 
     def read_bytes(self, count: int) -> None:
         """See :class:`Observer`."""

@@ -21,6 +21,7 @@ from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.selection import Selector
+from tailer.feed.texts import TextRule
 from tailer.feed.where import PartitionColumns
 from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
@@ -84,7 +85,9 @@ class Reading:
         if isinstance(log.store, ChangeSourced):
             log.store.serve(options.change_source)
         observer = observer or Observer()
-        selector = Selector(options.selection, options.decode.writer_timezone, partitions)
+        zone, keys = options.decode.writer_timezone, options.keys | set(options.key)
+        texts = TextRule(options.policies.on_invalid_text, keys, observer)
+        selector = Selector(options.selection, zone, partitions, texts)
         columns = options.selection.columns or options.decode.columns
         decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
         ways = options.counting_id(), options.counting_id(counting=1)

@@ -21,6 +21,7 @@ from tailer.changes import METADATA_FIELDS, ChangeFile
 from tailer.delta.schema import parse_schema
 from tailer.delta.snapshot import TableState
 from tailer.errors import SchemaChanged, TableError
+from tailer.feed.texts import TextRule
 from tailer.feed.where import PartitionColumns, Where
 
 __all__ = ["MASKS", "Mask", "Selection", "Selector"]
@@ -48,10 +49,15 @@ class Selector:
     published as it is selected; ``partitions`` are the columns that conditions name."""
 
     def __init__(
-        self, selection: Selection, zone: str, partitions: PartitionColumns | None = None
+        self,
+        selection: Selection,
+        zone: str,
+        partitions: PartitionColumns | None = None,
+        texts: TextRule | None = None,
     ) -> None:
         self.selection = selection
         self.partitions = partitions or PartitionColumns(zone)
+        self._texts = texts
         self._masks = {name.lower(): mask for name, mask in selection.masks.items()}
         self._last: tuple[TableState, TableState] | None = None
         self.checked: TableState | None = None
@@ -113,11 +119,13 @@ class Selector:
         known = {} if self._masks else file.partition_values
         return replace(file, state=self.state(file.state), partition_values=known)
 
-    def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def rows(self, rows: pa.RecordBatch, *, counted: bool = True) -> pa.RecordBatch:
         """Return the rows as sinks may see them. Raises :class:`TableError` for a type that can't
-        be hashed."""
-        if not self._masks:
-            return rows
+        be hashed, or for a text that must be valid and is not. ``counted``: they are delivered."""
+        rows = self._masked(rows) if self._masks else rows
+        return rows if self._texts is None else self._texts.rows(rows, counted=counted)
+
+    def _masked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         end = rows.num_columns - len(METADATA_FIELDS)
         names, columns = [], []
         for at, (name, column) in enumerate(zip(rows.schema.names, rows.columns, strict=True)):

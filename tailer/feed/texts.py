@@ -1,0 +1,179 @@
+"""Texts that are not UTF-8, as some writers leave them in data files: one rule for all sinks.
+
+A sink would replace such bytes silently, write what no reader takes, or fail by an error that names
+neither row nor column, each in its own way. So what leaves is always UTF-8: each byte that is not
+becomes U+FFFD followed by its two hexadecimal digits, by which different texts stay different.
+Decoding and the comparison of rows see the bytes as they are.
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import struct
+from collections.abc import Collection, Iterator
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.changes import COMMIT_VERSION, METADATA_FIELDS
+from tailer.decode.pages import native
+from tailer.errors import CorruptRow, printable
+from tailer.feed.progress import Observer
+
+__all__ = ["OnInvalidText", "TextRule", "is_utf8", "repaired"]
+
+OnInvalidText = Literal["replace", "fail"]
+
+_HANDLER = "tailer.replaced"
+_SHOWN_BYTES = 40
+
+
+def _replaced(e: UnicodeError) -> tuple[str, int]:
+    if not isinstance(e, UnicodeDecodeError):
+        raise e
+    return "".join(f"\ufffd{byte:02X}" for byte in e.object[e.start : e.end]), e.end
+
+
+codecs.register_error(_HANDLER, _replaced)
+
+
+class TextRule:
+    """Makes the texts of rows valid, or refuses them. ``keys`` are the columns of which no value is
+    ever changed: two keys could become one."""
+
+    def __init__(
+        self, policy: OnInvalidText, keys: Collection[str], observer: Observer | None = None
+    ) -> None:
+        self._policy = policy
+        self._keys = keys
+        self._observer = observer
+        self._told: tuple[int, set[str]] = (-1, set())
+
+    def rows(self, rows: pa.RecordBatch, *, counted: bool = True) -> pa.RecordBatch:
+        """Return the rows with valid texts alone. Raises :class:`CorruptRow`, naming version and
+        column, for one that must not be changed. ``counted``: they are delivered."""
+        end = rows.num_columns - len(METADATA_FIELDS)
+        wrong = [i for i, column in enumerate(rows.columns[:end]) if not is_utf8(column)]
+        if not wrong:
+            return rows
+        columns = list(rows.columns)
+        for i in wrong:
+            parts = [
+                self._part(rows.schema.names[i], version, columns[i].slice(first, count), counted)
+                for version, first, count in _versions(rows)
+            ]
+            columns[i] = pa.concat_arrays(parts)
+        return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+    def _part(self, name: str, version: int, column: pa.Array, counted: bool) -> pa.Array:  # noqa: FBT001
+        """Return the values of a column in one version."""
+        found: list[bytes] = []
+        valid = repaired(column, found)
+        if not found:
+            return column
+        if name in self._keys or self._policy == "fail":
+            in_key = name in self._keys
+            raise CorruptRow(
+                f"the {'key ' if in_key else ''}column {name!r} has texts that are not UTF-8, "
+                f"{found[0][:_SHOWN_BYTES]!r} for one"
+                + (", and keys are never changed" if in_key else ""),
+                version=version,
+                hint="correct them in the table, or skip this version"
+                + ("" if in_key else ', or set on_invalid_text = "replace"'),
+            )
+        if counted:
+            self._tell(version, name, found)
+        return valid
+
+    def _tell(self, version: int, name: str, found: list[bytes]) -> None:
+        feed = "" if self._observer is None else self._observer.feed
+        if self._observer is not None:
+            self._observer.replaced(len(found))
+        if self._told[0] != version:
+            self._told = version, set()
+        if name in self._told[1]:
+            return
+        self._told[1].add(name)
+        logging.getLogger("tailer").warning(
+            "%sversion %d: texts of the column %s are not UTF-8 (%r); each wrong byte becomes "
+            "U+FFFD and its two hexadecimal digits",
+            f"feed {feed}: " if feed else "", version, printable(name), found[0][:_SHOWN_BYTES],
+            extra={"event": "invalid_text", "version": version, "column": name, "feed": feed},
+        )  # fmt: skip
+
+
+def _versions(rows: pa.RecordBatch) -> Iterator[tuple[int, int, int]]:
+    """Yield each version of the rows, its first row and how many they are."""
+    runs = pc.run_end_encode(rows.column(COMMIT_VERSION))
+    first = 0
+    for version, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield version, first, end - first
+        first = end
+
+
+def is_utf8(array: pa.Array) -> bool:
+    """Return whether all texts in an array, at any depth, are UTF-8."""
+    kind = array.type
+    if pa.types.is_string(kind):
+        return _is_ascii(array) or _is_valid(array)
+    if pa.types.is_struct(kind):
+        return all(is_utf8(array.field(i)) for i in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return is_utf8(array.keys) and is_utf8(array.items)
+    if pa.types.is_list(kind):
+        return is_utf8(array.values)
+    return True
+
+
+def _is_ascii(array: pa.StringArray) -> bool:
+    """Return whether the bytes of all texts are ASCII: they are looked at as one text."""
+    _, offsets, data = array.buffers()
+    if data is None or not len(array):
+        return True
+    ends = memoryview(offsets).cast("i")
+    start, end = ends[array.offset], ends[array.offset + len(array)]
+    if native is not None:
+        return bool(native.is_ascii(data, start, end))
+    edges = struct.pack("qq", start, end)
+    whole = pa.Array.from_buffers(pa.large_string(), 1, [None, pa.py_buffer(edges), data])
+    return bool(pc.string_is_ascii(whole)[0].as_py())
+
+
+def _is_valid(array: pa.StringArray) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def repaired(array: pa.Array, found: list[bytes]) -> pa.Array:
+    """Return an array with valid texts; those that are not are appended to ``found``."""
+    kind, nulls = array.type, array.is_null() if array.null_count else None
+    if pa.types.is_string(kind):
+        if is_utf8(array):
+            return array
+        return pa.array([_text(v, found) for v in array.cast(pa.binary()).to_pylist()], kind)
+    if pa.types.is_struct(kind) and kind.num_fields:
+        children = [repaired(child, found) for child in array.flatten()]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
+    if pa.types.is_map(kind) or pa.types.is_list(kind):
+        array = array.take(pa.arange(0, len(array)))  # from the start of its buffers on
+        if pa.types.is_list(kind):
+            values = repaired(array.values, found)
+            return pa.ListArray.from_arrays(array.offsets, values, type=kind, mask=nulls)
+        keys, items = repaired(array.keys, found), repaired(array.items, found)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=nulls)
+    return array
+
+
+def _text(value: bytes | None, found: list[bytes]) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        found.append(value)
+        return value.decode(errors=_HANDLER)
