@@ -27,7 +27,7 @@ from sinks.formats.json_formats import JSON_FORMATS, listed_options, take_option
 from sinks.formats.load import encoder_settings, load_encoder
 from sinks.formats.records import Encoder
 from sinks.formats.rows import own_fields, row_objects
-from sinks.line_file import LineFile
+from sinks.line_file import LineFile, try_line_file
 from sinks.own_prefix import renamed
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TransientError
@@ -166,6 +166,14 @@ class JsonlSink:
         more = self.options if self.format != "rows" else {**self.options, **added}
         form = form_of(more, type="jsonl", path=self._named, format=self.format)
         return same_form(form, kept, feed, at)
+
+    async def look(self, feed: str) -> Offset | None:
+        """See :class:`tailer.sink.Looks`: a file has no offset."""
+
+    async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # a file's lines have any columns
+        """See :class:`tailer.sink.Rehearses`."""
+        if self.path is not None:
+            await anyio.to_thread.run_sync(try_line_file, self.path)
 
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""

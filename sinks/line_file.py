@@ -14,18 +14,43 @@ import logging
 import os
 import stat
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
 from tailer.errors import SinkRejected, TransientError, may_heal, out_of_reach
-from tailer.files.durable import create_private, make_folder, sync_folder
+from tailer.files.durable import create_private, make_folder, sync_folder, try_place
 
-__all__ = ["LineFile"]
+__all__ = ["LineFile", "try_line_file"]
 
 _TAIL_BYTES = 64 * 1024
 #: How often in a row a file may be moved away while one batch is written.
 _MOVES_MAX = 5
+
+
+def try_line_file(path: Path) -> None:
+    """Raise the error of a file that could not be opened, without making it."""
+    if path.exists() and not path.is_file() and not path.is_char_device():
+        raise _keeps_nothing(path)
+    with _opening(path):
+        try_place(path)
+
+
+def _keeps_nothing(path: Path) -> SinkRejected:
+    return SinkRejected(
+        f"{path} is a pipe, which keeps nothing; name a file, or - for standard output"
+    )
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        if may_heal(e):
+            raise out_of_reach(f"{path} can't be opened", e) from e
+        raise SinkRejected(f"{path} can't be opened ({e.strerror}); check it") from e
 
 
 class LineFile:
@@ -50,12 +75,8 @@ class LineFile:
     def open(self) -> None:
         """Open the existing file, without a torn line at its end, or create it."""
         with self._turn:
-            try:
+            with _opening(self.path):
                 self._file = self._opened()
-            except OSError as e:
-                if may_heal(e):
-                    raise out_of_reach(f"{self.path} can't be opened", e) from e
-                raise SinkRejected(f"{self.path} can't be opened ({e.strerror}); check it") from e
             self._open = True
 
     def append(self, lines: memoryview) -> None:
@@ -103,10 +124,7 @@ class LineFile:
                 if not self._on_disk:
                     if stat.S_ISCHR(mode):
                         return file
-                    raise SinkRejected(
-                        f"{self.path} is a pipe, which keeps nothing; name a file, or - for "
-                        "standard output"
-                    )
+                    raise _keeps_nothing(self.path)
                 self._lock(file)
                 if self._is_named(file):
                     self._end = _cut_torn_line(file)

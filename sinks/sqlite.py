@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sinks.mirror import Step
 from sinks.sql.database import Database, KeyTaken
+from sinks.sql.files import rehearsal_of_file
 from sinks.sql.rows import batches_of, bound_rows, check_finite, comparable
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from sinks.sql.text import check_times, is_json, with_json
@@ -57,6 +58,14 @@ class SqliteSink(SqlSink):
 
     def _look(self, feed: str) -> Offset | None:
         return super()._look(feed) if self._file.exists() else None
+
+    def _rehearse(self, feed: str, schema: pa.Schema) -> None:
+        with rehearsal_of_file(self._file.path) as path:
+            self._database = SqliteFile(path)
+            try:
+                super()._rehearse(feed, schema)
+            finally:
+                self._database = self._file
 
 
 class SqliteFile(Database):

@@ -42,6 +42,7 @@ __all__ = [
     "OwnNames",
     "Prepares",
     "ReadsMirror",
+    "Rehearses",
     "Reopens",
     "SilentNotices",
     "Sink",
@@ -152,6 +153,16 @@ class ChecksColumns(typing.Protocol):
         the target. ``schema`` has the data columns as batches have them. It is called with the
         table's present columns by `tailer check` and when a feed starts, and before the first batch
         of each version that has others."""
+
+
+@typing.runtime_checkable
+class Rehearses(typing.Protocol):
+    """A sink that can try what a start does first, and leave nothing behind."""
+
+    async def rehearse(self, feed: str, schema: pa.Schema) -> None:
+        """Raise the error of a start: a folder that is not there or full, rights that are missing,
+        a table that the target does not take. ``schema`` has the data columns as batches have
+        them. For `tailer check`, beside a daemon that may run the feed."""
 
 
 @typing.runtime_checkable

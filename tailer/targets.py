@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import anyio.to_thread
 
 from tailer.errors import SinkRejected, TableError, may_heal, out_of_reach
-from tailer.files.durable import make_folder, sync_folder
+from tailer.files.durable import make_folder, sync_folder, try_place
 from tailer.store.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ class Target(Protocol):
 
     async def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
+
+    async def rehearse(self) -> None:
+        """Raise the error of a target that can't be written, without writing to it."""
 
     async def aclose(self) -> None:
         """Release everything."""
@@ -149,6 +152,10 @@ class LocalTarget:
         """See :class:`Target`."""
         await self._run(name, lambda: (self._folder / name).unlink(missing_ok=True))
 
+    async def rehearse(self) -> None:
+        """See :class:`Target`."""
+        await self._run("", try_place, self._folder)
+
     async def aclose(self) -> None:
         """See :class:`Target`."""
 
@@ -232,6 +239,9 @@ class S3Target:
             if answer.status not in expected:
                 raise refusal(answer, what, self._bucket, key)
         return int(answer.status)
+
+    async def rehearse(self) -> None:
+        """See :class:`Target`. Whether the bucket may be written is seen by a write alone."""
 
     async def aclose(self) -> None:
         """See :class:`Target`."""

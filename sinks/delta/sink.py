@@ -31,6 +31,7 @@ from tailer.changes import ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import SinkRejected
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
+from tailer.targets import LocalTarget
 
 __all__ = ["SETTINGS", "DeltaSink"]
 
@@ -117,6 +118,12 @@ class DeltaSink:
         """See :class:`tailer.sink.Looks`."""
         claim = await anyio.to_thread.run_sync(self._target.load, feed, self.mode)
         return claim.offset if claim else None
+
+    async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # the columns are checked
+        """See :class:`tailer.sink.Rehearses`. Of a store it is seen by a write alone."""
+        address = self._target.address
+        if "://" not in address:
+            await LocalTarget(Path(address)).rehearse()
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
         """See :class:`tailer.sink.KeepsProgress`. The table itself is removed by its owner."""

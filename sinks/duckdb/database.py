@@ -33,6 +33,8 @@ _FAULTS = FaultTable(
 )
 #: What DuckDB's messages contain for errors that do not pass by themselves.
 _FOR_GOOD = ("Permission denied", "Read-only file system", "Is a directory", "not a valid DuckDB")
+#: What a database's file has behind its checksum.
+_MAGIC, _MAGIC_AT = b"DUCK", 8
 _DAMAGED = "Corrupt database file"
 
 #: A checkpoint overwrites blocks that are in use: a process killed within that write leaves a file
@@ -52,6 +54,7 @@ class DuckdbFile(Database):
     def __init__(self, path: Path, memory_bytes_max: int, threads: int) -> None:
         self.path = path
         self.place = str(path)
+        self.memory_bytes_max = memory_bytes_max
         self._settings = {
             "memory_limit": f"{memory_bytes_max // 1_000_000}MB",
             "threads": str(threads),
@@ -81,11 +84,19 @@ class DuckdbFile(Database):
         with self._translated():
             if not read_only:
                 make_folder(self.path.parent)
+            self._check_kind()
             self._connection = duckdb.connect(os.fspath(self.path), read_only=read_only)
             for name, value in self._settings.items():
                 self._connection.execute(f"SET {name} = '{value}'")
             self._connection.execute("PRAGMA disable_checkpoint_on_shutdown")
             self._written = self._written or not read_only
+
+    def _check_kind(self) -> None:
+        """Refuse a file of another kind: DuckDB would make a view of Parquet or CSV."""
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            head = file.read(_MAGIC_AT + len(_MAGIC))
+            if head and head[_MAGIC_AT:] != _MAGIC:
+                raise TargetRefused(f"{self.path} is not a DuckDB file; name another path")
 
     def close(self) -> None:
         """Close the file, so that other processes can open it. What was written last may be in

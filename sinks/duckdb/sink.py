@@ -13,8 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from sinks.duckdb.database import DuckdbFile
 from sinks.sql.database import Claim
+from sinks.sql.files import rehearsal_of_file
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError
@@ -79,6 +82,14 @@ class DuckdbSink(SqlSink):
     def _look(self, feed: str) -> Offset | None:
         with self._lock:
             return super()._look(feed) if self._file.exists() else None
+
+    def _rehearse(self, feed: str, schema: pa.Schema) -> None:
+        with rehearsal_of_file(self._file.path) as path:
+            self._database = DuckdbFile(path, self._file.memory_bytes_max, threads=1)
+            try:
+                super()._rehearse(feed, schema)
+            finally:
+                self._database = self._file
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
         with self._lock:

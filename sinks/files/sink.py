@@ -145,6 +145,10 @@ class FilesSink:
             await self._target.aclose()
         return manifest.offset
 
+    async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # any columns fit, or are checked
+        """See :class:`tailer.sink.Rehearses`."""
+        await self._target.rehearse()
+
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
         """See :class:`tailer.sink.KeepsProgress`. None removes the files, which belong to the
         offset."""

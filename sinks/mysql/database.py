@@ -8,6 +8,7 @@ carried out.
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +25,7 @@ from sinks.mysql.statements import insertions
 from sinks.sql.database import Database, KeyTaken, ValueRefused
 from sinks.sql.rows import batches_of, check_finite, comparable
 from sinks.sql.text import check_times, is_json, with_json
-from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
+from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
 from tailer.faults import FaultTable
 from tailer.urls import Url
 
@@ -249,6 +250,18 @@ class Mysql(Database):
         return self.changed(
             f"DELETE t FROM {keys} AS k STRAIGHT_JOIN {self.table(target)} AS t ON {self.same(key)}"
         )
+
+    def rehearse(self, creation: str) -> None:
+        """Try to make the table as a temporary one, for what is made here is not undone; then see
+        which rights there are."""
+        table = creation.replace("CREATE TABLE", "CREATE TEMPORARY TABLE", 1)
+        try:
+            self.execute(table)
+        finally:
+            granted = " ".join(str(row[0]) for row in self.execute("SHOW GRANTS"))
+            self.abandon()
+        if "ALL PRIVILEGES" not in granted and not re.search(r"\bCREATE\b(?! [A-Z])", granted):
+            raise TargetRefused(f"{self.place}: the user may not make tables; grant CREATE")
 
     # Values
 

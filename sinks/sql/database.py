@@ -235,6 +235,15 @@ class Database(ABC):
                 f"(SELECT 1 FROM {self.table(target)} AS t WHERE {self.same(key)}) LIMIT 3"
             )
 
+    def rehearse(self, creation: str) -> None:
+        """Try to make the tables, and undo it. The connection is closed."""
+        self.begin()
+        try:
+            self.make_claims()
+            self.execute(creation)
+        finally:
+            self.abandon()
+
     # Who writes what
 
     def found(self, target: str, *, lock: str = "") -> Claim | None:

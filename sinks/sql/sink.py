@@ -131,6 +131,29 @@ class SqlSink:
         """See :class:`tailer.sink.KeepsCopy`. A log may begin anywhere."""
         return self.mode == "mirror" and self._claim is not None and self._claim.epoch == 1
 
+    async def rehearse(self, feed: str, schema: pa.Schema) -> None:
+        """See :class:`tailer.sink.Rehearses`: the table is made, and that is undone."""
+        await anyio.to_thread.run_sync(self._rehearse, feed, schema)
+
+    def _rehearse(self, feed: str, schema: pa.Schema) -> None:
+        database, target = self._database, self.table or feed
+        try:
+            database.connect()
+            if self.create and not database.has_table(target):
+                key = () if self._is_log else self.key
+                database.rehearse(
+                    database.creation(target, self._first_columns(schema), key, self._seq)
+                )
+        finally:
+            database.close()
+
+    def _first_columns(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns that the table is made with."""
+        columns = [*schema, *METADATA_FIELDS] if self._is_log else [*schema]
+        held = [(f.name, self._database.held(pa.array([], f.type)).type) for f in columns]
+        held += [(self._row_id, pa.int64())] * self._by_row_id
+        return pa.schema([*held, *[(self._event_id, pa.string())] * self._is_log])
+
     async def look(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Looks`."""
         return await anyio.to_thread.run_sync(self._look, feed)

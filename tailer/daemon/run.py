@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pyarrow as pa
 
-from tailer.changes import Offset
+from tailer.changes import METADATA_FIELDS, Offset
 from tailer.config.feeds import Config, FeedConfig, load_config
 from tailer.daemon.assembly import (
     assemble,
@@ -36,18 +37,20 @@ from tailer.errors import (
     SinkRejected,
     TailerError,
     cannot_listen,
+    may_heal,
     mistakes,
+    out_of_reach,
 )
 from tailer.feed.fitting import Fitting
 from tailer.feed.publish import check_target
 from tailer.feed.reading import Reading
-from tailer.files.durable import is_everyones
+from tailer.files.durable import is_everyones, try_place
 from tailer.log.starts import start_offset
 from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
 from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
-from tailer.sink import Looks, Sink, delivery_of, sink_traits
+from tailer.sink import Looks, Rehearses, Sink, delivery_of, sink_traits
 from tailer.store.traffic import StoreMetrics
 
 __all__ = ["check_feeds", "feed_configs", "offset_store", "run_daemon", "table_log"]
@@ -142,6 +145,7 @@ async def check_feeds(config: Config) -> int:
     """
     status = 0
     _keep_place(config)
+    _try_state(config)
     with mistakes() as part:  # errors in the file itself come first
         for feed in config.feeds.values():
             if not is_pattern(feed.table):
@@ -166,6 +170,18 @@ async def check_feeds(config: Config) -> int:
     return status
 
 
+def _try_state(config: Config) -> None:
+    """Refuse a folder of offsets that can't be written, or is full."""
+    if isinstance(config.state, Path):
+        try:
+            try_place(config.state / "offset")
+        except OSError as e:
+            what = f"{config.path}: daemon.state: {config.state} can't be written"
+            if may_heal(e):
+                raise out_of_reach(what, e) from e
+            raise ConfigError(f"{what} ({e.strerror}); let this user write there") from e
+
+
 async def _check_feed(config: Config, feed: FeedConfig) -> str:
     """Return where a feed would start. Raises the error that prevents a start."""
     log = table_log(config, feed)
@@ -175,7 +191,8 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
         places = []
         sinks, park = feed_sinks(config, feed), park_sink(config, feed)
         fitting = Fitting(log.store.root, [*sinks.values(), *([park] if park else ())])
-        fitting.check_schema(Reading.of(log, feed.options).no_rows(state).schema)
+        schema = Reading.of(log, feed.options).no_rows(state).schema
+        fitting.check_schema(schema)
         for branch, sink in sinks.items():
             full = f"{feed.name}/{branch}" if branch else feed.name
             _check_key(config, feed, branch, sink, state.schema.names)
@@ -187,6 +204,9 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
                 check_target(sink, kept, saved, delivered=delivered and not owner)
             except ConfigError as e:
                 raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
+            if isinstance(sink, Rehearses):
+                columns = [*schema][: -len(METADATA_FIELDS)]
+                await sink.rehearse(full, pa.schema(columns))
             offset = saved or await start_offset(log, feed.start)
             origin = f"saved offset{owner}" if saved else feed.start
             to = f"{branch} " if branch else ""

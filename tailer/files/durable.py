@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,7 @@ __all__ = [
     "make_private",
     "open_private",
     "sync_folder",
+    "try_place",
 ]
 
 
@@ -81,3 +83,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def try_place(path: Path) -> None:
+    """Try whether a file could be written, or a folder made, at a path, without leaving anything.
+
+    A file without a name is written to the folder that would hold it or its first missing parent.
+    Raises :class:`OSError`.
+    """
+    if path.exists() and not path.is_dir():
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        path = path.parent
+    folder = path
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    # On file systems that have files without a name, it is one.
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(bytes(4096))
+        os.fsync(file.fileno())  # a full disk may say so only now

@@ -86,8 +86,7 @@ def test_a_check_leaves_a_running_daemon_alone(tmp_path: Path) -> None:
         torn = tmp_path / "out.jsonl"
         done = run_tailer("check", config)
         assert done.returncode == 0, done.stderr
-        assert "another process holds the offset" in done.stdout
-        assert "its sink was not tried" in done.stdout
+        assert "(saved offset)" in done.stdout
         table.insert([{"id": 1}])
         program.wait_for(lambda: torn.read_text().count("\n") >= 2)
         assert program.stop() == 0

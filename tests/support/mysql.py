@@ -40,7 +40,7 @@ class Mysql(Server):
         self._durable = durable
         (self.folder / "init.sql").write_text(
             f"CREATE USER IF NOT EXISTS tester@'127.0.0.1' IDENTIFIED BY '{MYSQL_PASSWORD}';\n"
-            "GRANT ALL ON *.* TO tester@'127.0.0.1';\n"
+            "GRANT ALL ON *.* TO tester@'127.0.0.1' WITH GRANT OPTION;\n"
         )
         self._user = ["--user=root"] if os.getuid() == 0 else []
         (self.folder / "data").mkdir()
