@@ -29,6 +29,8 @@ __all__ = ["main", "parser", "run"]
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
 
+#: What a command line says of its times.
+_ZONE = "in UTC, unless it says another zone"
 #: The metadata of an installed distribution ``tailer``.
 _FOREIGN = re.compile(r"tailer-[^-]+(-.*)?\.(dist|egg)-info", re.IGNORECASE)
 
@@ -137,7 +139,8 @@ def _tail_options(p: argparse.ArgumentParser) -> None:
     _table(p)
     p.add_argument(
         "--from", dest="start", default="latest", metavar="WHERE",
-        help="latest (default), earliest, snapshot, a version or a time; inclusive",
+        help="latest (default), earliest, snapshot, a version or a time (in UTC, unless it says "
+        "another zone); inclusive",
     )  # fmt: skip
     p.add_argument(
         "--to", dest="last", type=_whole, metavar="VERSION", help="end after this version"
@@ -153,10 +156,10 @@ def _range_options(p: argparse.ArgumentParser) -> None:
     _table(p)
     start = p.add_mutually_exclusive_group(required=True)
     start.add_argument("--starting-version", type=_whole, metavar="A")
-    start.add_argument("--starting-timestamp", metavar="TIME")
+    start.add_argument("--starting-timestamp", metavar="TIME", help=_ZONE)
     end = p.add_mutually_exclusive_group()
     end.add_argument("--ending-version", type=_whole, metavar="B")
-    end.add_argument("--ending-timestamp", metavar="TIME")
+    end.add_argument("--ending-timestamp", metavar="TIME", help=_ZONE)
     _waiting_option(p)
     _read_options(p)
     p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
@@ -170,7 +173,7 @@ def _snapshot_options(p: argparse.ArgumentParser) -> None:
     _table(p)
     at = p.add_mutually_exclusive_group()
     at.add_argument("--version", dest="at_version", type=_whole, metavar="N")
-    at.add_argument("--timestamp", metavar="TIME")
+    at.add_argument("--timestamp", metavar="TIME", help=_ZONE)
     p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
     p.add_argument("--writer-timezone", type=_zone, default="UTC", metavar="ZONE")
     _page_checksums(p)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,7 @@ from tailer.spark.opening import open_table
 from tailer.spark.planned_files import java_session
 from tailer.spark.python import use_this_python
 from tailer.spark.reader import ChangeStreamReader
+from tailer.spark.session_zone import as_time, zone_of
 from tailer.spark.source import ChangeReader, TailerSource
 from tailer.store.local import LocalStore
 
@@ -51,7 +53,7 @@ def changes(
     reading to the decoder.
     """
     check_native(native)
-    source = source_of(table, options)
+    source = source_of(spark, table, options)
     schema = source.schema()
     reader = source.reader(schema)
     assert isinstance(reader, ChangeReader)
@@ -80,10 +82,16 @@ def frame_of(
     return _united(spark, reader, reader.schema, files, [*tasks])
 
 
-def source_of(table: str, options: dict[str, Any]) -> TailerSource:
+def source_of(spark: SparkSession, table: str, options: dict[str, Any]) -> TailerSource:
     """Return the source of a table with these options, values as Python has them."""
     use_this_python()
-    return TailerSource({"path": table, **{name: _text(v) for name, v in options.items()}})
+    times = [name for name in options if name.lower() in ("startingtimestamp", "endingtimestamp")]
+    zone = zone_of(spark) if times else None
+    texts = {name: _text(value) for name, value in options.items()}
+    for name in times:
+        with suppress(ValueError):  # the source says what is wrong
+            texts[name] = as_time(options[name], zone)
+    return TailerSource({"path": table, **texts})
 
 
 def _text(value: Any) -> str:

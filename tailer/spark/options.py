@@ -19,8 +19,8 @@ from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.decode.plan import ChangeSource
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, OffsetError
-from tailer.log.times import parse_timestamp
 from tailer.settings import Setting, SettingTable
+from tailer.spark.session_zone import as_time
 
 __all__ = ["SOURCE", "STORE_PREFIX", "SchemaChange", "SourceOptions", "source_options"]
 
@@ -125,15 +125,11 @@ def _version(text: str) -> str:
 
 
 def _time(text: str) -> str:
-    try:
-        parse_timestamp(text)
-    except ConfigError as e:
-        raise ValueError(text) from e
-    return text.strip()
+    return as_time(text)
 
 
 _COLUMNS = "column names, separated by commas or as a JSON list, each once"
-_TIME = "a time such as 2026-01-31T12:00:00Z, UTC unless it says otherwise"
+_TIME = "a time such as 2026-01-31T12:00:00Z, in the session's zone unless it says another"
 SOURCE: dict[str, Setting] = {
     "path": Setting("text", None, "The table's address, also `load(...)`.", form="an address"),
     "table": Setting("text", None, "The same, under another name.", form="an address"),

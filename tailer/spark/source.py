@@ -34,6 +34,7 @@ from tailer.spark.orders import Order
 from tailer.spark.planning import Planner
 from tailer.spark.python import use_this_python
 from tailer.spark.quiet import drop_empty_profiles
+from tailer.spark.session_zone import tell_session_zone
 from tailer.spark.types import change_schema
 
 if TYPE_CHECKING:
@@ -55,9 +56,10 @@ class TailerSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """Return the name of the format. Spark asks for it as it registers the source: the last
-        moment at which the Python of its tasks can be chosen."""
+        moment at which the Python and the environment of its tasks can be chosen."""
         if not in_worker():
             use_this_python()
+            tell_session_zone()
         return "tailer"
 
     def _checked(self) -> tuple[SourceOptions, tuple[TableState, int]]:

@@ -46,7 +46,7 @@ def stream(spark: SparkSession, table: str, checkpoint: str, **options: Any) -> 
     ``checkpoint`` must be the query's ``checkpointLocation``. What the table has now is planned
     now; call it again for each start of the query.
     """
-    reader = _stream_reader(table, options)
+    reader = _stream_reader(spark, table, options)
     ahead = _planned(spark, reader, checkpoint)
     decoder = Decoder(reader.options, reader.arrow_schema)
 
@@ -75,7 +75,7 @@ def foreach_batch(
     function already: give it a trigger and start it.
     """
     check_native(native)
-    reader = _stream_reader(table, options)
+    reader = _stream_reader(spark, table, options)
     ahead = _planned(spark, reader, checkpoint)
 
     def call(lines: DataFrame, batch: int) -> None:
@@ -87,10 +87,10 @@ def foreach_batch(
     return writer.foreachBatch(call)
 
 
-def _stream_reader(table: str, options: dict[str, Any]) -> LimitedStreamReader:
+def _stream_reader(spark: SparkSession, table: str, options: dict[str, Any]) -> LimitedStreamReader:
     from tailer.spark.limited import LimitedStreamReader
 
-    source = source_of(table, options)
+    source = source_of(spark, table, options)
     reader = source.stream_reader(LimitedStreamReader, source.schema())
     assert isinstance(reader, LimitedStreamReader)
     return reader

@@ -16,10 +16,10 @@ from tailer.cli.spark import checkpoint_offset
 from tailer.errors import OffsetError
 from tailer.spark.ahead import PlanAhead
 from tailer.spark.failing import TailerSourceError
-from tailer.spark.frames import source_of
 from tailer.spark.limited import LimitedStreamReader
 from tailer.spark.mapped import Decoder, Task
 from tailer.spark.order_files import OrderFiles
+from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -89,7 +89,8 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 def planned(table: TableBuilder, checkpoint: Checkpoint, **options: Any) -> PlanAhead:
     """All that the table has, planned by a new process."""
-    source = source_of(str(table.folder), {"startingVersion": 1, **options})
+    texts = {name: str(value) for name, value in options.items()}
+    source = TailerSource({"path": str(table.folder), "startingVersion": "1", **texts})
     reader = source.stream_reader(LimitedStreamReader, source.schema())
     assert isinstance(reader, LimitedStreamReader)
     plan = PlanAhead(reader, checkpoint.folder)
