@@ -55,7 +55,7 @@ SERVER_NAME = "delta-tailer"
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """Limits on what clients may hold.
 
@@ -66,8 +66,8 @@ class Bounds:
 
     stall_s: float = 60.0
     connections: int = 256
-    streams: int = 32
     body_bytes: int = 64 * 1024
+    streams: int = 32
 
     def connections_max(self) -> int:
         """Return the limit of connections, at most half of the process's descriptors."""

@@ -105,7 +105,9 @@ def _admission(bounds: Callable[[], Bounds]) -> Any:
             most = bounds().body_bytes
             if (request.content_length or 0) > most:
                 raise web.HTTPRequestEntityTooLarge(most, request.content_length or 0)
-            return await handler(request)
+            response = await handler(request)
+            await asyncio.sleep(0)  # requests sent ahead don't keep others from their turn
+            return response
         finally:
             watch.end(whole=request.content.is_eof())
 

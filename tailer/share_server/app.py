@@ -90,7 +90,9 @@ class ShareServer:
     def bounds(self) -> Bounds:
         """Return the limits on what clients may hold before they are authenticated."""
         limits = self.config.limits
-        return Bounds(limits.stall_s, limits.connections, _BODY_BYTES_MAX)
+        return Bounds(
+            stall_s=limits.stall_s, connections=limits.connections, body_bytes=_BODY_BYTES_MAX
+        )
 
     async def aclose(self) -> None:
         """Close tables and files."""
