@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tailer.changes import CHANGE_TYPE, COMING_KINDS, COMMIT_VERSION, ChangeBatch
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
+from tailer.sink import fold_case
 
 __all__ = [
     "PHYSICAL",
@@ -24,6 +25,8 @@ __all__ = [
     "Step",
     "merge_of",
     "physical_name",
+    "renamed_fields",
+    "respelled",
     "steps_between",
     "unused_name",
     "with_physical_names",
@@ -183,10 +186,12 @@ def physical_name(field: pa.Field) -> str:
     return str((field.metadata or {})[PHYSICAL].decode())
 
 
-def steps_between(old: pa.Schema, new: pa.Schema, *, keep: bool) -> list[Step]:
+def steps_between(
+    old: pa.Schema, new: pa.Schema, *, keep: bool, folded: bool = False
+) -> list[Step]:
     """Return the steps from the columns of a copy to those of a version, both of
     :func:`with_physical_names`. With ``keep``, columns that the version lacks stay, and a column of
-    another name is another column.
+    another name is another column. ``folded``: two names that differ in case alone are one.
 
     Raises :class:`SinkRejected` for a change of a type that would change values.
     """
@@ -196,7 +201,8 @@ def steps_between(old: pa.Schema, new: pa.Schema, *, keep: bool) -> list[Step]:
     if not keep:
         steps += [Step("drop", f.name, f) for name, f in had.items() if name not in now]
     kept = [(had[name], field) for name, field in now.items() if name in had]
-    steps += _renames([(f.name, to) for f, to in kept if f.name != to.name], old.names)
+    renamed = [(f.name, to) for f, to in kept if f.name != to.name]
+    steps += _renames(renamed, [*old.names, *new.names], old.names, folded=folded)
     steps += [Step("retype", to.name, to, f) for f, to in kept if _retyped(f, to)]
     return steps + [Step("add", f.name, f) for name, f in now.items() if name not in had]
 
@@ -205,12 +211,20 @@ def _identity(field: pa.Field, *, keep: bool) -> str:
     return str(field.name) if keep else physical_name(field)
 
 
-def _renames(pairs: Sequence[tuple[str, pa.Field]], taken: Sequence[str]) -> list[Step]:
-    """Return the renames. A name that another column still has is reached over a third one."""
-    steps, rest = [], []
+def _renames(
+    pairs: Sequence[tuple[str, pa.Field]],
+    names: Sequence[str],
+    taken: Sequence[str],
+    *,
+    folded: bool,
+) -> list[Step]:
+    """Return the renames. A name that a column still has, another one or the same in other case, is
+    reached over a third one, which is none of ``names``."""
+    fold = fold_case if folded else str
+    steps, rest, known = [], [], {fold(name) for name in taken}
     for number, (name, to) in enumerate(pairs):
-        if to.name in taken:
-            between = to.with_name(f"_delta_tailer_{number}")
+        if fold(to.name) in known:
+            between = to.with_name(unused_name(f"_delta_tailer_{number}", names))
             steps.append(Step("rename", name, between))
             rest.append(Step("rename", between.name, to))
         else:
@@ -225,6 +239,17 @@ def unused_name(wanted: str, names: Iterable[str]) -> str:
     while found.lower() in taken:
         found, number = f"{wanted}_{number}", number + 1
     return found
+
+
+def respelled(names: Sequence[str], had: Iterable[str]) -> list[str]:
+    """Return the names as a table has them that takes names for one which differ in case alone."""
+    spelling = {fold_case(name): name for name in had}
+    return [spelling.get(fold_case(name), name) for name in names]
+
+
+def renamed_fields(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Return a schema with other names, and all else that it says of its fields."""
+    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
 
 
 def _retyped(old: pa.Field, new: pa.Field) -> bool:

@@ -13,9 +13,10 @@ import pyarrow as pa
 from sinks.mirror import Step
 from sinks.sql.database import Database, KeyTaken
 from sinks.sql.files import rehearsal_of_file
+from sinks.sql.names import NameRules
 from sinks.sql.rows import batches_of, bound_rows, check_finite, comparable
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
-from sinks.sql.text import check_times, is_json, with_json
+from sinks.sql.text import check_times, is_json
 from tailer.changes import Offset
 from tailer.errors import RowsRefused, TargetRefused, may_heal, out_of_reach
 from tailer.faults import FaultTable
@@ -71,6 +72,7 @@ class SqliteSink(SqlSink):
 class SqliteFile(Database):
     """A SQLite file, in write-ahead mode: others read while one process writes."""
 
+    names = NameRules("SQLite", empty=True, columns_max=2000)
     numbering = "INTEGER PRIMARY KEY AUTOINCREMENT"
     faults = _FAULTS
 
@@ -160,11 +162,10 @@ class SqliteFile(Database):
         """Return the names of a table's columns."""
         return [row[0] for row in self.execute("SELECT name FROM pragma_table_info(?)", name)]
 
-    def held(self, column: pa.Array) -> pa.Array:
-        """Return a variant as its JSON, and all else as it is."""
+    def check_values(self, column: pa.Array) -> None:
+        """Raise :class:`ValueRefused` for what SQLite can't hold."""
         check_times(column)
         check_finite(column, "SQLite", infinity=True)  # it takes NaN for null
-        return with_json(column)
 
     def type_of(self, data_type: pa.DataType) -> str:
         """Return the type that SQLite shows; it is also that of most values."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tailer.errors import UnsupportedTable
 
-__all__ = ["NO_NAMES", "OWN_PREFIX", "OwnNames", "own_prefix"]
+__all__ = ["NO_NAMES", "OWN_PREFIX", "OwnNames", "fold_case", "own_prefix"]
 
 #: What the names begin with, unless an option says otherwise.
 OWN_PREFIX = "_"
@@ -27,13 +27,21 @@ def own_prefix(text: str) -> str:
     return text
 
 
+def fold_case(name: str) -> str:
+    """Return what names have in common that differ in case alone. Each character has one small
+    letter: databases have no other pairs."""
+    return "".join(character.lower()[0] for character in name)
+
+
 @dataclass(frozen=True, slots=True)
 class OwnNames:
-    """``names`` are those of the output's own columns. ``folded``: the output does not tell names
-    apart that differ in case alone, neither these nor the table's."""
+    """``names`` are those of the output's own columns, and ``fixed`` those among its columns that
+    nothing renames. ``folded``: the output does not tell names apart that differ in case alone,
+    neither these nor the table's."""
 
     names: tuple[str, ...] = ()
     folded: bool = False
+    fixed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, *names: str, prefix: str = OWN_PREFIX, folded: bool = False) -> OwnNames:
@@ -43,16 +51,17 @@ class OwnNames:
     def check(self, columns: Iterable[str]) -> None:
         """Raise :class:`UnsupportedTable` for a column that has one of these names, and for two
         columns that the output can't tell apart."""
-        taken = {self._key(name): name for name in self.names}
+        taken = {self._key(name): name for name in (*self.names, *self.fixed)}
         seen: dict[str, str] = {}
         for column in columns:
             key = self._key(column)
             if key in taken:
+                ours = ", or give ours another name by the option own_prefix"
                 raise UnsupportedTable(
                     f"the table has a column {column!r}, and the output adds a column "
                     f"{taken[key]!r} of its own",
-                    hint="leave the table's out by the option columns, or give ours another name "
-                    "by the option own_prefix",
+                    hint="leave the table's out by the option columns"
+                    + (ours if taken[key] in self.names else ""),
                 )
             if key in seen:
                 raise UnsupportedTable(
@@ -63,7 +72,7 @@ class OwnNames:
             seen[key] = column
 
     def _key(self, name: str) -> str:
-        return name.lower() if self.folded else name
+        return fold_case(name) if self.folded else name
 
 
 #: Those of an output that adds nothing.

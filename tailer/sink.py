@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, meant
-from tailer.own_names import NO_NAMES, OWN_PREFIX, OwnNames, own_prefix
+from tailer.own_names import NO_NAMES, OWN_PREFIX, OwnNames, fold_case, own_prefix
 from tailer.settings import Setting, SettingTable
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ __all__ = [
     "SinkTraits",
     "announce",
     "delivery_of",
+    "fold_case",
     "installed_sinks",
     "listed_settings",
     "load_sink",

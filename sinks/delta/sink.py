@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ from sinks.mirror import (
     Merge,
     merge_of,
     physical_name,
+    renamed_fields,
+    respelled,
     steps_between,
     unused_name,
     with_physical_names,
 )
 from sinks.own_prefix import OWN_PREFIX_SETTING
-from tailer.changes import ChangeBatch, Notice, Offset, is_arrow_variant
-from tailer.errors import SinkRejected
+from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset, is_arrow_variant
+from tailer.errors import SinkRejected, TargetRefused
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
 from tailer.targets import LocalTarget
@@ -70,6 +73,8 @@ class DeltaSink:
         self._by_row_id = mode == "mirror" and not key
         own = [EVENT_ID] * (mode == "log") + [_ROW_ID] * self._by_row_id
         names = OwnNames.of(*own, prefix=own_prefix, folded=True)
+        if mode == "log":
+            names = replace(names, fixed=tuple(field.name for field in METADATA_FIELDS))
         self.key = names.names if self._by_row_id else key
         self.traits = SinkTraits(
             key_columns=key, row_ids=self._by_row_id, runs=True, own=names, keeps_offset=True
@@ -90,11 +95,12 @@ class DeltaSink:
         for column in schema:
             if not is_arrow_variant(column.type):  # which becomes text
                 check_type(column.name, column.type, "this table")
-            if "`" in column.name:
-                raise SinkRejected(
-                    f"the column {column.name!r} has a backtick in its name, which deltalake can't "
-                    "write; leave it out by the option 'columns' of the feed"
-                )
+            for character, name in (("`", "a backtick"), ("\x00", "the character NUL")):
+                if character in column.name:
+                    raise TargetRefused(
+                        f"the column {column.name!r} has {name} in its name, which deltalake can't "
+                        "write; leave it out by the option 'columns' of the feed"
+                    )
 
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
@@ -193,6 +199,10 @@ class DeltaSink:
         claim = self._claimed()
         rows = self._rows(batch)
         schema = with_physical_names(batch, rows.schema)
+        if self.mode == "log" and claim is not None:
+            # A log keeps all columns: one that is renamed in case alone is the one that it has.
+            rows = rows.rename_columns(respelled(schema.names, self._schema().names))
+            schema = renamed_fields(schema, rows.schema.names)
         merge = None
         if batch.num_rows and self.mode == "mirror":
             had = claim.offset if claim else None
@@ -235,7 +245,7 @@ class DeltaSink:
             )
         fields = [f.with_metadata({PHYSICAL: claim.physical[f.name]}) for f in self._schema()
                   if f.name in claim.physical]  # fmt: skip
-        steps = steps_between(pa.schema(fields), schema, keep=self.mode == "log")
+        steps = steps_between(pa.schema(fields), schema, keep=self.mode == "log", folded=True)
         kinds = {step.kind for step in steps}
         if not kinds:
             return claim

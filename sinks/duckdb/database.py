@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sinks.formats.json import variant_text
 from sinks.sql.database import Database, ValueRefused
+from sinks.sql.names import NameRules
 from tailer.changes import is_arrow_variant
 from tailer.errors import SinkRejected, TargetRefused, TransientError
 from tailer.faults import FaultTable
@@ -48,6 +49,7 @@ class DuckdbFile(Database):
 
     #: An index would have to fit into memory.
     enforces_keys = False
+    names = NameRules("DuckDB")
     faults = _FAULTS
     claim_types = ("VARCHAR", "VARCHAR", "BIGINT", "BLOB")
 
@@ -198,11 +200,12 @@ class DuckdbFile(Database):
         return [row[0] for row in self.execute(f"DESCRIBE {self.quoted(name)}")]
 
     def held(self, column: pa.Array) -> pa.Array:
-        """Return a variant as its JSON, and all else as it is."""
-        if is_arrow_variant(column.type):
-            return variant_text(column)
+        """Return a variant as the text of its JSON, and all else as it is."""
+        return variant_text(column) if is_arrow_variant(column.type) else column
+
+    def check_values(self, column: pa.Array) -> None:
+        """Raise :class:`ValueRefused` for what DuckDB can't hold."""
         _check_type(column.type)
-        return column
 
     def type_of(self, data_type: pa.DataType) -> str:
         """Return DuckDB's type of an Arrow type."""
@@ -236,5 +239,16 @@ def _check_type(data_type: pa.DataType) -> None:
         raise ValueRefused("a variant within another type, which DuckDB can't hold")
     if pa.types.is_struct(data_type) and not data_type.num_fields:
         raise ValueRefused("a struct without fields, which DuckDB can't hold")
+    if pa.types.is_struct(data_type):
+        _check_fields([field.name for field in data_type])
     for i in range(data_type.num_fields):
         _check_type(data_type.field(i).type)
+
+
+def _check_fields(names: Sequence[str]) -> None:
+    """Raise :class:`ValueRefused` for fields of a struct that DuckDB does not tell apart, or whose
+    names its types can't have."""
+    if any("\x00" in name or not name for name in names):
+        raise ValueRefused("a field without a name or with NUL in it, which DuckDB can't hold")
+    if len({name.lower() for name in names}) < len(names):
+        raise ValueRefused("fields whose names differ in case alone, which DuckDB can't tell apart")

@@ -23,8 +23,9 @@ from sinks.messages.tls import trusting
 from sinks.mirror import Step
 from sinks.mysql.statements import insertions
 from sinks.sql.database import Database, KeyTaken, ValueRefused
+from sinks.sql.names import NameRules
 from sinks.sql.rows import batches_of, check_finite, comparable
-from sinks.sql.text import check_times, is_json, with_json
+from sinks.sql.text import check_times, is_json
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
 from tailer.faults import FaultTable
 from tailer.urls import Url
@@ -81,6 +82,7 @@ _SCALE_MAX = 30
 class Mysql(Database):
     """A MySQL or MariaDB database, by PyMySQL."""
 
+    names = NameRules("MySQL", characters_max=64, columns_max=1017, blank_end=False, plane_0=True)
     numbering = "BIGINT AUTO_INCREMENT PRIMARY KEY"
     faults = _FAULTS
     claim_types = ("VARCHAR(255)", "LONGTEXT", "BIGINT", "LONGBLOB")
@@ -265,14 +267,13 @@ class Mysql(Database):
 
     # Values
 
-    def held(self, column: pa.Array) -> pa.Array:
-        """Return a variant as its JSON, and all else as it is."""
+    def check_values(self, column: pa.Array) -> None:
+        """Raise :class:`ValueRefused` for what MySQL can't hold."""
         kind = column.type
         if pa.types.is_decimal(kind) and kind.scale > _SCALE_MAX:
             raise ValueRefused(f"the type {kind}, of which MySQL holds {_SCALE_MAX} decimals")
         check_times(column)
         check_finite(column, "MySQL", infinity=False)
-        return with_json(column)
 
     def type_of(self, data_type: pa.DataType) -> str:
         """Return MySQL's type of an Arrow type."""

@@ -9,13 +9,20 @@ from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import csv
 
 from sinks.credentials import credentials
 from sinks.postgres.waiting import connection_class
-from sinks.sql.database import Database, KeyTaken, ValueRefused
-from sinks.sql.text import canonical_json, check_times, hex_text, is_json, json_text, with_json
+from sinks.sql.database import Database, KeyTaken
+from sinks.sql.names import NameRules
+from sinks.sql.text import (
+    canonical_json,
+    check_nul,
+    check_times,
+    hex_text,
+    is_json,
+    json_text,
+)
 from tailer.errors import (
     ConfigError,
     RowsRefused,
@@ -63,6 +70,7 @@ _FOR_GOOD = re.compile(
 )
 _SCHEMES = ("postgresql", "postgres")
 _COLUMN = re.compile(r"^COPY .*, line \d+, column ([^:\n]*)", re.MULTILINE)
+_SYSTEM_COLUMNS = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
 _ROWS_MAX = 65536
 _READ_BYTES = 1_000_000
 
@@ -71,6 +79,7 @@ class Postgres(Database):
     """A PostgreSQL database, by psycopg. ``dsn`` is libpq's, and never shown; ``user`` and
     ``password`` are beside it."""
 
+    names = NameRules("PostgreSQL", kept_bytes=63, columns_max=1600, reserved=_SYSTEM_COLUMNS)
     folds_names = False
     numbering = "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
     faults = _FAULTS
@@ -199,14 +208,10 @@ class Postgres(Database):
 
     # Values
 
-    def held(self, column: pa.Array) -> pa.Array:
-        """Return a variant as its JSON, and all else as it is."""
-        if pa.types.is_string(column.type):
-            row = pc.index(pc.match_substring(column, "\x00"), value=True).as_py()
-            if row >= 0:
-                raise ValueRefused("text with the character NUL, which PostgreSQL can't hold", row)
+    def check_values(self, column: pa.Array) -> None:
+        """Raise :class:`ValueRefused` for what PostgreSQL can't hold."""
+        check_nul(column, "PostgreSQL")
         check_times(column)
-        return with_json(column)
 
     def type_of(self, data_type: pa.DataType) -> str:
         """Return PostgreSQL's type of an Arrow type."""
@@ -219,8 +224,8 @@ class Postgres(Database):
     def comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
         """Return JSON in one form, and bytes in hexadecimal."""
         if is_json(data_type):
-            text = pa.types.is_string(column.type)
-            return canonical_json(column if text else json_text(column))
+            text = column if pa.types.is_string(column.type) else json_text(column)
+            return canonical_json(text, data_type)
         if pa.types.is_binary(column.type):
             return hex_text(column, "\\x").cast(pa.string())
         return column

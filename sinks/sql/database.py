@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from sinks.mirror import Step
+from sinks.sql.names import NameRules
+from sinks.sql.text import ValueRefused, with_json
 from tailer.changes import Offset
 from tailer.errors import (
     ConfigError,
@@ -38,15 +40,6 @@ _FIELDS = ("feed", "epoch", "mode", "key", "offset", "columns")
 
 class KeyTaken(RowsRefused):
     """A row that was to be added has the key of a row that is there."""
-
-
-class ValueRefused(Exception):
-    """A column that the database can't hold, and why; ``row`` is the first such row, if it is a
-    value."""
-
-    def __init__(self, what: str, row: int | None = None) -> None:
-        super().__init__(what)
-        self.row = row
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +67,8 @@ class Database(ABC):
     faults: ClassVar[FaultTable]
     #: Tables are made with the key as primary key, so that no key is there twice.
     enforces_keys: ClassVar[bool] = True
+    #: What names it takes.
+    names: ClassVar[NameRules]
     #: It does not tell names of columns apart that differ in case alone.
     folds_names: ClassVar[bool] = True
     #: The definition of a log's column that has the order of the events; empty: it has none.
@@ -112,9 +107,14 @@ class Database(ABC):
         """Return the names of a table's columns."""
 
     @abstractmethod
+    def check_values(self, column: pa.Array) -> None:
+        """Raise :class:`ValueRefused` for a type or a value that the database can't hold.
+        ``column`` is one of :meth:`held`."""
+
     def held(self, column: pa.Array) -> pa.Array:
-        """Return a column in the Arrow type that is kept of it. Raises :class:`ValueRefused` for a
-        type or a value that the database can't hold."""
+        """Return a column in the Arrow type that is kept of it: a variant as its JSON, and all else
+        as it is."""
+        return with_json(column)
 
     @abstractmethod
     def type_of(self, data_type: pa.DataType) -> str:
@@ -302,6 +302,7 @@ class Database(ABC):
         self, target: str, feed: str, mode: str, *, adopt: bool = False, lock: str = ""
     ) -> Claim | None:
         """Return what the database says of a target. Raises as of :meth:`claim`."""
+        self.names.check_table(target)
         found = self.found(target, lock=lock) if self.has_table(CLAIMS) else None
         there = self.has_table(target)
         if found is None:

@@ -71,7 +71,8 @@ def comparable(column: pa.Array, data_type: pa.DataType) -> pa.Array:
     """Return a column with its JSON in one form; see :class:`sinks.sql.database.Database`."""
     if not is_json(data_type):
         return column
-    return canonical_json(column if pa.types.is_string(column.type) else json_text(column))
+    text = column if pa.types.is_string(column.type) else json_text(column)
+    return canonical_json(text, data_type)
 
 
 def check_finite(column: pa.Array, database: str, *, infinity: bool) -> None:

@@ -15,7 +15,15 @@ import anyio.to_thread
 import pyarrow as pa
 
 from sinks.delivery import same_form
-from sinks.mirror import Merge, merge_of, physical_name, steps_between, with_physical_names
+from sinks.mirror import (
+    Merge,
+    merge_of,
+    physical_name,
+    renamed_fields,
+    respelled,
+    steps_between,
+    with_physical_names,
+)
 from sinks.own_prefix import OWN_PREFIX_SETTING, renamed
 from sinks.sql.copy import SqlCopy
 from sinks.sql.database import Claim, Database, KeyTaken, ValueRefused
@@ -47,6 +55,7 @@ TABLE_SETTINGS: dict[str, Setting] = {
 }  # fmt: skip
 #: The column of a mirror by row id, and those of a log: event ids, and the order of the events.
 _ROW_ID, _EVENT_ID, _SEQ = "_row_id", "_event_id", "_seq"
+_METADATA = tuple(field.name for field in METADATA_FIELDS)
 
 
 class SqlSink:
@@ -84,7 +93,7 @@ class SqlSink:
             key_columns=tuple(key),
             row_ids=self._by_row_id,
             runs=True,
-            own=OwnNames(tuple(own), folded=database.folds_names),
+            own=OwnNames(tuple(own), database.folds_names, _METADATA if self._is_log else ()),
             keeps_offset=True,
         )
         self._database = database
@@ -98,9 +107,11 @@ class SqlSink:
 
     def check_columns(self, schema: pa.Schema) -> None:
         """See :class:`tailer.sink.ChecksColumns`."""
+        own = self.traits.own
+        self._database.names.check_columns([*schema.names, *own.names, *own.fixed])
         for name, column in zip(schema.names, schema.empty_table().columns, strict=True):
             try:
-                self._database.held(column.combine_chunks())
+                self._database.check_values(self._database.held(column.combine_chunks()))
             except ValueRefused as e:
                 raise self._unfit(name, e) from e
 
@@ -234,6 +245,10 @@ class SqlSink:
         before = self._claimed()
         rows = self._rows(batch)
         schema = with_physical_names(batch, rows.schema)
+        if self._is_log and before.columns is not None and self._database.folds_names:
+            # A log keeps all columns: one that is renamed in case alone is the one that it has.
+            rows = rows.rename_columns(respelled(schema.names, before.columns.names))
+            schema = renamed_fields(schema, rows.schema.names)
         merge = None
         if batch.num_rows and self.mode == "mirror":
             # Rows of a snapshot that is read while the copy is there replace what it has.
@@ -273,6 +288,7 @@ class SqlSink:
         for name, column in found.items():
             try:
                 held[name] = self._database.held(column)
+                self._database.check_values(held[name])
             except ValueRefused as e:
                 raise self._unfit(name, e, batch) from e
         if self._by_row_id:
@@ -327,13 +343,16 @@ class SqlSink:
             statements = [database.creation(self._target, schema, key, self._seq)]
         else:
             allowed, option = self.evolve, "evolve"
-            steps = steps_between(claim.columns, schema, keep=self._is_log)
+            folded = database.folds_names
+            steps = steps_between(claim.columns, schema, keep=self._is_log, folded=folded)
             statements = database.alterations(self._target, steps, schema)
         if allowed:
             with _without_rows():
                 for statement in statements:
                     database.execute(statement)
-        elif set(schema.names) - set(database.columns_of(self._target)):
+        elif {database.names.kept(n) for n in schema.names} - set(
+            database.columns_of(self._target)
+        ):
             raise TargetRefused(
                 f"{database.place}: the table {self._target!r} lacks columns, and the option "
                 f"{option!r} is false; run: {'; '.join(statements)}"

@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import binascii
 import json
-from decimal import Decimal
+from collections.abc import Iterator
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.json import json_values, text_of, variant_text
-from sinks.sql.database import ValueRefused
 from tailer.changes import is_arrow_variant
 
-__all__ = ["JSON", "canonical_json", "check_times", "hex_text", "is_json", "json_text", "with_json"]
+__all__ = [
+    "JSON",
+    "ValueRefused",
+    "canonical_json",
+    "check_nul",
+    "check_times",
+    "hex_text",
+    "is_json",
+    "json_text",
+    "with_json",
+]
 
 #: The type of a variant's JSON.
 JSON = pa.json_()
+#: Numbers of any length, as they are.
+_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 _DAY_US = 86_400_000_000
 #: 0001-01-01 and 10000-01-01, in days since 1970.
 _FIRST_DAY, _END_DAY = -719_162, 2_932_897
+
+
+class ValueRefused(Exception):
+    """A column that the database can't hold, and why; ``row`` is the first such row, if it is a
+    value."""
+
+    def __init__(self, what: str, row: int | None = None) -> None:
+        super().__init__(what)
+        self.row = row
 
 
 def is_json(data_type: pa.DataType) -> bool:
@@ -45,23 +66,74 @@ def json_text(column: pa.Array) -> pa.StringArray:
     return pc.if_else(column.is_valid(), text, pa.scalar(None, pa.string()))
 
 
-def canonical_json(texts: pa.StringArray) -> pa.StringArray:
-    """Return JSON texts in a form that equal values share: members sorted and without null, numbers
-    by value."""
-    return pa.array([None if t is None else _canonical(t) for t in texts.to_pylist()], pa.string())
+def canonical_json(texts: pa.StringArray, data_type: pa.DataType) -> pa.StringArray:
+    """Return JSON texts of a type in a form that equal values share: members sorted, those of a
+    struct without null, numbers by value, where -0.0 is 0."""
+    found = [None if t is None else _canonical(t, data_type) for t in texts.to_pylist()]
+    return pa.array(found, pa.string())
 
 
-def _canonical(text: str) -> str:
-    value = json.loads(text, parse_float=_number, parse_int=_number, object_hook=_without_nulls)
-    return json.dumps(value, sort_keys=True)
+def _canonical(text: str, data_type: pa.DataType) -> str:
+    value = json.loads(text, parse_float=_number, parse_int=_number)
+    return json.dumps(_without_nulls(value, data_type), sort_keys=True)
 
 
 def _number(text: str) -> str:
-    return f"#{Decimal(text).normalize():f}"
+    number = _EXACT.create_decimal(text)
+    return f"#{number.normalize(_EXACT)}" if number else "#0"
 
 
-def _without_nulls(members: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if value is not None}
+def _without_nulls(value: Any, data_type: pa.DataType) -> Any:
+    """Return a value without the null fields of its structs: a field that was added is null in
+    older rows. An entry of a map, or a member of a variant's object, is there although it is
+    null."""
+    types = pa.types
+    if isinstance(value, dict) and types.is_struct(data_type):
+        kinds = {field.name: field.type for field in data_type}
+        return {
+            name: _without_nulls(member, kinds.get(name, pa.null()))
+            for name, member in value.items()
+            if member is not None
+        }
+    if isinstance(value, dict) and types.is_map(data_type):
+        return {k: _without_nulls(item, data_type.item_type) for k, item in value.items()}
+    if isinstance(value, list) and types.is_list(data_type):
+        return [_without_nulls(item, data_type.value_type) for item in value]
+    return value
+
+
+def check_nul(column: pa.Array, database: str) -> None:
+    """Raise :class:`ValueRefused` for the character NUL in texts, also in those within others, and
+    in the names of fields."""
+    texts = list(_texts(column))
+    if not any(pc.any(pc.match_substring(text, "\x00")).as_py() for text in texts):
+        return
+    found = pc.match_substring(column, "\x00") if pa.types.is_string(column.type) else None
+    if found is None:  # JSON escapes it, and a backslash too
+        found = pc.match_substring_regex(json_text(column), r"(^|[^\\])(\\\\)*\\u0000")
+    row = pc.index(found, value=True).as_py()
+    if row >= 0:
+        raise ValueRefused(f"text with the character NUL, which {database} can't hold", row)
+    if not len(column):
+        raise ValueRefused(f"a field with the character NUL, which {database} can't hold")
+
+
+def _texts(column: pa.Array) -> Iterator[pa.StringArray]:
+    """Yield all texts of a column, at all levels; a variant's are its JSON, with NUL unescaped."""
+    types, kind = pa.types, column.type
+    if types.is_string(kind):
+        yield column
+    elif kind == JSON:
+        yield pc.replace_substring(column.storage, "\\u0000", "\x00")
+    elif types.is_struct(kind):
+        yield pa.array([field.name for field in kind], pa.string())
+        for child in column.flatten():
+            yield from _texts(child)
+    elif types.is_map(kind):
+        yield from _texts(column.keys)
+        yield from _texts(column.items)
+    elif types.is_list(kind):
+        yield from _texts(column.flatten())
 
 
 def hex_text(column: pa.BinaryArray, prefix: str = "") -> pa.StringArray:

@@ -27,7 +27,6 @@ from tailer.verify.table import compare_rows, pulled
 
 __all__ = ["Difference", "MirrorVerdict", "verify_mirror"]
 
-_ROW_ID = "_row_id"
 _KEYS_MAX = 10
 
 
@@ -169,7 +168,7 @@ class _Rows:
         """Return the columns that a mirror has of a batch."""
         names = changes.rows.schema.names[: -len(METADATA_FIELDS)]
         data = changes.rows.select(names)
-        if self.copy.key != (_ROW_ID,):
+        if not self.options.decode.row_ids:  # which only a mirror by row id requires
             return data
         ids = pa.array([], pa.int64()) if changes.row_ids is None else changes.row_ids
-        return data.append_column(_ROW_ID, ids)
+        return data.append_column(self.copy.key[0], ids)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pyarrow as pa
 import pytest
 
+from tailer.cli.main import main
+from tailer.config.feeds import load_config
+from tailer.daemon.assembly import assemble
+from tailer.feed.run import run_feed
 from tailer.testing.conformance.sink import TYPES, VALUES
 from tailer.testing.table import TableBuilder
 from tests.support.programs import run_tailer, started
 from tests.support.sql_targets import SQL_SINKS, SqlTarget, sql_target
 from tests.support.waiting import eventually
 
+Capture = pytest.CaptureFixture[str]
 SCHEMA = pa.schema([("id", pa.int64()), *TYPES])
 #: Without the character NUL, which PostgreSQL refuses.
 FULL = {**VALUES, "string": "größe \n ''", "map": [("a", 1), ("", None)]}
@@ -68,6 +78,82 @@ def test_a_copy_is_compared_with_its_table(tmp_path: Path, target: SqlTarget) ->
         '  {"id": 3} is missing',
         '  {"id": 7} is not in the table',
     ]
+
+
+#: How a struct's decimal loses its last digit, and a map an entry that is null.
+LAST_DIGIT = {
+    "sqlite": "s = replace(s, '345678}', '345679}')",
+    "mysql": "s = replace(s, '345678}', '345679}')",
+    "postgres": "s = replace(s::text, '345678}', '345679}')::jsonb",
+    "duckdb": "s = {'a': s.a, 'n': s.n + 1}",
+}
+NULL_ENTRY = {
+    "sqlite": "m = json_remove(m, '$.z')",
+    "mysql": "m = JSON_REMOVE(m, '$.z')",
+    "postgres": "m = m - 'z'",
+    "duckdb": "m = MAP {'k': 1::BIGINT}",
+}
+NESTED = pa.schema(
+    {
+        "id": pa.int64(),
+        "zero": pa.float64(),
+        "s": pa.struct([("a", pa.float64()), ("n", pa.decimal128(38, 0))]),
+        "m": pa.map_(pa.string(), pa.int64()),
+        "l": pa.list_(pa.float32()),
+    }
+)
+
+
+async def copy_of(folder: Path, target: SqlTarget, schema: pa.Schema, rows: list[Any]) -> Path:
+    """The configuration of a copy by ``id`` that has all rows of a table."""
+    config = folder / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        f'on_reject = "park"\n[feeds.orders.sink]\n{target.toml(key=["id"])}\n'
+    )
+    table = TableBuilder(folder / "orders", schema, cdf=True)
+    table.create()
+    table.insert(rows)
+    loaded = load_config(config)
+    await run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1))
+    return config
+
+
+@pytest.mark.parametrize("change", [LAST_DIGIT, NULL_ENTRY], ids=["digit", "entry"])
+def test_a_change_within_a_value_is_found_and_nothing_else(
+    tmp_path: Path, target: SqlTarget, capsys: Capture, change: dict[str, str]
+) -> None:
+    nested = {"m": [("k", 1), ("z", None)], "l": [-0.0, 0.1]}
+    digits = Decimal(12345678901234567890123456789012345678)
+    rows = [
+        {"id": 1, "zero": -0.0, "s": {"a": -0.0, "n": Decimal(1)}, **nested},
+        {"id": 2, "zero": 0.0, "s": {"a": None, "n": digits}, **nested},
+    ]
+    config = anyio.run(lambda: copy_of(tmp_path, target, NESTED, rows))
+    verify = ["verify", str(config), "orders"]
+    assert main(verify) == 0, capsys.readouterr()
+    target.query(f"UPDATE {target.prefix}orders SET {change[target.kind]} WHERE id = 2")
+    assert main(verify) == 1
+    assert '{"id": 2} differs' in capsys.readouterr().out
+
+
+def test_a_row_that_the_copy_can_not_hold_is_missing(
+    tmp_path: Path, target: SqlTarget, capsys: Capture
+) -> None:
+    """It was parked; `verify` compares it with nothing."""
+    refused: dict[str, tuple[pa.DataType, Any]] = {
+        "sqlite": (pa.float64(), math.nan),
+        "mysql": (pa.float64(), math.inf),
+        "postgres": (pa.list_(pa.string()), ["a\0b"]),
+    }
+    if target.kind not in refused:
+        return  # DuckDB holds all of them
+    data_type, value = refused[target.kind]
+    schema = pa.schema([("id", pa.int64()), ("v", data_type)])
+    rows = [{"id": 1, "v": None}, {"id": 2, "v": value}]
+    config = anyio.run(lambda: copy_of(tmp_path, target, schema, rows))
+    assert main(["verify", str(config), "orders"]) == 1
+    assert '{"id": 2} is missing' in capsys.readouterr().out
 
 
 def test_a_copy_that_is_gone_is_not_begun_in_the_middle(tmp_path: Path, target: SqlTarget) -> None:

@@ -276,7 +276,7 @@ class SinkConformance:
                 own.check(["id", name])
         others = [name for name in OWN_NAMES if name not in own.names]
         schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in others)])
-        values = {name: f"the table's {name}" for name in others}
+        values = {name: f"value of {name}" for name in others}
         await self._write(make_sink(), change_batch(schema, [{"id": 1, **values}], last=True))
         (event,) = read_events()
         for value in values.values():
