@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Mapping
@@ -230,13 +231,29 @@ class JsonlSink:
             await anyio.to_thread.run_sync(target.close)
 
 
+#: In UTF-8: control characters beyond ASCII, which some terminals obey (U+009B begins a command);
+#: ends of lines and paragraphs; marks that change the direction of writing.
+_NOT_SHOWN = re.compile(
+    rb"\xc2[\x80-\x9f]|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\xd8\x9c"
+)
+
+
+def _shown(lines: memoryview) -> bytes | memoryview:
+    """Return lines of JSON with what a terminal obeys, or hides, as escapes of JSON: they have the
+    same value. JSON itself escapes those of ASCII."""
+    data = bytes(lines)
+    if data.isascii():
+        return lines
+    return _NOT_SHOWN.sub(lambda match: b"\\u%04x" % ord(match[0].decode()), data)
+
+
 class _StandardOutput:
     """Lines for the reader of this process's output."""
 
     def append(self, lines: memoryview) -> None:
         file = sys.stdout.buffer
         try:
-            left = lines
+            left = memoryview(_shown(lines))
             while left:
                 left = left[file.write(left) :]
             file.flush()

@@ -5,9 +5,12 @@ The file appears under its name only when it is complete; a failed read leaves n
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator
+import stat
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +24,7 @@ from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits, load_sink
 
-__all__ = ["Ids", "open_output"]
+__all__ = ["Ids", "open_output", "until_reader_gone"]
 
 _IDS = {"_event_id": pa.string(), "_origin": pa.string(), "_row_id": pa.int64()}
 
@@ -127,6 +130,40 @@ async def open_output(
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+async def until_reader_gone(work: Callable[[], Awaitable[None]]) -> None:
+    """Do some work; raise :class:`BrokenPipeError` when the reader of standard output has gone.
+
+    A table in which nothing happens gives nothing to write, and so nothing that would fail. The
+    work is cancelled.
+    """
+    try:
+        output = sys.stdout.fileno()
+        piped = stat.S_ISFIFO(os.fstat(output).st_mode)
+    except OSError:  # it is closed, or no file
+        piped = False
+    if not piped:
+        await work()
+        return
+    loop = asyncio.get_running_loop()
+    gone = False
+    with anyio.CancelScope() as scope:
+
+        def end() -> None:
+            nonlocal gone
+            gone = True
+            loop.remove_reader(output)  # it would be called again and again
+            scope.cancel()
+
+        # A pipe that is written to becomes readable only by the error that its reader has gone.
+        loop.add_reader(output, end)
+        try:
+            await work()
+        finally:
+            loop.remove_reader(output)
+    if gone:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _check_parquet(schema: pa.Schema) -> None:

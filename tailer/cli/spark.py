@@ -19,7 +19,7 @@ from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.run import feed_configs
 from tailer.daemon.runner import Runner
-from tailer.errors import OffsetError
+from tailer.errors import OffsetError, printable
 from tailer.feed.progress import FeedProgress
 from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
@@ -57,7 +57,7 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
     log.end(_progress(runners), "asked to" if stopped else "for every feed has come to its end")
     failed = {name: runner.error for name, runner in runners.items() if runner.error is not None}
     for name, error in failed.items():
-        print(f"tailer: feed {name}: {error}", file=sys.stderr)
+        print(printable(f"tailer: feed {name}: {error}"), file=sys.stderr)
     return 1 if failed else 0
 
 

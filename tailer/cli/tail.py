@@ -7,13 +7,14 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tailer.changes import Offset
-from tailer.cli.output import Ids
+from tailer.cli.output import Ids, until_reader_gone
 from tailer.cli.reading import check_columns, feed_options
 from tailer.cli.table import check_range, on_table
-from tailer.errors import TailerError
+from tailer.errors import SinkRejected, TailerError
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.starts import start_offset
@@ -53,7 +54,12 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
         options=feed_options(arguments, None, bounded=False),
         last=arguments.last,
     )
-    await run_feed(feed)
+    try:
+        await until_reader_gone(partial(run_feed, feed))
+    except SinkRejected as e:
+        if isinstance(e.__cause__, BrokenPipeError):
+            raise e.__cause__ from None  # it has gone while a batch was written
+        raise
     return 0
 
 

@@ -40,6 +40,7 @@ from tailer.errors import (
     may_heal,
     mistakes,
     out_of_reach,
+    printable,
 )
 from tailer.feed.fitting import Fitting
 from tailer.feed.publish import check_target
@@ -85,7 +86,7 @@ async def run_daemon(config: Config) -> int:
     failed = supervisor.failures()
     supervisor.say_end("asked to" if stopped else "for every feed has failed or come to its end")
     for name, error in failed.items():
-        print(f"tailer: feed {name}: {error}", file=sys.stderr)
+        print(printable(f"tailer: feed {name}: {error}"), file=sys.stderr)
     return (2 if supervisor.misconfigured() else 1) if failed else 0
 
 
@@ -155,14 +156,14 @@ async def check_feeds(config: Config) -> int:
 
     def refused(name: str, sentence: str) -> None:
         nonlocal status
-        print(f"{name}: {sentence}")
+        print(printable(f"{name}: {sentence}"))
         status = 1
 
     with mistakes() as part:
         for name, feed in (await feed_configs(config, refused)).items():
             with part():
                 try:
-                    print(f"{name}: ok, {await _check_feed(config, feed)}")
+                    print(printable(f"{name}: ok, {await _check_feed(config, feed)}"))
                 except ConfigError:
                     raise
                 except TailerError as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -49,3 +50,18 @@ async def test_a_private_file_is_so_after_a_rotation_too(tmp_path: Path) -> None
         0o600
     }
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+async def test_what_a_terminal_obeys_is_an_escape_on_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "\x9b2J \u202e \u2066 \u200f \u061c \u2028 \x1b \x07"
+    rows = [{"s": hostile}, {"s": "größe, 表"}]
+    sink = load_sink("jsonl").from_options({"path": "-"}, tmp_path)
+    await sink.open("orders")
+    await sink.write(change_batch(pa.schema([("s", pa.string())]), rows))
+    await sink.aclose()
+    written = capsys.readouterr().out
+    assert [json.loads(line)["s"] for line in written.split("\n")[:-1]] == [r["s"] for r in rows]
+    assert "größe, 表" in written
+    assert written.replace("\n", "").isprintable()
