@@ -24,7 +24,7 @@ from tailer.decode.vectors import (
 )
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location
-from tailer.errors import FileGone, TableError
+from tailer.errors import CorruptLog, FileGone, TableError
 from tailer.store import WHOLE_BYTES, Elsewhere, ReadsHere, Store
 from tailer.store.budget import Budget
 
@@ -164,10 +164,11 @@ async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -
             await _row_bitmap(store, file, file.without, on_read),
         )
     try:
-        return Fetched(file, await store.open(file.location, file.size), selection)
+        source = await store.open(file.location, file.size)
     except FileNotFoundError:
         kind = "cdc" if file.change_type is None else "data"
         raise _gone(store, file, file.path, kind) from None
+    return Fetched(file, _of_the_log(store, file, source), selection)
 
 
 def fetch_here(store: ReadsHere, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
@@ -182,10 +183,30 @@ def fetch_here(store: ReadsHere, file: ChangeFile, on_read: OnRead | None = None
         )
         selection = RowSelection.of(only, without)
     try:
-        return Fetched(file, store.open_here(file.location), selection)
+        source = store.open_here(file.location)
     except FileNotFoundError:
         kind = "cdc" if file.change_type is None else "data"
         raise _gone(store, file, file.path, kind) from None
+    return Fetched(file, _of_the_log(store, file, source), selection)
+
+
+def _of_the_log(store: Store | ReadsHere, file: ChangeFile, source: pa.NativeFile) -> pa.NativeFile:
+    """Return an open file. Raises :class:`CorruptLog` if its size is not the one in the log.
+
+    The store knows the size from its first answer, so that this takes no request.
+    """
+    found = source.size()
+    if file.size is None or found == file.size:
+        return source
+    source.close()
+    raise CorruptLog(
+        f"the data file has {found} bytes, and the log says {file.size}: it was cut, or another "
+        "one took its place",
+        table=store.root,
+        version=file.version,
+        path=file.path,
+        hint="restore it from a backup, or skip this version",
+    )
 
 
 async def _row_bitmap(

@@ -157,7 +157,8 @@ class HttpsFiles:
             )
         if size and found.total != size:
             raise CorruptLog(
-                f"the file has {found.total} bytes, and the log says {size}",
+                f"the data file has {found.total} bytes, and the log says {size}: it was cut, or "
+                "another one took its place",
                 table=self._root,
                 path=location,
             )

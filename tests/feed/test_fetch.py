@@ -109,8 +109,22 @@ def test_a_data_file_that_was_cut_is_named(
     table: TableBuilder, capsys: pytest.CaptureFixture[str], left: int
 ) -> None:
     (file,) = table.folder.glob("part-*")
+    size = file.stat().st_size
     file.write_bytes(file.read_bytes()[:left])
-    assert f"version 1, {file.name}: the data file can't be read" in refused(table, capsys)
+    sentence = (
+        f"the data file has {left} bytes, and the log says {size}: it was cut, or another one"
+    )
+    assert f"version 1, {file.name}: {sentence}" in refused(table, capsys)
+
+
+def test_a_whole_file_of_another_size_is_not_delivered(
+    table: TableBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file,) = table.folder.glob("part-*")
+    other = table.add([{"id": i} for i in range(1000)])["add"]["path"]
+    size = file.stat().st_size
+    (table.folder / other).replace(file)
+    assert f"bytes, and the log says {size}: it was cut, or another one" in refused(table, capsys)
 
 
 def test_a_file_in_another_store_is_named(

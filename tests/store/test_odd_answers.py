@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
@@ -10,9 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tailer.errors import TableError, TailerError, TransientError
+from tailer.errors import CorruptLog, TableError, TailerError, TransientError
 from tailer.offsets.s3 import S3OffsetStore
 from tailer.sharing.model import Table
+from tailer.store.https import HttpsFiles
 from tailer.store.s3.client import Call
 from tailer.store.s3.folders import list_folders
 from tailer.store.s3.options import S3Options
@@ -23,6 +25,7 @@ from tests.sharing.lying import Reply, asking, files_at, lying, saying
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("s3_account")]
 
 DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
+SIZE = 6 * 1024 * 1024
 OBJECT = {"Last-Modified": DATE, "ETag": '"a1"', "Content-Range": "bytes 0-3/4"}
 DIGITS = "9" * 5000
 #: What texts a header may have that is to be a number, a date, a tag, a name or a range.
@@ -87,9 +90,9 @@ async def requests_to(url: str) -> AsyncIterator[dict[str, Callable[[], Awaitabl
         }
 
 
-async def in_pieces(store: S3Store) -> None:
+async def in_pieces(store: S3Store | HttpsFiles) -> None:
     """Open a file that is larger than its end that comes first."""
-    file = await store.open("f", 1 << 30)
+    file = await store.open("f", SIZE)
     await asyncio.to_thread(lambda: (file.seek(0), file.read(1)))
 
 
@@ -218,6 +221,65 @@ async def test_pages_that_lead_on_for_ever_are_left(
             with pytest.raises(TableError, match="in a circle"):
                 await list_folders("s3://lake/t", {"endpoint_url": url, "region": "eu-west-1"})
     assert len(asked) < 60
+
+
+# One file, in pieces
+
+
+LATER = "Tue, 02 Jan 2024 00:00:00 GMT"
+
+
+def ranges_of(*states: dict[str, str]) -> Reply:
+    """A file that is in the first state for the first request, in the next one for the next."""
+    asked: list[str] = []
+
+    async def reply(head: bytes, writer: asyncio.StreamWriter) -> None:
+        text = re.search(rb"(?i)range: bytes=(\d*)-(\d*)", head)
+        assert text is not None
+        last = int(text[2]) if text[1] and text[2] else SIZE - 1
+        first = int(text[1]) if text[1] else SIZE - int(text[2])
+        asked.append(head.decode())
+        state = states[min(len(asked), len(states)) - 1]
+        span = {"Content-Range": f"bytes {first}-{last}/{SIZE}"}
+        await answering(PART, {**state, **span}, b"x" * (last + 1 - first))(head, writer)
+
+    return reply
+
+
+STATES = [
+    {"Last-Modified": DATE},
+    {"Last-Modified": DATE, "ETag": '""'},
+    {"Last-Modified": DATE, "ETag": 'W/"a"'},
+    {"Last-Modified": DATE, "ETag": '"a"'},
+]
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_pieces_of_one_state_are_one_file(state: dict[str, str]) -> None:
+    async with lying(ranges_of(state)) as (url, seen), s3_at(url) as store:
+        await in_pieces(store)
+        async with files_at(url + "/f") as files:
+            await in_pieces(files)
+    conditions = [head for head in seen if b"if-match" in head.lower()]
+    assert bool(conditions) == (state.get("ETag") == '"a"'), "a weak one would never match"
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        *(({**state}, {**state, "Last-Modified": LATER}) for state in STATES[:3]),
+        (STATES[2], {**STATES[2], "ETag": 'W/"b"'}),
+        (STATES[3], {**STATES[3], "ETag": '"b"'}),
+        (STATES[3], STATES[0]),
+    ],
+)
+async def test_pieces_of_two_states_are_not_one_file(states: tuple[dict[str, str], ...]) -> None:
+    async with lying(ranges_of(*states)) as (url, _), s3_at(url) as store:
+        with pytest.raises(TransientError, match="of another state of the object"):
+            await in_pieces(store)
+    async with lying(ranges_of(*states)) as (url, _), files_at(url + "/f") as files:
+        with pytest.raises(CorruptLog, match="changed while it was read"):
+            await in_pieces(files)
 
 
 # Servers that know less

@@ -70,7 +70,7 @@ def test_offsets_and_checks_close_what_they_open(setting: Setting) -> None:
         assert done.returncode == 0, done.stderr
     done = run_tailer("offsets", "set", setting.config, "orders", "--at-version", "77")
     assert done.returncode == 1
-    assert "there is no version 76" in done.stderr
+    assert "--at-version is 77, and the newest version is 1" in done.stderr
     done = run_tailer("offsets", "show", setting.config, "nobody")
     assert (done.returncode, "has no feed 'nobody'" in done.stderr) == (2, True)
 

@@ -14,13 +14,14 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.errors import TableError
+from tailer.errors import CorruptLog, TableError
 from tailer.store import StoreTraits
 from tailer.store.s3.store import S3Store
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server
 from tests.s3.front import Fault, Front, run_front
-from tests.s3.tables import Collected, deliver, upload
+from tests.s3.objects import Objects
+from tests.s3.tables import Collected, deliver, store_of, upload
 from tests.support.waiting import eventually_async
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("s3_account")]
@@ -205,3 +206,27 @@ async def test_what_does_not_heal_stops_the_feed_by_name(
     with anyio.fail_after(150), pytest.raises(TableError, match=sentence):
         await deliver(shaken, Offset(0), LAST, sink=sink)
     assert sink.events.items() < truth.events.items()
+
+
+async def test_a_file_of_another_size_is_refused_without_a_request_more(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    """Also where it is larger than its end, which is all that comes first."""
+    table = TableBuilder(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    table.create()
+    table.insert([{"id": i} for i in range(40_000)])
+    await upload(table.folder, bucket, "t")
+    (file,) = table.folder.glob("part-*")
+    async with Objects(bucket) as objects:
+        data = await objects.get(f"t/{file.name}")
+        await objects.put(f"t/{file.name}", data + data[-1000:])
+    with run_front(bucket) as front:
+        store = store_of(front.bucket, "t")
+        sink = Collected()
+        with pytest.raises(CorruptLog, match=f"the log says {len(data)}: it was cut, or another"):
+            await deliver(store, Offset(1), 1, sink=sink)
+        await store.aclose()
+        assert not sink.events
+        assert [path for kind, path in front.asked if kind != "list" and "part-" in path] == [
+            f"/{bucket.name}/t/{file.name}"
+        ]
