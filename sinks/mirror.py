@@ -54,6 +54,11 @@ class Merge:
     passing: pa.Table
     unchecked: bool = False
 
+    @property
+    def growth(self) -> int:
+        """By how many rows the copy grows, if it has the keys that it should."""
+        return int(self.rows.num_rows - self.present.num_rows)
+
 
 def merge_of(
     batch: ChangeBatch, rows: pa.RecordBatch, key: Sequence[str], *, unchecked: bool = False

@@ -15,10 +15,11 @@ from sinks.sql.database import Database, KeyTaken
 from sinks.sql.files import rehearsal_of_file
 from sinks.sql.names import NameRules
 from sinks.sql.rows import batches_of, bound_rows, check_finite, comparable
+from sinks.sql.same_file import SameFile
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from sinks.sql.text import check_times, is_json
 from tailer.changes import Offset
-from tailer.errors import RowsRefused, TargetRefused, may_heal, out_of_reach
+from tailer.errors import RowsRefused, TargetRefused, TransientError, may_heal, out_of_reach
 from tailer.faults import FaultTable
 from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
@@ -80,6 +81,12 @@ class SqliteFile(Database):
         self.path = path
         self.place = str(path)
         self._connection: Any = None
+        self._file = SameFile(path)
+
+    def begin_at(self, *, written: bool) -> None:
+        """Take whatever file is there; one that was ``written`` must be."""
+        self._file.written = written
+        self._file.begin()
 
     def exists(self) -> bool:
         """Return whether the file is there."""
@@ -87,7 +94,13 @@ class SqliteFile(Database):
             return self.path.exists()
 
     def connect(self, *, read_only: bool = False) -> None:
-        """Open the file, if it is not open."""
+        """Open the file, if it is not open; it must be the one that was."""
+        with self._translated():
+            try:
+                self._file.check()
+            except TransientError:
+                self.abandon()
+                raise
         if self._connection is not None:
             return
         with self._translated():
@@ -102,6 +115,7 @@ class SqliteFile(Database):
             if not read_only:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
+                self._file.opened()
 
     def close(self) -> None:
         """Close the file."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 from sinks.formats.json import variant_text
 from sinks.sql.database import Database, ValueRefused
 from sinks.sql.names import NameRules
+from sinks.sql.same_file import SameFile
 from tailer.changes import is_arrow_variant
 from tailer.errors import SinkRejected, TargetRefused, TransientError
 from tailer.faults import FaultTable
@@ -63,8 +64,14 @@ class DuckdbFile(Database):
             "autoinstall_known_extensions": "false",
         }
         self._connection: Any = None
+        self._file = SameFile(path)
         #: This process has written to the file, and may have left its log beside it.
         self._written = False
+
+    def begin_at(self, *, written: bool) -> None:
+        """Take whatever file is there; one that was ``written`` must be."""
+        self._file.written = written
+        self._file.begin()
 
     @property
     def is_open(self) -> bool:
@@ -81,6 +88,12 @@ class DuckdbFile(Database):
         it."""
         import duckdb
 
+        with self._translated():
+            try:
+                self._file.check()
+            except TransientError:
+                self.abandon()
+                raise
         if self._connection is not None:
             return
         with self._translated():
@@ -92,6 +105,8 @@ class DuckdbFile(Database):
                 self._connection.execute(f"SET {name} = '{value}'")
             self._connection.execute("PRAGMA disable_checkpoint_on_shutdown")
             self._written = self._written or not read_only
+            if not read_only:
+                self._file.opened()
 
     def _check_kind(self) -> None:
         """Refuse a file of another kind: DuckDB would make a view of Parquet or CSV."""
@@ -142,10 +157,9 @@ class DuckdbFile(Database):
         import duckdb
 
         connection, self._connection = self._connection, None
-        try:
-            connection.close()
-        except duckdb.Error:
-            return
+        with suppress(duckdb.Error):
+            if connection is not None:
+                connection.close()
 
     @contextmanager
     def staged(self, keys: pa.Table) -> Iterator[str]:

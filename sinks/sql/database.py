@@ -12,7 +12,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ __all__ = ["CLAIMS", "Claim", "Database", "KeyTaken", "ValueRefused"]
 
 #: The table with the claims.
 CLAIMS = "_delta_tailer"
-_FIELDS = ("feed", "epoch", "mode", "key", "offset", "columns")
+_FIELDS = ("feed", "epoch", "mode", "key", "offset", "columns", "rows")
 
 
 class KeyTaken(RowsRefused):
@@ -45,7 +45,8 @@ class KeyTaken(RowsRefused):
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What the database says of a target: ``key`` are the physical names of its key columns, and
-    ``columns`` those that it has; both None before the first write."""
+    ``columns`` those that it has; both None before the first write. ``rows`` is how many rows a
+    mirror has."""
 
     feed: str
     epoch: int
@@ -53,6 +54,7 @@ class Claim:
     key: list[str] | None = None
     offset: Offset | None = None
     columns: pa.Schema | None = None
+    rows: int = 0
 
 
 class Database(ABC):
@@ -81,6 +83,10 @@ class Database(ABC):
     @abstractmethod
     def connect(self, *, read_only: bool = False) -> None:
         """Connect, if there is no connection."""
+
+    def begin_at(self, *, written: bool) -> None:  # noqa: B027  # a server has none
+        """Take whatever file there is, before it is opened for a feed. ``written``: the feed has
+        written to it, so it has to be there."""
 
     @abstractmethod
     def close(self) -> None:
@@ -254,24 +260,28 @@ class Database(ABC):
         )
         if not rows:
             return None
-        feed, epoch, mode, key, offset, columns = rows[0]
+        feed, epoch, mode, key, offset, columns, count = rows[0]
         try:
             at = None if offset is None else Offset.from_json(json.loads(offset))
         except (ValueError, OffsetError) as e:
             raise TargetRefused(f"{self.place}: the offset of {target!r} is damaged ({e})") from e
         kept = None if columns is None else pa.ipc.read_schema(pa.py_buffer(columns))
-        return Claim(feed, epoch, mode, None if key is None else json.loads(key), at, kept)
+        key = None if key is None else json.loads(key)
+        return Claim(feed, epoch, mode, key, at, kept, count or 0)
 
     def make_claims(self) -> None:
         """Make the table with the claims, if there is none."""
-        if self.has_table(CLAIMS):
-            return
         name, text, number, data = self.claim_types
-        key, offset, columns = map(self.quoted, ("key", "offset", "columns"))
+        if there := self.columns_of(CLAIMS):
+            if "rows" not in there:  # which the first ones lacked
+                added = f"{self.quoted('rows')} {number}"
+                self.execute(f"ALTER TABLE {self.table(CLAIMS)} ADD COLUMN {added}")
+            return
+        key, offset, columns, rows = map(self.quoted, ("key", "offset", "columns", "rows"))
         self.execute(
             f"CREATE TABLE IF NOT EXISTS {self.table(CLAIMS)} (target {name} PRIMARY KEY, "
             f"feed {text} NOT NULL, epoch {number} NOT NULL, mode {text} NOT NULL, "
-            f"{key} {text}, {offset} {text}, {columns} {data})"
+            f"{key} {text}, {offset} {text}, {columns} {data}, {rows} {number})"
         )
 
     def claim(self, target: str, feed: str, mode: str, *, adopt: bool = False) -> Claim:
@@ -294,9 +304,12 @@ class Database(ABC):
                 insert = f"INSERT INTO {claims} (target, feed, epoch, mode) VALUES (?, ?, 1, ?)"
                 self.changed(insert, target, feed, mode)
                 return Claim(feed, 1, mode)
-            epoch = found.epoch + 1
-            self.changed(f"UPDATE {claims} SET epoch = ? WHERE target = ?", epoch, target)
-        return Claim(feed, epoch, mode, found.key, found.offset, found.columns)
+            claimed = replace(found, epoch=found.epoch + 1)
+            # As this release writes it, for the next write compares it.
+            at = self.quoted("offset")
+            statement = f"UPDATE {claims} SET epoch = ?, {at} = ? WHERE target = ?"
+            self.changed(statement, claimed.epoch, _text(claimed.offset), target)
+        return claimed
 
     def check(
         self, target: str, feed: str, mode: str, *, adopt: bool = False, lock: str = ""
@@ -319,6 +332,11 @@ class Database(ABC):
                 f"{self.place}: the table {target!r} was dropped; `tailer offsets reset` makes it "
                 "again"
             )
+        if found.rows > 0 and not self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1"):
+            raise TargetRefused(
+                f"{self.place}: the table {target!r} was emptied, and a copy has all rows from "
+                "the beginning on; restore it, or `tailer offsets reset` makes it again"
+            )
         return found
 
     def _check_owner(self, found: Claim, target: str, feed: str, mode: str) -> None:
@@ -335,28 +353,48 @@ class Database(ABC):
                 "`tailer offsets reset` removes it"
             )
 
-    def move(self, target: str, claim: Claim) -> None:
-        """Store a claim's offset, key and columns, within a transaction. Raises
-        :class:`ConfigError`, for which no row is parked, if a newer process has claimed the
-        target."""
+    def move(self, target: str, before: Claim, claim: Claim) -> None:
+        """Store a claim's offset, key, columns and rows, within a transaction, if the target is as
+        ``before`` says.
+
+        Raises :class:`ConfigError`, for which no row is parked, if a newer process has claimed it,
+        and :class:`TransientError`, after which it is opened again, if it is not as this one has
+        left it.
+        """
         columns = None if claim.columns is None else claim.columns.serialize().to_pybytes()
         key = None if claim.key is None else json.dumps(claim.key)
-        offset = None if claim.offset is None else str(claim.offset)
-        names = ("offset", "key", "columns")
+        values = (_text(claim.offset), key, columns, claim.rows, target, before.epoch)
+        names = ("offset", "key", "columns", "rows")
         sets = ", ".join(f"{self.quoted(name)} = ?" for name in names)
-        statement = f"UPDATE {self.table(CLAIMS)} SET {sets} WHERE target = ? AND epoch = ?"
-        if not self.changed(statement, offset, key, columns, target, claim.epoch):
-            raise self._fenced(target)
+        at, same = self.quoted("offset"), _text(before.offset)
+        where = f"target = ? AND epoch = ? AND {at} {'IS NULL' if same is None else '= ?'}"
+        if before.rows > 0:
+            where += f" AND EXISTS (SELECT 1 FROM {self.table(target)})"
+        statement = f"UPDATE {self.table(CLAIMS)} SET {sets} WHERE {where}"
+        if not self.changed(statement, *values, *(() if same is None else (same,))):
+            raise self._another(target, before)
 
-    def check_epoch(self, target: str, claim: Claim) -> None:
+    def count(self, target: str, claim: Claim) -> None:
+        """Store how many rows a claim has, behind :meth:`move`."""
+        statement = f"UPDATE {self.table(CLAIMS)} SET {self.quoted('rows')} = ? WHERE target = ?"
+        self.changed(statement, claim.rows, target)
+
+    def check_left(self, target: str, before: Claim) -> None:
         """Raise as :meth:`move` does, without changing anything."""
-        found = self.found(target)
-        if found is None or found.epoch != claim.epoch:
-            raise self._fenced(target)
+        found = self.found(target) if self.has_table(CLAIMS) else None
+        gone = before.columns is not None and not self.has_table(target)
+        if gone or found is None or (found.epoch, found.offset) != (before.epoch, before.offset):
+            raise self._another(target, before)
 
-    def _fenced(self, target: str) -> ConfigError:
-        return ConfigError(
-            f"{self.place}: another process writes the table {target!r} now; stop one of them"
+    def _another(self, target: str, before: Claim) -> ConfigError | TransientError:
+        found = self.found(target) if self.has_table(CLAIMS) else None
+        if found is not None and found.epoch > before.epoch:
+            return ConfigError(
+                f"{self.place}: another process writes the table {target!r} now; stop one of them"
+            )
+        return TransientError(
+            f"{self.place}: the table {target!r} or its offset is not as this feed has left it: "
+            "dropped, emptied or in an earlier state; the feed begins again with what is there"
         )
 
     def forget(self, target: str, feed: str, mode: str, *, drop: bool) -> None:
@@ -373,3 +411,7 @@ class Database(ABC):
                 elif self.has_table(target):
                     self.changed(f"DELETE FROM {self.table(target)}")
                 self.changed(f"DELETE FROM {self.table(CLAIMS)} WHERE target = ?", target)
+
+
+def _text(offset: Offset | None) -> str | None:
+    return None if offset is None else str(offset)

@@ -7,7 +7,7 @@ is written here for all databases; :class:`sinks.sql.database.Database` is what 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -99,6 +99,7 @@ class SqlSink:
         self._database = database
         self._target = ""
         self._claim: Claim | None = None
+        self._written_before = False
 
     @property
     def faults(self) -> FaultTable:
@@ -120,6 +121,7 @@ class SqlSink:
     ) -> Mapping[str, Any]:
         """See :class:`tailer.sink.KnowsDelivery`. The database itself has the offset: it may be
         copied to another place, and then the table may have another name."""
+        self._written_before = bool(kept)
         return same_form({"type": self.kind, "mode": self.mode}, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
@@ -128,6 +130,7 @@ class SqlSink:
 
     def _open(self, feed: str) -> Offset | None:
         self._database.close()
+        self._database.begin_at(written=self._written_before)
         self._target = self.table or feed
         try:
             self._database.connect()
@@ -196,8 +199,14 @@ class SqlSink:
                 database.forget(target, feed, self.mode, drop=self.create)
             else:
                 claim = database.claim(target, feed, self.mode, adopt=not self.create)
+                if not self._is_log and claim.columns is None and offset.position > (0, 0):
+                    raise SinkRejected(
+                        f"{database.place}: there is no copy {target!r}, and one can't begin with "
+                        f"version {offset.version}; restore it, or begin again with `tailer "
+                        "offsets reset`"
+                    )
                 with database.transaction():
-                    database.move(target, replace(claim, offset=offset))
+                    database.move(target, claim, replace(claim, offset=offset))
         finally:
             database.close()
 
@@ -214,6 +223,7 @@ class SqlSink:
         """See :class:`tailer.sink.Sink`."""
         self._claim = None
         await anyio.to_thread.run_sync(self._close)
+        self._database.begin_at(written=False)
 
     def _close(self) -> None:
         self._database.close()
@@ -236,9 +246,10 @@ class SqlSink:
         return self._claim
 
     def _move(self, offset: Offset) -> None:
-        claim = replace(self._claimed(), offset=offset)
-        with self._database.transaction():
-            self._database.move(self._target, claim)
+        before = self._claimed()
+        claim = replace(before, offset=offset)
+        with self._left_as_it_was(before), self._database.transaction():
+            self._database.move(self._target, before, claim)
         self._claim = claim
 
     def _write(self, batch: ChangeBatch) -> None:
@@ -257,20 +268,34 @@ class SqlSink:
             merge = merge_of(batch, rows, self.key, unchecked=again)
         claim = replace(self._with_key(before, schema), offset=batch.next_offset)
         claim = replace(claim, columns=self._columns(before, schema))
-        if not self.ddl_in_transactions:
-            self._database.check_epoch(self._target, before)
-            self._evolve(before, schema)
-        with self._database.transaction():
-            with _without_rows():
-                self._database.move(self._target, claim)  # first, for it is the fence
-            if self.ddl_in_transactions:
+        if merge is not None:
+            claim = replace(claim, rows=before.rows + merge.growth)
+        with self._left_as_it_was(before):
+            if not self.ddl_in_transactions:
+                self._database.check_left(self._target, before)
                 self._evolve(before, schema)
-            if merge is not None:
-                self._merge(merge)
-            elif batch.num_rows:
-                self._database.append(self._target, pa.table(rows))
-            self._written(batch)
+            with self._database.transaction():
+                with _without_rows():
+                    self._database.move(self._target, before, claim)  # first: it is the fence
+                if self.ddl_in_transactions:
+                    self._evolve(before, schema)
+                if merge is not None:
+                    claim = self._merge(merge, claim)
+                elif batch.num_rows:
+                    self._database.append(self._target, pa.table(rows))
+                self._written(batch)
         self._claim = claim
+
+    @contextmanager
+    def _left_as_it_was(self, before: Claim) -> Iterator[None]:
+        """Raise, instead of what a statement says of a table that is not there, that the target is
+        not as this process has left it."""
+        try:
+            yield
+        except SinkRejected:
+            with suppress(SinkRejected):
+                self._database.check_left(self._target, before)
+            raise
 
     def _written(self, batch: ChangeBatch) -> None:
         """Do what else belongs to the transaction of a batch."""
@@ -358,9 +383,11 @@ class SqlSink:
                 f"{option!r} is false; run: {'; '.join(statements)}"
             )
 
-    def _merge(self, merge: Merge) -> None:
-        """Delete the keys that leave, insert the rows that come, and hold the copy to its key."""
+    def _merge(self, merge: Merge, claim: Claim) -> Claim:
+        """Delete the keys that leave, insert the rows that come, and hold the copy to its key.
+        Return the claim, with the number of rows that the copy has then."""
         database, target, key = self._database, self._target, self.key
+        deleted = 0
         if merge.present.num_rows:
             with database.staged(merge.present) as keys:
                 deleted = database.delete(target, keys, key)
@@ -389,6 +416,11 @@ class SqlSink:
                 "that the copy has already, so the key columns do not "
                 "identify a row; choose others, or mirror by row id",
             )
+        if not merge.unchecked:
+            return claim
+        counted = replace(claim, rows=claim.rows + merge.present.num_rows - deleted)
+        database.count(target, counted)
+        return counted
 
     def _refused(self, keys: Sequence[tuple[Any, ...]], what: str) -> SinkRejected:
         shown = ", ".join(str(dict(zip(self.key, key, strict=True))) for key in keys)
