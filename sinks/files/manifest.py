@@ -16,8 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from tailer.changes import Offset
-from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError
+from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError, first_error
 from tailer.targets import Target
 
 __all__ = ["FOLDER", "Manifest", "PublishedFile"]
@@ -145,8 +147,27 @@ class Manifest:
     ) -> bool:
         number, feed = self.number + 1, self.feed or ""
         begun = {"format": 1, "feed": feed, "owner": self._owner, "files": list(sources)}
-        if not await self._target.create(_place(number, "begun"), json.dumps(begun).encode()):
+        found: list[bool] = []
+
+        async def begin() -> None:
+            data = json.dumps(begun).encode()
+            found.append(await self._target.create(_place(number, "begun"), data))
+
+        try:
+            async with anyio.create_task_group() as tasks:  # no time more, on a store
+                tasks.start_soon(begin)
+                left = await self._left()
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
+        if not found[0]:
             return False
+        if not left:
+            await self._target.remove(_place(number, "begun"))
+            last = _place(self.number, "json")
+            raise TransientError(
+                f"{self._target.root} is not as this feed has left it: {last} is gone, or says "
+                "something else; the feed begins again with what is there"
+            )
         published: list[str] = []
         for name, source in sources.items():
             if not await self._target.create(name, source):
@@ -164,6 +185,17 @@ class Manifest:
         if number % _LAST_EVERY == 0:
             await self._target.replace(_LAST, str(number).encode())
         return True
+
+    async def _left(self) -> bool:
+        """Return whether the last publication is there, as this process knows it."""
+        if not self.number:
+            return True
+        try:
+            known = json.loads(await self._target.read(_place(self.number, "json")) or b"")
+            at: Any = known["offset"]
+        except (ValueError, KeyError, TypeError):
+            return False
+        return bool(at == (None if self.offset is None else self.offset.to_json()))
 
     def _text(
         self, number: int, feed: str, offset: Offset | None, files: list[PublishedFile]

@@ -40,6 +40,8 @@ __all__ = [
     "rabbitmq_events",
     "redis_events",
     "row_event",
+    "with_nats",
+    "with_queue",
 ]
 
 T = TypeVar("T")
@@ -150,6 +152,12 @@ def rabbitmq_events(server: RabbitMq, queue: str) -> Sequence[Event]:
     return found
 
 
+def with_queue(server: RabbitMq, work: Callable[[Any], object]) -> None:
+    """Do something with a channel of the broker."""
+    with closing(pika.BlockingConnection(pika.URLParameters(server.url()))) as connection:
+        work(connection.channel())
+
+
 def _rabbitmq(server: RabbitMq, name: str) -> MessageTarget:
     def changed() -> int:
         with closing(pika.BlockingConnection(pika.URLParameters(server.url()))) as connection:
@@ -174,7 +182,7 @@ def _aws(server: Aws, kind: str, name: str) -> MessageTarget:
     return MessageTarget(_toml(kind, **options), lambda: server.events(kind, name), changed)
 
 
-def _with_nats(server: Nats, ask: Callable[[Any], Awaitable[T]]) -> T:
+def with_nats(server: Nats, ask: Callable[[Any], Awaitable[T]]) -> T:
     """What a server answers, outside of an event loop or in one."""
 
     async def asked() -> T:
@@ -202,7 +210,7 @@ def nats_events(server: Nats, stream: str) -> Sequence[Event]:
             return found
         return []
 
-    return _with_nats(server, read)
+    return with_nats(server, read)
 
 
 def _nats(server: Nats, name: str) -> MessageTarget:
@@ -214,7 +222,7 @@ def _nats(server: Nats, name: str) -> MessageTarget:
         return {"offset": None}
 
     def offset() -> Offset | None:
-        found = _with_nats(server, state)["offset"]
+        found = with_nats(server, state)["offset"]
         return Offset.from_json(found) if found else None
 
     async def last(jetstream: Any) -> int:
@@ -224,5 +232,5 @@ def _nats(server: Nats, name: str) -> MessageTarget:
 
     return MessageTarget(
         _toml("nats", servers=[server.url()], stream=name, subject=name),
-        lambda: nats_events(server, name), lambda: _with_nats(server, last), offset,
+        lambda: nats_events(server, name), lambda: with_nats(server, last), offset,
     )  # fmt: skip

@@ -18,7 +18,7 @@ import pytest
 
 # Before they are loaded: a failing assertion then shows its values.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{suite}" for suite in ("mirror", "offsets", "sink", "store"))
+    *(f"{__name__}.{suite}" for suite in ("mirror", "offsets", "sink", "store", "target"))
 )
 
 from tailer.testing.conformance.mirror import MirrorConformance  # noqa: E402
@@ -28,6 +28,7 @@ from tailer.testing.conformance.offsets import (  # noqa: E402
 )
 from tailer.testing.conformance.sink import SinkConformance  # noqa: E402
 from tailer.testing.conformance.store import StoreConformance  # noqa: E402
+from tailer.testing.conformance.target import TargetConformance  # noqa: E402
 
 __all__ = [
     "MirrorConformance",
@@ -35,4 +36,5 @@ __all__ = [
     "PersistentOffsetStoreConformance",
     "SinkConformance",
     "StoreConformance",
+    "TargetConformance",
 ]
