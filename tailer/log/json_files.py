@@ -128,6 +128,14 @@ class JsonFiles:
                 self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size
             ) and (last == b"\n" or await blocking(_ends_whole, lines)):
                 return lines, status
+            if (form := _form(lines)) is not None:
+                raise CorruptLog(
+                    f"the commit is {form}, and commits are plain JSON in UTF-8",
+                    table=self.store.root,
+                    version=version,
+                    path=name,
+                    hint="write it back as it was, and have nothing between pack files of the log",
+                )
             if waited >= self.torn_commit_max_s:
                 raise CorruptLog(
                     f"the commit is half-written, and was not finished for {waited:.0f} s",
@@ -162,6 +170,23 @@ def _split(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
         if len(line) > LINE_BYTES_MAX:
             raise CorruptLog(f"a line is longer than {LINE_BYTES_MAX} bytes", path=name)
         yield line
+
+
+#: How files begin that are whole, and no lines of JSON.
+_FORMS = {
+    b"\x1f\x8b": "packed by gzip",
+    b"\x28\xb5\x2f\xfd": "packed by zstd",
+    b"BZh": "packed by bzip2",
+    b"PK\x03\x04": "packed by zip",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+}
+
+
+def _form(lines: Lines) -> str | None:
+    """Return what else than lines of JSON a file is; None if its beginning may be one."""
+    first = next(iter(lines()), b"")
+    return next((form for mark, form in _FORMS.items() if first.startswith(mark)), None)
 
 
 def _ends_whole(lines: Lines) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -344,6 +346,28 @@ async def test_a_commit_that_still_grows_is_read_again(table: TableBuilder) -> N
     state = (await log_of(table).snapshot(1)).state
     commit = await TableLog(store, torn_commit_max_s=3600).commit(2, state, None)
     assert commit.header.adds == 2
+
+
+@pytest.mark.parametrize(
+    ("pack", "form"),
+    [
+        (gzip.compress, "packed by gzip"),
+        (bz2.compress, "packed by bzip2"),
+        (lambda data: pa.compress(data, "zstd", asbytes=True), "packed by zstd"),
+        (lambda data: data.decode().encode("utf-16"), "text in UTF-16"),
+    ],
+)
+async def test_a_packed_commit_is_not_waited_for(
+    table: TableBuilder, pack: Callable[[bytes], bytes], form: str
+) -> None:
+    """It is whole, and no time mends it."""
+    filled(table, 2)
+    path = table.commit_path(2)
+    path.write_bytes(pack(path.read_bytes()))
+    store = LocalStore(str(table.folder))
+    with pytest.raises(CorruptLog, match=f"version 2, .*the commit is {form}, and .* plain JSON"):
+        with anyio.fail_after(120):
+            await TableLog(store, torn_commit_max_s=3600).commit(2, None, None)
 
 
 async def test_a_snapshot_waits_for_a_torn_newest_commit(table: TableBuilder) -> None:
