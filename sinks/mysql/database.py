@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -22,10 +22,11 @@ import pyarrow as pa
 from sinks.messages.tls import trusting
 from sinks.mirror import Step
 from sinks.mysql.statements import insertions
-from sinks.sql.database import Database, KeyTaken, ValueRefused
+from sinks.mysql.texts import LENGTHS, key_rooms, table_rooms
+from sinks.sql.database import CLAIMS, Database, KeyTaken, ValueRefused
 from sinks.sql.names import NameRules
 from sinks.sql.rows import batches_of, check_finite, comparable
-from sinks.sql.text import check_times, is_json
+from sinks.sql.text import Room, check_times, is_json
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
 from tailer.faults import FaultTable
 from tailer.urls import Url
@@ -52,6 +53,10 @@ _COLUMNS = """
     SELECT column_name FROM information_schema.columns
     WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position
 """
+_COMPARED_BY = """
+    SELECT collation_name FROM information_schema.columns
+    WHERE table_schema = DATABASE() AND table_name = ? AND column_name = 'target'
+"""
 _DUPLICATE = 1062
 #: By the number of the server's error. 2000 to 2999 are the client's own, about the connection; the
 #: servers' own go on at 3000 (MySQL) and 4000 (MariaDB). What is not here passes: locks, resources,
@@ -74,8 +79,6 @@ _FAULTS = FaultTable(
         4025 4035 4036 4037 4038 4039 4040
     """,
 )
-#: Bytes that the columns of a key have together, and the most of a character.
-_KEY_BYTES, _CHARACTER_BYTES = 3072, 4
 _SCALE_MAX = 30
 
 
@@ -107,8 +110,8 @@ class Mysql(Database):
         self._session = _SESSION.format(lock_s=max(1, int(timeout_s * 0.75)))
         self.place = f"MySQL/{url.host}/{self._name}"
         self._connection: Any = None
-        self._collation = ""
         self._packet_bytes = 0
+        self._rooms: dict[str, Mapping[str, Room]] = {}
 
     def connect(self, *, read_only: bool = False) -> None:  # noqa: ARG002  # queries alone change nothing
         """Connect, if there is no connection."""
@@ -127,8 +130,12 @@ class Mysql(Database):
             )  # fmt: skip
             ((version, packet),) = self.execute("SELECT VERSION(), @@max_allowed_packet")
         maria = "MariaDB" in version
-        self._collation = "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
+        collation = "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
+        # Texts are equal only if all their bytes are, trailing blanks among them.
+        self.texts = f"ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {collation}"
         self._packet_bytes = int(packet)
+        if self.execute(_COMPARED_BY, CLAIMS) not in ([], [(collation,)]):
+            self.is_target = f"CONVERT(target USING utf8mb4) COLLATE {collation} = ?"
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -137,6 +144,7 @@ class Mysql(Database):
     def abandon(self) -> None:
         """Close the connection; the server undoes its transaction."""
         connection, self._connection = self._connection, None
+        self._rooms.clear()
         if connection is not None:
             with suppress(self._mysql.Error, OSError):
                 connection.close()
@@ -211,31 +219,29 @@ class Mysql(Database):
     def creation(self, target: str, schema: pa.Schema, key: Sequence[str], number: str) -> str:
         """Return the statement that makes a table."""
         made = super().creation(target, schema, key, number)
-        return f"{made} {self._texts()} COMMENT = '{_mark(schema)}'"
+        return f"{made} {self.texts} COMMENT = '{_mark(schema)}'"
 
     def definition(self, field: pa.Field, key: Sequence[str], schema: pa.Schema) -> str:
         """Return the definition of a column; text and bytes of a key have a length."""
-        return f"{self.quoted(field.name)} {self._type(field, key, schema)}"
+        room = key_rooms(key, schema).get(field.name)
+        if room is None:
+            kind = self.type_of(field.type)
+        else:
+            kind = f"{'VARCHAR' if room.unit == 'characters' else 'VARBINARY'}({room.most})"
+        return f"{self.quoted(field.name)} {kind}"
 
-    def _texts(self) -> str:
-        """Return what a table's texts are compared by: all their bytes, trailing blanks too."""
-        return f"ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {self._collation}"
-
-    def _type(self, field: pa.Field, key: Sequence[str], schema: pa.Schema) -> str:
-        """Return the type of a column; text and bytes of a key have a length."""
-        sized = [n for n in key if pa.types.is_binary(schema.field(n).type)
-                 or pa.types.is_string(schema.field(n).type)]  # fmt: skip
-        if field.name not in sized:
-            return self.type_of(field.type)
-        most = (_KEY_BYTES - 16 * (len(key) - len(sized))) // len(sized)
-        if pa.types.is_binary(field.type):
-            return f"VARBINARY({most})"
-        return f"VARCHAR({most // _CHARACTER_BYTES})"
+    def rooms(self, target: str, key: Sequence[str], schema: pa.Schema) -> Mapping[str, Room]:
+        """Return the lengths of the columns, of a table that is not there yet those of its key."""
+        of_key = key_rooms([name for name in key if name in schema.names], schema)
+        if target not in self._rooms:
+            self._rooms[target] = table_rooms(self.execute(LENGTHS, target), of_key)
+        return {**of_key, **self._rooms[target]}
 
     def alterations(self, target: str, steps: Sequence[Step], schema: pa.Schema) -> list[str]:
         """Return one statement that changes the columns of a table."""
         if not steps:
             return []
+        self._rooms.clear()
         changes = [self._change(step) for step in _at_once(steps)]
         changes.append(f"COMMENT = '{_mark(schema)}'")
         return [f"ALTER TABLE {self.table(target)} {', '.join(changes)}"]
@@ -264,6 +270,22 @@ class Mysql(Database):
             self.abandon()
         if "ALL PRIVILEGES" not in granted and not re.search(r"\bCREATE\b(?! [A-Z])", granted):
             raise TargetRefused(f"{self.place}: the user may not make tables; grant CREATE")
+
+    def make_claims(self, target: str = "") -> None:
+        """Make the table with the claims. One of an earlier release compares names as the server
+        does by default, so that two of them may be one; it is changed, if the user may do that."""
+        super().make_claims(target)
+        if self.is_target == Database.is_target:
+            return
+        _, _, texts = self.texts.partition("CHARACTER SET ")
+        statement = f"ALTER TABLE {self.table(CLAIMS)} CONVERT TO CHARACTER SET {texts}"
+        try:
+            self.execute(statement)
+        except TargetRefused as e:
+            if self.found(target) is None:
+                raise TargetRefused(f"{e}; let somebody run: {statement}") from e
+        else:
+            self.is_target = Database.is_target
 
     # Values
 
@@ -296,7 +318,7 @@ class Mysql(Database):
         names = keys.schema.names
         columns = ", ".join(self.definition(f, names, keys.schema) for f in keys.schema)
         self.execute(f"DROP TEMPORARY TABLE IF EXISTS {name}")
-        self.execute(f"CREATE TEMPORARY TABLE {name} ({columns}) {self._texts()}")
+        self.execute(f"CREATE TEMPORARY TABLE {name} ({columns}) {self.texts}")
         self._insert(name, keys)
         yield name
         self.execute(f"DROP TEMPORARY TABLE {name}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from sinks.mirror import Step
 from sinks.sql.names import NameRules
-from sinks.sql.text import ValueRefused, with_json
+from sinks.sql.text import Room, ValueRefused, with_json
 from tailer.changes import Offset
 from tailer.errors import (
     ConfigError,
@@ -80,6 +80,12 @@ class Database(ABC):
     #: What locks the rows that a statement selects.
     lock: ClassVar[str] = ""
 
+    #: The options of a table that say how its texts are kept and compared; and the condition that
+    #: a claim is of a target, byte by byte.
+    texts: str = ""
+    is_target: str = "target = ?"
+    _counts_rows: bool = False
+
     @abstractmethod
     def connect(self, *, read_only: bool = False) -> None:
         """Connect, if there is no connection."""
@@ -116,6 +122,11 @@ class Database(ABC):
     def check_values(self, column: pa.Array) -> None:
         """Raise :class:`ValueRefused` for a type or a value that the database can't hold.
         ``column`` is one of :meth:`held`."""
+
+    def rooms(self, target: str, key: Sequence[str], schema: pa.Schema) -> Mapping[str, Room]:  # noqa: ARG002  # a dialect's
+        """Return which columns of a table have room for values of some length alone. ``schema`` has
+        the columns that it has next."""
+        return {}
 
     def held(self, column: pa.Array) -> pa.Array:
         """Return a column in the Arrow type that is kept of it: a variant as its JSON, and all else
@@ -254,23 +265,25 @@ class Database(ABC):
 
     def found(self, target: str, *, lock: str = "") -> Claim | None:
         """Return what the database says of a target, if anything."""
-        fields = self.columns_text(_FIELDS)
+        # The claims of earlier releases have no count of rows; reading them does not add it.
+        self._counts_rows = self._counts_rows or _FIELDS[-1] in self.columns_of(CLAIMS)
+        fields = self.columns_text(_FIELDS if self._counts_rows else _FIELDS[:-1])
         rows = self.execute(
-            f"SELECT {fields} FROM {self.table(CLAIMS)} WHERE target = ?{lock}", target
+            f"SELECT {fields} FROM {self.table(CLAIMS)} WHERE {self.is_target}{lock}", target
         )
         if not rows:
             return None
-        feed, epoch, mode, key, offset, columns, count = rows[0]
+        feed, epoch, mode, key, offset, columns, *counted = rows[0]
         try:
             at = None if offset is None else Offset.from_json(json.loads(offset))
         except (ValueError, OffsetError) as e:
             raise TargetRefused(f"{self.place}: the offset of {target!r} is damaged ({e})") from e
         kept = None if columns is None else pa.ipc.read_schema(pa.py_buffer(columns))
         key = None if key is None else json.loads(key)
-        return Claim(feed, epoch, mode, key, at, kept, count or 0)
+        return Claim(feed, epoch, mode, key, at, kept, next(iter(counted), 0) or 0)
 
-    def make_claims(self) -> None:
-        """Make the table with the claims, if there is none."""
+    def make_claims(self, target: str = "") -> None:  # noqa: ARG002  # a dialect's
+        """Make the table with the claims, if there is none, for that of a target."""
         name, text, number, data = self.claim_types
         if there := self.columns_of(CLAIMS):
             if "rows" not in there:  # which the first ones lacked
@@ -281,7 +294,8 @@ class Database(ABC):
         self.execute(
             f"CREATE TABLE IF NOT EXISTS {self.table(CLAIMS)} (target {name} PRIMARY KEY, "
             f"feed {text} NOT NULL, epoch {number} NOT NULL, mode {text} NOT NULL, "
-            f"{key} {text}, {offset} {text}, {columns} {data}, {rows} {number})"
+            f"{key} {text}, {offset} {text}, {columns} {data}, {rows} {number}) "
+            f"{self.texts}".rstrip()
         )
 
     def claim(self, target: str, feed: str, mode: str, *, adopt: bool = False) -> Claim:
@@ -291,7 +305,7 @@ class Database(ABC):
         Raises :class:`SinkRejected` for a target of another feed or mode, or of somebody else.
         """
         try:
-            self.make_claims()
+            self.make_claims(target)
             return self._claimed(target, feed, mode, adopt=adopt)
         except KeyTaken as e:
             raise TransientError(f"{self.place}: {target!r} is claimed just now; {e}") from e
@@ -307,7 +321,7 @@ class Database(ABC):
             claimed = replace(found, epoch=found.epoch + 1)
             # As this release writes it, for the next write compares it.
             at = self.quoted("offset")
-            statement = f"UPDATE {claims} SET epoch = ?, {at} = ? WHERE target = ?"
+            statement = f"UPDATE {claims} SET epoch = ?, {at} = ? WHERE {self.is_target}"
             self.changed(statement, claimed.epoch, _text(claimed.offset), target)
         return claimed
 
@@ -367,7 +381,7 @@ class Database(ABC):
         names = ("offset", "key", "columns", "rows")
         sets = ", ".join(f"{self.quoted(name)} = ?" for name in names)
         at, same = self.quoted("offset"), _text(before.offset)
-        where = f"target = ? AND epoch = ? AND {at} {'IS NULL' if same is None else '= ?'}"
+        where = f"{self.is_target} AND epoch = ? AND {at} {'IS NULL' if same is None else '= ?'}"
         if before.rows > 0:
             where += f" AND EXISTS (SELECT 1 FROM {self.table(target)})"
         statement = f"UPDATE {self.table(CLAIMS)} SET {sets} WHERE {where}"
@@ -376,7 +390,9 @@ class Database(ABC):
 
     def count(self, target: str, claim: Claim) -> None:
         """Store how many rows a claim has, behind :meth:`move`."""
-        statement = f"UPDATE {self.table(CLAIMS)} SET {self.quoted('rows')} = ? WHERE target = ?"
+        statement = (
+            f"UPDATE {self.table(CLAIMS)} SET {self.quoted('rows')} = ? WHERE {self.is_target}"
+        )
         self.changed(statement, claim.rows, target)
 
     def check_left(self, target: str, before: Claim) -> None:
@@ -410,7 +426,7 @@ class Database(ABC):
                     self.execute(f"DROP TABLE IF EXISTS {self.table(target)}")
                 elif self.has_table(target):
                     self.changed(f"DELETE FROM {self.table(target)}")
-                self.changed(f"DELETE FROM {self.table(CLAIMS)} WHERE target = ?", target)
+                self.changed(f"DELETE FROM {self.table(CLAIMS)} WHERE {self.is_target}", target)
 
 
 def _text(offset: Offset | None) -> str | None:

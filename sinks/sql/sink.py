@@ -324,7 +324,20 @@ class SqlSink:
                     "'key', or enable row tracking on the table and set change_source to derived"
                 )
             held[self._row_id] = pa.array([], pa.int64()) if ids is None else ids
-        return pa.RecordBatch.from_pydict(held)
+        found = pa.RecordBatch.from_pydict(held)
+        self._check_lengths(found, batch)
+        return found
+
+    def _check_lengths(self, rows: pa.RecordBatch, batch: ChangeBatch) -> None:
+        """Raise :class:`RowsRefused` for a value that its column has no room for."""
+        key = () if self._is_log else self.key
+        rooms = self._database.rooms(self._target, key, rows.schema) if batch.num_rows else {}
+        for name in rows.schema.names:
+            if name in rooms:
+                try:
+                    rooms[name].check(rows.column(name), self._database.names.database)
+                except ValueRefused as e:
+                    raise self._unfit(name, e, batch) from e
 
     def _unfit(self, name: str, e: ValueRefused, batch: ChangeBatch | None = None) -> SinkRejected:
         version = f"version {_version(batch, e.row)}: " if batch and e.row is not None else ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import binascii
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from tailer.changes import is_arrow_variant
 
 __all__ = [
     "JSON",
+    "Room",
     "ValueRefused",
     "canonical_json",
     "check_nul",
@@ -42,6 +44,27 @@ class ValueRefused(Exception):
     def __init__(self, what: str, row: int | None = None) -> None:
         super().__init__(what)
         self.row = row
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many characters, or bytes, a value of a column may have."""
+
+    most: int
+    unit: Literal["characters", "bytes"]
+
+    def check(self, column: pa.Array, database: str) -> None:
+        """Raise :class:`ValueRefused` for a text, or bytes, that are longer."""
+        text = pa.types.is_string(column.type)
+        if not text and not pa.types.is_binary(column.type):
+            return
+        characters = text and self.unit == "characters"
+        sizes = pc.utf8_length(column) if characters else pc.binary_length(column)
+        row = pc.index(pc.greater(sizes, self.most), value=True).as_py()
+        if row >= 0:
+            raise ValueRefused(
+                f"a value of {sizes[row]} {self.unit}, and {database} holds {self.most} there", row
+            )
 
 
 def is_json(data_type: pa.DataType) -> bool:
