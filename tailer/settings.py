@@ -45,6 +45,8 @@ _TYPES: dict[Kind, Any] = {"text": str, "flag": bool, "texts": list, "table": di
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
 _UNITS = ((1024**3, "GiB"), (1024**2, "MiB"))
+#: The most options that a message lists behind the one that was meant.
+_LISTED_MAX = 12
 #: Names of entries, in a table with secrets, that have none.
 _PLAIN = re.compile(
     r"region|endpoint|url|host|bucket|accept|content|agent|allow|timeout|retr|style|type",
@@ -246,8 +248,10 @@ class SettingTable:
     def _unknown(self, name: str) -> ConfigError:
         ours = self._other_names().get(self.spelling(name))
         hint = f" (here it is {ours!r})" if ours else meant(name, self.settings)
-        listed = ", ".join(sorted(self.settings))
-        return self.wrong(name, f"is not known{hint}; known are {listed}")
+        listed = f"; known are {', '.join(sorted(self.settings))}"
+        if hint and len(self.settings) > _LISTED_MAX:
+            listed = ""  # a long list hides what was meant
+        return self.wrong(name, f"is not known{hint}{listed}")
 
     def _other_names(self) -> dict[str, str]:
         """Return our names by their other names."""

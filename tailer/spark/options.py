@@ -178,6 +178,10 @@ SOURCE: dict[str, Setting] = {
     "readChangeFeed": Setting(
         "flag", True, "Accepted because this source reads nothing else; false is refused.",
     ),
+    "readChangeData": Setting("flag", True, "Delta's older name of `readChangeFeed`."),
+    "withEventTimeOrder": Setting(
+        "flag", False, "Accepted because it changes nothing: changes are in the order of versions.",
+    ),
     "changeSource": FEED["change_source"],
     "key": replace(FEED["key"], form=_COLUMNS, parse=_names),
     "onSchemaChange": Setting(
@@ -213,7 +217,15 @@ SOURCE: dict[str, Setting] = {
     "pageChecksums": FEED["page_checksums"],
     "tornCommitMaxSeconds": FEED["torn_commit_max_s"],
 }  # fmt: skip
-_TABLE = SettingTable("the tailer source", SOURCE, text=True, spelling=str.lower, renames=True)
+_NO_TABLE = "changes are read from startingVersion to endingVersion, and tables by format delta"
+_TABLE = SettingTable(
+    "the tailer source", SOURCE, text=True, spelling=str.lower, renames=True,
+    answers={
+        "versionasof": _NO_TABLE,
+        "timestampasof": _NO_TABLE,
+        "schematrackinglocation": "leave it out, columns are followed through renames without it",
+    },
+)  # fmt: skip
 
 
 def _one_of(taken: Mapping[str, Any], *names: str) -> Any:
@@ -234,8 +246,9 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     path, table = taken["path"], taken["table"]
     if bool(path) == bool(table):
         raise ConfigError("say which table: load(path), or option table, and not both")
-    if not taken["readChangeFeed"]:
-        raise _TABLE.wrong("readChangeFeed", "is false, and the source reads nothing else")
+    for name in ("readChangeFeed", "readChangeData"):
+        if not taken[name]:
+            raise _TABLE.wrong(name, "is false, and the source reads nothing else")
     if taken["ignoreChanges"]:
         what = "is for reading tables; to skip commits that update or delete, set skipChangeCommits"
         raise _TABLE.wrong("ignoreChanges", what)

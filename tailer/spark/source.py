@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from tailer.decode.options import DecodeOptions
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
+from tailer.spark.catalog import in_catalog, kept_options, own_options, with_options
 from tailer.spark.driver import TaskPartition, plan_once, tasks_of
 from tailer.spark.failing import TailerSourceError, in_worker, one_sentence
 from tailer.spark.options import SourceOptions, source_options
@@ -67,34 +69,72 @@ class TailerSource(DataSource):
         if in_worker():
             drop_empty_profiles()
         if self._options is None:
-            self._options = source_options(self.options)
+            self._options = source_options(self._given())
         if self._target is None:
             self._target = plan_once(self._options, _target)
         return self._options, self._target
 
+    def _given(self) -> dict[str, str]:
+        return own_options(self.options) if in_catalog(self.options) else dict(self.options)
+
     @one_sentence
     def schema(self) -> StructType:
         """Return the end version's schema (for a stream, the newest), then the metadata columns."""
+        schema = self._schema()
+        return with_options(schema, self._given()) if in_catalog(self.options) else schema
+
+    def _schema(self) -> StructType:
         options, (state, _) = self._checked()
         return change_schema(state.schema, options.columns, with_ids=options.with_ids)
 
     def _arrow_schema(self, schema: StructType) -> pa.Schema:
+        """Return the schema of the rows for a query with this one, which Spark may have kept for
+        a table of its catalog, with the options."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        if schema != self.schema():
+        kept = kept_options(schema)
+        if kept is not None:
+            self._options = source_options({**kept, **self.options})
+        elif not self.options:
             raise ConfigError(
-                "the schema that was given is not the table's; leave it out: the source knows it"
+                "Spark has kept no options with this table of its catalog: say in CREATE TABLE "
+                "where it is, by OPTIONS (path '...'), and leave the columns out"
             )
+        self._fit(schema)
         try:
             return to_arrow_schema(schema, timezone="UTC")
         except TypeError:  # before 4.1 the zone is always that
             return to_arrow_schema(schema)
 
+    def _fit(self, schema: StructType) -> None:
+        """Check that a query has the table's columns, or, with ``cast``, some of them."""
+        wanted, found = _types(schema), _types(self._schema())
+        if wanted == found:
+            return
+        options, (state, _) = self._checked()
+        if options.on_schema_change == "cast" and set(wanted) <= set(found):
+            columns = tuple(name for name, _ in wanted if name in state.schema.names)
+            self._options = replace(options, columns=columns)
+            if _types(self._schema()) == wanted:
+                return
+        added = [name for name, kind in found if (name, kind) not in wanted]
+        gone = [name for name, kind in wanted if (name, kind) not in found]
+        told = [
+            f"{what} {', '.join(names)}"
+            for what, names in (("does not have", added), ("has", gone))
+            if names
+        ]
+        raise ConfigError(
+            f"the schema that was given is not the table's: it {' and '.join(told) or 'differs'}; "
+            "leave it out, since the source knows it, or make the table of the catalog again "
+            "(DROP TABLE, CREATE TABLE), or set onSchemaChange to cast to do without new columns"
+        )
+
     @one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for ``spark.read``."""
-        options, target = self._checked()
-        return ChangeReader(options, target, self._arrow_schema(schema))
+        arrow_schema = self._arrow_schema(schema)
+        return ChangeReader(*self._checked(), arrow_schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader for ``spark.readStream``, as far as this Spark supports it.
@@ -114,8 +154,13 @@ class TailerSource(DataSource):
         self, kind: type[ChangeStreamReader], schema: StructType
     ) -> ChangeStreamReader:
         """Return a reader of this kind. Raises the error."""
-        options, target = self._checked()
-        return kind(options, target, schema, self._arrow_schema(schema))
+        arrow_schema = self._arrow_schema(schema)
+        return kind(*self._checked(), schema, arrow_schema)
+
+
+def _types(schema: StructType) -> list[tuple[str, str]]:
+    """Return names and types of all columns: a catalog forgets which ones are never null."""
+    return [(field.name, field.dataType.json()) for field in schema.fields]
 
 
 def _stream_kind() -> type[ChangeStreamReader]:

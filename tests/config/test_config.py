@@ -144,7 +144,7 @@ MISTAKES = {
     ),
     "unknown feed key": (
         feed_with("tavle = 1"),
-        "feeds.orders.tavle is not known (did you mean 'table'?); known are",
+        "feeds.orders.tavle is not known (did you mean 'table'?)",
     ),
     "no table": ("[feeds.orders]\n" + SINK, "feeds.orders.table is missing"),
     "no sink": ('[feeds.orders]\ntable = "orders"\n', "feeds.orders.sink is missing"),

@@ -90,8 +90,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
      "option 'secret_key' of the S3 store is not known"),
     ({**RANGE, "path": "s3://b/t", "store__secret_access_key": "hush"},
      "access_key_id and secret_access_key go together"),
-    ({**RANGE, "versionAsOf": 1},
-     "option 'versionasof' of the tailer source is not known; known are batchBytesMax"),
+    ({**RANGE, "readChangeData": "false"}, "the source reads nothing else"),
+    ({**RANGE, "frobnicate": 1},
+     "option 'frobnicate' of the tailer source is not known; known are batchBytesMax"),
+    ({**RANGE, "startingVersoin": 1},
+     r"option 'startingversoin' of the tailer source is not known .did you mean .*.$"),
+    ({**RANGE, "versionAsOf": 1}, "changes are read from startingVersion to endingVersion"),
+    ({**RANGE, "schemaTrackingLocation": "/x"}, "leave it out"),
 ]  # fmt: skip
 
 
@@ -124,6 +129,7 @@ def test_a_range_and_a_streams_end_are_told_apart(table: TableBuilder) -> None:
 @pytest.mark.parametrize(
     "options",
     [{"columns": '["id"]'}, {"columns": "name, id"}, {"key": "id"}, {"startingVersion": " 0 "},
+     {"readChangeFeed": "true", "readChangeData": "true", "withEventTimeOrder": "true"},
      {"maxBytesPerTrigger": "10m"}, {"CHANGESOURCE": "Derived"}, {"writerTimezone": "Asia/Tokyo"}],
     ids=str,
 )  # fmt: skip

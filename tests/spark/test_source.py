@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,59 @@ def test_a_frame_whose_schema_is_no_longer_the_tables_says_so(
     assert ids(cast) == [1, 2, 3]
     assert cast.columns[:3] == ["id", "name", "_change_type"]
     assert [row.size for row in frame(spark, table).orderBy("id").collect()] == [None, None, 1]
+
+
+@pytest.fixture
+def plain(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session with Spark's own catalog: beside Delta's, Spark reads no table of a source in
+    Python."""
+    name = "spark.sql.catalog.spark_catalog"
+    delta = str(spark.conf.get(name))
+    spark.conf.set(name, "builtin")
+    yield spark
+    spark.conf.set(name, delta)
+
+
+def test_a_table_of_the_catalog_gives_sql_the_changes(
+    plain: SparkSession, table: TableBuilder
+) -> None:
+    """It outlives the query that made it, takes options of a query, and drops nothing."""
+    made = f"CREATE TABLE feed USING tailer OPTIONS (path '{table.folder}', startingVersion '0'"
+    plain.sql(f"{made}) COMMENT 'the feed' TBLPROPERTIES ('team' = 'sales')")
+    plain.sql(made.replace("feed", "part") + ", onSchemaChange 'cast', columns 'id')")
+    named = f"OPTIONS (table '{table.folder}', startingVersion '1')"
+    plain.sql(f"CREATE TABLE named USING tailer {named}")
+    try:
+        count = "SELECT count(*), max(id) FROM "
+        assert plain.sql(f"{count} feed").first() == (2, 2)
+        assert plain.sql(f"{count} named WHERE _change_type = 'insert'").first() == (2, 2)
+        assert plain.sql(f"{count} feed WITH (endingVersion = 1)").first() == (1, 1)
+        assert plain.sql("SELECT * FROM part").columns[:2] == ["id", "_change_type"]
+        table.insert([{"id": 3, "name": "n3"}])
+        assert plain.sql(f"{count} feed").first() == (3, 3)
+        assert plain.table("feed").where("_commit_version = 3").first().name == "n3"  # type: ignore[union-attr]
+        table.schema = pa.schema([*SCHEMA, ("size", pa.int32())])
+        table.commit(table.metadata(), table.add([{"id": 4, "name": "n4", "size": 1}]))
+        with pytest.raises(PySparkException, match=r"it does not have size; .* .DROP TABLE"):
+            plain.sql(f"{count} feed").collect()
+        assert plain.sql(f"{count} part").first() == (4, 4)
+        plain.sql("DROP TABLE feed")
+        assert (table.folder / "_delta_log").is_dir()
+    finally:
+        for name in ("feed", "part", "named"):
+            plain.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_what_a_catalog_is_not_to_keep_and_what_it_has_not_kept(
+    plain: SparkSession, table: TableBuilder
+) -> None:
+    secret = "OPTIONS (table 's3://lake/t', `store.secret_access_key` 'hush')"
+    with pytest.raises(PySparkException, match="the catalog would keep the option") as refused:
+        plain.sql(f"CREATE TABLE secret USING tailer {secret}")
+    assert "hush" not in str(refused.value)
+    plain.sql(f"CREATE TABLE bare (id BIGINT) USING tailer OPTIONS (path '{table.folder}')")
+    try:
+        with pytest.raises(PySparkException, match="leave the columns out"):
+            plain.sql("SELECT * FROM bare").collect()
+    finally:
+        plain.sql("DROP TABLE bare")
