@@ -132,6 +132,17 @@ def test_what_pyarrow_can_not_read_is_not_called_damage(
     assert "DuckDB" in str(error)
 
 
+def test_texts_without_their_annotation_may_be_no_texts(tmp_path: Path) -> None:
+    """Hive and Impala write such columns; the feed's rule makes them valid."""
+    table = TableBuilder(tmp_path, pa.schema([("x", pa.string())]))
+    table.create()
+    add = table.add([{"x": "some"}] * 3, path="a.parquet")
+    data = flat(tmp_path / "a.parquet", BYTES, [Page(3, texts([b"ok", b"\xff\xfe", b"z"]))], 3)
+    add["add"]["size"] = len(data)
+    table.commit(add)
+    assert [row["x"] for row in events(table)] == ["ok", "\ufffdFF\ufffdFE", "z"]
+
+
 def test_wide_deltas_of_integers_are_not_called_damage(tmp_path: Path) -> None:
     """Writers may take deltas beyond 32 bits for 32-bit integers; pyarrow refuses these pages."""
     path = tmp_path / "a.parquet"
