@@ -226,6 +226,7 @@ class HttpSink(MessageSink):
                 await self._post(body, name, where)
 
             await attempted(post, Backoff(*_PAUSES_S), self.attempts)
+            self._taken += len(request)
 
     async def _post(self, body: bytes, name: str, where: str) -> None:
         assert self._http is not None

@@ -7,8 +7,8 @@ Built-in and third-party sinks are found the same way: by an entry point in the 
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,6 +48,7 @@ __all__ = [
     "Sink",
     "SinkFactory",
     "SinkTraits",
+    "WritesPieces",
     "announce",
     "delivery_of",
     "fold_case",
@@ -59,6 +60,7 @@ __all__ = [
     "reopen",
     "sink_traits",
     "take_options",
+    "write_pieces",
 ]
 
 GROUP = "tailer.sinks"
@@ -87,6 +89,32 @@ class SinkTraits:
     runs: bool = False
     own: OwnNames = NO_NAMES
     keeps_offset: bool = False
+
+
+@typing.runtime_checkable
+class WritesPieces(typing.Protocol):
+    """A sink that writes a batch in pieces, each of which is durable before the next one.
+
+    The feed of a sink that keeps no offset saves its own behind each piece, so that a crash repeats
+    one of them, and not the batch.
+    """
+
+    def write_pieces(self, batch: ChangeBatch) -> AsyncGenerator[Offset, None]:
+        """Write a batch as :meth:`Sink.write` does; yield the offset behind each piece, and behind
+        what is durable of one that fails."""
+
+
+async def write_pieces(
+    sink: Sink, batch: ChangeBatch, save: Callable[[Offset], Awaitable[None]]
+) -> None:
+    """Write a batch to a sink, and ``save`` the offsets within it behind which all is durable."""
+    if not isinstance(sink, WritesPieces) or sink_traits(sink).keeps_offset:
+        await sink.write(batch)
+        return
+    async with aclosing(sink.write_pieces(batch)) as offsets:
+        async for offset in offsets:
+            if offset != batch.next_offset:
+                await save(offset)
 
 
 class Sink(typing.Protocol):

@@ -190,6 +190,7 @@ class AwsSink(MessageSink):
 
             await attempted(attempt, self._backoff, self.given["attempts"])
             self._backoff = Backoff(*_PAUSE_S)
+            self._taken += len(part)
 
     async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from sinks.encode_ahead import Ahead, Pieces, slices
 from sinks.formats.load import load_encoder
 from sinks.messages.messages import Messages
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected
+from tailer.errors import SinkRejected, TailerError
 from tailer.sink import SinkTraits
 
 __all__ = ["MessageSink"]
@@ -26,8 +26,9 @@ _MIB = 1024**2
 class MessageSink(ABC):
     """Each event as a message, in order. Leaves say how they connect and send.
 
-    A target that stores progress stores it with each piece; for any other, pieces that were sent
-    before a failure are sent again by the next attempt, with the same ids and bytes.
+    A target that stores progress stores it with each piece; for any other, the feed saves its
+    offset behind each. So one piece at most is sent again after a crash, with the same ids and
+    bytes.
     """
 
     #: The sink's type, and those of its options that say where the messages go.
@@ -52,6 +53,8 @@ class MessageSink(ABC):
         self._feed = ""
         self._at: Offset | None = None
         self._failed_at: Offset | None = None
+        #: How many messages of the piece that is sent are durable, from its first one on.
+        self._taken = 0
         self._threads: ThreadPoolExecutor | None = None
         self._ahead = Ahead[Pieces[Messages]]()
 
@@ -66,7 +69,7 @@ class MessageSink(ABC):
     @abstractmethod
     async def _send(self, messages: Messages, then: Offset) -> None:
         """Send messages, in order; they are durable when this returns, with the offset behind them
-        if the target keeps it."""
+        if the target keeps it. A target that keeps none counts those that are durable."""
 
     async def _move(self, then: Offset) -> None:  # noqa: B027  # a target without progress
         """Store an offset without messages, if the target keeps it."""
@@ -130,6 +133,11 @@ class MessageSink(ABC):
 
     async def write(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Sink`."""
+        async for _ in self.write_pieces(batch):
+            pass
+
+    async def write_pieces(self, batch: ChangeBatch) -> AsyncGenerator[Offset, None]:
+        """See :class:`tailer.sink.WritesPieces`."""
         if self._threads is None:
             raise SinkRejected("the sink is not open")
         pieces = self._ahead.take(batch)
@@ -148,8 +156,19 @@ class MessageSink(ABC):
         self._failed_at = left.offset
         while (piece := await anyio.to_thread.run_sync(next, found, None)) is not None:
             then = piece.batch.next_offset
-            await self._send(piece, end if stays else then)
+            self._taken = 0
+            try:
+                await self._send(piece, end if stays else then)
+            except TailerError:
+                # What was taken of the piece is not sent again either.
+                if self._taken and len(piece) == piece.batch.num_rows:
+                    self._failed_at = piece.batch.slice(0, self._taken).next_offset
+                    if not stays:
+                        yield self._failed_at
+                raise
             self._failed_at, self._at = then, end if stays else then
+            if not stays:
+                yield then
         self._failed_at = None
 
     def _unsent(self, batch: ChangeBatch) -> ChangeBatch:

@@ -11,6 +11,8 @@ __all__ = ["Channel", "NotConfirmed", "Unroutable"]
 
 #: How long to wait for the broker's goodbye, in seconds.
 _CLOSE_S = 3.0
+#: So many messages are sent before answers are looked at.
+_TURN = 50
 
 
 class NotConfirmed(Exception):
@@ -34,7 +36,8 @@ class Channel:
         self._sent = 0
         self._unconfirmed: set[int] = set()
         self._confirmed: asyncio.Future[None] | None = None
-        self._refused: Exception | None = None
+        self._rejected: int | None = None  # the first one
+        self._returned_text: str | None = None
 
     async def open(self) -> None:
         """Connect, and open a channel."""
@@ -67,37 +70,53 @@ class Channel:
         ask = getattr(self._channel, method)
         return await self._answer(lambda done: ask(*arguments, callback=done, **named))
 
-    async def publish(self, exchange: str, key: str, messages: Iterable[tuple[bytes, Any]]) -> None:
-        """Publish messages (body and pika's properties), in order; return when all are confirmed.
+    async def publish(self, exchange: str, key: str, messages: Iterable[tuple[bytes, Any]]) -> int:
+        """Publish messages (body and pika's properties), in order; return how many the broker has
+        confirmed, from the first one on. If these are not all, it has rejected the next one; then
+        no more are sent.
 
-        Raises :class:`NotConfirmed` and :class:`Unroutable`.
+        Raises :class:`Unroutable`.
         """
-        self._refused = None
-        self._confirmed = asyncio.get_running_loop().create_future()
+        self._returned_text, self._rejected, self._confirmed = None, None, None
+        first = self._sent + 1
         publish = self._channel.basic_publish
         for body, properties in messages:
             self._sent += 1
             self._unconfirmed.add(self._sent)
             publish(exchange, key, body, properties, mandatory=True)
-        await self._wait(self._confirmed)
-        if self._refused is not None:
-            raise self._refused
+            if not self._sent % _TURN:
+                await asyncio.sleep(0)  # for answers that have come
+                if self._stopped():
+                    break
+        if self._unconfirmed:
+            self._confirmed = asyncio.get_running_loop().create_future()
+            await self._wait(self._confirmed)
+        return self._first_left() - first
+
+    def _stopped(self) -> bool:
+        return self._rejected is not None or self._ended.done()
+
+    def _first_left(self) -> int:
+        """Return the number of the first message that was not taken, of those that were sent."""
+        if self._returned_text is not None:
+            raise Unroutable(self._returned_text)
+        return self._sent + 1 if self._rejected is None else self._rejected
 
     def _confirm(self, frame: Any) -> None:
         from pika.spec import Basic
 
         tag = frame.method.delivery_tag
+        answered = {tag}
         if frame.method.multiple:
-            self._unconfirmed = {one for one in self._unconfirmed if one > tag}
-        else:
-            self._unconfirmed.discard(tag)
-        if isinstance(frame.method, Basic.Nack):
-            self._refused = self._refused or NotConfirmed()
+            answered = {one for one in self._unconfirmed if one <= tag}
+        self._unconfirmed -= answered
+        if isinstance(frame.method, Basic.Nack) and answered:
+            self._rejected = min(self._rejected or tag, *answered)
         if not self._unconfirmed and self._confirmed and not self._confirmed.done():
             self._confirmed.set_result(None)
 
     def _returned(self, _: Any, method: Any, *__: Any) -> None:
-        self._refused = Unroutable(str(method.reply_text))
+        self._returned_text = str(method.reply_text)
 
     def _end(self, _: Any, reason: Any) -> None:
         """Keep why the connection or the channel has ended, if it is the first reason."""

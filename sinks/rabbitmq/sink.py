@@ -13,12 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import anyio
+import pyarrow.compute as pc
+
 from sinks.credentials import CREDENTIALS, credentials
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import trusting
 from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
+from sinks.rabbitmq.pace import Pace, declared_pace
+from tailer.backoff import Backoff
 from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 from tailer.settings import REQUIRED, Setting
@@ -62,6 +67,8 @@ SETTINGS: dict[str, Setting] = {
 #: What is on its way before the broker has confirmed the first of them; a single message may have
 #: the broker's own limit before RabbitMQ 4 (`max_message_size`).
 _LIMITS = Limits(500, 4 * _MIB, message_bytes=128 * _MIB)
+#: The pauses while a queue is full, in seconds.
+_FULL_PAUSES_S = (0.005, 0.5)
 #: Of the broker's answers.
 _NOT_FOUND, _NOT_ALLOWED = 404, 530
 
@@ -93,6 +100,8 @@ class RabbitmqSink(MessageSink):
         self._url, self._tls = replace(url, user=user, password=password), url.scheme == "amqps"
         self._place = f"RabbitMQ at {url.place(5671 if self._tls else 5672)}"
         self._channel: Channel | None = None
+        self._pace = Pace()
+        self._asked = False  # for what the queue takes
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> RabbitmqSink:
@@ -157,6 +166,10 @@ class RabbitmqSink(MessageSink):
                 await channel.open_channel()
                 kind = {"x-queue-type": self._given["queue_type"]}
                 await channel.call("queue_declare", queue, durable=True, arguments=kind)
+        else:
+            if create and not self._asked:
+                how = (queue, self._given["queue_type"], self._pika.exceptions)
+                self._pace, self._asked = await declared_pace(channel, *how), True
 
     async def _disconnect(self) -> None:
         channel, self._channel = self._channel, None
@@ -165,10 +178,45 @@ class RabbitmqSink(MessageSink):
 
     async def _send(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # not kept
         for part in messages.requests(_LIMITS):
-            await self._translated(partial(self._publish, part))
+            await self._translated(partial(self._deliver, part))
 
-    async def _publish(self, messages: Messages) -> None:
-        """Publish messages, and wait until the broker has confirmed all of them."""
+    async def _deliver(self, messages: Messages) -> None:
+        """Publish messages until the broker has confirmed all of them, each after those before it.
+
+        Raises :class:`NotConfirmed` if it takes none for the time of an answer.
+        """
+        patience = self._given["timeout_s"]
+        largest = pc.max(pc.binary_length(messages.values)).as_py()
+        backoff, since = Backoff(*_FULL_PAUSES_S), anyio.current_time()
+        while len(messages):
+            depth = await self._depth() if self._pace.careful else None
+            burst = self._pace.burst(len(messages), depth, largest)
+            taken = await self._published(messages.slice(0, burst)) if burst else 0
+            self._taken += taken
+            messages = messages.slice(taken, len(messages))
+            if taken == burst > 0:
+                self._pace.taken(burst, depth)
+            elif burst:
+                self._pace.rejected(await self._depth())
+            if taken:
+                backoff.reset()
+                since = anyio.current_time()
+            elif anyio.current_time() - since > patience:
+                raise NotConfirmed
+            else:
+                await anyio.sleep(backoff.next_s())
+
+    async def _depth(self) -> int | None:
+        """Return how many messages the queue has; None for an exchange."""
+        assert self._channel is not None
+        if self.option("exchange"):
+            return None
+        answer = await self._channel.call("queue_declare", self.option("queue"), passive=True)
+        count: int = answer.method.message_count
+        return count
+
+    async def _published(self, messages: Messages) -> int:
+        """Publish messages; return how many the broker has taken, from the first one on."""
         assert self._channel is not None
         made = partial(
             self._pika.BasicProperties,
@@ -180,7 +228,7 @@ class RabbitmqSink(MessageSink):
         key = self.option("routing_key" if exchange else "queue")
         ids, values = messages.ids.to_pylist(), messages.values.to_pylist()
         found = zip(values, (made(message_id=event_id) for event_id in ids), strict=True)
-        await self._channel.publish(exchange, key, found)
+        return await self._channel.publish(exchange, key, found)
 
     # Errors
 
@@ -204,8 +252,8 @@ class RabbitmqSink(MessageSink):
             )
         if isinstance(e, NotConfirmed):
             return TransientError(
-                f"{self._place}: the broker has not taken a message; the queue is full, or has no "
-                "leader"
+                f"{self._place}: the broker has taken no message for "
+                f"{self._given['timeout_s']:g} s; the queue is full, or has no leader"
             )
         code = getattr(e, "reply_code", 0)
         said = getattr(e, "reply_text", "") or _innermost(e)

@@ -20,7 +20,7 @@ from tailer.errors import first_error
 from tailer.feed.publish import Saver, saved_offset
 from tailer.feed.reading import Emit, Item
 from tailer.offsets import OffsetStore
-from tailer.sink import Sink, SinkTraits, announce, delivery_of, reopen, sink_traits
+from tailer.sink import Sink, SinkTraits, announce, delivery_of, reopen, sink_traits, write_pieces
 
 __all__ = ["Branch", "FanOut"]
 
@@ -175,7 +175,7 @@ class FanOut(OffsetStore):
         wanted = _rest(batch, branch.at)
         if wanted is None:
             return
-        await branch.sink.write(wanted)
+        await write_pieces(branch.sink, wanted, branch.save)
         await branch.save(batch.next_offset)
 
     async def _announce(self, branch: Branch, notice: Notice) -> None:

@@ -15,13 +15,14 @@ what was not parked yet when the process dies is then read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from tailer.changes import COMMIT_VERSION, ChangeBatch
+from tailer.changes import COMMIT_VERSION, ChangeBatch, Offset
 from tailer.errors import CorruptRow, RowsRefused, SinkRejected, TableError, TargetRefused
 from tailer.feed.progress import FeedProgress
-from tailer.sink import Sink
+from tailer.sink import Sink, write_pieces
 
 __all__ = ["PARKED_IN_A_ROW_MAX", "Parked", "Parking"]
 
@@ -91,20 +92,26 @@ class Parking:
         self._taken = 0
         self._held: list[tuple[ChangeBatch, Refusal]] = []
 
-    async def write(self, batch: ChangeBatch) -> None:
-        """Write a batch, without the rows that are parked. Raises the sink's errors."""
+    async def write(self, batch: ChangeBatch, save: Callable[[Offset], Awaitable[None]]) -> None:
+        """Write a batch, without the rows that are parked. Raises the sink's errors.
+
+        ``save`` gets offsets within it as long as no row was refused: see
+        :func:`tailer.sink.write_pieces`.
+        """
         self._parked, self._taken, self._held = Parked(batch.num_rows), 0, []
         try:
-            await self._written(batch)
+            await self._written(batch, partial(write_pieces, self._sink, batch, save))
             if self._held:
                 raise self._held[0][1]
         finally:
             if self._parked.rows:
                 self._report(self._parked)
 
-    async def _written(self, batch: ChangeBatch) -> None:
+    async def _written(
+        self, batch: ChangeBatch, write: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         try:
-            await self._sink.write(batch)
+            await (write() if write else self._sink.write(batch))
         except TargetRefused:
             raise
         except (SinkRejected, TableError) as e:

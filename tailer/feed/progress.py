@@ -203,9 +203,10 @@ class FeedProgress(Observer):
             self._moved(notice.next_offset, notice.timestamp_ms, whole=whole)
         self._count("notices", notice.kind)
 
-    def delivered(self, batch: ChangeBatch) -> None:
-        """Note that a batch is written, and its offset saved."""
-        self.queued = max(0, self.queued - 1)
+    def delivered(self, batch: ChangeBatch, *, whole: bool = True) -> None:
+        """Note that a batch is written, and its offset saved; or, unless ``whole``, one of its
+        pieces, after which others come."""
+        self.queued = max(0, self.queued - whole)
         self.events_delivered += batch.num_rows
         if batch.num_rows:
             self._count_events(batch)

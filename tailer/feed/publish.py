@@ -145,16 +145,33 @@ class Publisher:
                 await self.offsets.save_orders(self.orders.kept())
             return
         try:
-            await self.calls.write(item)
+            written = await self._write(item)
         except (SinkRejected, TableError) as e:
             self.refused_run = bool(item.run) and not isinstance(e, TargetRefused)
             raise
-        if item.num_rows and self.delivery != self.orders.delivery:
+        self.progress.written(time.perf_counter() - started)
+        await self._save(written, item.next_offset)
+        self.progress.delivered(written)
+
+    async def _write(self, batch: ChangeBatch) -> ChangeBatch:
+        """Write a batch; return the part of it behind which no offset was saved."""
+        left = batch
+
+        async def save(offset: Offset) -> None:
+            nonlocal left
+            rows = left.rows_before(offset)
+            await self._save(left, offset)
+            self.progress.delivered(left.slice(0, rows), whole=False)
+            left = left.slice(rows, left.num_rows)
+
+        await self.calls.write(batch, save)
+        return left
+
+    async def _save(self, written: ChangeBatch, offset: Offset) -> None:
+        if written.num_rows and self.delivery != self.orders.delivery:
             # Only once records are written: a key that the table does not have is not a delivery.
             await self.keep_delivery()
-        self.progress.written(time.perf_counter() - started)
-        await self.saver.save(self.offsets, item.next_offset)
-        self.progress.delivered(item)
+        await self.saver.save(self.offsets, offset)
 
     async def keep_delivery(self) -> None:
         """Save the form of the sink's records with the offset."""

@@ -10,14 +10,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TransientError, may_heal
 from tailer.feed.parking import Parking
 from tailer.feed.progress import FeedProgress, SlowSink
-from tailer.sink import Sink, announce
+from tailer.sink import Sink, announce, write_pieces
 
 __all__ = ["SLOW_S", "SinkCalls", "UnexplainedError"]
 
@@ -52,10 +52,18 @@ class SinkCalls:
         with self._guarded("its start"):
             return await self.sink.open(feed)
 
-    async def write(self, batch: ChangeBatch) -> None:
-        """See :meth:`tailer.sink.Sink.write`."""
-        with self._guarded("a write"):
-            await (self._parking or self.sink).write(batch)
+    async def write(self, batch: ChangeBatch, save: Callable[[Offset], Awaitable[None]]) -> None:
+        """See :func:`tailer.sink.write_pieces`."""
+        with self._guarded("a write") as alive:
+
+            async def saved(offset: Offset) -> None:
+                alive()
+                await save(offset)
+
+            if self._parking is None:
+                await write_pieces(self.sink, batch, saved)
+            else:
+                await self._parking.write(batch, saved)
 
     async def announce(self, notice: Notice) -> None:
         """See :meth:`tailer.sink.Announces.announce`."""
@@ -63,7 +71,9 @@ class SinkCalls:
             await announce(self.sink, notice)
 
     @contextmanager
-    def _guarded(self, doing: str) -> Iterator[None]:
+    def _guarded(self, doing: str) -> Iterator[Callable[[], None]]:
+        """Name the call around which this is when it does not come back; what it gives is called
+        for each sign of life."""
         before = self._progress.state
 
         def tell() -> None:
@@ -73,9 +83,17 @@ class SinkCalls:
             self._progress.waits(error)
             self._report(error)
 
-        timer = asyncio.get_running_loop().call_later(SLOW_S, tell)
+        call_later = asyncio.get_running_loop().call_later
+        timer = call_later(SLOW_S, tell)
+
+        def alive() -> None:
+            nonlocal timer
+            timer.cancel()
+            self._progress.came_back(before)
+            timer = call_later(SLOW_S, tell)
+
         try:
-            yield
+            yield alive
         except TailerError:
             raise
         except Exception as e:

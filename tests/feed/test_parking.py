@@ -157,10 +157,10 @@ async def test_no_row_is_passed_before_it_is_parked_where_the_sink_keeps_progres
     parking = Parking(sink, park, rig.progress, rig.said.append, keeps_progress=True)
     batch = change_batch(SCHEMA, [{"id": i} for i in range(4)], last=True)
     with pytest.raises(SinkRejected):
-        await parking.write(batch)
+        await parking.write(batch, rig.offsets.save)
     assert not rig.output.read_text()
     sink.refused = {1}
-    await parking.write(batch)
+    await parking.write(batch, rig.offsets.save)
     await sink.aclose()
     await park.aclose()
     assert rig.ids == [0, 2, 3]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
+import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -55,14 +58,86 @@ async def test_what_was_not_confirmed_comes_again(
         full = {"x-max-length": 3, "x-overflow": "reject-publish"}
         channel = client.channel()
         channel.queue_declare(options["queue"], durable=True, arguments=full)
-        sink = new(options)
+        sink = new(options, timeout_s=0.5)
         await sink.open("orders")
-        with pytest.raises(TransientError, match="the queue is full, or has no leader"):
-            await sink.write(named(count=5))
+        for _ in range(2):
+            with pytest.raises(TransientError, match="the queue is full, or has no leader"):
+                await sink.write(named(count=5))
+        assert ids(rabbitmq_server, options["queue"]) == [0, 1, 2]
         channel.queue_purge(options["queue"])
-        await sink.write(named(count=3))
+        await sink.write(named(count=5))
         await sink.aclose()
-    assert ids(rabbitmq_server, options["queue"]) == [0, 1, 2]
+    assert ids(rabbitmq_server, options["queue"]) == [3, 4]
+
+
+class Reader(threading.Thread):
+    """Takes the messages of a queue at its own pace until there are ``count`` different ones."""
+
+    def __init__(self, server: RabbitMq, queue: str, count: int, pause_s: float) -> None:
+        super().__init__()
+        self.url, self.queue, self.count, self.pause_s = server.url(), queue, count, pause_s
+        self.ids: list[int] = []
+
+    def run(self) -> None:
+        with closing(pika.BlockingConnection(pika.URLParameters(self.url))) as client:
+            channel = client.channel()
+            while len(set(self.ids)) < self.count:
+                method, _, body = channel.basic_get(self.queue, auto_ack=True)
+                if method:
+                    self.ids.append(json.loads(body)["id"])
+                time.sleep(self.pause_s)  # it is slow
+
+
+async def delivered(sink: Sink, reader: Reader) -> None:
+    try:
+        await write(sink, named(count=reader.count))
+    except BaseException:
+        reader.count = 0
+        raise
+    finally:
+        await anyio.to_thread.run_sync(reader.join)
+
+
+BOUNDS = {
+    "classic": {"x-queue-type": "classic", "x-max-length": 300},
+    "quorum": {"x-queue-type": "quorum", "x-max-length": 300},
+    "few": {"x-queue-type": "classic", "x-max-length": 1},
+    "bytes": {"x-queue-type": "classic", "x-max-length-bytes": 9000},
+    "lazy": {"x-queue-type": "classic", "x-max-length": 300, "x-queue-mode": "lazy"},
+}
+
+
+@pytest.mark.parametrize("kind", BOUNDS)
+async def test_a_queue_that_rejects_gets_each_message_once_and_in_order(
+    rabbitmq_server: RabbitMq, options: dict[str, Any], kind: str
+) -> None:
+    """While somebody reads it more slowly than the feed writes."""
+    count, queue = 30 if kind == "few" else 800, options["queue"]
+    arguments = {**BOUNDS[kind], "x-overflow": "reject-publish"}
+    with closing(pika.BlockingConnection(pika.URLParameters(rabbitmq_server.url()))) as client:
+        client.channel().queue_declare(queue, durable=True, arguments=arguments)
+    reader = Reader(rabbitmq_server, queue, count, pause_s=0.0005)
+    reader.start()
+    await delivered(new(options), reader)
+    assert reader.ids == list(range(count))
+
+
+async def test_a_bound_that_no_argument_says_is_learned(
+    rabbitmq_server: RabbitMq, options: dict[str, Any]
+) -> None:
+    """As a policy has it, or behind an exchange: nothing is lost, and all of it arrives."""
+    queue, count = options["queue"], 600
+    arguments = {"x-max-length": 300, "x-overflow": "reject-publish"}
+    with closing(pika.BlockingConnection(pika.URLParameters(rabbitmq_server.url()))) as client:
+        channel = client.channel()
+        channel.queue_declare(queue, durable=True, arguments=arguments)
+        channel.queue_bind(queue, "amq.topic", queue)
+    for more in ({"create": False}, {"exchange": "amq.topic", "routing_key": queue}):
+        reader = Reader(rabbitmq_server, queue, count, pause_s=0.0005)
+        reader.start()
+        await delivered(new({**options, **more}), reader)
+        assert sorted(set(reader.ids)) == list(range(count))
+        assert len(reader.ids) < 2 * count
 
 
 async def test_a_broker_that_does_not_answer_a_goodbye_keeps_no_socket_open(

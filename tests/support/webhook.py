@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ __all__ = ["Webhook", "cloud_event", "webhook"]
 class Webhook:
     """What it has taken: headers and bodies. ``answers`` come first, in their order: a status, and
     headers; then 204. ``refuses`` is a text that no body may have. ``said`` is the answers'
-    text."""
+    text; ``then`` is called for each request that is taken, before its answer."""
 
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     refuses: str = "\0"
@@ -29,6 +29,7 @@ class Webhook:
     taken: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     asked: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     url: str = ""
+    then: Callable[[], None] = lambda: None
 
     async def take(self, request: web.Request) -> web.Response:
         body = await request.read()
@@ -42,6 +43,7 @@ class Webhook:
         if self.refuses in body.decode():
             return web.Response(status=422, text=f"no {self.refuses}")
         self.taken.append(came)
+        self.then()
         return web.Response(status=204)
 
     def events(self) -> Sequence[Event]:
