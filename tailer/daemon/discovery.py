@@ -20,6 +20,7 @@ import anyio.to_thread
 
 from tailer.errors import ConfigError, TableError, healing
 from tailer.store import LOG_DIR
+from tailer.store.addresses import check_address
 
 __all__ = ["Discovered", "discover", "is_pattern"]
 
@@ -58,6 +59,7 @@ async def discover(pattern: str, options: Mapping[str, Any]) -> Discovered:
     :class:`TransientError` if the store does not answer, and :class:`TableError` if the folders in
     front of the first star can't be listed.
     """
+    check_address(pattern)
     scheme, separator, rest = pattern.rpartition("://")
     root = scheme + separator + ("/" if rest.startswith("/") else "")
     parts = [part for part in rest.split("/") if part]

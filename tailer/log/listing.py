@@ -94,11 +94,9 @@ class LogListing:
         """Return the newest version. Raises :class:`TableError` if there is no table here."""
         versions = versions_of(await self.recent_files())
         if not versions:
-            raise TableError(
-                "no Delta table there: its _delta_log has no commit",
-                table=self.store.root,
-                hint="check the path, and that this user may read it",
-            )
+            from tailer.store.surroundings import no_table  # on demand: for this error alone
+
+            raise await no_table(self.store)
         return max(versions)
 
     async def earliest_version(self) -> int:

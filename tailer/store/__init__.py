@@ -217,6 +217,9 @@ def open_store(
     ``traffic`` counts its requests. Raises :class:`ConfigError` for an address that no store
     serves, or an option that its store does not have.
     """
+    from tailer.store.addresses import check_address
+
+    check_address(table)
     if _is_shared(table):
         from tailer.store.shared.store import SharingOptions, SharingStore
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailer.store.folders import FolderWatch
+    from tailer.store.surroundings import Entries
 
 __all__ = ["LocalStore"]
 
@@ -112,6 +114,23 @@ class LocalStore:
         except OSError as e:
             raise self._unreadable(folder, e) from e
         return found
+
+    async def entries(self, address: str) -> Entries | None:
+        """See :class:`tailer.store.surroundings.LooksAround`."""
+        from tailer.store.surroundings import NAMES_MAX, Entries  # on demand: for errors alone
+
+        def scan() -> Entries | None:
+            files: list[str] = []
+            folders: list[str] = []
+            try:
+                with os.scandir(address) as found:
+                    for entry in islice(found, NAMES_MAX):
+                        (folders if entry.is_dir() else files).append(entry.name)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return Entries(files, folders)
+
+        return await blocking(scan)
 
     def _unreadable(self, location: str, e: OSError) -> Exception:
         if isinstance(e, PermissionError):

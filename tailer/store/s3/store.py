@@ -48,6 +48,8 @@ from tailer.store.traffic import Traffic
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tailer.store.surroundings import Entries
+
 __all__ = ["S3Store", "SharedClients"]
 
 T = TypeVar("T")
@@ -176,6 +178,21 @@ class S3Store:
                     if name > start_after and found.key.startswith(prefix):
                         tag = tag_of(found.etag, found.mtime_ms)
                         yield FileStatus(name, found.size, found.mtime_ms, tag)
+
+    async def entries(self, address: str) -> Entries | None:
+        """See :class:`tailer.store.surroundings.LooksAround`; of a first page alone."""
+        from tailer.store.surroundings import Entries  # on demand: for errors alone
+
+        bucket, key = self._place(address)
+        prefix = f"{key}/" if key else ""
+        pages = list_pages(self._connected(), self._request, bucket, prefix)
+        async with contextlib.aclosing(pages):
+            async for page in pages:
+                found = [o.key.removeprefix(prefix) for o in page.objects if o.key != prefix]
+                folders = [p.removeprefix(prefix).rstrip("/") for p in page.prefixes]
+                if found or folders or page.following is None:
+                    return Entries(found, folders) if found or folders else None
+        return None
 
     async def stat(self, location: str) -> FileStatus:
         """See :class:`tailer.store.Store`."""

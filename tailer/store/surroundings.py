@@ -1,0 +1,223 @@
+"""What lies where no Delta table is found, and what to type instead.
+
+Looked for only after a table was not found: it takes a few listings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from posixpath import normpath
+from typing import Protocol, runtime_checkable
+
+from tailer.errors import TableError, TailerError
+
+__all__ = ["NAMES_MAX", "Entries", "LooksAround", "no_table"]
+
+#: Most names of a folder that are looked at.
+NAMES_MAX = 1000
+#: Most folders in a folder that are tried for tables.
+_TRIED_MAX = 20
+#: Most folders above a place that are tried for a table.
+_ABOVE_MAX = 6
+#: Most names in a sentence.
+_NAMED_MAX = 5
+
+_LOG = "_delta_log"
+_OF_A_LOG = re.compile(r"\d{20}\.(?:json|checkpoint\..*)")
+_SQL_NAME = re.compile(r"\w+(?:\.\w+){1,2}")
+#: Names that end so are files'.
+_SUFFIXES = (".json", ".parquet", ".share", ".toml")
+_ICEBERG = re.compile(r".*\.metadata\.json|version-hint\.text")
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The names in a folder, :data:`NAMES_MAX` at most."""
+
+    files: Sequence[str]
+    folders: Sequence[str]
+
+
+@runtime_checkable
+class LooksAround(Protocol):
+    """A store that can list any folder that it reaches."""
+
+    @property
+    def root(self) -> str:
+        """The table's address."""
+
+    async def entries(self, address: str) -> Entries | None:
+        """Return what lies right in a folder; None if there is no such folder."""
+
+
+async def no_table(store: object) -> TableError:
+    """Return the error for a store's root without a Delta table: what is there, what to type."""
+    root = str(getattr(store, "root", ""))
+    what, hint = f"its {_LOG} has no commit", "check the path, and that this user may read it"
+    if isinstance(store, LooksAround):
+        with suppress(TailerError, OSError, ValueError):  # what can't be listed can't be said
+            what, hint = await _Look(store).around(root)
+    return TableError(f"no Delta table there: {what}", table=root, hint=hint)
+
+
+class _Look:
+    """Looks around in one store."""
+
+    def __init__(self, store: LooksAround) -> None:
+        self._store = store
+
+    async def around(self, root: str) -> tuple[str, str]:
+        """Return what lies at a place, and what to type instead."""
+        root = root if "://" in root else normpath(root)
+        above = await self._above(root)
+        here = await self._store.entries(root)
+        if above is not None:
+            place = "is the log of" if root == f"{above}/{_LOG}" else "lies in"
+            return f"it {place} the table {above}", f"type {above}"
+        if here is None:
+            return await self._absent(root)
+        if _LOG in here.folders:
+            return await self._empty_log(root)
+        return await self._folder(root, here)
+
+    async def _is_table(self, address: str) -> bool:
+        log = await self._store.entries(f"{address}/{_LOG}")
+        return log is not None and any(map(_OF_A_LOG.fullmatch, log.files))
+
+    async def _above(self, root: str) -> str | None:
+        """Return the table that a place lies in."""
+        for number, folder in enumerate(_parents(root)):
+            if number == _ABOVE_MAX:
+                break
+            if await self._is_table(folder):
+                return folder
+        return None
+
+    async def _absent(self, root: str) -> tuple[str, str]:
+        """Return what a place is that is no folder: a file, or nothing."""
+        up, _, name = root.rpartition("/")
+        beside = await self._store.entries(up or "/")
+        if beside is not None and name in beside.files:
+            return _file(root, name)
+        for parent in _parents(root):
+            there = await self._store.entries(parent)
+            if there is None:
+                continue
+            missing = root.removeprefix(parent).lstrip("/").partition("/")[0]
+            what = f"there is no {missing} in {parent}"
+            named = missing.endswith(_SUFFIXES)
+            known = {name.lower(): name for name in (there.files if named else there.folders)}
+            close = get_close_matches(missing.lower(), known, 1)
+            if close:
+                return what, f"did you mean {parent.rstrip('/')}/{known[close[0]]}?"
+            if _SQL_NAME.fullmatch(missing) and parent == up and not named:
+                return what, (
+                    f"if {missing} is a table of a catalog, type its location, which `DESCRIBE "
+                    f"DETAIL {missing}` says"
+                )
+            if root.startswith("/dbfs/") and parent == "/":
+                return what, (
+                    "Databricks mounts it on its clusters alone; elsewhere type the storage's own "
+                    "address, such as s3://bucket/key"
+                )
+            return what, f"{parent} has {_some(there.folders, 'no folders')}"
+        return "there is nothing at this address", "check the address"
+
+    async def _empty_log(self, root: str) -> tuple[str, str]:
+        log = await self._store.entries(f"{root}/{_LOG}")
+        has = _some([] if log is None else [*log.files, *log.folders], "nothing")
+        return (
+            f"its {_LOG} has no commit, and no checkpoint: it has {has}",
+            "the table is not written yet, or its log was removed",
+        )
+
+    async def _folder(self, root: str, here: Entries) -> tuple[str, str]:
+        if ".hoodie" in here.folders:
+            return "it is a table of Apache Hudi", "only Delta tables are read"
+        metadata = None
+        if "metadata" in here.folders:
+            metadata = await self._store.entries(f"{root}/metadata")
+        if metadata is not None and any(map(_ICEBERG.fullmatch, metadata.files)):
+            return "it is a table of Apache Iceberg", "only Delta tables are read"
+        tables = await self._tables(root, here.folders)
+        if tables:
+            return (
+                f"it is a folder with tables in it: {_some(tables, '')}",
+                f"type one of them, such as {root}/{tables[0]}",
+            )
+        if await self._has_parquet(root, here):
+            spark = f"CONVERT TO DELTA parquet.`{root}`"
+            hint = f"only Delta tables are read; in Spark, {spark} makes it one"
+            return f"it is a folder of Parquet files without a {_LOG}", hint
+        names = [*here.files, *here.folders]
+        return (
+            f"the folder has {_some(names, 'nothing in it')}, and no {_LOG}",
+            "type the folder of a table, which has one",
+        )
+
+    async def _tables(self, root: str, folders: Sequence[str]) -> list[str]:
+        """Return the tables right in a folder; without any, those one level further down."""
+        tried = [name for name in sorted(folders) if not name.startswith((".", "_"))][:_TRIED_MAX]
+        found = [name for name in tried if await self._is_table(f"{root}/{name}")]
+        for name in [] if found else tried:
+            there = await self._store.entries(f"{root}/{name}")
+            for below in sorted(there.folders if there else ())[:_TRIED_MAX]:
+                if await self._is_table(f"{root}/{name}/{below}"):
+                    found.append(f"{name}/{below}")
+                if len(found) > _NAMED_MAX:
+                    return found
+        return found
+
+    async def _has_parquet(self, root: str, here: Entries) -> bool:
+        """Return whether a folder has Parquet files, perhaps in folders of partitions."""
+        for _ in range(_ABOVE_MAX):
+            if any(name.endswith((".parquet", ".parq")) for name in here.files):
+                return True
+            partition = next((name for name in here.folders if "=" in name), None)
+            if partition is None:
+                return False
+            root = f"{root}/{partition}"
+            below = await self._store.entries(root)
+            if below is None:
+                return False
+            here = below
+        return False
+
+
+def _file(root: str, name: str) -> tuple[str, str]:
+    """Return what a file is, by its name."""
+    if name.endswith(".toml"):
+        commands = f"`tailer run {root}`, or `tailer verify {root} FEED` with the name of a feed"
+        return "it is a file, by its name a configuration", f"type {commands}, or a feed's table"
+    if name.endswith(".share"):
+        return (
+            "it is a profile of Delta Sharing",
+            f"type {root}#share.schema.table; `tailer shares {root}` lists them",
+        )
+    if name.endswith(".parquet"):
+        return "it is one Parquet file", "type the folder of a Delta table"
+    return "it is a file", f"type the folder of a Delta table, which has a {_LOG}"
+
+
+def _parents(root: str) -> Iterator[str]:
+    """Yield the folders above a place, the nearest first; on S3 up to the bucket."""
+    scheme = root.find("://")
+    while True:
+        root = root.rpartition("/")[0]
+        if scheme >= 0 and len(root) <= scheme + 2:
+            return
+        yield root or "/"
+        if not root:
+            return
+
+
+def _some(names: Sequence[str], none: str) -> str:
+    """Return some names for a sentence."""
+    if not names:
+        return none
+    shown = ", ".join(sorted(names)[:_NAMED_MAX])
+    return shown if len(names) <= _NAMED_MAX else f"{shown} and {len(names) - _NAMED_MAX} more"
