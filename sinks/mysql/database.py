@@ -24,7 +24,7 @@ from sinks.mirror import Step
 from sinks.mysql.statements import insertions
 from sinks.mysql.texts import LENGTHS, key_rooms, table_rooms
 from sinks.sql.database import CLAIMS, Database, KeyTaken, ValueRefused
-from sinks.sql.names import NameRules
+from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.rows import batches_of, check_finite, comparable
 from sinks.sql.text import Room, check_times, is_json
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
@@ -57,7 +57,7 @@ _COMPARED_BY = """
     SELECT collation_name FROM information_schema.columns
     WHERE table_schema = DATABASE() AND table_name = ? AND column_name = 'target'
 """
-_DUPLICATE = 1062
+_DUPLICATE, _TOO_WIDE = 1062, 1118
 #: By the number of the server's error. 2000 to 2999 are the client's own, about the connection; the
 #: servers' own go on at 3000 (MySQL) and 4000 (MariaDB). What is not here passes: locks, resources,
 #: a server that is read-only for now, a query that was interrupted.
@@ -196,7 +196,7 @@ class Mysql(Database):
         refused = isinstance(e.__cause__ or e.__context__, ssl.SSLCertVerificationError)
         if refused or "SSL is required" in what or "doesn't support SSL" in what:
             return ConfigError(f"{what}; see the options 'tls' and 'ca_file' of sink 'mysql'")
-        return self.faults.error(code, what)
+        return self.faults.error(code, what + (TOO_WIDE if code == _TOO_WIDE else ""))
 
     # Tables
 

@@ -14,7 +14,7 @@ from pyarrow import csv
 from sinks.credentials import credentials
 from sinks.postgres.waiting import connection_class
 from sinks.sql.database import Database, KeyTaken
-from sinks.sql.names import NameRules
+from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.text import (
     canonical_json,
     check_nul,
@@ -70,6 +70,8 @@ _FOR_GOOD = re.compile(
 )
 _SCHEMES = ("postgresql", "postgres")
 _COLUMN = re.compile(r"^COPY .*, line \d+, column ([^:\n]*)", re.MULTILINE)
+#: A limit of the server: of what is written here, a row has it.
+_TOO_LARGE = "54000"
 _SYSTEM_COLUMNS = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
 _ROWS_MAX = 65536
 _READ_BYTES = 1_000_000
@@ -192,7 +194,8 @@ class Postgres(Database):
             return TransientError(f"{self.place}: {said}")
         column = _COLUMN.search(e.diag.context or "")
         where = f", column {column[1]!r}" if column else ""
-        return self.faults.error(e.sqlstate, f"{self.place}{where}: {said}")
+        remedy = TOO_WIDE if e.sqlstate == _TOO_LARGE else ""
+        return self.faults.error(e.sqlstate, f"{self.place}{where}: {said}{remedy}")
 
     def table(self, name: str) -> str:
         """Return a table's name with its schema."""

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from tailer.errors import TargetRefused
 
-__all__ = ["NameRules"]
+__all__ = ["TOO_WIDE", "NameRules"]
+
+#: Behind an error of the database about the size of a row.
+TOO_WIDE = (
+    "; all columns together are too wide for a row: leave some out by the option 'columns' of "
+    "the feed"
+)
 
 
 @dataclass(frozen=True, slots=True)

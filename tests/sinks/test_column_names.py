@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tailer.errors import TargetRefused, UnsupportedTable
+from tailer.errors import SinkRejected, TargetRefused, UnsupportedTable
 from tailer.feed.fitting import Fitting
 from tailer.sink import make_sink
 from tailer.testing.batches import change_batch
 from tests.support.column_targets import COLUMN_TARGETS, ColumnTarget, column_target
+from tests.support.sinks import write
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 NAMES = st.lists(
@@ -93,6 +94,23 @@ def test_more_columns_than_a_table_has_are_refused(target: ColumnTarget, tmp_pat
         return
     with pytest.raises(TargetRefused, match=r"there are 2002 columns, and a table in .* at most"):
         Fitting("the table", [sink]).check(batch)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "data_type"),
+    [("mysql", 1010, pa.decimal128(38, 0)), ("postgres", 1500, pa.int64())],
+)
+def test_a_row_that_is_too_wide_is_refused(
+    kind: str, count: int, data_type: pa.DataType, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    target = column_target(kind, tmp_path, request)
+    options = {**target.options(target.new()), "mode": "log"}
+    sink = make_sink(options.pop("type"), options, tmp_path)
+    names = [f"c{number}" for number in range(count)]
+    schema = pa.schema([(name, data_type) for name in names])
+    values = dict.fromkeys(names, 10**18)
+    with pytest.raises(SinkRejected, match="too wide for a row: leave some out by the option"):
+        anyio.run(lambda: write(sink, change_batch(schema, [values], last=True)))
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "a ", "x" * 65, "é" * 32, "😀"])

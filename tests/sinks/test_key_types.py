@@ -1,0 +1,87 @@
+"""Copies whose key is of any type: every row is found again by it, and read back as it is."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tailer.sink import ReadsMirror, make_sink
+from tailer.testing.batches import change_batch
+from tests.support.column_targets import COLUMN_TARGETS, ColumnTarget, column_target
+from tests.support.sinks import write
+
+#: Texts without NUL, which PostgreSQL refuses, of a length that all keys have room for.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
+DAYS = st.dates(dt.date(1, 1, 1), dt.date(9999, 12, 31))
+TIMES = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59))  # noqa: DTZ001
+MONEY = st.integers(-(10**38) + 1, 10**38 - 1).map(lambda n: Decimal(f"{n}e-10"))
+KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "bool": (pa.bool_(), st.booleans()),
+    "byte": (pa.int8(), st.integers(-(2**7), 2**7 - 1)),
+    "short": (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    "integer": (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    "long": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    "decimal": (pa.decimal128(38, 10), MONEY),
+    "string": (pa.string(), TEXTS | st.sampled_from(["a", "A", "a ", "é", "e\u0301", "ß", "ss"])),
+    "binary": (pa.binary(), st.binary(max_size=60) | st.sampled_from([b"", b"\0", b"\0\0", b" "])),
+    "date": (pa.date32(), DAYS),
+    "timestamp": (pa.timestamp("us", "UTC"), TIMES.map(lambda at: at.replace(tzinfo=dt.UTC))),
+    "timestamp_ntz": (pa.timestamp("us"), TIMES),
+}
+
+
+@pytest.fixture(params=[name for name in COLUMN_TARGETS if name != "delta"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> ColumnTarget:
+    return column_target(request.param, tmp_path, request)
+
+
+def read_back(sink: ReadsMirror, schema: pa.Schema) -> tuple[Any, list[dict[str, Any]]]:
+    with sink.read_mirror("orders") as copy:
+        rows = [row for batch in copy.rows(schema) for row in batch.to_pylist()]
+        return copy, rows
+
+
+def images(row: dict[str, Any], value: int) -> list[dict[str, Any]]:
+    before = {**row, "_change_type": "update_preimage"}
+    return [before, {**row, "v": value, "_change_type": "update_postimage"}]
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+@pytest.mark.parametrize("kinds", [*((kind,) for kind in KEYS), ("string", "binary", "long")],
+                         ids=" ".join)  # fmt: skip
+def test_a_row_is_found_by_its_key(
+    target: ColumnTarget, tmp_path: Path, kinds: tuple[str, ...], data: Any
+) -> None:
+    key = [f"k{place}" for place in range(len(kinds))]
+    one = st.tuples(*(KEYS[kind][1] for kind in kinds))
+    keys = data.draw(st.lists(one, min_size=1, max_size=6, unique=True))
+    schema = pa.schema(
+        [*((name, KEYS[k][0]) for name, k in zip(key, kinds, strict=True)), ("v", pa.int64())]
+    )
+    rows = [{**dict(zip(key, values, strict=True)), "v": 0} for values in keys]
+    changed = [image for place, row in enumerate(rows, start=1) for image in images(row, place)]
+    gone = [{**row, "v": 1, "_change_type": "delete"} for row in rows[:1]]
+    options = {**target.options(target.new()), "key": key}
+    sink = make_sink(options.pop("type"), options, tmp_path)
+    versions = [
+        change_batch(schema, found, version=version, last=True)
+        for version, found in enumerate([rows, changed, gone], start=1)
+    ]
+    anyio.run(lambda: write(sink, *versions))
+    assert isinstance(sink, ReadsMirror)
+    copy, found = read_back(sink, schema)
+    expected = pa.RecordBatch.from_pylist(
+        [{**row, "v": place} for place, row in enumerate(rows[1:], start=2)], schema=schema
+    )
+    held = [copy.as_held(column) for column in expected.columns]
+    same = pa.RecordBatch.from_arrays(held, names=schema.names).to_pylist()
+    assert sorted(found, key=lambda row: row["v"]) == same
