@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote
 
 import aiohttp
@@ -33,7 +33,8 @@ from sinks.messages.sink import MessageSink
 from sinks.messages.tls import trusting
 from tailer.backoff import Backoff
 from tailer.changes import Offset
-from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.faults import FaultTable
 from tailer.http_answers import at_most, retry_after_s
 from tailer.secrets import hidden, keep_secrets
 from tailer.settings import REQUIRED, Setting
@@ -107,10 +108,13 @@ SETTINGS: dict[str, Setting] = {
 }  # fmt: skip
 #: The pauses between attempts, in seconds; the feed waits for what is longer.
 _PAUSES_S = (0.2, 20.0)
-#: The receiver is busy or away: the same request may pass later. So may all of 500 and more.
-_LATER = (408, 425, 429)
-#: The receiver does not take these events, whenever they come.
-_REFUSED = (400, 413, 415, 422)
+#: By the status. What is not here passes: the receiver is busy or away (429, 500 and more, and
+#: others). Of 400 and 415 nobody knows whether the events are meant.
+_FAULTS = FaultTable(
+    for_good="3* 401 403 404 405 406 407 410 411 414 417 421 426 431",
+    unclear="400 415",
+    rows="413 422",
+)
 _SAID_CHARACTERS = 500
 #: Of a body, so much is read.
 _BODY_BYTES, _BODY_S = 64 * 1024, 1.0
@@ -143,6 +147,8 @@ class _Secrets:
 
 class HttpSink(MessageSink):
     """Events in signed requests to a webhook."""
+
+    faults: ClassVar[FaultTable] = _FAULTS
 
     settings = SETTINGS
     kind = "http"
@@ -253,16 +259,17 @@ class HttpSink(MessageSink):
     def _answered(self, answer: aiohttp.ClientResponse, said: str, where: str) -> TailerError:
         status = answer.status
         what = f"{self._place} answered {status}" + (f" ({said})" if said else "")
-        if status in _LATER or status >= 500:
-            wish = answer.headers.get("Retry-After", "")
-            return TransientError(what, retry_after_s(wish, time.time()))
-        if status in _REFUSED:
-            return SinkRejected(f"{where}: {what}; mend the receiver, or park such rows by "
-                                'on_reject = "park"')  # fmt: skip
-        if 300 <= status < 400:
-            to = self._leads(answer.headers.get("Location", ""))
-            return ConfigError(f"{what}{to}: redirects are not followed; set url")
-        return ConfigError(f"{what}; check url, secrets and headers of the sink")
+        match self.faults.verdict(status):
+            case "passing":
+                wish = answer.headers.get("Retry-After", "")
+                return TransientError(what, retry_after_s(wish, time.time()))
+            case "for good" if 300 <= status < 400:
+                to = self._leads(answer.headers.get("Location", ""))
+                return ConfigError(f"{what}{to}: redirects are not followed; set url")
+            case "for good":
+                return ConfigError(f"{what}; check url, secrets and headers of the sink")
+        said = f'{where}: {what}; mend the receiver, or park such rows by on_reject = "park"'
+        return self.faults.error(status, said)
 
     def _leads(self, location: str) -> str:
         """Return where a redirect leads to, without a path: it may repeat that of the URL."""

@@ -31,7 +31,8 @@ from sinks.formats.rows import own_fields, row_objects
 from sinks.line_file import LineFile, try_line_file
 from sinks.own_prefix import renamed
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import TargetRefused, TransientError
+from tailer.faults import FaultTable
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
 
@@ -96,6 +97,8 @@ class JsonlSink:
     ``origin`` and ``row_ids`` are for the format ``rows``.
     """
 
+    #: A file has no codes: what the system says of it may pass, or is found at the start.
+    faults: ClassVar[FaultTable] = FaultTable()
     #: See :class:`tailer.sink.ListsSettings`.
     listed_settings: ClassVar = listed_options(SETTINGS, _of_format)
 
@@ -210,7 +213,7 @@ class JsonlSink:
 
     def _write(self, lines: pa.Buffer | bytes) -> None:
         if self._target is None:
-            raise SinkRejected("the sink is not open")
+            raise TargetRefused("the sink is not open")
         self._target.append(memoryview(lines))
 
     def _lines(self, batch: ChangeBatch) -> pa.Buffer:
@@ -258,7 +261,7 @@ class _StandardOutput:
                 left = left[file.write(left) :]
             file.flush()
         except BrokenPipeError as e:
-            raise SinkRejected("the reader of standard output has gone") from e
+            raise TargetRefused("the reader of standard output has gone") from e
         except OSError as e:
             raise TransientError(f"standard output: {e.strerror}") from e
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from tailer.errors import SinkRejected, TransientError, may_heal, out_of_reach
+from tailer.errors import SinkRejected, TargetRefused, TransientError, may_heal, out_of_reach
 from tailer.files.durable import create_private, make_folder, sync_folder, try_place
 
 __all__ = ["LineFile", "try_line_file"]
@@ -38,7 +38,7 @@ def try_line_file(path: Path) -> None:
 
 
 def _keeps_nothing(path: Path) -> SinkRejected:
-    return SinkRejected(
+    return TargetRefused(
         f"{path} is a pipe, which keeps nothing; name a file, or - for standard output"
     )
 
@@ -50,7 +50,7 @@ def _opening(path: Path) -> Iterator[None]:
     except OSError as e:
         if may_heal(e):
             raise out_of_reach(f"{path} can't be opened", e) from e
-        raise SinkRejected(f"{path} can't be opened ({e.strerror}); check it") from e
+        raise TargetRefused(f"{path} can't be opened ({e.strerror}); check it") from e
 
 
 class LineFile:
@@ -83,7 +83,7 @@ class LineFile:
         """Write whole lines; return when they are durable, in the file that the path names."""
         with self._turn:
             if not self._open:
-                raise SinkRejected("the sink is not open")
+                raise TargetRefused("the sink is not open")
             try:
                 for _ in range(_MOVES_MAX):
                     self._follow_path()

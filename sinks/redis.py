@@ -25,7 +25,8 @@ from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from tailer.changes import Offset
-from tailer.errors import ConfigError, OffsetError, SinkRejected, TailerError, TransientError
+from tailer.errors import ConfigError, OffsetError, TailerError, TargetRefused, TransientError
+from tailer.faults import FaultTable
 from tailer.rowbytes import Column, join, whole_numbers
 from tailer.settings import REQUIRED, Setting
 from tailer.urls import Url, parse_url
@@ -87,10 +88,15 @@ _FOUND = {
     "earlier state again",
 }
 _SHA = sha1(_WRITE.encode(), usedforsecurity=False).hexdigest()
-#: Errors of the server that may pass.
-_PASSING = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM",
-            "READONLY", "TRYAGAIN", "UNKILLABLE")  # fmt: skip
-_DENIED = ("NOAUTH", "NOPERM", "WRONGPASS")
+#: By the client's class of the error, or the server's words. What is not here passes: a server that
+#: loads, is full, read-only or without its replicas.
+_FAULTS = FaultTable(
+    for_good="AuthenticationError AuthenticationWrongNumberOfArgsError NoPermissionError "
+    "*NOAUTH* *NOPERM* *WRONGPASS* *WRONGTYPE* *unknown?command* *DB?index* "
+    "*without?any?password*",
+    rows="*invalid?bulk?length* *proto-max-bulk-len* *string?exceeds?maximum*",
+)
+_DENIED = re.compile(r"NOAUTH|NOPERM|WRONGPASS|without any password")
 _TAG = re.compile(r"\{([^}]+)\}")
 #: What Redis takes as one argument, by `proto-max-bulk-len`.
 _LIMITS = Limits(1 << 30, 1 << 31, message_bytes=512 * _MIB)
@@ -99,6 +105,7 @@ _LIMITS = Limits(1 << 30, 1 << 31, message_bytes=512 * _MIB)
 class RedisSink(MessageSink):
     """Events as entries of a Redis stream, exactly once."""
 
+    faults: ClassVar[FaultTable] = _FAULTS
     #: See :class:`tailer.sink.ListsSettings`.
     listed_settings: ClassVar = listed_options(SETTINGS)
     kind = "redis"
@@ -174,7 +181,7 @@ class RedisSink(MessageSink):
 
     def _check_stream(self, *, lost: bool) -> None:
         if lost:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{self._place}: the stream {self._keys()[0]} is gone, with what nobody had read "
                 "of it, and its offset is there; restore it, or say by `tailer offsets set` or "
                 "`reset` where the feed goes on"
@@ -256,16 +263,13 @@ class RedisSink(MessageSink):
 
         what = f"{self._place}: {' '.join(str(e).split())}"
         if isinstance(e, known.AuthenticationError | known.NoPermissionError) or (
-            isinstance(e, known.ResponseError) and str(e).startswith(_DENIED)
+            isinstance(e, known.ResponseError) and _DENIED.search(str(e))
         ):
             return ConfigError(f"{what}; check the user and the password in the option 'url'")
-        passing = isinstance(
-            e, known.ConnectionError | known.TimeoutError | known.NoScriptError | OSError
-            | known.ReadOnlyError | known.OutOfMemoryError,
-        )  # fmt: skip
-        if passing or str(e).startswith(_PASSING):
-            return TransientError(what)
-        return SinkRejected(what)
+        # Of its own classes each has a meaning; the others have the server's words.
+        return self.faults.error(
+            str(e) if type(e) is known.ResponseError else type(e).__name__, what
+        )
 
 
 def _command(words: tuple[Any, ...], count: int) -> bytes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio.to_thread
 
-from tailer.errors import SinkRejected, TableError, may_heal, out_of_reach
+from tailer.errors import TableError, TargetRefused, may_heal, out_of_reach
 from tailer.files.durable import make_folder, sync_folder, try_place
 from tailer.store.traffic import Traffic
 
@@ -75,7 +75,7 @@ def writing(what: str) -> Iterator[None]:
     except OSError as e:
         if may_heal(e):
             raise out_of_reach(f"{what} can't be written", e) from e
-        raise SinkRejected(f"{what} can't be written ({e.strerror}); check the folder") from e
+        raise TargetRefused(f"{what} can't be written ({e.strerror}); check the folder") from e
 
 
 class LocalTarget:
@@ -257,4 +257,4 @@ def _refused() -> Iterator[None]:
     try:
         yield
     except TableError as e:
-        raise SinkRejected(str(e)) from e
+        raise TargetRefused(str(e)) from e

@@ -6,6 +6,7 @@ of their request then. Delivery is at least once.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -24,7 +25,8 @@ from sinks.messages.retry import attempted
 from sinks.messages.sink import MessageSink
 from tailer.backoff import Backoff
 from tailer.changes import Offset
-from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
+from tailer.faults import FaultTable
 from tailer.settings import Setting
 from tailer.urls import parse_url
 
@@ -61,13 +63,23 @@ CONNECTION: dict[str, Setting] = {
     "format": FORMAT,
 }  # fmt: skip
 _PAUSE_S = 0.1, 5.0
-#: Parts of the codes of errors: of an account, and of what may pass.
-_ACCOUNT = ("AccessDenied", "Authorization", "ExpiredToken", "InvalidAccessKey",
-            "InvalidClientToken", "NotAuthorized", "SignatureDoesNotMatch",
-            "UnrecognizedClient")  # fmt: skip
-_MISSING = ("DoesNotExist", "NonExistent", "NotFound")
-_PASSING = ("Throttl", "Throughput", "LimitExceeded", "ServiceUnavailable", "InternalFailure",
-            "InternalError", "RequestTimeout", "SlowDown", "OverLimit")  # fmt: skip
+#: By the code. What is not here passes: limits, time-outs, a service that is away.
+_FAULTS = FaultTable(
+    for_good="""
+        *AccessDenied* *Authorization* *ExpiredToken* *InvalidAccessKey* *InvalidClientToken*
+        *NotAuthorized* *SignatureDoesNotMatch* *UnrecognizedClient* *DoesNotExist* *NonExistent*
+        *NotFound* [Kk][Mm][Ss]*Disabled* [Kk][Mm][Ss]*InvalidState* [Kk][Mm][Ss]*OptInRequired*
+    """,
+    unclear="""
+        ValidationException ValidationError InvalidArgument* InvalidParameter* InvalidRequest*
+        SerializationException *BatchRequestTooLong *RequestEntityTooLarge*
+    """,
+    rows="InvalidMessageContents *MessageTooLong",
+    passing="*Throttl* *RequestExpired*",
+)
+_ACCOUNT = re.compile(
+    "AccessDenied|Authoriz|ExpiredToken|AccessKey|ClientToken|Signature|UnrecognizedClient"
+)
 
 
 @cache
@@ -104,6 +116,7 @@ class AwsSink(MessageSink):
     """Events as messages of a service of AWS, at least once."""
 
     kind: ClassVar[str]
+    faults: ClassVar[FaultTable] = _FAULTS
     own_settings: ClassVar[Mapping[str, Setting]]
     limits: ClassVar[Limits]
     format_settings: ClassVar[Callable[[str], Mapping[str, Setting]]] = staticmethod(keyed_settings)
@@ -186,7 +199,7 @@ class AwsSink(MessageSink):
                 if failed:
                     places = pa.array([place for place, _ in failed], pa.int64())
                     left = left.take(places)
-                    raise self._error(failed[0][1])
+                    raise self._error(failed[0][1], named=True)
 
             await attempted(attempt, self._backoff, self.given["attempts"])
             self._backoff = Backoff(*_PAUSE_S)
@@ -209,13 +222,15 @@ class AwsSink(MessageSink):
             remedy = _REMEDIES.get(type(e).__name__, "")
             raise ConfigError(f"{self.place}: {' '.join(str(e).split())}{remedy}") from e
 
-    def _error(self, refused: Refused, *, passing: bool = False) -> TailerError:
+    def _error(
+        self, refused: Refused, *, passing: bool = False, named: bool = False
+    ) -> TailerError:
+        """Return the error of a request, or, ``named``, of a message."""
         what = f"{self.place}: {' '.join(str(refused).split())}"
-        code = refused.code
-        if any(part in code for part in _ACCOUNT):
-            return ConfigError(f"{what}; check the account and its permissions")
-        if passing or any(part in code for part in _PASSING):
-            return TransientError(what)
-        if any(part in code for part in _MISSING):
-            return ConfigError(what)
-        return SinkRejected(what)
+        verdict = "passing" if passing else self.faults.verdict(refused.code)
+        if verdict == "for good":
+            account = "; check the account and its permissions"
+            return ConfigError(f"{what}{account if _ACCOUNT.search(refused.code) else ''}")
+        if named and verdict == "unclear":
+            return RowsRefused(what)
+        return TransientError(what) if passing else self.faults.error(refused.code, what)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from sinks.change_rows import EVENT_ID, change_rows, check_type, data_rows
 from sinks.delivery import same_form
 from sinks.delta.copy import DeltaCopy, rows_with_keys
-from sinks.delta.table import Claim, TargetTable
+from sinks.delta.table import FAULTS, Claim, TargetTable
 from sinks.mirror import (
     PHYSICAL,
     Merge,
@@ -31,7 +31,7 @@ from sinks.mirror import (
 )
 from sinks.own_prefix import OWN_PREFIX_SETTING
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset, is_arrow_variant
-from tailer.errors import SinkRejected, TargetRefused
+from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
 from tailer.targets import LocalTarget
@@ -59,6 +59,7 @@ class DeltaSink:
     """A copy of a table, or a log of its changes, in a Delta table, exactly once."""
 
     settings = SETTINGS
+    faults = FAULTS
 
     def __init__(
         self,
@@ -139,13 +140,13 @@ class DeltaSink:
         claim = self._target.load(feed, self.mode)
         if claim is None:
             if offset is not None and self.mode == "mirror" and offset.position > (0, 0):
-                raise SinkRejected(
+                raise TargetRefused(
                     f"{self._target.address}: there is no copy, and one can't begin with version "
                     f"{offset.version}; restore it, or begin again with `tailer offsets reset`"
                 )
             return
         if offset is None:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{self._target.address} is there, and its rows belong to its offset; remove the "
                 "table, then reset the offset again"
             )
@@ -168,7 +169,7 @@ class DeltaSink:
     def read_mirror(self, feed: str) -> Iterator[DeltaCopy]:
         """See :class:`tailer.sink.ReadsMirror`. A version of the table does not change."""
         if self.mode != "mirror":
-            raise SinkRejected(f"{self._target.address} is a log and not a mirror")
+            raise TargetRefused(f"{self._target.address} is a log and not a mirror")
         claim = self._target.load(feed, self.mode, as_it_is=True)
         table = None if claim is None else self._target.table
         with self._target.failing():
@@ -178,7 +179,7 @@ class DeltaSink:
 
     def _claimed(self) -> Claim | None:
         if not self._is_open:
-            raise SinkRejected("the sink is not open")
+            raise TargetRefused("the sink is not open")
         if self._target.claim is not None:
             self._target.refresh()
         return self._target.claim
@@ -223,7 +224,7 @@ class DeltaSink:
         if self._by_row_id:
             ids = batch.row_ids
             if ids is None and batch.num_rows:
-                raise SinkRejected(
+                raise TargetRefused(
                     f"version {batch.version} has no row ids; name key columns in the option "
                     "'key', or enable row tracking on the table and set change_source to derived"
                 )
@@ -239,7 +240,7 @@ class DeltaSink:
             self._target.create(schema.remove_metadata(), begun)
             return begun
         if claim.key != key:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{self._target.address}: the copy has the key {claim.key} and not {key}; set the "
                 "option 'key' back, or remove the table and reset the offset"
             )
@@ -311,7 +312,7 @@ class DeltaSink:
 
     def _refused(self, keys: pa.Table, what: str) -> SinkRejected:
         shown = ", ".join(map(str, keys.slice(0, 3).to_pylist()))
-        return SinkRejected(
+        return RowsRefused(
             f"{self._target.address}: a change is of a row with a key {what}: {shown}; remove the "
             "table and reset the offset to make the copy again"
         )

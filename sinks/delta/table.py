@@ -20,14 +20,24 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 
 from tailer.changes import Offset
-from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError
+from tailer.errors import (
+    ConfigError,
+    OffsetError,
+    TailerError,
+    TargetRefused,
+    TransientError,
+)
+from tailer.faults import FaultTable
 
-__all__ = ["Claim", "TargetTable"]
+__all__ = ["FAULTS", "Claim", "TargetTable"]
 
 _INFO = "delta-tailer"
-#: deltalake's words for errors that do not pass by themselves.
-_FOR_GOOD = ("denied", "Forbidden", "Unauthorized", "InvalidAccessKey", "NoSuchBucket",
-             "Read-only", "Not a directory")  # fmt: skip
+#: By deltalake's words; it has no codes.
+FAULTS = FaultTable(
+    for_good="*denied* *Forbidden* *Unauthorized* *InvalidAccessKey* *NoSuchBucket* *Read-only* "
+    "*Not?a?directory*",
+    rows="*failed?validation?check* *violated?by?value* *Invariant?violat*",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +87,14 @@ class TargetTable:
         except (DeltaError, OSError) as e:
             raise self._told(e) from e
 
-    def _told(self, e: Exception) -> SinkRejected | TransientError:
-        if any(words in str(e) for words in _FOR_GOOD):
-            return SinkRejected(f"{self.address} can't be written ({e}); check it")
-        return TransientError(f"{self.address} can't be written now ({e})")
+    def _told(self, e: Exception) -> TailerError:
+        said = " ".join(
+            str(e).partition("Preview of invalid data")[0].split()
+        )  # rows are not logged
+        verdict = FAULTS.verdict(said)
+        now = " now" if verdict == "passing" else ""
+        check = "; check it" if verdict == "for good" else ""
+        return FAULTS.error(said, f"{self.address} can't be written{now} ({said}){check}")
 
     def _replaced(self) -> ConfigError:
         return ConfigError(
@@ -100,13 +114,13 @@ class TargetTable:
                 return None
             number = self._table.transaction_version(self._app)
             if number is None:
-                raise SinkRejected(
+                raise TargetRefused(
                     f"{self.address} is a table that the feed {feed!r} has not made, or its "
                     "transaction identifier was removed; name another one in the option 'path'"
                 )
             self.claim = self._found(number)
         if self.claim.mode != mode:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{self.address} is a {self.claim.mode} and not a {mode}; name another one in the "
                 "option 'path'"
             )
@@ -132,7 +146,7 @@ class TargetTable:
                 if (info.get("app"), info.get("number")) == (self._app, number):
                     self._version = entry["version"]
                     return self._claim(info)
-        raise SinkRejected(
+        raise TargetRefused(
             f"{self.address}: the log no longer has the commit with the feed's offset (transaction "
             f"{number}); remove the table, then `tailer offsets reset` makes it again"
         )
@@ -142,7 +156,7 @@ class TargetTable:
             offset = None if info["offset"] is None else Offset.from_json(info["offset"])
             return Claim(info["number"], info["mode"], offset, info["key"], info["physical"])
         except (KeyError, OffsetError) as e:
-            raise SinkRejected(f"{self.address}: the offset in its log is damaged ({e})") from e
+            raise TargetRefused(f"{self.address}: the offset in its log is damaged ({e})") from e
 
     def refresh(self) -> None:
         """Read the commits of others. Raises :class:`ConfigError` if one of them has the table,
@@ -173,7 +187,7 @@ class TargetTable:
         if self._mode == "mirror":
             for version in range(self._version + 1, newest + 1):
                 if self._changes_rows(version):
-                    raise SinkRejected(
+                    raise TargetRefused(
                         f"{self.address}: version {version} of the copy is somebody else's change "
                         "of its rows, so it is not the table's copy any more; remove it, and begin "
                         "again with `tailer offsets reset`"

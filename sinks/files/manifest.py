@@ -19,7 +19,13 @@ from typing import Any
 import anyio
 
 from tailer.changes import Offset
-from tailer.errors import ConfigError, OffsetError, SinkRejected, TransientError, first_error
+from tailer.errors import (
+    ConfigError,
+    OffsetError,
+    TargetRefused,
+    TransientError,
+    first_error,
+)
 from tailer.targets import Target
 
 __all__ = ["FOLDER", "Manifest", "PublishedFile"]
@@ -85,7 +91,7 @@ class Manifest:
                 return dict(document)
         except (ValueError, KeyError, TypeError):
             pass
-        raise SinkRejected(
+        raise TargetRefused(
             f"{self._target.root}/{name} is damaged: restore it, or remove the folder's files and "
             "begin again by `tailer offsets reset`"
         )
@@ -94,12 +100,12 @@ class Manifest:
         try:
             return Offset.from_json(document)
         except OffsetError as e:
-            raise SinkRejected(f"{self._target.root}/{_place(self.number, 'json')}: {e}") from e
+            raise TargetRefused(f"{self._target.root}/{_place(self.number, 'json')}: {e}") from e
 
     def check(self, feed: str) -> None:
         """Raise :class:`SinkRejected` if the files are another feed's."""
         if self.feed not in (None, feed):
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{self._target.root} has the files of the feed {self.feed!r}; name another folder "
                 "in the option 'path'"
             )

@@ -26,7 +26,8 @@ from sinks.files.manifest import Manifest, PublishedFile
 from sinks.files.spool import ENDINGS, Format, Spooled
 from sinks.own_prefix import OWN_PREFIX_SETTING, renamed
 from tailer.changes import COMMIT_VERSION, ChangeBatch, Notice, Offset, is_arrow_variant
-from tailer.errors import SinkRejected, TailerError
+from tailer.errors import TailerError, TargetRefused
+from tailer.faults import FaultTable
 from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OwnNames, SinkTraits
@@ -71,6 +72,8 @@ class FilesSink:
     """Change events in files, exactly once."""
 
     settings = SETTINGS
+    #: Files have no codes: what the system or S3 says of them is judged where it is said.
+    faults = FaultTable()
 
     def __init__(
         self,
@@ -206,7 +209,7 @@ class FilesSink:
         if self._failed is not None:
             raise self._failed
         if not self._open:
-            raise SinkRejected("the sink is not open")
+            raise TargetRefused("the sink is not open")
 
     async def _let_go(self) -> None:
         """Drop what is not published."""

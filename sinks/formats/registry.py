@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
 from tailer.secrets import keep_pair
 from tailer.settings import REQUIRED, Setting, SettingTable
 from tailer.urls import Url, parse_url
@@ -46,6 +46,8 @@ REGISTRY: dict[str, Setting] = {
 
 _FILES = ("ca_bundle", "client_cert", "client_key")
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+#: Of the statuses that are no faults of the registry: of the schema, of the account.
+_FOR_GOOD = (400, 401, 403, 404, 405, 406, 409, 413, 415, 422)
 _BUSY = (408, 429)
 #: An answer has an id, or a sentence or two.
 _ANSWER_BYTES_MAX = 1024 * 1024
@@ -77,23 +79,25 @@ class RegistryClient:
         said = str(answer.get("message") or f"status {status}").splitlines()[0]
         raise self._refusal(subject, status, said)
 
-    def _refusal(self, subject: str, status: int, said: str) -> SinkRejected:
+    def _refusal(self, subject: str, status: int, said: str) -> TailerError:
         where = f"the schema registry at {self.url}"
         if status == 409:
-            return SinkRejected(
+            return TargetRefused(
                 f"{where} refuses the schema of subject {subject!r} as incompatible with an "
                 f"earlier one ({said}); change the subject's compatibility, or use a new topic"
             )
         if status in (401, 403):
-            return SinkRejected(
+            return TargetRefused(
                 f"{where} refuses access to subject {subject!r} ({said}); check its credentials"
             )
         if status == 404 and not self.auto_register:
-            return SinkRejected(
+            return TargetRefused(
                 f"{where} does not have this schema under subject {subject!r}, and auto_register "
                 "is off; register it first"
             )
-        return SinkRejected(f"{where} refuses the schema of subject {subject!r} ({said})")
+        if status not in _FOR_GOOD:
+            return TransientError(f"{where} answers with status {status} ({said})")
+        return TargetRefused(f"{where} refuses the schema of subject {subject!r} ({said})")
 
     def _post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """Return status and JSON object of an answer. Raises :class:`TransientError` if there is
@@ -108,7 +112,7 @@ class RegistryClient:
             answer = connection.getresponse()
             data = answer.read(_ANSWER_BYTES_MAX)
         except ssl.SSLCertVerificationError as e:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"the certificate of the schema registry at {self.url} is not trusted "
                 f"({e.verify_message}); set ca_bundle"
             ) from None

@@ -29,7 +29,7 @@ from sinks.kafka.topic_writer import TopicWriter, single_record
 from sinks.kafka.transactions import Transactions
 from sinks.kafka.versions import Begun, ended_apart, is_last_batch
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
 
 __all__ = ["ExactlyOnce"]
 
@@ -132,7 +132,7 @@ class ExactlyOnce(Session):
     def _check_progress_topic(self) -> None:
         topic = self._made(self._progress_topic, 1, _PROGRESS_CONFIG)
         if topic.partitions != 1 or topic.cleanup_policy not in ("", "compact"):
-            raise SinkRejected(
+            raise TargetRefused(
                 f"the progress topic {topic.name} has {topic.partitions} partitions and "
                 f"cleanup.policy {topic.cleanup_policy}; it must have one and 'compact', or "
                 "progress is lost"
@@ -173,7 +173,7 @@ class ExactlyOnce(Session):
     def _check_claims(self, found: Progress | None) -> None:
         """Stop if a newer daemon has claimed the feed since we did."""
         if self.claimed and found and found.epoch > self.claimed and found.owner != self.owner:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"feed {self.feed!r} was taken over by a newer daemon, {found.owner} (epoch "
                 f"{found.epoch}, ours was {self.claimed}); this one stops. Run one daemon for a "
                 "feed, or give them names, or progress_topic and transactional_id, of their own"
@@ -185,12 +185,12 @@ class ExactlyOnce(Session):
         known, topic = self.progress.topics.get(name), self.cluster.topic(name)
         if known is not None:
             if topic is None:
-                raise SinkRejected(
+                raise TargetRefused(
                     f"the topic {name} is gone, and feed {self.feed!r} had written to it up to "
                     f"{self.progress.offset}; restore it, or give the feed another topic or name"
                 )
             if known != topic.id:
-                raise SinkRejected(
+                raise TargetRefused(
                     f"the topic {name} was deleted and created again since feed {self.feed!r} "
                     f"wrote to it up to {self.progress.offset} (its id was {known}, and is "
                     f"{topic.id}); give the feed another name to write the table to it again"
@@ -199,7 +199,7 @@ class ExactlyOnce(Session):
         if topic is None:
             topic = super()._admitted(name)
         elif any(self.cluster.ends(topic)) and not self.options.append_to_existing:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"the topic {name} has been written to, and the topic {self._progress_topic} "
                 f"knows no progress of feed {self.feed!r} in it; give the feed a topic of its "
                 "own, or, if it may go on behind what is there, from the offset that the feed has "

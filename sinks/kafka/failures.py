@@ -11,11 +11,17 @@ from typing import Any, TypeVar
 
 from sinks.kafka.last_words import attentive_client
 from sinks.kafka.options import KafkaOptions
-from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.errors import ConfigError, SinkRejected, TailerError, TargetRefused, TransientError
+from tailer.faults import FaultTable
 
-__all__ = ["Fenced", "connected", "failure", "raised_as_failures"]
+__all__ = ["FAULTS", "Fenced", "connected", "failure", "raised_as_failures"]
 
 T = TypeVar("T")
+
+
+def _pattern(mark: str) -> str:
+    return f"*{mark.replace(' ', '?')}*"
+
 
 #: The two libraries' names for the errors of a fenced producer; the last three are librdkafka's for
 #: the records of a producer that has failed for good.
@@ -38,12 +44,15 @@ _REFUSED = (
     ("ClusterAuthorization", "the user may not do this on the cluster"),
     ("CLUSTER_AUTHORIZATION", "the user may not do this on the cluster"),
     ("GroupAuthorization", "the user may not do this with the group"),
+    ("PolicyViolation", "the broker's policy forbids it"),
+)
+#: Those of a batch, or of all batches.
+_NOT_TAKEN = (
     ("MessageSizeTooLarge", "lower batch_bytes, or raise the topic's max.message.bytes"),
     ("RecordListTooLarge", "lower batch_bytes"),
     ("MSG_SIZE_TOO_LARGE", "lower batch_bytes, or raise the topic's max.message.bytes"),
     ("InvalidRecord", "is the topic compacted, and do the records have keys?"),
     ("INVALID_RECORD", "is the topic compacted, and do the records have keys?"),
-    ("PolicyViolation", "the broker's policy forbids it"),
 )
 #: Options that no cluster, or not this one, supports.
 _MISCONFIGURED = (
@@ -73,6 +82,11 @@ _UNWELCOME = (
     ("Invalid frame length: 35251", "check security_protocol: this listener wants TLS"),
     ("no token from", "check the options sasl_oauthbearer_..."),
 )
+#: What the names and texts of errors mean; what is in none of these passes.
+FAULTS = FaultTable(
+    for_good=" ".join(_pattern(mark) for mark, _ in (*_REFUSED, *_UNWELCOME, *_MISCONFIGURED)),
+    unclear=" ".join(_pattern(mark) for mark, _ in _NOT_TAKEN),
+)
 #: Errors that may pass, and may also mean that the listener speaks another protocol.
 _STRANGE = (("UNEXPECTED_EOF", "check security_protocol: this listener may not speak TLS"),)
 #: The client's delay before it tries again: different each time, and of no interest.
@@ -99,9 +113,10 @@ def failure(error: BaseException, doing: str) -> TailerError:
     both = f"{name} {text}"
     if any(mark in both for mark in _FENCED):
         return Fenced(f"Kafka ended the transaction while {doing}: {_short(name, text)}")
-    for mark, remedy in (*_REFUSED, *_UNWELCOME):
+    for mark, remedy in (*_REFUSED, *_UNWELCOME, *_NOT_TAKEN):
         if mark in both:
-            return SinkRejected(f"Kafka refused {doing}: {_short(name, text)}; {remedy}")
+            said = f"Kafka refused {doing}: {_short(name, text)}; {remedy}"
+            return FAULTS.error(both, said)
     for mark, remedy in _MISCONFIGURED:
         if mark in both:
             return ConfigError(f"Kafka refused {doing}{_words(text)}; {remedy}")
@@ -220,7 +235,7 @@ def _give_up(error: Exception, heard: _Heard, options: KafkaOptions, *, last: bo
         raise found from error
     if heard.refusal is not None:
         line, remedy = heard.refusal
-        raise SinkRejected(f"Kafka at {servers} does not let us in: {line}; {remedy}") from error
+        raise TargetRefused(f"Kafka at {servers} does not let us in: {line}; {remedy}") from error
     if not last:
         return
     seconds = options.bootstrap_timeout_ms / 1000

@@ -19,7 +19,7 @@ from sinks.kafka.driver import Packed
 from sinks.kafka.failures import Fenced, raised_as_failures
 from sinks.kafka.options import KafkaOptions
 from sinks.kafka.record_batch import cut
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import RowsRefused, TransientError
 
 __all__ = ["LibrdkafkaDriver"]
 
@@ -137,7 +137,7 @@ class LibrdkafkaDriver:
         give_up = time.monotonic() + self._patience_s + 5
         before = len(self._producer)
         if not before:
-            raise SinkRejected(
+            raise RowsRefused(
                 f"a record of {size} bytes for the topic {topic} is larger than in_flight_bytes, "
                 f"{self._in_flight_bytes}, and librdkafka takes none that is: raise it, or use the "
                 "driver kafka-python"

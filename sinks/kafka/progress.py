@@ -17,7 +17,7 @@ from typing import Any
 from sinks.kafka.cluster import LastRecord
 from sinks.kafka.versions import Begun
 from tailer.changes import Offset
-from tailer.errors import OffsetError, SinkRejected
+from tailer.errors import OffsetError, TargetRefused
 
 __all__ = ["Progress", "read_progress"]
 
@@ -124,7 +124,7 @@ def read_progress(record: LastRecord | None, topic: str, feed: str) -> Progress 
         if progress.feed != feed:
             raise ValueError(f"it is of the feed {progress.feed!r}")
     except ValueError as e:
-        raise SinkRejected(
+        raise TargetRefused(
             f"the progress of feed {feed!r} is damaged: the record at offset {record.offset} of "
             f"the topic {topic} was not written by delta-tailer ({e}); find out who writes there, "
             "then write a tombstone with the feed's key and start once with append_to_existing = "

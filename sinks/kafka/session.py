@@ -22,7 +22,7 @@ from sinks.kafka.driver import Driver, send_records
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.topic_writer import TopicWriter, single_record
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected, TailerError
+from tailer.errors import TailerError, TargetRefused
 
 __all__ = ["AtLeastOnce", "Session"]
 
@@ -125,7 +125,7 @@ class Session(ABC):
         if self.options.on_oversize == "park":
             park = self._made(topic_name(self.options.park_topic, self.feed), 1, {}).name
         if topic.max_message_bytes < self._batch_bytes:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"the topic {topic.name} takes batches of {topic.max_message_bytes} bytes at most "
                 f"(max.message.bytes), and batch_bytes is {self._batch_bytes}; lower it"
             )
@@ -164,7 +164,7 @@ class Session(ABC):
         if topic is not None:
             return topic
         if not self.options.create_topics:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"there is no topic {name} at {self.options.bootstrap_servers}, and create_topics "
                 "is false; create it"
             )

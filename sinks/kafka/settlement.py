@@ -22,7 +22,7 @@ from collections.abc import Collection
 
 from sinks.kafka.cluster import Cluster, OpenTransaction, Place, Transaction
 from tailer.backoff import retried
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import TargetRefused, TransientError
 
 __all__ = ["Settlement"]
 
@@ -76,7 +76,7 @@ class Settlement:
         if left and self._committed is None:
             # The outcome is unknown now. If progress is open too, no reader has seen any of it.
             if progress not in {each.topic for each in left}:
-                raise SinkRejected(
+                raise TargetRefused(
                     f"Kafka has lost the outcome of a transaction of {self.transactional_id}: "
                     f"{_places(left)} of it, and its progress is not; find out with "
                     "kafka-transactions.sh whether its records are in other partitions, and end "

@@ -15,12 +15,14 @@ import anyio.to_thread
 from sinks.formats.load import LISTED, load_encoder
 from sinks.kafka.delivery import accepted, delivery_of
 from sinks.kafka.exactly_once import ExactlyOnce
+from sinks.kafka.failures import FAULTS
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.security import Security
 from sinks.kafka.session import AtLeastOnce, Session
 from sinks.kafka.settlement import Settlement
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected
+from tailer.errors import TargetRefused
+from tailer.faults import FaultTable
 from tailer.settings import settings_of
 from tailer.sink import SinkTraits
 
@@ -30,6 +32,7 @@ __all__ = ["KafkaSink"]
 class KafkaSink:
     """Events as records of a Kafka topic, exactly once or at least once."""
 
+    faults: ClassVar[FaultTable] = FAULTS
     #: See :class:`tailer.sink.ListsSettings`.
     listed_settings: ClassVar = {
         "": settings_of(KafkaOptions),
@@ -104,7 +107,7 @@ class KafkaSink:
     async def write(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Sink`."""
         if self._session is None:
-            raise SinkRejected("the sink is not open")
+            raise TargetRefused("the sink is not open")
         await anyio.to_thread.run_sync(self._session.write, batch)
 
     def prepare(self, batch: ChangeBatch) -> None:
@@ -115,7 +118,7 @@ class KafkaSink:
     async def announce(self, notice: Notice) -> None:
         """See :class:`tailer.sink.Announces`. To ``notice_topic``, if there is one."""
         if self._session is None:
-            raise SinkRejected("the sink is not open")
+            raise TargetRefused("the sink is not open")
         await anyio.to_thread.run_sync(self._session.announce, notice)
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:

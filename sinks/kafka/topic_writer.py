@@ -19,7 +19,7 @@ from sinks.kafka.driver import Driver, Packed, send_records
 from sinks.kafka.partitioner import partitions_of_keys
 from sinks.kafka.record_batch import record_sizes
 from tailer.changes import ChangeBatch
-from tailer.errors import SinkRejected
+from tailer.errors import RowsRefused
 
 __all__ = ["TopicWriter", "single_record"]
 
@@ -151,7 +151,7 @@ class TopicWriter:
         ]
         if not self.park:
             note = notes[0]
-            raise SinkRejected(
+            raise RowsRefused(
                 f"an event of version {batch.version} is too large for the topic "
                 f"{self.topic.name}: about {note['size']} bytes, of {note['max']} at most "
                 f"(event {note['event_id']}, file {note['file']}); raise the topic's "

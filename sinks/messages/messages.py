@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from sinks.formats.parts import table_name
 from sinks.formats.records import Encoder
 from tailer.changes import COMMIT_VERSION, ChangeBatch
-from tailer.errors import SinkRejected
+from tailer.errors import RowsRefused
 
 __all__ = ["Limits", "Messages"]
 
@@ -107,7 +107,7 @@ class Messages:
         sizes = pc.binary_length(self.values)
         place = pc.index(pc.greater(sizes, most), value=True).as_py()
         if place >= 0:
-            raise SinkRejected(
+            raise RowsRefused(
                 f"table {self.table}, version {self.versions[place]}: the event "
                 f"{self.ids[place]} has {sizes[place]} bytes, and at most {most} can be sent; "
                 f"{limits.remedy}leave columns out by `columns`, or park such rows by "

@@ -15,7 +15,7 @@ from sinks.encode_ahead import Ahead, Pieces, slices
 from sinks.formats.load import load_encoder
 from sinks.messages.messages import Messages
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected, TailerError
+from tailer.errors import TailerError, TargetRefused
 from tailer.sink import SinkTraits
 
 __all__ = ["MessageSink"]
@@ -139,7 +139,7 @@ class MessageSink(ABC):
     async def write_pieces(self, batch: ChangeBatch) -> AsyncGenerator[Offset, None]:
         """See :class:`tailer.sink.WritesPieces`."""
         if self._threads is None:
-            raise SinkRejected("the sink is not open")
+            raise TargetRefused("the sink is not open")
         pieces = self._ahead.take(batch)
         # Rows of a snapshot that is taken while the stream continues do not move its offset.
         end = batch.next_offset

@@ -29,7 +29,15 @@ from sinks.messages.sink import MessageSink
 from sinks.messages.tls import trusting
 from sinks.nats.progress import Progress
 from tailer.changes import Offset
-from tailer.errors import ConfigError, OffsetError, SinkRejected, TailerError, TransientError
+from tailer.errors import (
+    ConfigError,
+    OffsetError,
+    RowsRefused,
+    SinkRejected,
+    TailerError,
+    TransientError,
+)
+from tailer.faults import FaultTable
 from tailer.settings import REQUIRED, Setting
 from tailer.urls import Url, UrlError, parse_url
 
@@ -77,13 +85,20 @@ _STREAM = re.compile(r"[-_=a-zA-Z0-9]+")
 _SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 #: The server's codes for a message that does not follow the last one: by its id, by its number.
 _NOT_IN_TURN = (10070, 10071)
-_TOO_LARGE = 10054
-_PASSING = (10077, 10047, 10023)  # the stream, the disk, or the account is full
+#: By the server's code. What is not here passes: the stream, the disk or the account is full, a
+#: cluster has no leader.
+_FAULTS = FaultTable(
+    # No JetStream for the account; a stream that is missing, another one, sealed, or can't be made.
+    for_good="10003 10025 10035 10039 10048 10052 10056 10058 10059 10060 10065 10074 10076 10097 "
+    "10109 10110",
+    rows="10054",
+)
 
 
 class NatsSink(MessageSink):
     """Events as messages of a JetStream stream, exactly once."""
 
+    faults: ClassVar[FaultTable] = _FAULTS
     #: See :class:`tailer.sink.ListsSettings`.
     listed_settings: ClassVar = listed_options(SETTINGS)
     kind = "nats"
@@ -435,11 +450,13 @@ class NatsSink(MessageSink):
             code in _NOT_IN_TURN
         ):
             return await self._interrupted(e)
-        if isinstance(e, js.APIError) and code not in _PASSING and (e.code or 500) < 500:
-            return SinkRejected(what) if code == _TOO_LARGE else ConfigError(what)
-        if isinstance(e, errors.MaxPayloadError | errors.BadSubjectError):
-            return SinkRejected(what)
-        return TransientError(what)
+        if isinstance(e, errors.MaxPayloadError):
+            return RowsRefused(what)
+        if isinstance(e, errors.BadSubjectError):
+            return ConfigError(what)
+        if self.faults.verdict(code or "") == "for good":
+            return ConfigError(what)
+        return self.faults.error(code or "", what)
 
     async def _interrupted(self, e: Exception | None = None) -> TailerError:
         """Return the error of a message, or of an offset, that does not follow the last one, or

@@ -23,14 +23,7 @@ from sinks.sql.text import (
     is_json,
     json_text,
 )
-from tailer.errors import (
-    ConfigError,
-    RowsRefused,
-    SinkRejected,
-    TailerError,
-    TargetRefused,
-    TransientError,
-)
+from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
 from tailer.faults import FaultTable
 from tailer.urls import UrlError, split_url
 
@@ -295,7 +288,7 @@ class Postgres(Database):
                 ),
             )  # fmt: skip
         except pa.ArrowInvalid as e:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{self.place}: a row is not of the Delta table's types ({e}); somebody else has "
                 "changed the table"
             ) from e

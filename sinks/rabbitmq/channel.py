@@ -51,7 +51,8 @@ class Channel:
                 on_close_callback=self._end,
             )
 
-        await self._answer(connect)
+        # pika has the same limit, and would not be given up in order while it reaches it.
+        await self._answer(connect, self._timeout_s + _CLOSE_S)
         await self.open_channel()
 
     async def open_channel(self) -> None:
@@ -125,7 +126,9 @@ class Channel:
             self._ended.set_exception(error)
             self._ended.exception()  # nobody may wait for it
 
-    async def _answer(self, ask: Callable[[Callable[[Any], None]], object]) -> Any:
+    async def _answer(
+        self, ask: Callable[[Callable[[Any], None]], object], timeout_s: float | None = None
+    ) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(found: Any) -> None:
@@ -133,18 +136,18 @@ class Channel:
                 answer.set_result(found)
 
         ask(done)
-        return await self._wait(answer)
+        return await self._wait(answer, timeout_s)
 
-    async def _wait(self, answer: asyncio.Future[Any]) -> Any:
+    async def _wait(self, answer: asyncio.Future[Any], timeout_s: float | None = None) -> Any:
         """Return an answer, or raise why there will be none."""
-        both = {answer, self._ended}
-        await asyncio.wait(both, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        both, limit_s = {answer, self._ended}, timeout_s or self._timeout_s
+        await asyncio.wait(both, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return answer.result()
         answer.cancel()
         if self._ended.done():
             self._ended.result()
-        raise TimeoutError(f"no answer in {self._timeout_s:g} s")
+        raise TimeoutError(f"no answer in {limit_s:g} s")
 
     async def close(self) -> None:
         """Close the connection, if there is one; without a goodbye, if that takes long."""

@@ -6,6 +6,7 @@ failure, the events that were not confirmed come again, from their beginning, wi
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -25,7 +26,8 @@ from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
 from sinks.rabbitmq.pace import Pace, declared_pace
 from tailer.backoff import Backoff
 from tailer.changes import Offset
-from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
+from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
+from tailer.faults import FaultTable
 from tailer.settings import REQUIRED, Setting
 from tailer.urls import parse_url
 
@@ -69,13 +71,19 @@ SETTINGS: dict[str, Setting] = {
 _LIMITS = Limits(500, 4 * _MIB, message_bytes=128 * _MIB)
 #: The pauses while a queue is full, in seconds.
 _FULL_PAUSES_S = (0.005, 0.5)
-#: Of the broker's answers.
-_NOT_FOUND, _NOT_ALLOWED = 404, 530
+#: By the number of the broker's reply. A message that is too large is told by the reply's words.
+_FAULTS = FaultTable(for_good="402 403 404 406 502 503 504 530 540")
+_NOT_FOUND = 404
+#: How pika says it of a connection that was closed before it was open; without, it was only cut.
+_CLOSED = re.compile(r"ConnectionClosedByBroker: \((\d+)\)")
+#: What a reply says that will not be so for ever: of a node, of a virtual host, of connections.
+_FOR_NOW = re.compile(r"\bdown\b|inaccessible|limit")
 
 
 class RabbitmqSink(MessageSink):
     """Events as messages of a RabbitMQ queue, at least once."""
 
+    faults: ClassVar[FaultTable] = _FAULTS
     #: See :class:`tailer.sink.ListsSettings`.
     listed_settings: ClassVar = listed_options(SETTINGS)
     kind = "rabbitmq"
@@ -153,7 +161,7 @@ class RabbitmqSink(MessageSink):
             if e.reply_code != _NOT_FOUND:
                 raise
             if self.written_before:
-                raise SinkRejected(
+                raise TargetRefused(
                     f"{self._place}: the queue {queue} is gone, with what nobody had taken of it, "
                     "and the feed has written to it before; declare it again to go on there, or "
                     "begin again with `tailer offsets reset`"
@@ -177,8 +185,13 @@ class RabbitmqSink(MessageSink):
             await channel.close()
 
     async def _send(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # not kept
+        assert self._channel is not None
         for part in messages.requests(_LIMITS):
-            await self._translated(partial(self._deliver, part))
+            try:
+                await self._translated(partial(self._deliver, part))
+            except RowsRefused:  # for which the broker has closed the channel
+                await self._translated(self._channel.open_channel)
+                raise
 
     async def _deliver(self, messages: Messages) -> None:
         """Publish messages until the broker has confirmed all of them, each after those before it.
@@ -233,8 +246,11 @@ class RabbitmqSink(MessageSink):
     # Errors
 
     async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
+        from pika.adapters.utils.connection_workflow import AMQPConnectorException
+
         known = self._pika.exceptions
-        failures = (known.AMQPError, NotConfirmed, Unroutable, OSError, TimeoutError)
+        failures = (known.AMQPError, AMQPConnectorException, NotConfirmed, Unroutable, OSError,
+                    TimeoutError)  # fmt: skip
         try:
             return await work()
         except failures as e:
@@ -255,20 +271,17 @@ class RabbitmqSink(MessageSink):
                 f"{self._place}: the broker has taken no message for "
                 f"{self._given['timeout_s']:g} s; the queue is full, or has no leader"
             )
-        code = getattr(e, "reply_code", 0)
         said = getattr(e, "reply_text", "") or _innermost(e)
+        closed = _CLOSED.search(said)
+        code = int(closed[1]) if closed else getattr(e, "reply_code", 0)
         what = f"{self._place}: {' '.join(said.split()) or type(e).__name__}"
-        if isinstance(e, known.ProbableAuthenticationError | known.AuthenticationError) or (
-            "ACCESS_REFUSED" in what
-        ):
+        if isinstance(e, known.AuthenticationError) or "ACCESS_REFUSED" in what:
             return ConfigError(
                 f"{what}; check the user, and what docs/sinks/rabbitmq.md says of it"
             )
         if "PRECONDITION_FAILED - message size" in what:
-            return SinkRejected(what)
-        if isinstance(e, known.ProbableAccessDeniedError | known.ChannelClosedByBroker) or (
-            code == _NOT_ALLOWED
-        ):
+            return RowsRefused(what)
+        if self.faults.verdict(code) == "for good" and not _FOR_NOW.search(said):
             return ConfigError(what)
         return TransientError(what)
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from sinks.formats.json import timestamp_text
 from sinks.sql.database import ValueRefused
 from sinks.sql.text import canonical_json, is_json, json_text
-from tailer.errors import SinkRejected
+from tailer.errors import TargetRefused
 
 __all__ = ["batches_of", "bound_rows", "check_finite", "comparable"]
 
@@ -48,7 +48,7 @@ def batches_of(
                 for values, field in zip(zip(*rows, strict=True), schema, strict=True)
             ]
         except (pa.ArrowException, ValueError, TypeError) as e:
-            raise SinkRejected(
+            raise TargetRefused(
                 f"{place}: a row is not of the Delta table's types ({e}); somebody else has "
                 "changed the table"
             ) from e

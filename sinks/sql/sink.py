@@ -200,7 +200,7 @@ class SqlSink:
             else:
                 claim = database.claim(target, feed, self.mode, adopt=not self.create)
                 if not self._is_log and claim.columns is None and offset.position > (0, 0):
-                    raise SinkRejected(
+                    raise TargetRefused(
                         f"{database.place}: there is no copy {target!r}, and one can't begin with "
                         f"version {offset.version}; restore it, or begin again with `tailer "
                         "offsets reset`"
@@ -233,7 +233,7 @@ class SqlSink:
         """See :class:`tailer.sink.ReadsMirror`."""
         target, database = self.table or feed, self._database
         if self.mode != "mirror":
-            raise SinkRejected(f"{database.place}: the table {target!r} is a log and not a mirror")
+            raise TargetRefused(f"{database.place}: the table {target!r} is a log and not a mirror")
         with self._reading(), database.snapshot():
             yield SqlCopy(database, target, database.check(target, feed, self.mode), self.key)
 
@@ -241,7 +241,7 @@ class SqlSink:
 
     def _claimed(self) -> Claim:
         if self._claim is None:
-            raise SinkRejected("the sink is not open")
+            raise TargetRefused("the sink is not open")
         self._database.connect()
         return self._claim
 

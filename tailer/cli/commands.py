@@ -10,7 +10,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 from tailer.errors import TableError
-from tailer.process.signals import EXIT_INTERRUPTED, signalled, until_interrupted, until_stopped
+from tailer.process.signals import (
+    EXIT_INTERRUPTED,
+    GRACE_S,
+    signalled,
+    until_interrupted,
+    until_stopped,
+)
 from tailer.store import is_local
 from tailer.threads import without_loop
 
@@ -79,5 +85,5 @@ async def _until_stopped(command: Command, arguments: argparse.Namespace) -> int
         nonlocal status
         status = await command(arguments)
 
-    await until_stopped(work)
+    await until_stopped(work, grace_s=GRACE_S)
     return status

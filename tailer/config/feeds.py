@@ -21,6 +21,7 @@ from tailer.feed.policy import Policies
 from tailer.feed.selection import Mask, Selection
 from tailer.feed.where import parse_where
 from tailer.log.follow import FollowOptions
+from tailer.process.signals import GRACE_S
 from tailer.settings import REQUIRED, Setting
 from tailer.store.s3.options import S3Options, parse_s3_address
 
@@ -89,6 +90,7 @@ class Config:
     log_level: str = "info"
     measure_s: float = 30.0
     progress_s: float = 60.0
+    stop_s: float = GRACE_S
     lease_s: float = 60.0
     lock_folder: Path | None = None
     s3: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -129,6 +131,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         log_level=daemon["log_level"],
         measure_s=daemon["measure_s"],
         progress_s=daemon["progress_s"],
+        stop_s=daemon["stop_s"],
         lease_s=daemon["lease_s"],
         lock_folder=path.parent / daemon["lock_folder"] if daemon["lock_folder"] else None,
         s3=s3,

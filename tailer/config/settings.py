@@ -82,6 +82,12 @@ DAEMON: dict[str, Setting] = {
         "number", 60.0, "Interval between log lines about delivered rows; 0 means none.",
         unit="seconds", least=0,
     ),
+    "stop_s": Setting(
+        "number", 15.0,
+        "How long a batch that is being written may take after SIGTERM; then the process ends, and "
+        "its next start goes on at the saved offset. Less than what runs the process waits.",
+        unit="seconds",
+    ),
     "lease_s": Setting(
         "number", 60.0,
         "With `state` on S3: another daemon may take over a feed whose owner has not renewed its "

@@ -82,7 +82,9 @@ async def run_daemon(config: Config) -> int:
     )
 
     async with _serving(config, registry, supervisor):
-        stopped = await until_stopped(supervisor.run, supervisor.hangup)
+        stopped = await until_stopped(
+            supervisor.run, supervisor.hangup, grace_s=config.stop_s, overdue=supervisor.overdue
+        )
     failed = supervisor.failures()
     supervisor.say_end("asked to" if stopped else "for every feed has failed or come to its end")
     for name, error in failed.items():

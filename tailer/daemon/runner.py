@@ -370,6 +370,11 @@ class Runner:
         while self.state == "running":
             await self._changed.wait()
 
+    @property
+    def ended(self) -> bool:
+        """Return whether it has come to its end, and has released the feed."""
+        return self._ended.is_set()
+
     async def reopen(self) -> None:
         """Have the sinks reopen files that were rotated."""
         for sink in (self.feed.sink, self.feed.park):

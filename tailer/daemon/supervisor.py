@@ -182,6 +182,20 @@ class Supervisor:
         """Log the totals once, when the process ends."""
         self._progress.end(self._feeds_progress(), why)
 
+    def overdue(self) -> int:
+        """Log which feeds do not end within the time for it; return the exit status. Called in a
+        thread, while the event loop may be stuck."""
+        for runner in list(self._runners.values()):
+            if not runner.ended:
+                why = runner.last_error or "its sink has not come back from a call"
+                runner.log(
+                    logging.ERROR, "given_up",
+                    f"has not ended for {self.config.stop_s:g} s (stop_s), and is given up: {why}; "
+                    "the next start goes on at its saved offset",
+                )  # fmt: skip
+        logging.shutdown()
+        return 0
+
     async def measure(self) -> None:
         """Examine what is unread, for every feed that is behind."""
         await self._measure(list(self._runners.values()))

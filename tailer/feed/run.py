@@ -118,11 +118,11 @@ async def _run_once(feed: Feed) -> bool:
 async def _attempt(feed: Feed) -> bool:
     several = feed.sink if isinstance(feed.sink, FanOut) else None
     fitting = _fitting(feed)
+    calls = SinkCalls(feed.sink, _parking(feed), feed.progress, feed.on_retry)
     try:
         if await feed.offsets.load() is None:
             await _check_new(feed, fitting)
         delivery = await _delivery(feed)
-        calls = SinkCalls(feed.sink, _parking(feed), feed.progress, feed.on_retry)
         kept = await calls.open(feed.name)
         delivered = bool(feed.orders.delivery)
         known = (feed.name, feed.sink, feed.offsets, kept)
@@ -167,7 +167,7 @@ async def _attempt(feed: Feed) -> bool:
     finally:
         with anyio.CancelScope(shield=True):
             try:
-                await feed.sink.aclose()
+                await calls.aclose()
             finally:
                 if feed.park is not None:
                     await feed.park.aclose()

@@ -70,6 +70,11 @@ class SinkCalls:
         with self._guarded("a notice"):
             await announce(self.sink, notice)
 
+    async def aclose(self) -> None:
+        """See :meth:`tailer.sink.Sink.aclose`."""
+        with self._guarded("its end"):
+            await self.sink.aclose()
+
     @contextmanager
     def _guarded(self, doing: str) -> Iterator[Callable[[], None]]:
         """Name the call around which this is when it does not come back; what it gives is called

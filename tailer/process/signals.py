@@ -1,6 +1,8 @@
 """Signals: one receiver from a process's first moment to its last.
 
 SIGINT and SIGTERM request an orderly end of the command; a second SIGINT ends the process at once.
+What does not end within a grace, for a thread that is stuck in a client's call, ends with the
+process.
 SIGHUP makes a command that has a configuration read it again, and ends any other.
 
 A signal is recorded from :func:`install` on, even while the command is still being loaded, and the
@@ -13,14 +15,16 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import ClassVar, TypeVar
 
 __all__ = [
     "EXIT_INTERRUPTED",
+    "GRACE_S",
     "SignalReceiver",
     "install",
     "listen",
@@ -35,6 +39,8 @@ T = TypeVar("T")
 #: The exit status in shells of a program that Ctrl-C has ended.
 EXIT_INTERRUPTED = 130
 _RECEIVED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: How long what is being done may take after a signal; shorter than what runs processes waits.
+GRACE_S = 15.0
 #: Python needs some milliseconds for its shutdown.
 _FINISH_S = 30
 
@@ -184,14 +190,48 @@ def until_interrupted(work: Callable[[], T]) -> T | None:
     return work() if receiver is None else receiver.interrupt(work)
 
 
+@contextmanager
+def _grace(seconds: float | None, overdue: Callable[[], int]) -> Iterator[Callable[[], None]]:
+    """Provide what starts the grace. If the block has not ended by then, the process ends, with
+    the status that ``overdue`` returns. It is called in a thread: the event loop may be stuck."""
+    if seconds is None:
+        yield lambda: None
+        return
+
+    def end() -> None:
+        try:
+            status = overdue()
+        finally:
+            os._exit(status)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    try:
+        yield timer.start
+    finally:
+        timer.cancel()
+
+
+def _say_overdue() -> int:
+    sys.stderr.write("tailer: what was being done does not end, and is given up\n")
+    sys.stderr.flush()
+    return signalled() or 1
+
+
 async def until_stopped(
-    work: Callable[[], Awaitable[None]], on_hangup: Callable[[], Awaitable[None]] | None = None
+    work: Callable[[], Awaitable[None]],
+    on_hangup: Callable[[], Awaitable[None]] | None = None,
+    *,
+    grace_s: float | None = None,
+    overdue: Callable[[], int] = _say_overdue,
 ) -> bool:
     """Run some work to its end, or until a signal requests the end; the work is then cancelled.
 
     ``on_hangup`` handles SIGHUP; without it, SIGHUP ends the work, too. If signals are not
     received, because another program is the caller, the work just runs. Returns whether a signal
-    ended it; if the end is requested before the work begins, it is not started.
+    ended it; if the end is requested before the work begins, it is not started. Work that has not
+    ended ``grace_s`` seconds after the signal, if there is a limit, ends with the process:
+    ``overdue`` says so, and returns the exit status.
     """
     import anyio
 
@@ -205,28 +245,30 @@ async def until_stopped(
         return True
     stopped = False
     try:
-        async with anyio.create_task_group() as tasks:
+        with _grace(grace_s, overdue) as begin_grace:
+            async with anyio.create_task_group() as tasks:
 
-            async def wait_for_stop() -> None:
-                nonlocal stopped
-                await stop_asked(on_hangup=on_hangup is None)
-                stopped = True
-                tasks.cancel_scope.cancel()
+                async def wait_for_stop() -> None:
+                    nonlocal stopped
+                    await stop_asked(on_hangup=on_hangup is None)
+                    stopped = True
+                    begin_grace()
+                    tasks.cancel_scope.cancel()
 
-            async def wait_for_hangups(answer: Callable[[], Awaitable[None]]) -> None:
-                while True:
-                    await receiver.until(lambda: receiver.hangup)
-                    receiver.hangup = False
-                    await answer()
+                async def wait_for_hangups(answer: Callable[[], Awaitable[None]]) -> None:
+                    while True:
+                        await receiver.until(lambda: receiver.hangup)
+                        receiver.hangup = False
+                        await answer()
 
-            async def work_to_its_end() -> None:
-                await work()
-                tasks.cancel_scope.cancel()
+                async def work_to_its_end() -> None:
+                    await work()
+                    tasks.cancel_scope.cancel()
 
-            tasks.start_soon(wait_for_stop)
-            if on_hangup is not None:
-                tasks.start_soon(wait_for_hangups, on_hangup)
-            tasks.start_soon(work_to_its_end)
+                tasks.start_soon(wait_for_stop)
+                if on_hangup is not None:
+                    tasks.start_soon(wait_for_hangups, on_hangup)
+                tasks.start_soon(work_to_its_end)
     except BaseExceptionGroup as group:
         raise first_error(group) from None
     return stopped

@@ -5,12 +5,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailer.sink import make_sink as made_sink
-from tailer.testing.conformance import SinkConformance
+from tailer.testing.conformance import SinkConformance, TargetFaults
 from tailer.testing.conformance.sink import MakeSink, ReadEvents
+from tests.conformance.faults import (
+    aws_faults,
+    http_faults,
+    nats_faults,
+    rabbitmq_faults,
+    redis_faults,
+)
 from tests.support.aws import Aws
 from tests.support.brokers import Nats, RabbitMq, Redis
 from tests.support.message_targets import nats_events, rabbitmq_events, redis_events
@@ -30,8 +38,12 @@ class TestHttpSink(SinkConformance):
             yield running
 
     @pytest.fixture
+    def target_faults(self, hook: Webhook) -> TargetFaults:
+        return http_faults(hook)
+
+    @pytest.fixture
     def make_sink(self, hook: Webhook) -> MakeSink:
-        return lambda: made_sink("http", {"url": hook.url}, Path())
+        return lambda: made_sink("http", {"url": hook.url, "attempts": 1}, Path())
 
     @pytest.fixture
     def read_events(self, hook: Webhook) -> ReadEvents:
@@ -40,8 +52,15 @@ class TestHttpSink(SinkConformance):
 
 class TestRedisSink(SinkConformance):
     @pytest.fixture
-    def make_sink(self, redis_server: Redis, name: str) -> MakeSink:
-        options = {"url": redis_server.url(), "stream": name}
+    def options(self, redis_server: Redis, name: str) -> dict[str, Any]:
+        return {"url": redis_server.url(), "stream": name}
+
+    @pytest.fixture
+    def target_faults(self, redis_server: Redis, options: dict[str, Any]) -> TargetFaults:
+        return redis_faults(redis_server, options)
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any]) -> MakeSink:
         return lambda: made_sink("redis", options, Path())
 
     @pytest.fixture
@@ -51,8 +70,15 @@ class TestRedisSink(SinkConformance):
 
 class TestNatsSink(SinkConformance):
     @pytest.fixture
-    def make_sink(self, nats_server: Nats, name: str) -> MakeSink:
-        options = {"servers": [nats_server.url()], "stream": name, "subject": name}
+    def options(self, nats_server: Nats, name: str) -> dict[str, Any]:
+        return {"servers": [nats_server.url()], "stream": name, "subject": name}
+
+    @pytest.fixture
+    def target_faults(self, nats_server: Nats, options: dict[str, Any]) -> TargetFaults:
+        return nats_faults(nats_server, options)
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any]) -> MakeSink:
         return lambda: made_sink("nats", options, Path())
 
     @pytest.fixture
@@ -62,8 +88,15 @@ class TestNatsSink(SinkConformance):
 
 class TestRabbitmqSink(SinkConformance):
     @pytest.fixture
-    def make_sink(self, rabbitmq_server: RabbitMq, name: str) -> MakeSink:
-        options = {"url": rabbitmq_server.url(), "queue": name, "queue_type": "classic"}
+    def options(self, rabbitmq_server: RabbitMq, name: str) -> dict[str, Any]:
+        return {"url": rabbitmq_server.url(), "queue": name, "queue_type": "classic"}
+
+    @pytest.fixture
+    def target_faults(self, rabbitmq_server: RabbitMq, options: dict[str, Any]) -> TargetFaults:
+        return rabbitmq_faults(rabbitmq_server, options)
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any]) -> MakeSink:
         return lambda: made_sink("rabbitmq", options, Path())
 
     @pytest.fixture
@@ -75,8 +108,15 @@ class AwsConformance(SinkConformance):
     kind = ""
 
     @pytest.fixture
-    def make_sink(self, aws: Aws, name: str) -> MakeSink:
-        options = aws.options(self.kind, name)
+    def options(self, aws: Aws, name: str) -> dict[str, Any]:
+        return aws.options(self.kind, name)
+
+    @pytest.fixture
+    def target_faults(self, aws: Aws, options: dict[str, Any]) -> TargetFaults:
+        return aws_faults(self.kind, options, aws)
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any]) -> MakeSink:
         return lambda: made_sink(self.kind, options, Path())
 
     @pytest.fixture

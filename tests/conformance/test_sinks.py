@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.sink import load_sink, make_sink
-from tailer.testing.conformance import MirrorConformance, SinkConformance
+from tailer.testing.conformance import MirrorConformance, SinkConformance, TargetFaults
 from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
+from tests.conformance.faults import delta_faults, duckdb_faults
 from tests.s3.fixture import Bucket
 from tests.support.duckdb_files import rows_of
 from tests.support.published import Files
@@ -39,6 +40,10 @@ def json_lines_events(file: Path) -> Sequence[Event]:
 
 class TestJsonlSink(SinkConformance):
     @pytest.fixture
+    def target_faults(self) -> TargetFaults:
+        return TargetFaults()
+
+    @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
         options = {"path": "out/orders.jsonl"}
         return lambda: load_sink("jsonl").from_options(options, tmp_path)
@@ -58,6 +63,10 @@ def files_path(request: pytest.FixtureRequest) -> str:
 
 
 class TestFilesSink(SinkConformance):
+    @pytest.fixture
+    def target_faults(self) -> TargetFaults:
+        return TargetFaults()
+
     @pytest.fixture
     def files(self, files_path: str, tmp_path: Path, request: pytest.FixtureRequest) -> Files:
         local = "://" not in files_path
@@ -82,6 +91,10 @@ class TestFilesSink(SinkConformance):
 
 class TestDuckdbLog(SinkConformance):
     @pytest.fixture
+    def target_faults(self, tmp_path: Path) -> TargetFaults:
+        return duckdb_faults(tmp_path / "lake.duckdb")
+
+    @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
         options = {"path": "lake.duckdb", "mode": "log", "table": "orders"}
         return lambda: make_sink("duckdb", options, tmp_path)
@@ -105,6 +118,10 @@ class TestDuckdbLog(SinkConformance):
 
 class TestDuckdbMirror(MirrorConformance):
     @pytest.fixture
+    def target_faults(self, tmp_path: Path) -> TargetFaults:
+        return duckdb_faults(tmp_path / "lake.duckdb")
+
+    @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
         options = {"path": "lake.duckdb", "key": ["id"], "table": "orders"}
         return lambda: make_sink("duckdb", options, tmp_path)
@@ -123,6 +140,10 @@ def delta_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 class TestDeltaLog(SinkConformance):
+    @pytest.fixture
+    def target_faults(self, tmp_path: Path) -> TargetFaults:
+        return delta_faults(tmp_path / "copy")
+
     @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
         return lambda: make_sink("delta", {"path": "copy", "mode": "log"}, tmp_path)
@@ -145,6 +166,10 @@ class TestDeltaLog(SinkConformance):
 
 
 class TestDeltaMirror(MirrorConformance):
+    @pytest.fixture
+    def target_faults(self, tmp_path: Path) -> TargetFaults:
+        return delta_faults(tmp_path / "copy")
+
     @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
         return lambda: make_sink("delta", {"path": "copy", "key": ["id"]}, tmp_path)

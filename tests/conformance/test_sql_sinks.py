@@ -16,9 +16,16 @@ import pyarrow as pa
 import pytest
 
 from tailer.sink import make_sink as made_sink
-from tailer.testing.conformance import MirrorConformance, SinkConformance
+from tailer.testing.conformance import MirrorConformance, SinkConformance, TargetFaults
 from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import VALUES, Event, MakeSink, ReadEvents
+from tests.conformance.faults import (
+    mysql_faults,
+    mysql_options,
+    postgres_faults,
+    postgres_options,
+    sqlite_faults,
+)
 from tests.support.mysql import Mysql
 from tests.support.postgres import Postgres
 
@@ -55,9 +62,16 @@ class TestPostgresMirror(MirrorConformance):
         return NO_NUL
 
     @pytest.fixture
-    def make_sink(self, postgres: Postgres, schema: str) -> MakeSink:
-        options = {"dsn": postgres.dsn(), "schema": schema, "key": ["id"], "table": "orders"}
-        return lambda: made_sink("postgres", options, None)  # type: ignore[arg-type]
+    def options(self, postgres: Postgres, schema: str) -> dict[str, Any]:
+        return {**postgres_options(postgres, schema), "key": ["id"], "table": "orders"}
+
+    @pytest.fixture
+    def target_faults(self, postgres: Postgres, options: dict[str, Any]) -> TargetFaults:
+        return postgres_faults(postgres, options)
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any]) -> MakeSink:
+        return lambda: made_sink("postgres", options, Path())
 
     @pytest.fixture
     def read_rows(self, postgres: Postgres, schema: str) -> ReadRows:
@@ -75,9 +89,16 @@ class TestPostgresLog(SinkConformance):
         return NO_NUL
 
     @pytest.fixture
-    def make_sink(self, postgres: Postgres, schema: str) -> MakeSink:
-        options = {"dsn": postgres.dsn(), "schema": schema, "mode": "log", "table": "orders"}
-        return lambda: made_sink("postgres", options, None)  # type: ignore[arg-type]
+    def options(self, postgres: Postgres, schema: str) -> dict[str, Any]:
+        return {**postgres_options(postgres, schema), "mode": "log", "table": "orders"}
+
+    @pytest.fixture
+    def target_faults(self, postgres: Postgres, options: dict[str, Any]) -> TargetFaults:
+        return postgres_faults(postgres, options)
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any]) -> MakeSink:
+        return lambda: made_sink("postgres", options, Path())
 
     @pytest.fixture
     def read_events(self, postgres: Postgres, schema: str) -> ReadEvents:
@@ -99,8 +120,15 @@ class TestMysqlMirror(MirrorConformance):
         return FINITE
 
     @pytest.fixture
-    def make_sink(self, mysql: Mysql, database: str) -> MakeSink:
-        options = {"url": mysql.url(database), "tls": False, "key": ["id"], "table": "orders"}
+    def options(self, mysql: Mysql, database: str) -> dict[str, Any]:
+        return {**mysql_options(mysql, database), "key": ["id"], "table": "orders"}
+
+    @pytest.fixture
+    def target_faults(self, mysql: Mysql, options: dict[str, Any]) -> TargetFaults:
+        return mysql_faults(mysql, options)
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any]) -> MakeSink:
         return lambda: made_sink("mysql", options, Path())
 
     @pytest.fixture
@@ -114,8 +142,15 @@ class TestMysqlLog(SinkConformance):
         return FINITE
 
     @pytest.fixture
-    def make_sink(self, mysql: Mysql, database: str) -> MakeSink:
-        options = {"url": mysql.url(database), "tls": False, "mode": "log", "table": "orders"}
+    def options(self, mysql: Mysql, database: str) -> dict[str, Any]:
+        return {**mysql_options(mysql, database), "mode": "log", "table": "orders"}
+
+    @pytest.fixture
+    def target_faults(self, mysql: Mysql, options: dict[str, Any]) -> TargetFaults:
+        return mysql_faults(mysql, options)
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any]) -> MakeSink:
         return lambda: made_sink("mysql", options, Path())
 
     @pytest.fixture
@@ -158,6 +193,10 @@ def typed_of_mysql(row: dict[str, Any]) -> dict[str, Any]:
 
 class TestSqliteMirror(MirrorConformance):
     @pytest.fixture
+    def target_faults(self, tmp_path: Path) -> TargetFaults:
+        return sqlite_faults(tmp_path / "lake.sqlite")
+
+    @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
         return lambda: made_sink(
             "sqlite", {"path": "lake.sqlite", "key": ["id"], "table": "orders"}, tmp_path
@@ -190,6 +229,10 @@ def typed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class TestSqliteLog(SinkConformance):
+    @pytest.fixture
+    def target_faults(self, tmp_path: Path) -> TargetFaults:
+        return sqlite_faults(tmp_path / "lake.sqlite")
+
     @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
         return lambda: made_sink(

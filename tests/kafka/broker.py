@@ -17,11 +17,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
 from tests.support.components import Component, free_ports, java_major, no_java, run_maven
 from tests.support.maven import pom
+from tests.support.servers import standing_still
 
 __all__ = ["KAFKA", "KAFKA_VERSION", "Broker", "kafka_uuid"]
 
@@ -188,6 +190,11 @@ class Broker:
     def stop(self) -> None:
         """End it as its operator would."""
         self._end(signal.SIGTERM)
+
+    def still(self) -> AbstractContextManager[None]:
+        """Have it stand still within the block."""
+        assert self.process is not None
+        return standing_still(self.process)
 
     def close(self) -> None:
         """End it and remove its data."""

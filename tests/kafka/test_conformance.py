@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailer.sink import load_sink
-from tailer.testing.conformance import SinkConformance
+from tailer.testing.conformance import SinkConformance, TargetFaults
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh
@@ -25,14 +26,26 @@ class KafkaConformance(SinkConformance):
         return fresh()
 
     @pytest.fixture
-    def make_sink(self, kafka: Broker, topic: str, tmp_path: Path) -> MakeSink:
-        options = {
+    def options(self, kafka: Broker, topic: str) -> dict[str, Any]:
+        return {
             "bootstrap_servers": kafka.bootstrap,
             "topic": topic,
             "delivery": self.delivery,
             "progress_topic": f"{topic}-progress",
             "transactional_id": topic,
         }
+
+    @pytest.fixture
+    def target_faults(self, kafka: Broker, options: dict[str, Any], tmp_path: Path) -> TargetFaults:
+        names = ("delivery_timeout_ms", "request_timeout_ms", "bootstrap_timeout_ms")
+        hasty = {**options, "linger_ms": 0, **dict.fromkeys(names, 2000)}
+        return TargetFaults(
+            hasty=lambda: load_sink("kafka").from_options(hasty, tmp_path),
+            still=kafka.still,
+        )
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any], tmp_path: Path) -> MakeSink:
         return lambda: load_sink("kafka").from_options(options, tmp_path)
 
     @pytest.fixture

@@ -215,6 +215,28 @@ def test_a_second_interrupt_ends_a_process_whose_threads_do_not(tmp_path: Path) 
         assert process.wait(PATIENCE_S) == 130
 
 
+def test_what_does_not_end_ends_with_the_process(tmp_path: Path) -> None:
+    program = tmp_path / "stuck.py"
+    program.write_text(
+        "import threading, anyio, anyio.to_thread\n"
+        "from tailer.process.signals import install, until_stopped\n"
+        "install()\n"
+        "async def work():\n"
+        "    print('works', flush=True)\n"
+        "    await anyio.to_thread.run_sync(threading.Event().wait)\n"
+        "async def main():\n"
+        "    await until_stopped(work, grace_s=0.1)\n"
+        "anyio.run(main)\n"
+    )
+    command = [sys.executable, str(program)]
+    pipes: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == "works\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        assert "does not end, and is given up" in process.stderr.read()
+
+
 def test_a_signal_that_another_thread_is_given_is_seen_at_once(tmp_path: Path) -> None:
     """The main thread sleeps without end, and is not interrupted."""
     program = tmp_path / "other.py"

@@ -5,18 +5,46 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from tests.support.components import free_port
 from tests.support.waiting import eventually
 
-__all__ = ["START_S", "Server"]
+__all__ = ["START_S", "Server", "standing_still"]
 
 START_S = 100.0
+
+
+@contextmanager
+def standing_still(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Stop a server within the block, with all its processes: the kernel takes connections, and
+    nobody answers."""
+    family = [process.pid]
+    for pid in family:  # which grows
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            family += map(int, children.read_text().split())
+    try:
+        for pid in family:
+            os.kill(pid, signal.SIGSTOP)
+        eventually(lambda: all(map(_is_stopped, family)))
+        yield
+    finally:
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether all threads of a process have stopped, or it has ended."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] in "TZ" for stat in stats)
 
 
 class Server:
@@ -83,6 +111,11 @@ class Server:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+    def still(self) -> AbstractContextManager[None]:
+        """Have it stand still within the block."""
+        assert self.process is not None
+        return standing_still(self.process)
 
     def end(self) -> None:
         """End it in order."""

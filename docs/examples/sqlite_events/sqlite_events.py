@@ -6,7 +6,8 @@ import sqlite3
 import anyio.to_thread
 
 from tailer.changes import Offset
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import TargetRefused
+from tailer.faults import FaultTable
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import SinkTraits
 
@@ -21,6 +22,7 @@ class SqliteEvents:
 
     settings = {"path": Setting("text", REQUIRED, "The database file.")}
     traits = SinkTraits(runs=True)
+    faults = FaultTable(for_good="SQLITE_ERROR SQLITE_READONLY", rows="SQLITE_TOOBIG")
 
     def __init__(self, path):
         self.path, self.database = path, None
@@ -40,8 +42,6 @@ class SqliteEvents:
         return Offset.from_json(json.loads(saved)) if saved else None
 
     async def write(self, batch):
-        if self.database is None:
-            raise SinkRejected("the sink is not open")
         await anyio.to_thread.run_sync(self._write, batch)
 
     def _write(self, batch):
@@ -52,10 +52,10 @@ class SqliteEvents:
         try:
             with self.database as db:  # events and offset in one transaction
                 if not db.execute(move, (str(batch.next_offset), *self.claim)).rowcount:
-                    raise SinkRejected(f"{self.path}: a newer process writes this feed")
+                    raise TargetRefused(f"{self.path}: a newer process writes this feed")
                 db.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)", events)
-        except sqlite3.OperationalError as e:
-            raise TransientError(f"{self.path}: {e}") from e
+        except sqlite3.Error as e:
+            raise self.faults.error(e.sqlite_errorname, f"{self.path}: {e}") from e
 
     async def aclose(self):
         if self.database is not None:

@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from tailer.sink import make_sink as new_sink
-from tailer.testing.conformance import SinkConformance
+from tailer.testing.conformance import SinkConformance, TargetFaults
 from tailer.testing.conformance.sink import Event
 
 
@@ -14,6 +14,10 @@ class TestSqliteEvents(SinkConformance):
     @pytest.fixture
     def make_sink(self, tmp_path):
         return lambda: new_sink("sqlite_events", {"path": "events.db"}, tmp_path)
+
+    @pytest.fixture
+    def target_faults(self):
+        return TargetFaults()  # a file can't stand still, and has no constraints
 
     @pytest.fixture
     def read_events(self, tmp_path):

@@ -12,15 +12,19 @@ with anyio::
 
         @pytest.fixture
         def read_events(self, tmp_path): ...
+
+        @pytest.fixture
+        def target_faults(self): ...
 """
 
 import pytest
 
 # Before they are loaded: a failing assertion then shows its values.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{suite}" for suite in ("mirror", "offsets", "sink", "store", "target"))
+    *(f"{__name__}.{suite}" for suite in ("faults", "mirror", "offsets", "sink", "store", "target"))
 )
 
+from tailer.testing.conformance.faults import TargetFaults  # noqa: E402
 from tailer.testing.conformance.mirror import MirrorConformance  # noqa: E402
 from tailer.testing.conformance.offsets import (  # noqa: E402
     OffsetStoreConformance,
@@ -37,4 +41,5 @@ __all__ = [
     "SinkConformance",
     "StoreConformance",
     "TargetConformance",
+    "TargetFaults",
 ]

@@ -16,6 +16,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TailerError
 from tailer.sink import KeepsProgress, Sink, announce, sink_traits
 from tailer.testing.batches import change_batch, change_run, empty_batch, notice
+from tailer.testing.conformance.faults import FaultConformance
 from tailer.testing.conformance.sink import (
     OWN_NAMES,
     SCHEMA,
@@ -69,8 +70,8 @@ def _by_id(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.anyio
-class MirrorConformance:
-    """Subclass it and provide the fixtures ``make_sink`` and ``read_rows``."""
+class MirrorConformance(FaultConformance):
+    """Subclass it and provide the fixtures ``make_sink``, ``read_rows`` and ``target_faults``."""
 
     @pytest.fixture
     def anyio_backend(self) -> str:

@@ -19,6 +19,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError, UnsupportedTable
 from tailer.sink import KeepsProgress, Prepares, Sink, SinkTraits, announce, sink_traits
 from tailer.testing.batches import change_batch, change_run, empty_batch, notice
+from tailer.testing.conformance.faults import FaultConformance
 
 __all__ = ["Event", "MakeSink", "ReadEvents", "SinkConformance"]
 
@@ -109,8 +110,8 @@ def _without_repeats(events: Sequence[Event]) -> list[Event]:
 
 
 @pytest.mark.anyio
-class SinkConformance:
-    """Subclass it and provide the fixtures ``make_sink`` and ``read_events``."""
+class SinkConformance(FaultConformance):
+    """Subclass it and provide the fixtures ``make_sink``, ``read_events`` and ``target_faults``."""
 
     @pytest.fixture
     def anyio_backend(self) -> str:
