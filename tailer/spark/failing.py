@@ -8,13 +8,14 @@ else is hidden by that.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, TypeVar, cast
 
 from tailer.errors import TailerError
 
-__all__ = ["TailerSourceError", "in_worker", "one_sentence"]
+__all__ = ["TailerSourceError", "in_worker", "one_sentence", "said", "said_first"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,10 +32,15 @@ def in_worker() -> bool:
     )
 
 
-def _told(error: TailerError) -> TailerSourceError:
+def said(sentence: str) -> TailerSourceError:
+    """Return the error that says a sentence, for Spark."""
     if in_worker():
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-    return TailerSourceError(f"[{error.family}] {error}")
+    return TailerSourceError(sentence)
+
+
+def _told(error: TailerError) -> TailerSourceError:
+    return said(f"[{error.family}] {error}")
 
 
 def _guarded(rows: Iterator[Any]) -> Iterator[Any]:
@@ -56,3 +62,37 @@ def one_sentence(method: F) -> F:
         return _guarded(found) if isinstance(found, Iterator) else found
 
     return cast("F", told)
+
+
+#: One of our sentences in Spark's text of an error, behind the name of its class.
+_SENTENCE = re.compile(rf"{TailerSourceError.__name__}: (\[\w+\] .*)")
+
+
+def said_first(function: F) -> F:
+    """Wrap a function that Spark calls with a batch, so that Spark's message begins with our
+    sentence, if the error has one.
+
+    Spark puts the traceback into its message, and a traceback begins with the error's cause: so the
+    sentence is its own cause, too.
+    """
+
+    @wraps(function)
+    def told(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except Exception as e:
+            sentence = _sentence(e)
+            if sentence is None:
+                raise
+        raise TailerSourceError(sentence) from TailerSourceError(sentence)
+
+    return cast("F", told)
+
+
+def _sentence(error: Exception) -> str | None:
+    if isinstance(error, TailerError):
+        return f"[{error.family}] {error}"
+    if isinstance(error, TailerSourceError):
+        return str(error)
+    found = _SENTENCE.search(str(error))
+    return None if found is None else found[1]

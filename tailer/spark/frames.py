@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import reduce
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import structs
@@ -45,12 +46,16 @@ Native = Literal["auto", "never"]
 
 @one_sentence
 def changes(
-    spark: SparkSession, table: str, *, native: Native = "auto", **options: Any
+    spark: SparkSession,
+    table: str | PathLike[str],
+    *,
+    native: Native = "auto",
+    **options: Any,
 ) -> DataFrame:
     """Return a table's changes: the rows and columns of ``format("tailer")``, with its options.
 
-    The log is read now, so the frame always has the same rows. ``native="never"`` leaves all
-    reading to the decoder.
+    The log is read now, so the frame always has the same rows; one of ``format("tailer")`` follows
+    the table. ``native="never"`` leaves all reading to the decoder.
     """
     check_native(native)
     source = source_of(spark, table, options)
@@ -82,16 +87,20 @@ def frame_of(
     return _united(spark, reader, reader.schema, files, [*tasks])
 
 
-def source_of(spark: SparkSession, table: str, options: dict[str, Any]) -> TailerSource:
-    """Return the source of a table with these options, values as Python has them."""
+def source_of(
+    spark: SparkSession, table: str | PathLike[str], options: dict[str, Any]
+) -> TailerSource:
+    """Return the source of a table with these options, values as Python has them; one that is None
+    is not given."""
     use_this_python()
+    options = {name: value for name, value in options.items() if value is not None}
     times = [name for name in options if name.lower() in ("startingtimestamp", "endingtimestamp")]
     zone = zone_of(spark) if times else None
     texts = {name: _text(value) for name, value in options.items()}
     for name in times:
         with suppress(ValueError):  # the source says what is wrong
             texts[name] = as_time(options[name], zone)
-    return TailerSource({"path": table, **texts})
+    return TailerSource({"path": fspath(table), **texts})
 
 
 def _text(value: Any) -> str:

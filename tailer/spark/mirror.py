@@ -3,85 +3,113 @@
 Each batch of ``foreachBatch`` is one commit of the mirror, with a transaction id of the
 application and a version that grows with the batches, so that a batch which comes again after a
 crash is not merged twice. Batches out of sequence are refused, because Delta itself would skip
-them silently.
+them silently. Columns that are new in the changes are added to the mirror before, in a commit of
+their own, which changes nothing when it comes again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import anyio
 
-from tailer.changes import METADATA_FIELDS
+from tailer.changes import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS
 from tailer.errors import ConfigError, SinkRejected
 from tailer.log.table import TableLog
+from tailer.spark.failing import said_first
 from tailer.store import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
 __all__ = ["mirror_into"]
 
 _CONF = "spark.databricks.delta."
 _LEAVING = ("delete", "update_preimage")
-_BESIDES = {*(f.name for f in METADATA_FIELDS), "_event_id", "_origin"}
+#: Our columns of changes, and those that `withIds` adds behind them.
+_OURS = tuple(field.name for field in METADATA_FIELDS)
+_IDS = ("_event_id", "_origin")
+#: Types of which each holds all values of those before it.
+_WIDENING = (("tinyint", "smallint", "int", "bigint"), ("float", "double"))
 
 
 def mirror_into(
-    target: str,
-    key: Sequence[str],
+    target: str | PathLike[str],
+    key: str | Sequence[str],
     app: str,
     store: Mapping[str, Any] | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """Return a function for ``foreachBatch`` that merges changes into the Delta table at
     ``target``.
 
-    ``key`` names the columns that identify the rows, also in the source. ``app`` is the
-    application's own name in the mirror's log: one for each checkpoint, for ever. ``store`` has
-    the options of the mirror's store. The mirror is created if it does not exist. Raises
-    :class:`SinkRejected` if checkpoint and mirror do not belong together.
+    ``key`` names the column, or the columns, that identify the rows, also in the source. ``app`` is
+    the application's own name in the mirror's log: one for each checkpoint, for ever. ``store`` has
+    the options of the mirror's store. The mirror is created if it does not exist, and gets columns
+    that are new in the changes. Raises :class:`SinkRejected` if checkpoint and mirror do not belong
+    together, or the mirror can't take the changes.
     """
-    if not key:
+    mirror = fspath(target)
+    wanted = [name.strip() for name in key.split(",")] if isinstance(key, str) else list(key)
+    if not wanted or "" in wanted:
         raise ConfigError("a mirror needs the key columns that tell its rows apart")
 
+    @said_first
     def merge(frame: DataFrame, batch: int) -> None:
-        spark = frame.sparkSession
-        missing = [name for name in key if name not in frame.columns]
-        if missing:
-            raise ConfigError(f"the changes have no column {missing[0]!r} to be the mirror's key")
-        data = [name for name in frame.columns if name not in _BESIDES]
-        done = _version_of(target, app, store)
-        _check_batch(target, app, batch, done)
-        if done is None:
-            empty = frame.select(*data).limit(0).write.format("delta").mode("append")
-            empty.option("txnAppId", app).option("txnVersion", 0).save(target)
-        last = _last_changes(frame, key)
-        last.createOrReplaceTempView("tailer_changes")
-        settings = {
-            "write.txnAppId": app,
-            "write.txnVersion": str(batch + 1),
-            "commitInfo.userMetadata": json.dumps({"app": app, "batch": batch}),
-        }
-        _with_settings(spark, settings, _statement(target, key, data))
-        spark.catalog.dropTempView("tailer_changes")
+        keys, data = _columns(frame, wanted)
+        exists, done = _state_of(mirror, app, store)
+        _check_batch(mirror, app, batch, done)
+        with _in_our_words(mirror):
+            if exists and done != batch + 1:  # and not merged already
+                _widen(frame, mirror, data)
+            if done is None:
+                empty = frame.select(*map(_quoted, data)).limit(0).write.format("delta")
+                empty = empty.mode("append").option("txnAppId", app).option("txnVersion", 0)
+                empty.save(mirror)
+            _merge(frame, mirror, keys, data, app, batch)
 
     return merge
 
 
-def _version_of(target: str, app: str, store: Mapping[str, Any] | None) -> int | None:
-    """Return the version of the application's last transaction in the mirror; None if it has
-    none."""
+def _columns(frame: DataFrame, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the key columns and all columns of the source, as the frame spells them."""
+    names = frame.columns
+    if any(name not in names for name in _OURS):
+        raise ConfigError(
+            f"a mirror is made of changes, with the columns {', '.join(_OURS)}: the frame has only "
+            f"{', '.join(names)}"
+        )
+    # Behind these three are our ids; a column before them is the table's, whatever its name.
+    behind = set(names[names.index(_OURS[-1]) + 1 :]) & set(_IDS)
+    data = [name for name in names if name not in {*_OURS, *behind}]
+    exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    known = {name if exact else name.lower(): name for name in data}
+    for name in wanted:
+        if (name if exact else name.lower()) not in known:
+            raise ConfigError(
+                f"the changes have no column {name!r} to be the mirror's key; they have "
+                f"{', '.join(data)}"
+            )
+    return [known[name if exact else name.lower()] for name in wanted], data
 
-    async def read() -> int | None:
+
+def _state_of(target: str, app: str, store: Mapping[str, Any] | None) -> tuple[bool, int | None]:
+    """Return whether the mirror exists, and the version of the application's last transaction in
+    it; None if it has none."""
+
+    async def read() -> tuple[bool, int | None]:
         opened = open_store(target, store or {})
         log = TableLog(opened)
         try:
             if not await log.files():
-                return None
+                return False, None
             transaction = (await log.snapshot()).transactions.get(app)
-            return None if transaction is None else transaction.version
+            return True, None if transaction is None else transaction.version
         finally:
             await opened.aclose()
 
@@ -102,32 +130,129 @@ def _check_batch(target: str, app: str, batch: int, done: int | None) -> None:
         )
 
 
-def _last_changes(frame: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return the last change of each key; in one version, rows that come are later than rows that
-    leave."""
+@contextmanager
+def _in_our_words(target: str) -> Iterator[None]:
+    """Tell what Spark or Delta refuses in one sentence."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as e:
+        if "TailerSourceError: " in str(e):  # the reading failed, and says why
+            raise
+        cause = next((line.strip() for line in str(e).splitlines() if line.strip()), "no reason")
+        raise SinkRejected(f"{target}: the changes can't be merged into the mirror: {cause}") from e
+
+
+def _widen(frame: DataFrame, target: str, data: Sequence[str]) -> None:
+    """Add the columns and fields of the changes that the mirror lacks, for a new batch.
+
+    Raises :class:`SinkRejected`, with the statements to run, for what may be a renamed column, and
+    for a type that the mirror can't hold.
+    """
+    own = {f.name.lower(): f for f in frame.sparkSession.read.format("delta").load(target).schema}
+    fields = {f.name: f for f in frame.schema if f.name in data}
+    missing = [f for name, f in fields.items() if name.lower() not in own]
+    left = [f.name for name, f in own.items() if name not in {n.lower() for n in data}]
+    table = f"delta.{_quoted(target)}"
+    if missing and left:
+        new, old = missing[0], left[0]
+        raise SinkRejected(
+            f"{target}: the changes have the new column {new.name!r}, and no column {old!r} any "
+            f"more; run ALTER TABLE {table} RENAME COLUMN {_quoted(old)} TO {_quoted(new.name)} if "
+            f"it was renamed (the mirror needs column mapping), or {_added(table, missing)} if it "
+            "is another one"
+        )
+    nested = []
+    for name, found in fields.items():
+        kept = own.get(name.lower())
+        if kept is None or _holds(kept, found):
+            continue
+        if not _is_nested(found):
+            was, now = kept.dataType.simpleString(), found.dataType.simpleString()
+            raise SinkRejected(
+                f"{target}: the column {name!r} is {now} in the changes and {was} in the mirror; "
+                f"run ALTER TABLE {table} ALTER COLUMN {_quoted(name)} TYPE {now}, for which the "
+                "mirror needs delta.enableTypeWidening, or make it again with a new checkpoint"
+            )
+        nested.append(name)
+    if missing or nested:
+        more = [_quoted(name) for name in (*(f.name for f in missing), *nested)]
+        empty = frame.select(*more).limit(0).write.format("delta").mode("append")
+        empty.option("mergeSchema", "true").save(target)
+
+
+def _added(table: str, fields: Iterable[StructField]) -> str:
+    columns = ", ".join(f"{_quoted(f.name)} {f.dataType.simpleString()}" for f in fields)
+    return f"ALTER TABLE {table} ADD COLUMNS ({columns})"
+
+
+def _holds(kept: StructField, found: StructField) -> bool:
+    """Return whether a column of the mirror holds all values of one of the changes."""
+    own, other = kept.dataType.simpleString(), found.dataType.simpleString()
+    return own == other or any(
+        own in line and other in line and line.index(other) <= line.index(own) for line in _WIDENING
+    )
+
+
+def _is_nested(found: StructField) -> bool:
+    return found.dataType.typeName() in ("struct", "array", "map")
+
+
+def _merge(
+    frame: DataFrame, target: str, keys: Sequence[str], data: Sequence[str], app: str, batch: int
+) -> None:
+    spark, leaves = frame.sparkSession, _free("leaves", frame.columns)
+    view = f"tailer_changes_{uuid4().hex}"
+    _last_changes(frame, keys, leaves).createOrReplaceTempView(view)
+    settings = {
+        "write.txnAppId": app,
+        "write.txnVersion": str(batch + 1),
+        "commitInfo.userMetadata": json.dumps({"app": app, "batch": batch}),
+    }
+    try:
+        _with_settings(spark, settings, _statement(target, view, keys, data, leaves))
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def _last_changes(frame: DataFrame, keys: Sequence[str], leaves: str) -> DataFrame:
+    """Return the last change of each key, and in a column ``leaves`` whether its row leaves; in one
+    version, rows that come are later than rows that leave."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    leaves = f.col("_change_type").isin(*_LEAVING)
-    newest_first = [f.col("_commit_version").desc(), leaves.cast("int").asc()]
-    rank = f.row_number().over(Window.partitionBy(*map(_quoted, key)).orderBy(*newest_first))
-    ranked = frame.withColumn("_leaves", leaves).withColumn("_rank", rank)
-    return ranked.where("_rank = 1").drop("_rank")
+    rank = _free("rank", [*frame.columns, leaves])
+    gone = f.col(CHANGE_TYPE).isin(*_LEAVING)
+    newest_first = [f.col(COMMIT_VERSION).desc(), gone.cast("int").asc()]
+    order = f.row_number().over(Window.partitionBy(*map(_quoted, keys)).orderBy(*newest_first))
+    ranked = frame.withColumn(leaves, gone).withColumn(rank, order)
+    return ranked.where(f.col(rank) == 1).drop(rank)
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    """Return a name for a column of ours that no column has, in any case."""
+    known = {one.lower() for one in taken}
+    while name in known:
+        name += "_"
+    return name
 
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _statement(target: str, key: Sequence[str], data: Sequence[str]) -> str:
-    on = " AND ".join(f"t.{_quoted(k)} <=> s.{_quoted(k)}" for k in key)
+def _statement(
+    target: str, view: str, keys: Sequence[str], data: Sequence[str], leaves: str
+) -> str:
+    on = " AND ".join(f"t.{_quoted(k)} <=> s.{_quoted(k)}" for k in keys)
     columns = ", ".join(map(_quoted, data))
     values = ", ".join(f"s.{_quoted(name)}" for name in data)
     update = ", ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in data)
     return (
-        f"MERGE INTO delta.{_quoted(target)} AS t USING tailer_changes AS s ON {on} "  # noqa: S608  # names are quoted
-        f"WHEN MATCHED AND s._leaves THEN DELETE WHEN MATCHED THEN UPDATE SET {update} "
-        f"WHEN NOT MATCHED AND NOT s._leaves THEN INSERT ({columns}) VALUES ({values})"
+        f"MERGE INTO delta.{_quoted(target)} AS t USING {view} AS s ON {on} "  # noqa: S608  # names are quoted
+        f"WHEN MATCHED AND s.{leaves} THEN DELETE WHEN MATCHED THEN UPDATE SET {update} "
+        f"WHEN NOT MATCHED AND NOT s.{leaves} THEN INSERT ({columns}) VALUES ({values})"
     )
 
 

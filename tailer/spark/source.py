@@ -72,6 +72,14 @@ class TailerSource(DataSource):
             self._options = source_options(self._given())
         if self._target is None:
             self._target = plan_once(self._options, _target)
+            names, table = self._target[0].schema.names, self._options.table
+            columns = self._options.columns
+            self._options = replace(
+                self._options,
+                key=_spelled(self._options.key, names, table),
+                columns=None if columns is None else _spelled(columns, names, table),
+            )
+            _check_names(self._options, names)
         return self._options, self._target
 
     def _given(self) -> dict[str, str]:
@@ -177,25 +185,30 @@ async def _target(planner: Planner) -> tuple[TableState, int]:
     """Return the state whose schema the query has, and its version."""
     options, log = planner.options, planner.log
     snapshot = await log.snapshot(None if options.ending is None else await _last_version(planner))
-    for name in (*(options.columns or ()), *options.key):
-        if name not in snapshot.state.schema.names:
-            raise ConfigError(
-                f"{log.store.root} has no column {name!r}; it has "
-                f"{', '.join(snapshot.state.schema.names)}"
-            )
-    _check_names(options, snapshot.state.schema.names, log.store.root)
     return snapshot.state, snapshot.version
 
 
-def _check_names(options: SourceOptions, names: Sequence[str], table: str) -> None:
+def _spelled(given: Sequence[str], names: Sequence[str], table: str) -> tuple[str, ...]:
+    """Return names of columns as the table spells them: case says nothing, as in Spark."""
+    known = {name.lower(): name for name in names}
+    for name in given:
+        if name.lower() not in known:
+            raise ConfigError(f"{table} has no column {name!r}; it has {', '.join(names)}")
+    found = tuple(known[name.lower()] for name in given)
+    if len(set(found)) < len(found):
+        raise ConfigError(f"a column of {table} is named twice: {', '.join(given)}")
+    return found
+
+
+def _check_names(options: SourceOptions, names: Sequence[str]) -> None:
     """Refuse two columns of the same name, ignoring case: such a frame is of no use in Spark."""
     ours = [field.name for field in METADATA_FIELDS]
     ours += ["_event_id", "_origin"] if options.with_ids else []
     for name in names if options.columns is None else options.columns:
         if name.lower() in ours:
             raise ConfigError(
-                f"{table} has a column {name!r}, which is the name of a column of changes; leave "
-                "it out by the option columns"
+                f"{options.table} has a column {name!r}, which is the name of a column of changes; "
+                "leave it out by the option columns"
             )
 
 

@@ -14,17 +14,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyspark
 
 from tailer.errors import ConfigError
 from tailer.spark.ahead import PlanAhead, plan_ahead
-from tailer.spark.failing import TailerSourceError, one_sentence
+from tailer.spark.failing import one_sentence, said, said_first
 from tailer.spark.frames import Native, check_native, frame_of, source_of
 from tailer.spark.mapped import Decoder, Task, map_in_arrow
 from tailer.spark.order_files import OrderHead
+from tailer.spark.planned_files import java_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,20 +38,28 @@ if TYPE_CHECKING:
 
 __all__ = ["foreach_batch", "stream"]
 
+#: What may precede the path of a local file, and what precedes all else, such as ``dbfs:/``.
+_FILE = re.compile(r"^file:(//)?(?=/)")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 #: Paths that Spark would take for a pattern.
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
 @one_sentence
-def stream(spark: SparkSession, table: str, checkpoint: str, **options: Any) -> DataFrame:
+def stream(
+    spark: SparkSession,
+    table: str | PathLike[str],
+    checkpoint: str | PathLike[str],
+    **options: Any,
+) -> DataFrame:
     """Return a table's changes as a streaming frame: the rows and columns of ``format("tailer")``,
     with its options.
 
     ``checkpoint`` must be the query's ``checkpointLocation``. What the table has now is planned
     now; call it again for each start of the query.
     """
-    reader = _stream_reader(spark, table, options)
-    ahead = _planned(spark, reader, checkpoint)
+    reader = _stream_reader("stream", spark, table, options)
+    ahead = _planned(spark, reader, fspath(checkpoint))
     decoder = Decoder(reader.options, reader.arrow_schema)
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -62,8 +74,8 @@ def stream(spark: SparkSession, table: str, checkpoint: str, **options: Any) -> 
 @one_sentence
 def foreach_batch(
     spark: SparkSession,
-    table: str,
-    checkpoint: str,
+    table: str | PathLike[str],
+    checkpoint: str | PathLike[str],
     function: Callable[[DataFrame, int], None],
     *,
     native: Native = "auto",
@@ -75,19 +87,30 @@ def foreach_batch(
     function already: give it a trigger and start it.
     """
     check_native(native)
-    reader = _stream_reader(spark, table, options)
-    ahead = _planned(spark, reader, checkpoint)
+    reader = _stream_reader("foreach_batch", spark, table, options)
+    ahead = _planned(spark, reader, fspath(checkpoint))
 
+    @said_first
     def call(lines: DataFrame, batch: int) -> None:
         # Read here: as rows of the frame, they are a job of their own.
         tasks = list(_tasks(ahead.files.lines_of(batch)))
         function(frame_of(lines.sparkSession, reader, tasks, native), batch)
 
-    writer = _lines(spark, ahead).writeStream.option("checkpointLocation", checkpoint)
+    writer = _lines(spark, ahead).writeStream.option("checkpointLocation", fspath(checkpoint))
     return writer.foreachBatch(call)
 
 
-def _stream_reader(spark: SparkSession, table: str, options: dict[str, Any]) -> LimitedStreamReader:
+def _stream_reader(
+    name: str, spark: SparkSession, table: str | PathLike[str], options: dict[str, Any]
+) -> LimitedStreamReader:
+    """Return the reader of the stream that the function ``name`` makes."""
+    instead = "use format tailer, with foreachBatch for a function"
+    if find_spec("pyspark.sql.streaming.datasource") is None:
+        raise ConfigError(f"{name} needs PySpark 4.2, and this is {pyspark.__version__}; {instead}")
+    if java_session(spark) is None:
+        raise ConfigError(
+            f"{name} plans beside Spark, which Spark Connect does not let it; {instead}"
+        )
     from tailer.spark.limited import LimitedStreamReader
 
     source = source_of(spark, table, options)
@@ -97,8 +120,8 @@ def _stream_reader(spark: SparkSession, table: str, options: dict[str, Any]) -> 
 
 
 def _planned(spark: SparkSession, reader: LimitedStreamReader, checkpoint: str) -> PlanAhead:
-    path = checkpoint.removeprefix("file://")
-    if "://" in path or _PATTERN.search(path):
+    path = _FILE.sub("", checkpoint)
+    if _SCHEME.match(path) or _PATTERN.search(path):
         raise ConfigError(
             f"the checkpoint {checkpoint!r} is not the path of a local or mounted folder, without "
             "any of *?[]{}\\; use such a folder, or format tailer"
@@ -117,4 +140,4 @@ def _tasks(lines: Iterable[str]) -> Iterator[Task]:
         if not line.startswith("{"):
             yield Task.from_text(line)
         elif (error := OrderHead.from_line(line).error) is not None:
-            raise TailerSourceError(error)
+            raise said(error)

@@ -191,6 +191,7 @@ def test_a_checkpoint_that_has_lost_its_id_gets_no_other_one(
     [
         ("s3://lake/checkpoint", {}, r"\[config\].*not the path of a local or mounted folder"),
         ("/nowhere/check*", {}, r"\[config\].*without any of"),
+        ("dbfs:/check", {}, r"\[config\].*is not the path of a local or mounted folder"),
         ("/nowhere/none", {"startingVersoin": 0}, r"\[config\].*startingversoin"),
     ],
 )
