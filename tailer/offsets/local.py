@@ -117,6 +117,9 @@ class LocalOffsetStore(OffsetStore):
         except OffsetError as e:
             # load() raises it; the owner of the offset may set it again.
             document, damage = None, e
+        except OSError as e:
+            os.close(lock)
+            raise self._not_there(e) from None
         except BaseException:
             os.close(lock)  # or a second attempt would own what it has not read
             raise

@@ -433,9 +433,9 @@ def test_row_headers_say_what_an_event_is() -> None:
         ("avro", {}, "option 'url' of the schema registry is missing"),
         ("avro", {"subjects": "x"}, "must be one of topic, record, topic_record"),
         ("avro", {"envelope": "x"}, "must be one of rows, debezium"),
-        ("avro", {"registry": {"url": "ftp://x"}}, "no http:// or https:// address"),
-        ("avro", {"registry": {"url": "http://[x"}}, "url is not an address"),
-        ("avro", {"registry": {"url": "http://u:p@x"}}, "has credentials in it"),
+        ("avro", {"registry": {"url": "ftp://x"}}, "it does not begin with http:// or https://"),
+        ("avro", {"registry": {"url": "http://[x"}}, "its host is not a name or an address"),
+        ("avro", {"registry": {"url": "http://u:p@x"}}, "it has a user in it"),
         ("arrow", {"key": ["id"]}, "format 'arrow' has no keys"),
     ],
 )

@@ -18,6 +18,10 @@ from tailer.testing.simulation.world import World
 __all__ = ["Disk", "DiskPath"]
 
 
+#: The flag by which a file is created anew.
+_TRUNCATE = 1
+
+
 class _Inode:
     """A file's content, as processes see it and as it is on the disk."""
 
@@ -58,11 +62,14 @@ class Disk:
         """Return what stands for modules and functions that the local offset store imports."""
         return {
             "os": SimpleNamespace(
-                open=self._opened, close=self._close, fsync=self._fsync,
-                O_RDWR=0, O_CREAT=0, O_CLOEXEC=0,
+                close=self._close, fsync=self._fsync, fdopen=self._file,
+                O_RDWR=0, O_WRONLY=0, O_CREAT=0, O_TRUNC=_TRUNCATE,
             ),
             "fcntl": SimpleNamespace(flock=self._flock, LOCK_EX=0, LOCK_NB=0),
-            "make_folder": lambda _: None,
+            "make_folder": lambda _, private: None,  # noqa: ARG005  # modes are not simulated
+            "make_private": self._make_private,
+            "open_private": self._opened,
+            "lock_holder": lambda _: None,
             "sync_folder": lambda _: self.sync_folder(),
         }  # fmt: skip
 
@@ -81,11 +88,22 @@ class Disk:
         if self.world.fault("disk away", name):
             raise OSError(errno.ESTALE, real_os.strerror(errno.ESTALE))
 
-    def _opened(self, path: DiskPath, *_: Any) -> int:
+    def _opened(self, path: DiskPath, flags: int) -> int:
+        """Open a file, or create or truncate it; return its descriptor."""
         self.answer(path.name)
+        if flags & _TRUNCATE:
+            self.names[path.name] = _Inode()
         self._files += 1
         self._open[self._files] = path.name
         return self._files
+
+    def _make_private(self, path: DiskPath) -> None:
+        self.answer(path.name)
+        if path.name not in self.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path.name)
+
+    def _file(self, number: int, _: str) -> _File:
+        return _File(self, self._open[number], number)
 
     def _close(self, number: int) -> None:
         name = self._open.pop(number, "")
@@ -114,14 +132,6 @@ class Disk:
             raise OSError(errno.ENOSPC, real_os.strerror(errno.ENOSPC))
         self.names[name].data += data
 
-    def create(self, name: str) -> int:
-        """Create or truncate a file; return its descriptor."""
-        self.answer(name)
-        self.names[name] = _Inode()
-        self._files += 1
-        self._open[self._files] = name
-        return self._files
-
     def rename(self, name: str, target: str) -> None:
         """Rename a file over another one."""
         self.check()
@@ -132,9 +142,8 @@ class Disk:
 class _File:
     """A file that is open for writing."""
 
-    def __init__(self, disk: Disk, name: str) -> None:
-        self._disk, self._name = disk, name
-        self._number = disk.create(name)
+    def __init__(self, disk: Disk, name: str, number: int) -> None:
+        self._disk, self._name, self._number = disk, name, number
 
     def __enter__(self) -> Self:
         return self
@@ -187,10 +196,6 @@ class DiskPath:
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", self.name)
         return inode.data
-
-    def open(self, _: str) -> _File:
-        """Open the file for writing."""
-        return _File(self._disk, self.name)
 
     def replace(self, target: DiskPath) -> None:
         """Rename it."""
