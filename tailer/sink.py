@@ -226,7 +226,8 @@ class KnowsDelivery(typing.Protocol):
 
         ``kept`` is the form of the records before, None if there were none, and ``at`` where the
         feed continues. Raises :class:`ConfigError` if the two differ and the options do not accept
-        it. Called before :meth:`Sink.open`: a ``kept`` says that the target has been written to.
+        it. Called before :meth:`Sink.open`, where a ``kept`` says that the target has been written
+        to, and again after it, when the sink may add what it knows of its target by then.
         """
 
 

@@ -122,6 +122,16 @@ class Cluster:
             limits.get("cleanup.policy", ""),
         )
 
+    def ids(self, names: Collection[str]) -> dict[str, str]:
+        """Return the ids of those topics that are there: see :class:`Topic`."""
+        with raised_as_failures(f"describing the topics {', '.join(names)}"):
+            found = self._admin.describe_topics(list(names)) if names else []
+        return {
+            topic["name"]: str(topic["topic_id"] or "")
+            for topic in found
+            if not topic["error_code"]
+        }
+
     def _limits(self, name: str) -> dict[str, str]:
         from kafka.admin import ConfigResource, ConfigResourceType
         from kafka.errors import AuthorizationError

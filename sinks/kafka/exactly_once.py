@@ -183,18 +183,8 @@ class ExactlyOnce(Session):
         """Return the data topic, see :class:`Session`. Progress and data must belong together: see
         :mod:`sinks.kafka`."""
         known, topic = self.progress.topics.get(name), self.cluster.topic(name)
-        if known is not None:
-            if topic is None:
-                raise TargetRefused(
-                    f"the topic {name} is gone, and feed {self.feed!r} had written to it up to "
-                    f"{self.progress.offset}; restore it, or give the feed another topic or name"
-                )
-            if known != topic.id:
-                raise TargetRefused(
-                    f"the topic {name} was deleted and created again since feed {self.feed!r} "
-                    f"wrote to it up to {self.progress.offset} (its id was {known}, and is "
-                    f"{topic.id}); give the feed another name to write the table to it again"
-                )
+        self._check_known(name, known, topic, str(self.progress.offset))
+        if known is not None and topic is not None:
             return topic
         if topic is None:
             topic = super()._admitted(name)
@@ -269,6 +259,7 @@ class ExactlyOnce(Session):
         """
         assert self.driver is not None
         self.driver.begin()
+        self._begin_to_look()
         begun = self.progress.begun
         if begun is not None and not begun.is_at(batch.offset):
             self._send_marker(begun, "END")
@@ -317,6 +308,7 @@ class ExactlyOnce(Session):
         """Commit the open transaction, with this progress after all that was sent in it."""
         assert self.driver is not None
         self._send_progress(progress)
+        self._end_to_look()
         self.driver.commit()
         self.progress, self._passed, self._saved_at = progress, None, time.monotonic()
 

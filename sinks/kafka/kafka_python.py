@@ -39,6 +39,8 @@ class _Sent:
     future: Any
     size: int
     topic: str
+    partition: int
+    count: int
     buffer: bytearray | None = None
 
 
@@ -74,6 +76,9 @@ class KafkaPythonDriver:
         self._sent_bytes = 0
         self._spare: list[bytearray] = []
         self._topics: set[str] = set()
+        #: The offsets behind what was acknowledged, by partition.
+        self._ends: dict[tuple[str, int], int] = {}
+        self._went_back = False
 
     def init_transactions(self) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""
@@ -110,7 +115,7 @@ class KafkaPythonDriver:
                 packed.num_records,
                 (packed.timestamp_ms, packed.timestamp_ms_max),
             )
-            self._remember(future, size, topic, packed.buffer)
+            self._remember(_Sent(future, size, topic, partition, packed.num_records, packed.buffer))
 
     def _spare_buffer(self) -> bytearray | None:
         """Return the buffer of a batch that was written, if there is one."""
@@ -142,13 +147,11 @@ class KafkaPythonDriver:
                 partition,
                 times if isinstance(times, int) else times[i].as_py(),
             )
-            self._remember(future, size, topic)
+            self._remember(_Sent(future, size, topic, partition, 1))
 
-    def _remember(
-        self, future: Any, size: int, topic: str, buffer: bytearray | None = None
-    ) -> None:
-        self._sent.append(_Sent(future, size, topic, buffer))
-        self._sent_bytes += size
+    def _remember(self, sent: _Sent) -> None:
+        self._sent.append(sent)
+        self._sent_bytes += sent.size
 
     def _wait_until_under_way_are(self, bytes_max: int) -> None:
         """Wait for the oldest batches until at most ``bytes_max`` bytes are being sent, or none."""
@@ -157,7 +160,7 @@ class KafkaPythonDriver:
             self._sent_bytes -= sent.size
             # The client gives a batch up after delivery_timeout_ms, and needs a little longer.
             if not self.by_batches:
-                sent.future.get(self._patience_s + 5)
+                self._stored(sent, sent.future.get(self._patience_s + 5).offset)
                 continue
             if not sent.future.wait(self._patience_s + 5):
                 raise TransientError(
@@ -167,9 +170,21 @@ class KafkaPythonDriver:
             error = _error_of(sent.future)
             if error is not None:
                 raise error
+            self._stored(sent, sent.future.value[0])
             # Only now: until a batch is acknowledged the client may send its bytes once more.
             if sent.buffer is not None and sent.size >= _SPARE_BYTES_MIN:
                 self._spare.append(sent.buffer)
+
+    def _stored(self, sent: _Sent, offset: int) -> None:
+        """Note at which offset something was stored; a negative one says nothing."""
+        place = sent.topic, sent.partition
+        if offset >= 0:
+            self._went_back = self._went_back or offset < self._ends.get(place, 0)
+            self._ends[place] = offset + sent.count
+
+    def went_back(self) -> bool | None:
+        """See :class:`sinks.kafka.driver.Driver`."""
+        return self._went_back
 
     def _hurry(self) -> None:
         """Send everything now: a batch that is not full would wait for more records."""

@@ -168,6 +168,10 @@ class LibrdkafkaDriver:
                     f"Kafka has not acknowledged {left} records in {self._patience_s:g} s"
                 )
 
+    def went_back(self) -> bool | None:
+        """See :class:`sinks.kafka.driver.Driver`. To know it, each record would need a call."""
+        return None
+
     def commit(self) -> None:
         """See :class:`sinks.kafka.driver.Driver`."""
         self.flush()

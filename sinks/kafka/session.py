@@ -6,9 +6,10 @@ The simpler kind, at least once, is here too; the other is in :mod:`sinks.kafka.
 from __future__ import annotations
 
 import json
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
@@ -22,9 +23,12 @@ from sinks.kafka.driver import Driver, send_records
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.topic_writer import TopicWriter, single_record
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import TailerError, TargetRefused
+from tailer.errors import TailerError, TargetRefused, TransientError
 
 __all__ = ["AtLeastOnce", "Session"]
+
+#: A backlog of small transactions asks for the topics' ids this often, in seconds.
+_LOOK_S = 0.5
 
 #: The configuration of a data topic that we create. A record's timestamp is its commit's, and
 #: retention by that would delete a table's history as soon as it is written.
@@ -34,8 +38,12 @@ _DATA_CONFIG = {"message.timestamp.type": "LogAppendTime"}
 class Session(ABC):
     """What both kinds of delivery share. Blocking; calls never overlap."""
 
-    def __init__(self, options: KafkaOptions, feed: str) -> None:
+    def __init__(
+        self, options: KafkaOptions, feed: str, written: Mapping[str, str] | None = None
+    ) -> None:
         self.options = options
+        #: The topics that earlier sessions have written to, with their ids.
+        self.written = dict(written or {})
         self.feed = feed
         for template in (options.transaction_topic, options.notice_topic, options.park_topic):
             if template:
@@ -48,6 +56,9 @@ class Session(ABC):
         self._notices: str | None = None
         self._looking = False
         self._threads = ThreadPoolExecutor(1, "kafka-encode")
+        self._looks = ThreadPoolExecutor(1, "kafka-topics")
+        self._look_at_topics: Future[None] | None = None
+        self._looked_at = time.monotonic()
         self._ahead = Ahead[tuple[list[ChangeBatch], Pieces[Any]]]()
 
     @abstractmethod
@@ -95,12 +106,66 @@ class Session(ABC):
 
     def close(self) -> None:
         """Release everything."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._looks):
+            threads.shutdown(wait=False, cancel_futures=True)
         with suppress(TailerError):
             if self.driver is not None:
                 self.driver.close()
         with suppress(TailerError):
             self.cluster.close()
+
+    def topics(self) -> dict[str, str]:
+        """Return the topics that the session writes to, with their ids, where brokers have them."""
+        ids = {name: writer.topic.id for name, writer in self._writers.items()}
+        return {name: own for name, own in ids.items() if own}
+
+    def _begin_to_look(self) -> None:
+        """Ask for the topics' ids, while records are sent, unless that was done just now.
+
+        In between, a topic that was made again is known by its offsets, which begin again."""
+        assert self.driver is not None
+        topics = self.topics()
+        recent = time.monotonic() - self._looked_at < _LOOK_S
+        if topics and not (recent and self.driver.went_back() is not None):
+            self._look_at_topics = self._looks.submit(self._look_at, topics)
+
+    def _look_at(self, topics: Mapping[str, str]) -> None:
+        self._looked_at = time.monotonic()
+        found = self.cluster.ids(topics)
+        for name, own in topics.items():
+            if found.get(name) != own:
+                raise TransientError(
+                    f"the topic {name} was deleted, or created again, since this session of feed "
+                    f"{self.feed!r} was opened; it is opened again"
+                )
+
+    def _end_to_look(self) -> None:
+        """Raise :class:`TransientError` if a topic is another one, or gone: before anything that
+        was sent to it counts as delivered."""
+        assert self.driver is not None
+        look, self._look_at_topics = self._look_at_topics, None
+        if look is not None:
+            look.result()
+            return
+        self.driver.flush()
+        if self.driver.went_back():
+            self._look_at(self.topics())
+
+    def _check_known(self, name: str, known: str | None, topic: Topic | None, at: str) -> None:
+        """Raise :class:`TargetRefused` if a topic that the feed has written to is another one."""
+        if known is None:
+            return
+        if topic is None:
+            raise TargetRefused(
+                f"the topic {name} is gone, and feed {self.feed!r} had written to it up to "
+                f"{at}; restore it, or give the feed another topic or name"
+            )
+        if known != topic.id:
+            raise TargetRefused(
+                f"the topic {name} was deleted and created again since feed {self.feed!r} wrote to "
+                f"it up to {at} (its id was {known}, and is {topic.id}); give the feed another "
+                "name to write the table to it again"
+            )
 
     def _topic_at_once(self) -> str | None:
         """Return the topic's name, if it is known before the first batch."""
@@ -199,14 +264,22 @@ class AtLeastOnce(Session):
         self._look_at_others()
         return self.open()
 
+    def _admitted(self, name: str) -> Topic:
+        """See :class:`Session`."""
+        if (known := self.written.get(name)) is not None:
+            self._check_known(name, known, self.cluster.topic(name), "the saved offset")
+        return super()._admitted(name)
+
     def write(self, batch: ChangeBatch) -> None:
         """See :class:`Session`."""
         assert self.driver is not None
         if batch.num_rows:
             writer = self._writer(batch)
+            self._begin_to_look()
             for part, pieces in self._begun(writer, batch):
                 writer.write(part, pieces)
             self.driver.flush()
+            self._end_to_look()
 
     def announce(self, notice: Notice) -> None:
         """See :class:`Session`."""
@@ -218,7 +291,7 @@ class AtLeastOnce(Session):
 def _opened_driver(options: KafkaOptions, transactional_id: str | None) -> Driver:
     """Open a connected driver of the configured kind; without an id, without transactions.
 
-    Raises :class:`TransientError` if no broker answers, :class:`SinkRejected` if one refuses the
+    Raises :class:`TransientError` if no broker answers, :class:`TargetRefused` if one refuses the
     client, :class:`ConfigError` if the library is not installed.
     """
     if options.driver == "librdkafka":

@@ -53,6 +53,8 @@ class KafkaSink:
         self._claimed = 0
         self._settlement: Settlement | None = None
         self._session: Session | None = None
+        #: With at-least-once delivery: the topics that were written to, with their ids.
+        self._written: dict[str, str] = {}
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> KafkaSink:
@@ -69,11 +71,15 @@ class KafkaSink:
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
         """See :class:`tailer.sink.KnowsDelivery`. With exactly-once delivery Kafka keeps it."""
-        if self.options.exactly_once:
-            kept = {name: value for name, value in (kept or {}).items() if name == "type"}
-        accepted(kept, self.options, feed, at)
-        more = {} if self.options.exactly_once else delivery_of(self.options, feed)
-        return {"type": "kafka", **more}
+        kept, once = dict(kept or {}), self.options.exactly_once
+        if self._session is None:  # else it was accepted before it was opened
+            compared = {name: kept[name] for name in ("type",) if name in kept} if once else kept
+            if not accepted(compared, self.options, feed, at):
+                self._written.update(kept.get("topics", {}))
+        if once:
+            return {"type": "kafka"}
+        form = {"type": "kafka", **delivery_of(self.options, feed)}
+        return {**form, "topics": dict(self._written)} if self._written else form
 
     async def look(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Looks`."""
@@ -92,7 +98,7 @@ class KafkaSink:
             if self._settlement is None or self._settlement.transactional_id != own:
                 self._settlement = Settlement(own)
             return ExactlyOnce(self.options, feed, self._owner, self._claimed, self._settlement)
-        return AtLeastOnce(self.options, feed)
+        return AtLeastOnce(self.options, feed, self._written)
 
     def _open(self, feed: str, *, only_settles: bool = False) -> Offset | None:
         self._close()
@@ -102,6 +108,7 @@ class KafkaSink:
         offset = self._session.open()
         if isinstance(self._session, ExactlyOnce):
             self._claimed = self._session.claimed
+        self._written.update(self._session.topics())
         return offset
 
     async def write(self, batch: ChangeBatch) -> None:
@@ -109,6 +116,7 @@ class KafkaSink:
         if self._session is None:
             raise TargetRefused("the sink is not open")
         await anyio.to_thread.run_sync(self._session.write, batch)
+        self._written.update(self._session.topics())
 
     def prepare(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Prepares`."""

@@ -71,6 +71,10 @@ class Transactions:
         """See :class:`Driver`."""
         self.driver.flush()
 
+    def went_back(self) -> bool | None:
+        """See :class:`Driver`."""
+        return self.driver.went_back()
+
     def commit(self) -> None:
         """See :class:`Driver`."""
         self.driver.commit()

@@ -125,6 +125,7 @@ async def _attempt(feed: Feed) -> bool:
         delivery = await _delivery(feed)
         kept = await calls.open(feed.name)
         delivered = bool(feed.orders.delivery)
+        delivery = await _delivery(feed)  # now the sink may know more of its target
         known = (feed.name, feed.sink, feed.offsets, kept)
         offset = await feed.saver.begin(*known, lambda: feed.start(feed.log), delivered=delivered)
         feed.progress.started(offset)
