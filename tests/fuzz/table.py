@@ -176,7 +176,7 @@ class Table:
             fields.append(pa.field("_change_type", pa.string()))
             values = [{**v, "_change_type": k} for v, k in zip(values, kinds, strict=True)]
         if not fields:
-            fields = [pa.field("unused", pa.int32())]
+            fields = [pa.field("unused", pa.int32(), metadata={"PARQUET:field_id": "999"})]
         data = parquet_bytes(fields, values, form(self.rng, plain="forms" not in self.odd))
         self.plain[path] = data, START_MS
         return len(data)
