@@ -23,6 +23,8 @@ __all__ = [
     "PHYSICAL",
     "Merge",
     "Step",
+    "columns_kept",
+    "matched",
     "merge_of",
     "physical_name",
     "renamed_fields",
@@ -196,24 +198,54 @@ def steps_between(
 ) -> list[Step]:
     """Return the steps from the columns of a copy to those of a version, both of
     :func:`with_physical_names`. With ``keep``, columns that the version lacks stay, and a column of
-    another name is another column. ``folded``: two names that differ in case alone are one.
+    another name is another column: see :func:`matched`. ``folded``: two names that differ in case
+    alone are one.
 
     Raises :class:`SinkRejected` for a change of a type that would change values.
     """
-    had = {_identity(field, keep=keep): field for field in old}
-    now = {_identity(field, keep=keep): field for field in new}
+    pairs = matched(old, new, keep=keep, folded=folded)
+    kept = [(field, to) for field, to in pairs if field is not None]
     steps = []
     if not keep:
-        steps += [Step("drop", f.name, f) for name, f in had.items() if name not in now]
-    kept = [(had[name], field) for name, field in now.items() if name in had]
+        there = {field.name for field, _ in kept}
+        steps += [Step("drop", f.name, f) for f in old if f.name not in there]
     renamed = [(f.name, to) for f, to in kept if f.name != to.name]
     steps += _renames(renamed, [*old.names, *new.names], old.names, folded=folded)
     steps += [Step("retype", to.name, to, f) for f, to in kept if _retyped(f, to)]
-    return steps + [Step("add", f.name, f) for name, f in now.items() if name not in had]
+    return steps + [Step("add", to.name, to) for field, to in pairs if field is None]
 
 
-def _identity(field: pa.Field, *, keep: bool) -> str:
-    return str(field.name) if keep else physical_name(field)
+def matched(
+    old: pa.Schema, new: pa.Schema, *, keep: bool, folded: bool = False
+) -> list[tuple[pa.Field | None, pa.Field]]:
+    """Return each column of a version with the one that it was before, if it was there.
+
+    In a mirror they have the same physical name. In a log (``keep``) they have the same name; but
+    where a name has become that of a column of another type, as two columns that swap their names
+    have, columns are those of the same physical names, and the log's are renamed. Of two such
+    columns the first counts.
+    """
+    by_physical: dict[str, pa.Field] = {}
+    for field in old:
+        by_physical.setdefault(physical_name(field), field)
+    moved = [(by_physical.get(physical_name(to)), to) for to in new]
+    if not keep:
+        return moved
+    fold = fold_case if folded else str
+    by_name = {fold(field.name): field for field in old}
+    pairs = [(by_name.get(fold(to.name)), to) for to in new]
+    if all(field is None or _widens(field.type, to.type) for field, to in pairs):
+        return pairs
+    left = {fold(f.name) for f in old} - {fold(f.name) for f, _ in moved if f is not None}
+    # A name that a column of the log would keep can't be another's: its type is refused.
+    return pairs if any(fold(to.name) in left for to in new) else moved
+
+
+def columns_kept(old: pa.Schema, new: pa.Schema, *, folded: bool = False) -> pa.Schema:
+    """Return the columns of a log behind a version: its own, then those that only the log has."""
+    pairs = matched(old, new, keep=True, folded=folded)
+    there = {field.name for field, _ in pairs if field is not None}
+    return pa.schema([*new, *(field for field in old if field.name not in there)])
 
 
 def _renames(

@@ -21,6 +21,8 @@ from sinks.delta.table import FAULTS, Claim, TargetTable
 from sinks.mirror import (
     PHYSICAL,
     Merge,
+    columns_kept,
+    matched,
     merge_of,
     physical_name,
     renamed_fields,
@@ -244,27 +246,33 @@ class DeltaSink:
                 f"{self._target.address}: the copy has the key {claim.key} and not {key}; set the "
                 "option 'key' back, or remove the table and reset the offset"
             )
-        fields = [f.with_metadata({PHYSICAL: claim.physical[f.name]}) for f in self._schema()
-                  if f.name in claim.physical]  # fmt: skip
-        steps = steps_between(pa.schema(fields), schema, keep=self.mode == "log", folded=True)
-        kinds = {step.kind for step in steps}
+        table, keep = self._schema(), self.mode == "log"
+        old = pa.schema(
+            table.field(name).with_metadata({PHYSICAL: of_files})
+            for name, of_files in claim.physical.items()  # those of the last version come first
+            if name in table.names
+        )
+        kinds = {step.kind for step in steps_between(old, schema, keep=keep, folded=True)}
+        whole = columns_kept(old, schema, folded=True) if keep else schema
+        claim = replace(claim, physical={field.name: physical_name(field) for field in whole})
         if not kinds:
             return claim
-        if self.mode == "log" and kinds == {"add"}:
-            return claim.next(physical={**claim.physical, **physical})
-        had = {physical: name for name, physical in claim.physical.items()}
-        moved = claim.next(physical=physical)
-        self._target.rewrite(self._reshaped(schema, had), moved)
+        moved = claim.next()
+        if not keep or kinds != {"add"}:
+            pairs = matched(old, schema, keep=keep, folded=True)
+            had = {to.name: field.name for field, to in pairs if field is not None}
+            had |= {name: name for name in whole.names if name not in schema.names}
+            self._target.rewrite(self._reshaped(whole, had), moved)
         return moved
 
     def _reshaped(self, schema: pa.Schema, had: Mapping[str, str]) -> pa.RecordBatchReader:
-        """Return the table's rows with other columns; ``had`` are its names by the files' names."""
+        """Return the table's rows with other columns; ``had`` are the names that these had."""
         wanted = pa.schema([field.remove_metadata() for field in schema])
         with self._target.failing():
             scanner = self._target.table.to_pyarrow_dataset().scanner()
 
         def column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
-            name = had.get(physical_name(field))
+            name = had.get(field.name)
             if name is None:
                 return pa.nulls(rows.num_rows, field.type)
             return rows.column(name).cast(field.type)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from sinks.delivery import same_form
 from sinks.mirror import (
     Merge,
+    columns_kept,
     merge_of,
     physical_name,
     renamed_fields,
@@ -365,8 +366,7 @@ class SqlSink:
         """Return the columns that the table has after a write; a log keeps all that it had."""
         if self.mode == "mirror" or claim.columns is None:
             return schema
-        gone = [field for field in claim.columns if field.name not in schema.names]
-        return pa.schema([*schema, *gone])
+        return columns_kept(claim.columns, schema, folded=self._database.folds_names)
 
     def _evolve(self, claim: Claim, schema: pa.Schema) -> None:
         """Make the table, or change its columns, or see that somebody else did."""
