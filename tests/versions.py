@@ -41,6 +41,7 @@ CORE = (
     "tests/kafka/test_broker_away.py",
     "tests/kafka/test_options.py",
     "tests/offsets",
+    "tests/property/test_delta_keys.py",
     "tests/share_server/test_our_client.py",
     "tests/share_server/test_rest.py",
     "tests/sharing/test_client.py",

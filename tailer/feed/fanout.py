@@ -53,7 +53,9 @@ class FanOut(OffsetStore):
         self.branches = branches
         self._start = start
         self._active: list[Branch] = []
-        self._delivered: Mapping[str, Any] = {}  # the forms of records that were written
+        #: The forms of the records, and the branches that have written any, by their names.
+        self._forms: Mapping[str, Any] | None = None
+        self._wrote: set[str] = set()
         traits = [sink_traits(branch.sink) for branch in branches]
         #: What any of them requires of the reader; their keys are the same.
         self.traits = SinkTraits(
@@ -115,7 +117,9 @@ class FanOut(OffsetStore):
             name = f"{feed}/{branch.name}"
             kept = await branch.sink.open(name)
             known = (name, branch.sink, branch.offsets, kept)
-            delivered = branch.name in self._delivered
+            delivered = branch.name in self._wrote
+            if kept is not None:
+                self._wrote.add(branch.name)
             branch.at = await branch.saver.begin(*known, start, delivered=delivered)
         stage = min(branch.stage() for branch in self.branches)
         self._active = [branch for branch in self.branches if branch.stage() == stage]
@@ -129,14 +133,17 @@ class FanOut(OffsetStore):
 
         See :class:`tailer.sink.KnowsDelivery`.
         """
-        before = self._delivered = kept or {}
+        if self._forms is None:  # then it is what was saved for each branch
+            self._wrote.update(kept or {})
+        before = {name: form for name, form in (kept or {}).items() if name in self._wrote}
         found = {
             branch.name: delivery_of(
                 branch.sink, f"{feed}/{branch.name}", before.get(branch.name), at
             )
             for branch in self.branches
         }
-        return {name: delivery for name, delivery in found.items() if delivery}
+        self._forms = {name: delivery for name, delivery in found.items() if delivery}
+        return self._forms
 
     async def write(self, batch: ChangeBatch) -> None:
         """Write to every sink the part of the batch that it lacks, then save its offset."""
@@ -176,6 +183,9 @@ class FanOut(OffsetStore):
         if wanted is None:
             return
         await write_pieces(branch.sink, wanted, branch.save)
+        if wanted.num_rows and branch.name not in self._wrote:
+            self._wrote.add(branch.name)
+            await self._save_orders(branch, await branch.offsets.load_orders(), self._forms or {})
         await branch.save(batch.next_offset)
 
     async def _announce(self, branch: Branch, notice: Notice) -> None:
@@ -221,14 +231,31 @@ class FanOut(OffsetStore):
             await branch.offsets.clear()
 
     async def load_orders(self) -> dict[str, Any]:
-        """Load the orders. They are the whole feed's: every branch has them, except a new one."""
-        kept = [await branch.offsets.load_orders() for branch in self.branches]
-        return next(filter(None, kept), {})
+        """Load the orders. They are the whole feed's: every branch has them, except a new one; the
+        form of a branch's records is what its own store says."""
+        kept = {branch.name: await branch.offsets.load_orders() for branch in self.branches}
+        orders = dict(next(filter(None, kept.values()), {}))
+        of_all = {name: own.get("delivery", {}).get(name) for name, own in kept.items()}
+        delivery = {name: form for name, form in of_all.items() if form}
+        return (
+            {**orders, "delivery": delivery}
+            if delivery
+            else {name: order for name, order in orders.items() if name != "delivery"}
+        )
 
     async def save_orders(self, orders: dict[str, Any]) -> None:
-        """Save the orders with every branch."""
+        """Save the orders with every branch, and with those that have written the form of their
+        records."""
         for branch in self.branches:
-            await branch.offsets.save_orders(orders)
+            await self._save_orders(branch, orders, orders.get("delivery", {}))
+
+    async def _save_orders(
+        self, branch: Branch, orders: Mapping[str, Any], forms: Mapping[str, Any]
+    ) -> None:
+        kept = {name: order for name, order in orders.items() if name != "delivery"}
+        if branch.name in self._wrote and branch.name in forms:
+            kept["delivery"] = {branch.name: forms[branch.name]}
+        await branch.offsets.save_orders(kept)
 
     async def release(self) -> None:
         """Release all offset stores."""

@@ -20,12 +20,13 @@ from tailer.feed.run import Feed, run_feed
 from tailer.log.starts import start_offset
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.sink import Sink, load_sink
+from tailer.sink import Sink, load_sink, make_sink
 from tailer.testing.batches import change_batch
 from tailer.testing.faulty import FaultyOffsetStore, FaultySink, Script
 from tests.support.feeds import ID as SCHEMA
 from tests.support.feeds import position_of
 from tests.support.rig import Rig
+from tests.support.sinks import named
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
@@ -304,3 +305,37 @@ def test_each_sinks_delivery_is_kept_by_its_name(tmp_path: Path) -> None:
     assert branches("id").delivery("orders", kept, Offset(3)) == kept
     with pytest.raises(ConfigError, match=r"at version 3, where feed 'orders/a' goes on"):
         branches("v").delivery("orders", kept, Offset(3))
+
+
+async def test_only_who_has_written_has_a_form_to_keep(tmp_path: Path) -> None:
+    """A sink that waits has a target without an offset, and has lost nothing."""
+
+    def fan(*paths: str) -> FanOut:
+        made = [make_sink("files", {"path": path}, tmp_path) for path in paths]
+        branches = zip("ab", made, stores, strict=True)
+        return FanOut([Branch(name, sink, store) for name, sink, store in branches], start)
+
+    async def start() -> Offset:
+        return Offset(5)
+
+    stores = [MemoryOffsetStore(), MemoryOffsetStore()]
+    await stores[1].save(Offset(2, snapshot=True))  # it is served alone
+    several = fan("a", "b")
+    forms = several.delivery("orders", await several.load_orders(), None)
+    assert forms.keys() == {"a", "b"}
+    await several.open("orders")
+    await several.write(named(version=2, last=False))
+    await several.save_orders({"delivery": forms})
+    await several.aclose()
+    assert (await stores[0].load_orders()).get("delivery") is None
+    assert (await stores[1].load_orders())["delivery"].keys() == {"b"}
+
+    again = fan("a", "b")
+    again.delivery("orders", (await again.load_orders())["delivery"], None)
+    await again.open("orders")
+    await again.aclose()
+    lost = fan("a", "elsewhere")
+    lost.delivery("orders", (await lost.load_orders())["delivery"], None)
+    with pytest.raises(SinkRejected, match="what the feed has written is not there"):
+        await lost.open("orders")
+    await lost.aclose()
