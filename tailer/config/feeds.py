@@ -178,10 +178,19 @@ def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConf
         options=_options(feed),
         sinks=_sinks(feed),
         park=_sink(feed, "park") if feed["park"] else None,
-        store={**(s3 if parse_s3_address(table) else {}), **feed["store"]},
+        store=_store(feed, s3),
         paused=feed["paused"],
         discover_s=feed["discover_s"],
     )
+
+
+def _store(feed: Section, s3: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the table's store."""
+    options = {**(s3 if parse_s3_address(feed["table"]) else {}), **feed["store"]}
+    if also := feed["also"]:
+        folder = feed.file.parent
+        options["also"] = [one if "://" in one else str(folder / one) for one in also]
+    return options
 
 
 def _options(feed: Section) -> FeedOptions:

@@ -109,6 +109,10 @@ FEED: dict[str, Setting] = {
     "store": Setting(
         "table", {}, "Options of the table's store; they override those of `[store.s3]`.",
     ),
+    "also": Setting(
+        "texts", [], "Further folders in which its files may be, as a shallow clone needs. A log "
+        "that names another file outside of the table is refused.",
+    ),
     "from": Setting(
         "any", "latest", "Where a feed without a saved offset starts.", form=STARTS, parse=_start,
     ),

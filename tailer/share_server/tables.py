@@ -169,7 +169,8 @@ class Tables:
         """
         table = self._open.get(config.key)
         if table is None:
-            store = open_store(config.location, config.store)
+            options = {**config.store, "also": config.also} if config.also else config.store
+            store = open_store(config.location, options)
             table = self._open[config.key] = SharedTable(config, store)
         table.users += 1
         return table

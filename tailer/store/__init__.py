@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, TableError
 
 if typing.TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +33,7 @@ __all__ = [
     "Watch",
     "is_local",
     "open_store",
+    "outside",
     "rest_mark",
     "traits_of",
 ]
@@ -206,6 +207,30 @@ def _is_shared(table: str) -> bool:
     return is_shared(table)
 
 
+def outside(table: str, location: str, leads_to: str = "") -> TableError:
+    """Return the error for a file of the log that is neither in the table's folder nor in one that
+    the configuration names. Anyone who writes to the table could have any file read by it."""
+    return TableError(
+        "the log names a file outside of the table's folder"
+        + (f": it leads to {leads_to}" if leads_to else ""),
+        table=table,
+        path=location,
+        hint="if it may be read, as the files that a shallow clone shares may, name its folder as "
+        "`also` of the feed, or by --store-option also=FOLDER",
+    )
+
+
+def _also_of(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the folders of the option ``also``, and the other options."""
+    rest = dict(options)
+    also = rest.pop("also", ())
+    if isinstance(also, str):
+        also = [one.strip() for one in also.split(",") if one.strip()]
+    if not isinstance(also, list | tuple) or not all(isinstance(one, str) for one in also):
+        raise ConfigError(f"also is {also!r}, and must be a list of folders")
+    return tuple(also), rest
+
+
 def open_store(
     table: str, options: Mapping[str, Any] | None = None, traffic: Traffic | None = None
 ) -> Store:
@@ -214,8 +239,9 @@ def open_store(
     An address is a path, ``file:``, ``s3://bucket/key`` or a shared table's
     ``profile.share#share.schema.table``. ``options`` are those of the store:
     :class:`tailer.store.s3.options.S3Options` or :class:`tailer.store.shared.store.SharingOptions`.
-    ``traffic`` counts its requests. Raises :class:`ConfigError` for an address that no store
-    serves, or an option that its store does not have.
+    Both other stores have ``also``: folders outside of the table's in which its files may be, as
+    a list or with commas. ``traffic`` counts its requests. Raises :class:`ConfigError` for an
+    address that no store serves, or an option that its store does not have.
     """
     from tailer.store.addresses import check_address
 
@@ -227,13 +253,15 @@ def open_store(
     if is_local(table):
         from tailer.store.local import LocalStore  # stores load on demand
 
-        if options:
-            raise ConfigError(f"{table!r} is a local table, and takes no option {min(options)!r}")
-        return LocalStore(table)
+        also, rest = _also_of(options or {})
+        if rest:
+            raise ConfigError(f"{table!r} is a local table, and takes no option {min(rest)!r}")
+        return LocalStore(table, also)
     if table.partition("://")[0].lower() in ("s3", "s3a", "s3n"):
         from tailer.store.s3.store import S3Store
 
-        return S3Store(table, options or {}, traffic)
+        also, rest = _also_of(options or {})
+        return S3Store(table, rest, traffic, also=also)
     raise ConfigError(
         f"no store for {table!r}: a local path is read, s3://bucket/key and "
         "profile.share#share.schema.table"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from tailer.delta.paths import location as decode_location
 from tailer.delta.paths import split_scheme
 from tailer.errors import TableError, TransientError, may_heal, out_of_reach
-from tailer.store import FileStatus
+from tailer.store import FileStatus, outside
 from tailer.threads import blocking, in_thread
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ def _status(name: str, result: os.stat_result) -> FileStatus:
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 
 
+def _local_path(text: str) -> Path:
+    path = decode_location(text) if split_scheme(text)[0] == "file" else text
+    return Path(path).expanduser().absolute()
+
+
 def _is_absent(e: OSError) -> bool:
     return e.errno in _ABSENT
 
@@ -62,12 +67,16 @@ _REST_NS = 3_000_000_000
 
 
 class LocalStore:
-    """A table in a local folder. ``table`` is a path or a ``file:`` URI."""
+    """A table in a local folder. ``table`` is a path or a ``file:`` URI.
 
-    def __init__(self, table: str) -> None:
-        path = decode_location(table) if split_scheme(table)[0] == "file" else table
-        self._root = Path(path).expanduser().absolute()
+    Its files must be below that folder, or one of ``also``, which symbolic links on the way may not
+    leave. (Not held is a folder that is replaced by a link from one moment to the next.)
+    """
+
+    def __init__(self, table: str, also: Sequence[str] = ()) -> None:
+        self._root, *self._also = map(_local_path, (table, *also))
         self._folder = str(self._root)
+        self._inside = self._folder.rstrip("/") + "/"
 
     @property
     def root(self) -> str:
@@ -77,8 +86,12 @@ class LocalStore:
     def path(self, location: str) -> Path:
         """Return the local path of a location.
 
-        Raises :class:`TableError` for one in another store.
+        Raises :class:`TableError` for one in another store, or outside of the table's folders.
         """
+        return Path(self._name(location))
+
+    def _name(self, location: str) -> str:
+        """Return what :meth:`path` does, as text, which takes a tenth of the time."""
         if "://" in location:
             raise TableError(
                 "the log names a file in another store than the table's",
@@ -86,13 +99,26 @@ class LocalStore:
                 path=location,
                 hint="only files on the same disk are read",
             )
-        return self._root / location
+        path = os.path.join(self._folder, location)  # noqa: PTH118
+        if not path.startswith(self._inside):
+            self._check_inside(location, path)
+            return path
+        at = self._folder
+        for name in path[len(self._inside) :].split("/"):
+            at = f"{at}/{name}"
+            if name == ".." or os.path.islink(at):  # noqa: PTH114
+                self._check_inside(location, path)
+                break
+        return path
 
-    def _name(self, location: str) -> str:
-        """Return what :meth:`path` does, as text, which takes a tenth of the time."""
-        if "://" in location:
-            return str(self.path(location))
-        return os.path.join(self._folder, location)  # noqa: PTH118
+    def _check_inside(self, location: str, path: str) -> None:
+        """Raise :class:`TableError` unless a path, with its links followed, is in the folders."""
+        real = os.path.realpath(path)
+        for folder in (self._root, *self._also):
+            root = os.path.realpath(folder)
+            if real == root or real.startswith(root.rstrip("/") + "/"):
+                return
+        raise outside(self.root, location, "" if real == location else real)
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`."""

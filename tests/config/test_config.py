@@ -420,3 +420,10 @@ def test_what_the_sharing_server_reads_may_stand_in_the_file(tmp_path: Path) -> 
         '[feeds.t]\ntable = "t"\n[feeds.t.sink]\ntype = "jsonl"\npath = "-"\n'
     )
     assert set(load_config(path, {}).feeds) == {"t"}
+
+
+def test_folders_of_a_shallow_clone_are_the_store_s(tmp_path: Path) -> None:
+    path = tmp_path / "tailer.toml"
+    path.write_text(feed_with('also = ["source", "/lake/source", "s3://lake/source"]'))
+    (feed,) = load_config(path).feeds.values()
+    assert feed.store == {"also": [str(tmp_path / "source"), "/lake/source", "s3://lake/source"]}

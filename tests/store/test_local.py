@@ -41,11 +41,63 @@ async def test_an_address_of_no_store_is_refused() -> None:
         open_store("ftp://host/table")
 
 
-async def test_an_absolute_location_is_outside_the_table(tmp_path: Path) -> None:
-    other = tmp_path / "elsewhere.parquet"
-    other.write_bytes(b"bytes")
+@pytest.mark.parametrize(
+    "location",
+    [
+        "{tmp}/source/part.parquet",
+        "linked.parquet",
+        "folder/part.parquet",
+        "{tmp}/table/linked.parquet",
+    ],
+)
+async def test_a_file_outside_of_the_table_is_read_where_the_options_say_so(
+    tmp_path: Path, location: str
+) -> None:
+    """By an absolute path, as a shallow clone names it, or by a link on the way to it."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "part.parquet").write_bytes(b"bytes")
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "linked.parquet").symlink_to(source / "part.parquet")
+    (tmp_path / "table" / "folder").symlink_to(source)
+    location = location.format(tmp=tmp_path)
+    store = open_store(str(tmp_path / "table"))
+    refusals = (store.read(location), store.open(location, 5), store.stat(location))
+    for refused in refusals:
+        with pytest.raises(TableError, match=r"outside of the table's folder.*also") as caught:
+            await refused
+        assert str(caught.value).startswith(f"{tmp_path / 'table'}, {location}: ")
+    for also in ([str(source)], f"/nowhere,{source}", [source.as_uri()]):
+        store = open_store(str(tmp_path / "table"), {"also": also})
+        assert (await store.read(location))[0] == b"bytes"
+        with await store.open(location, 5) as file:
+            assert file.read() == b"bytes"
+    other = open_store(str(tmp_path / "table"), {"also": [str(tmp_path / "sourc")]})
+    with pytest.raises(TableError, match="outside of the table's folder"):
+        await other.read(location)
+
+
+async def test_a_log_that_is_a_link_to_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "else").mkdir()
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "_delta_log").symlink_to(tmp_path / "else")
+    with pytest.raises(TableError, match="outside of the table's folder: it leads to"):
+        _ = [s async for s in LocalStore(str(tmp_path / "table")).list("_delta_log")]
+
+
+async def test_a_table_may_itself_be_a_link_and_its_links_lead_within_it(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "part.parquet").write_bytes(b"bytes")
+    (tmp_path / "real" / "linked.parquet").symlink_to("part.parquet")
+    (tmp_path / "table").symlink_to("real")
     store = LocalStore(str(tmp_path / "table"))
-    assert (await store.read(str(other)))[0] == b"bytes"
+    for location in (
+        "part.parquet",
+        "linked.parquet",
+        str(tmp_path / "real" / "part.parquet"),
+        str(tmp_path / "table" / "part.parquet"),
+    ):
+        assert (await store.read(location))[0] == b"bytes"
 
 
 async def test_a_location_in_another_store_is_refused_by_name(tmp_path: Path) -> None:
@@ -161,7 +213,7 @@ async def test_what_is_no_file_is_not_found_and_never_waited_for(
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "a").write_bytes(b"")
-    store = LocalStore(str(tmp_path))
+    store = LocalStore(str(tmp_path), also=["/"])
     with pytest.raises(FileNotFoundError):
         await store.open(location, None)
     with pytest.raises(FileNotFoundError):

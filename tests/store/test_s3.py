@@ -111,9 +111,22 @@ async def test_a_log_may_name_files_of_another_bucket(
         (table.folder / name).unlink()
         table.commit(add)
     await upload(table.folder, bucket, "orders")
+    address = bucket.address("orders")
+    for also in (f"s3a://{other.name}/lake", f"s3://nobody,s3://{other.name}"):
+        async with aclosing(open_store(address, {**bucket.options, "also": also})) as store:
+            found = await deliver(store, Offset(1), 3)
+        assert [row["id"] for row in found.events.values()] == [1, 2, 3]
+    for folders in ([], [f"s3://{other.name}/lak"], [f"s3://{bucket.name}"]):
+        async with aclosing(open_store(address, {**bucket.options, "also": folders})) as store:
+            with pytest.raises(TableError, match=r"outside of the table's folder.*as `also` of"):
+                await deliver(store, Offset(1), 3)
+
+
+@pytest.mark.parametrize("key", ["orders/../secret", "ordersecret", "secret/orders/x", "orders"])
+async def test_a_key_beside_the_table_s_is_refused(bucket: Bucket, key: str) -> None:
     async with aclosing(store_of(bucket)) as store:
-        found = await deliver(store, Offset(1), 3)
-    assert [row["id"] for row in found.events.values()] == [1, 2, 3]
+        with pytest.raises(TableError, match="outside of the table's folder"):
+            await store.stat(f"s3://{bucket.name}/{key}")
 
 
 async def test_a_location_on_another_kind_of_store_is_refused_by_name(bucket: Bucket) -> None:

@@ -76,7 +76,9 @@ def commit_of(
 def table_log(table: TableBuilder | Path) -> TableLog:
     """The log of a table on the disk; a half-written commit is waited for only briefly."""
     folder = table.folder if isinstance(table, TableBuilder) else table
-    return TableLog(LocalStore(str(folder)), torn_commit_max_s=0.2)
+    # A test may have files beside its table, as a shallow clone has.
+    store = LocalStore(str(folder), also=[str(Path(folder).parent)])
+    return TableLog(store, torn_commit_max_s=0.2)
 
 
 def batches(

@@ -28,7 +28,7 @@ import anyio
 
 from tailer.errors import ConfigError, TableError, TransientError, first_error
 from tailer.http_answers import strong_etag
-from tailer.store import WHOLE_BYTES, FileStatus, Found, StoreTraits
+from tailer.store import WHOLE_BYTES, FileStatus, Found, StoreTraits, outside
 from tailer.store.budget import Budget
 from tailer.store.pieces import PIECE_BYTES_MAX
 from tailer.store.s3.client import Call, S3Client
@@ -103,21 +103,33 @@ class SharedClients:
             await cls.give_back(client)
 
 
+def _folder(address: str) -> tuple[str, str]:
+    """Return (bucket, key) of an address."""
+    found = parse_s3_address(address)
+    if found is None:
+        raise ConfigError(f"{address!r} is no S3 address: s3://bucket/key is")
+    return found
+
+
 class S3Store:
     """A table under a key of a bucket. ``table`` is ``s3://bucket/key``, or s3a or s3n.
 
-    ``traffic`` counts the requests.
+    ``also`` are addresses of folders outside of the table's in which its files may be. ``traffic``
+    counts the requests.
     """
 
     traits = StoreTraits(atomic=True, check_s=_CHECK_S)
 
     def __init__(
-        self, table: str, options: Mapping[str, Any] | S3Options, traffic: Traffic | None = None
+        self,
+        table: str,
+        options: Mapping[str, Any] | S3Options,
+        traffic: Traffic | None = None,
+        *,
+        also: Sequence[str] = (),
     ) -> None:
-        address = parse_s3_address(table)
-        if address is None:
-            raise ConfigError(f"{table!r} is no S3 address: s3://bucket/key is")
-        self._bucket, self._key = address
+        self._folders = [_folder(address) for address in (table, *also)]
+        self._bucket, self._key = self._folders[0]
         chosen = options if isinstance(options, S3Options) else S3Options.from_options(options)
         self._options = chosen
         self._traffic = traffic or Traffic()
@@ -133,11 +145,17 @@ class S3Store:
     def _place(self, location: str) -> tuple[str, str]:
         """Return (bucket, key) of a location.
 
-        Raises :class:`TableError` for one of another store.
+        Raises :class:`TableError` for one of another store, or outside of the table's folders.
         """
         address = parse_s3_address(location)
         if address is not None:
-            return address
+            bucket, key = address
+            if ".." not in key.split("/") and any(
+                bucket == one and (not folder or key.startswith(f"{folder}/"))
+                for one, folder in self._folders
+            ):
+                return address
+            raise outside(self.root, location)
         if "://" in location or location.startswith("/"):
             raise TableError(
                 "the log names a file in another store than the table's",
