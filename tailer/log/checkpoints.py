@@ -61,10 +61,11 @@ class CheckpointReader:
         try:
             for file in checkpoint.files:
                 found = await self.steering(file.name)
-                sidecars = [_sidecar_name(a) for a in found if isinstance(a, Sidecar)]
-                await self._take(listed, file.name, fields, required=not sidecars)
-                for name in sidecars:
-                    await self._take(listed, name, fields, required=True)
+                sidecars = [a for a in found if isinstance(a, Sidecar)]
+                await self._take(listed, file.name, None, fields, required=not sidecars)
+                for one in sidecars:
+                    name, size = _sidecar_name(one), one.size_in_bytes
+                    await self._take(listed, name, size, fields, required=True)
             _check_count(checkpoint, listed.count, counts)
         except BaseException:
             listed.close()
@@ -72,19 +73,35 @@ class CheckpointReader:
         return listed
 
     async def _take(
-        self, listed: ListedFiles, name: str, fields: Sequence[str], *, required: bool
+        self,
+        listed: ListedFiles,
+        name: str,
+        size: int | None,
+        fields: Sequence[str],
+        *,
+        required: bool,
     ) -> None:
         if name.endswith(".json"):  # so are a shared table's sidecars
             await listed.take_lines(name, await self._lines(name))
             return
-        with await self._open(name) as source:
+        with await self._open(name, size) as source:
             await listed.take(add_batches(name, source, fields, required=required))
 
-    async def _open(self, name: str) -> pa.NativeFile:
+    async def _open(self, name: str, size: int | None = None) -> pa.NativeFile:
+        """Open a file of a checkpoint, of this size where the checkpoint says it."""
         try:
-            return await self._store.open(f"{LOG_DIR}/{name}", None)
+            source = await self._store.open(f"{LOG_DIR}/{name}", size)
         except FileNotFoundError:
             raise CorruptLog("the checkpoint's file is missing", path=name) from None
+        found = source.size()
+        if size is None or found == size:
+            return source
+        source.close()
+        raise CorruptLog(
+            f"the file has {found} bytes, and the checkpoint says {size}: it was cut, or another "
+            "one took its place",
+            path=name,
+        )
 
 
 def _check_count(checkpoint: Checkpoint, count: int, counts: Mapping[str, int]) -> None:

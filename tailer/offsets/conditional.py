@@ -56,15 +56,17 @@ class Refusals:
         self._path = path
         self._backoff = Backoff(0.05, _REFUSED_PAUSE_MAX_S)
         self._count = 0
-        self._etag: str | None = None
+        self._last: Seen | None = None
 
-    async def one_more(self, etag: str) -> None:
-        """Pause after a refusal, with the object in the state ``etag``.
+    async def one_more(self, seen: Seen) -> None:
+        """Pause after a refusal, with the object as it was seen.
 
-        Raises :class:`ConditionRefused` after some in one state: nobody else was faster.
+        Raises :class:`ConditionRefused` after some with one content: nobody else was faster. Its
+        ETag does not count: some servers have another one in each answer.
         """
-        self._count = self._count + 1 if etag == self._etag else 1
-        self._etag = etag
+        same = self._last is not None and self._last.document == seen.document
+        self._count = self._count + 1 if same else 1
+        self._last = seen
         if self._count >= _REFUSED_MAX:
             raise ConditionRefused(
                 f"{self._path}: the server has refused {self._count} writes of the offset in "

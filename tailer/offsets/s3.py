@@ -131,13 +131,13 @@ class S3OffsetStore(OffsetStore):
                 if seen.owner is not None and seen.owner.get("id") == self._id:
                     # Claimed before; only the answer was lost.
                     return await self._checked(seen)
-                if first is None or first.etag != seen.etag:
+                if first is None or first.document != seen.document:
                     first = seen
                 if (left := self._left_s(seen, since=first.at)) <= 0:
                     claimed = await self._claim(seen)
                     if claimed is not None:
                         return await self._checked(claimed)
-                    await refusals.one_more(seen.etag)  # perhaps another process was faster
+                    await refusals.one_more(seen)  # perhaps another process was faster
                     continue
             except ConditionRefused:
                 raise
@@ -325,7 +325,7 @@ class S3OffsetStore(OffsetStore):
                 if seen.document is not None and to_bytes(seen.document) == body:
                     self._renewed_at = started
                     return
-                await refusals.one_more(seen.etag)
+                await refusals.one_more(seen)
 
     def _check_mine(self, seen: Seen) -> None:
         """Raise :class:`OffsetError`, now and from now on, if the object is another owner's."""

@@ -141,6 +141,8 @@ def spoil(table: TableBuilder, how: str) -> str:
         damage_add(last)
     elif how == "an empty sidecar":
         last.write_bytes(b"")
+    elif how == "another sidecar":  # whole, with as many files, and of another checkpoint
+        write_checkpoint(last, [listed(8, 9), listed()], FILES_SCHEMA)
     else:
         last.unlink()
     return f"_sidecars/{last.name}"
@@ -152,6 +154,7 @@ WAYS = [
     "half of the adds",
     "a damaged sidecar",
     "an empty sidecar",
+    "another sidecar",
     "a missing sidecar",
 ]
 

@@ -288,6 +288,17 @@ async def test_a_claim_that_is_always_refused_is_said_and_not_repeated_for_ever(
         assert front.requests["put"] == 5
 
 
+async def test_a_server_with_another_etag_in_each_answer_is_said(bucket: Bucket) -> None:
+    first = offsets_of(bucket)
+    await first.acquire()
+    await first.release()
+    with run_front(bucket) as front:
+        front.fail(Fault("any etag", "get", ALWAYS))
+        with pytest.raises(TransientError, match="refused 5 writes of the offset in succession"):
+            await offsets_of(front.bucket).acquire()
+        assert front.requests["put"] == 5
+
+
 async def test_a_write_that_is_always_refused_is_said_and_not_repeated_for_ever(
     bucket: Bucket,
 ) -> None:
@@ -345,10 +356,10 @@ async def test_a_write_whose_answer_has_no_etag_is_looked_up(bucket: Bucket) -> 
             await owner.save(Offset(version))
         assert front.requests["put"] - before == 3
         assert await owner.load() == Offset(2)
+        await owner.release()
         front.ignore_conditions = True
         with pytest.raises(OffsetError, match="takes no notice of If-Match"):
             await offsets_of(front.bucket).acquire()
-        await stop_renewing(owner)
 
 
 async def test_what_is_there_as_it_was_sent_is_taken_for_written(

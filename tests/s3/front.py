@@ -15,6 +15,7 @@ import asyncio
 import re
 import ssl
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -134,6 +135,7 @@ FAULTS: dict[str, Alter] = {
     "refused": _status(412, "PreconditionFailed"),
     "weak etag": _with_etag(lambda tag: f"W/{tag}"),
     "no etag": _with_etag(lambda _: ""),
+    "any etag": _with_etag(lambda _: f'"{uuid.uuid4().hex}"'),
     "no bucket": _status(404, "NoSuchBucket"),
     "html": lambda *_: Answer(502, {"Content-Type": "text/html"}, b"<html>Bad Gateway</html>"),
     "hang": _as_it_is,

@@ -106,8 +106,8 @@ def parse_page(body: bytes) -> Page:
         if _local(root.tag) != "ListBucketResult":
             raise Unfit(f"a {_local(root.tag)} in place of a listing")
         space = root.tag.partition("}")[0] + "}" if "}" in root.tag else ""
-        encoded = root.findtext(f"{space}EncodingType") == "url"
-        truncated = root.findtext(f"{space}IsTruncated") == "true"
+        encoded = (root.findtext(f"{space}EncodingType") or "").strip() == "url"
+        truncated = (root.findtext(f"{space}IsTruncated") or "").strip().lower() == "true"
         following = root.findtext(f"{space}NextContinuationToken") if truncated else None
         if truncated and not following:
             raise Unfit("a cut listing without a token for the rest")
