@@ -24,6 +24,7 @@ from sinks.formats.json import text_of
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
+from sinks.messages.tls import distrusted
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, TailerError, TargetRefused, TransientError
 from tailer.faults import FaultTable
@@ -266,6 +267,8 @@ class RedisSink(MessageSink):
             isinstance(e, known.ResponseError) and _DENIED.search(str(e))
         ):
             return ConfigError(f"{what}; check the user and the password in the option 'url'")
+        if distrusted(e):
+            return ConfigError(f"{what}; name the authorities by `?ssl_ca_certs=FILE` in 'url'")
         # Of its own classes each has a meaning; the others have the server's words.
         return self.faults.error(
             str(e) if type(e) is known.ResponseError else type(e).__name__, what

@@ -23,6 +23,7 @@ from sinks.formats.load import encoder_settings
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import attempted
 from sinks.messages.sink import MessageSink
+from sinks.messages.tls import distrusted
 from tailer.backoff import Backoff
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
@@ -217,6 +218,11 @@ class AwsSink(MessageSink):
             status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             raise self._error(refused, passing=status >= 500) from e
         except (HTTPClientError, NotConnected, OSError, TimeoutError) as e:
+            if distrusted(e):
+                raise ConfigError(
+                    f"{self.place}: {' '.join(str(e).split())}; name the authorities to trust in "
+                    "the variable AWS_CA_BUNDLE"
+                ) from e
             raise TransientError(f"{self.place}: {' '.join(str(e).split())}") from e
         except BotoCoreError as e:  # no credentials, region or profile
             remedy = _REMEDIES.get(type(e).__name__, "")

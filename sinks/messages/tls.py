@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tailer.errors import ConfigError
 
-__all__ = ["trusting"]
+__all__ = ["distrusted", "trusting"]
 
 
 def trusting(kind: str, ca_file: Path | None) -> ssl.SSLContext | None:
@@ -21,3 +21,13 @@ def trusting(kind: str, ca_file: Path | None) -> ssl.SSLContext | None:
         raise ConfigError(
             f"option 'ca_file' of sink {kind!r}: {ca_file} can't be used ({e.strerror})"
         ) from e
+
+
+def distrusted(e: BaseException | None) -> bool:
+    """Return whether a connection came to nothing because the server's certificate does not hold:
+    nobody vouches for it, or it is another one's. Libraries wrap that error several times."""
+    while e is not None:
+        if isinstance(e, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(e):
+            return True
+        e = e.__cause__ or e.__context__
+    return False

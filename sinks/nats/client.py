@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 from nats import errors
 from nats.aio.client import Client
 
 from tailer.urls import Url
 
-__all__ = ["PORT", "Login", "NoTls", "connect", "new_client"]
+__all__ = ["PORT", "Login", "NoTls", "close", "connect", "new_client"]
 
 PORT = 4222
+_CLOSE_S = 2.0
 
 
 class NoTls(errors.Error):
@@ -80,6 +83,13 @@ async def connect(
     )  # fmt: skip
     if _encrypted(servers) and not client.has_tls:
         raise NoTls  # this nats-py builds its first message elsewhere
+
+
+async def close(client: Any) -> None:
+    """Close a client, within a few seconds. After a TLS handshake that has failed, nats-py waits
+    for the end of a connection that has ended already."""
+    with anyio.move_on_after(_CLOSE_S), suppress(errors.Error, OSError):
+        await client.close()
 
 
 def _encrypted(servers: Sequence[Url]) -> bool:

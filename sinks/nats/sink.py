@@ -26,7 +26,7 @@ from sinks.credentials import CREDENTIALS, credentials
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
-from sinks.messages.tls import trusting
+from sinks.messages.tls import distrusted, trusting
 from sinks.nats.progress import Progress
 from tailer.changes import Offset
 from tailer.errors import (
@@ -206,8 +206,7 @@ class NatsSink(MessageSink):
     async def _disconnect(self) -> None:
         client, self._client, self._bucket = self._client, None, None
         if client is not None:
-            with suppress(self._nats.errors.Error, OSError):
-                await client.close()
+            await self._of.close(client)
 
     async def _claim(self) -> Offset | None:
         """Claim the stream for this process, and find what it has behind the offset."""
@@ -442,6 +441,8 @@ class NatsSink(MessageSink):
         what = f"{self._place}: {' '.join(str(said).split()) or type(said).__name__}"
         if "authorization" in str(said).lower() or "permissions" in str(said).lower():
             return ConfigError(f"{what}; check the account in the options of the sink")
+        if distrusted(said):
+            return ConfigError(f"{what}; see the option 'ca_file' of sink 'nats'")
         if isinstance(e, self._of.NoTls):
             return ConfigError(f"{what}; let the server require it, or write nats:// where the "
                                "network is trusted")  # fmt: skip

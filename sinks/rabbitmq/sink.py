@@ -21,7 +21,7 @@ from sinks.credentials import CREDENTIALS, credentials
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
-from sinks.messages.tls import trusting
+from sinks.messages.tls import distrusted, trusting
 from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
 from sinks.rabbitmq.pace import Pace, declared_pace
 from tailer.backoff import Backoff
@@ -271,10 +271,13 @@ class RabbitmqSink(MessageSink):
                 f"{self._place}: the broker has taken no message for "
                 f"{self._given['timeout_s']:g} s; the queue is full, or has no leader"
             )
-        said = getattr(e, "reply_text", "") or _innermost(e)
+        cause = _innermost(e)
+        said = getattr(e, "reply_text", "") or str(cause) or type(cause).__name__
         closed = _CLOSED.search(said)
         code = int(closed[1]) if closed else getattr(e, "reply_code", 0)
-        what = f"{self._place}: {' '.join(said.split()) or type(e).__name__}"
+        what = f"{self._place}: {' '.join(said.split())}"
+        if distrusted(cause):
+            return ConfigError(f"{what}; see the option 'ca_file' of sink 'rabbitmq'")
         if isinstance(e, known.AuthenticationError) or "ACCESS_REFUSED" in what:
             return ConfigError(
                 f"{what}; check the user, and what docs/sinks/rabbitmq.md says of it"
@@ -286,8 +289,8 @@ class RabbitmqSink(MessageSink):
         return TransientError(what)
 
 
-def _innermost(e: BaseException) -> str:
-    """Return what the cause of a failed connection says; pika wraps it several times."""
+def _innermost(e: BaseException) -> BaseException:
+    """Return the cause of a failed connection; pika wraps it several times."""
     inner = [*getattr(e, "exceptions", ()), getattr(e, "exception", None), *e.args]
     failures = [each for each in inner if isinstance(each, BaseException)]
-    return _innermost(failures[-1]) if failures else str(e) or type(e).__name__
+    return _innermost(failures[-1]) if failures else e
