@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 from tailer.changes import COMMIT_VERSION, ChangeBatch, Offset
 from tailer.errors import CorruptRow, RowsRefused, SinkRejected, TableError, TargetRefused
@@ -99,35 +98,48 @@ class Parking:
         :func:`tailer.sink.write_pieces`.
         """
         self._parked, self._taken, self._held = Parked(batch.num_rows), 0, []
+        left = batch
+
+        async def saved(offset: Offset) -> None:
+            nonlocal left
+            await save(offset)
+            left = batch.slice(batch.rows_before(offset), batch.num_rows)
+
         try:
-            await self._written(batch, partial(write_pieces, self._sink, batch, save))
+            refused = await self._refusal(write_pieces(self._sink, batch, saved), batch)
+            if refused is not None:
+                # Not of what is saved: that it is taken again would prove nothing.
+                await self._halved(left, refused)
             if self._held:
                 raise self._held[0][1]
         finally:
             if self._parked.rows:
                 self._report(self._parked)
 
-    async def _written(
-        self, batch: ChangeBatch, write: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
+    async def _refusal(self, write: Awaitable[None], batch: ChangeBatch) -> Refusal | None:
+        """Write a batch; return why it was refused, if it may be for a row."""
         try:
-            await (write() if write else self._sink.write(batch))
+            await write
         except TargetRefused:
             raise
         except (SinkRejected, TableError) as e:
-            refused: Refusal = e
-        else:
-            self._in_a_row = 0
-            self._taken += batch.num_rows
-            if self._taken:
-                await self._release()
-            return
+            return e
+        self._in_a_row = 0
+        self._taken += batch.num_rows
+        if self._taken:
+            await self._release()
+        return None
+
+    async def _halved(self, batch: ChangeBatch, refused: Refusal) -> None:
+        """Write a batch that was refused in halves, or judge its only row."""
         if batch.num_rows <= 1:
             await self._judge(batch, refused)
             return
         middle = batch.num_rows // 2
-        await self._written(batch.slice(0, middle))
-        await self._written(batch.slice(middle, batch.num_rows))
+        for half in (batch.slice(0, middle), batch.slice(middle, batch.num_rows)):
+            of_half = await self._refusal(self._sink.write(half), half)
+            if of_half is not None:
+                await self._halved(half, of_half)
 
     async def _judge(self, row: ChangeBatch, refused: Refusal) -> None:
         """Park a row that was refused alone, hold it back, or raise why it was refused."""

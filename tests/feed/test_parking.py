@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,41 @@ async def test_an_error_that_a_sink_does_not_explain_is_passing(
     assert rig.ids == [0, 1, 2, 3]
     assert not rig.parked.exists()
     assert f"({error.__name__}: a poison row)" in told[0]
+
+
+class Piecewise(Picky):
+    """Writes each row for itself, and says so; then refuses all that is new, as a server does whose
+    operator revokes a right."""
+
+    async def write_pieces(self, batch: ChangeBatch) -> AsyncGenerator[Offset, None]:
+        for row in range(batch.num_rows):
+            piece = batch.slice(row, row + 1)
+            await self.write(piece)
+            yield piece.next_offset
+
+    async def write(self, batch: ChangeBatch) -> None:
+        if self.writes >= 3:
+            self.refused = set(range(3, 8))
+        if self.writes < 3 or batch.rows.column("id")[-1].as_py() >= 3:
+            await super().write(batch)
+
+
+async def test_what_was_taken_before_a_refusal_proves_nothing(tmp_path: Path) -> None:
+    rig = Parks(tmp_path)
+    rig.table.insert([{"id": i} for i in range(8)])
+    park = load_sink("jsonl").from_options({"path": str(rig.parked)}, Path())
+    sink = Piecewise(rig, set(), SinkRejected)
+    await sink.open("orders")
+    parking = Parking(sink, park, rig.progress, rig.said.append, keeps_progress=False)
+    saved: list[Offset] = []
+
+    async def save(offset: Offset) -> None:
+        saved.append(offset)
+
+    batch = change_batch(SCHEMA, [{"id": i} for i in range(8)], last=True)
+    with pytest.raises(SinkRejected):
+        await parking.write(batch, save)
+    await sink.aclose()
+    assert rig.ids == [0, 1, 2]
+    assert [offset.index for offset in saved] == [1, 2, 3]
+    assert not rig.parked.exists()
