@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
 import anyio
 import pytest
 
-from tailer.changes import Offset
+from tailer.changes import ChangeBatch, Offset
 from tailer.daemon.runner import Event, Runner
-from tailer.errors import SinkRejected, TransientError
+from tailer.errors import RowsRefused, SinkRejected, TransientError
 from tailer.feed.progress import FeedProgress
-from tailer.testing.faulty import Script
+from tailer.sink import load_sink
+from tailer.testing.faulty import FaultySink, Script
 from tests.support.rig import Rig
 from tests.support.waiting import eventually_async
 
@@ -128,3 +130,48 @@ def test_nothing_leads_out_of_the_end(rig: Rig) -> None:
     assert seen == [
         "failed", "paused", "paused", "running", "stopped", "ended", "ended", "ended",
     ]  # fmt: skip
+
+
+async def test_parked_rows_are_logged_once_a_batch(
+    rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parked = tmp_path / "parked.jsonl"
+    refused = RowsRefused("too long")
+    park = load_sink("jsonl").from_options({"path": str(parked)}, Path())
+    # Version 0 has no rows; the three of version 1 are refused together, and the first two alone.
+    script = Script({"write": [None, refused, refused, refused, refused, None]})
+    feed = rig.feed(script=script, park=park, batch_rows_max=3)
+    runner = Runner(feed, ["jsonl"], paused=False, logger=logging.getLogger("tailer.test"))
+    with caplog.at_level(logging.WARNING):
+        await states(runner, "stopped")
+    lines = [line for line in caplog.messages if "parked" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("feed orders parked 2 of 3 rows, of version 1 (event ids: ")
+    assert all(json.loads(row)["_event_id"] in lines[0]
+               for row in parked.read_text().splitlines())  # fmt: skip
+
+
+async def test_a_call_that_does_not_come_back_is_named_until_it_does(
+    rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailer.feed.sink_calls.SLOW_S", 0.01)
+    goes_on = anyio.Event()
+    real = FaultySink.write
+
+    async def write(self: FaultySink, batch: ChangeBatch) -> None:
+        await goes_on.wait()
+        await real(self, batch)
+
+    monkeypatch.setattr(FaultySink, "write", write)
+    runner = runner_of(rig, Script({}))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.run)
+        await eventually_async(lambda: runner.status(0.0).state == "retrying", why="it is named")
+        assert not runner.ready
+        assert "has not come back from a write for 0.01 s" in (runner.last_error or "")
+        assert any("waits: the sink has not come back" in line for line in caplog.messages)
+        goes_on.set()
+        await eventually_async(lambda: runner.status(0.0).state == "stopped", why="it is done")
+        await runner.end()
+    assert rig.ids == [1, 2, 3]
+    assert rig.metric("tailer_retries_total") == 0
