@@ -259,7 +259,16 @@ def http_faults(hook: Webhook) -> TargetFaults:
         return asked(lambda many: hook.answers.__setitem__(
             slice(None), [(status, {})] * int(many)), "9", "0")  # fmt: skip
 
+    @contextmanager
+    def silent() -> Iterator[None]:
+        hook.silent = True
+        yield
+        hook.silent = False
+
+    hasty = {"url": hook.url, "timeout_s": 1, "attempts": 1}
     return TargetFaults(
+        hasty=lambda: make_sink("http", hasty, Path()),
+        still=silent,
         forbidden=[partial(answering, status) for status in (401, 403, 404, 500, 503)],
         unknown=lambda: answering(499),
         refused=refused,

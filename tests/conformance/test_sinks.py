@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,12 @@ def files_path(request: pytest.FixtureRequest) -> str:
 
 class TestFilesSink(SinkConformance):
     @pytest.fixture
-    def target_faults(self) -> TargetFaults:
-        return TargetFaults()
+    def target_faults(self, files: Files, request: pytest.FixtureRequest) -> TargetFaults:
+        if not files.s3:
+            return TargetFaults()
+        limits = {"connect_timeout_s": 1, "read_timeout_s": 1, "max_attempts": 1}
+        hasty = replace(files, s3={**files.s3, **limits})
+        return TargetFaults(hasty=hasty.sink, still=request.getfixturevalue("s3_server").still)
 
     @pytest.fixture
     def files(self, files_path: str, tmp_path: Path, request: pytest.FixtureRequest) -> Files:

@@ -9,12 +9,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.support.components import Component, free_port, run_maker
+from tests.support.servers import standing_still
 
 __all__ = [
     "ACCESS",
@@ -46,6 +47,12 @@ class S3Server:
     url: str
     folder: Path
     account: tuple[str, str] = (ACCESS, SECRET)
+    process: subprocess.Popen[bytes] | None = None
+
+    def still(self) -> AbstractContextManager[None]:
+        """Have it stand still within the block."""
+        assert self.process is not None
+        return standing_still(self.process)
 
     def bucket(self, name: str) -> Bucket:
         """A bucket, made if it is not there."""
@@ -125,7 +132,7 @@ def run_server(
     ) as process:  # fmt: skip
         try:
             _wait_for(process, port)
-            yield S3Server(f"http://127.0.0.1:{port}", folder, account)
+            yield S3Server(f"http://127.0.0.1:{port}", folder, account, process)
         finally:
             process.kill()
 

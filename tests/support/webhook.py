@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,11 +22,13 @@ __all__ = ["Webhook", "cloud_event", "webhook"]
 class Webhook:
     """What it has taken: headers and bodies. ``answers`` come first, in their order: a status, and
     headers; then 204. ``refuses`` is a text that no body may have. ``said`` is the answers'
-    text; ``then`` is called for each request that is taken, before its answer."""
+    text; ``then`` is called for each request that is taken, before its answer. Where it is
+    ``silent``, it never answers."""
 
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     refuses: str = "\0"
     said: str = "as asked"
+    silent: bool = False
     taken: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     asked: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     url: str = ""
@@ -33,6 +36,8 @@ class Webhook:
 
     async def take(self, request: web.Request) -> web.Response:
         body = await request.read()
+        if self.silent:
+            await asyncio.Event().wait()
         if request.method == "OPTIONS":
             return web.Response(status=405)
         came = {name.lower(): value for name, value in request.headers.items()}, body

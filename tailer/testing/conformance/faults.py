@@ -167,6 +167,6 @@ class FaultConformance:
                 await _ended(sink.write(second))
             await _ended(sink.aclose())
             with pytest.raises(TransientError):
-                await _ended(sink.open("orders"))
+                await _ended(_goes_on(sink, second))
             await _ended(sink.aclose())
         await _goes_on(target_faults.hasty(), second)
