@@ -5,9 +5,10 @@ Hops between threads cost more than small work.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from importlib import import_module
 from itertools import islice
@@ -22,6 +23,7 @@ __all__ = [
     "pause",
     "shielded",
     "stepwise",
+    "stop_if_cancelled",
     "without_loop",
 ]
 
@@ -54,6 +56,18 @@ async def blocking(work: Callable[..., T], *arguments: Any) -> T:
     from anyio.to_thread import run_sync  # on demand, for work without an event loop
 
     return await run_sync(work, *arguments)
+
+
+def stop_if_cancelled() -> None:
+    """End the work of a worker thread that nobody waits for any more, by the event loop's error of
+    a cancellation: the thread would be waited for. To be called now and then by work that takes
+    seconds; elsewhere than in a worker thread it does nothing."""
+    if "anyio" not in sys.modules:
+        return
+    from anyio.from_thread import check_cancelled
+
+    with suppress(RuntimeError):  # this is no worker thread
+        check_cancelled()
 
 
 async def pause(seconds: float) -> None:

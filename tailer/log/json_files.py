@@ -15,7 +15,7 @@ from tailer.delta.parsing import parse_line
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
 from tailer.store import LOG_DIR, FileStatus, Found, ReadsHere, Store, traits_of
 from tailer.store.brought import Brought
-from tailer.threads import blocking, pause
+from tailer.threads import blocking, pause, stop_if_cancelled
 
 __all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "JsonFiles"]
 
@@ -24,6 +24,8 @@ MEMORY_BYTES_MAX = 16 * 1024 * 1024
 #: No line of the log is longer than this; one action is a few kilobytes at most.
 LINE_BYTES_MAX = 64 * 1024 * 1024
 READ_CHUNK_BYTES = 8 * 1024 * 1024
+#: How many lines are read before it is asked whether they are still wanted.
+_LINES_AT_ONCE = 4096
 #: Most bytes of small files that are kept.
 _KEPT_BYTES_MAX = 4 * 1024 * 1024
 
@@ -166,10 +168,15 @@ class _Spool:
 
 
 def _split(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
-    while line := file.readline(LINE_BYTES_MAX + 1):
-        if len(line) > LINE_BYTES_MAX:
-            raise CorruptLog(f"a line is longer than {LINE_BYTES_MAX} bytes", path=name)
-        yield line
+    while True:
+        for _ in range(_LINES_AT_ONCE):
+            line = file.readline(LINE_BYTES_MAX + 1)
+            if not line:
+                return
+            if len(line) > LINE_BYTES_MAX:
+                raise CorruptLog(f"a line is longer than {LINE_BYTES_MAX} bytes", path=name)
+            yield line
+        stop_if_cancelled()  # to parse a large commit takes longer than the end may
 
 
 #: How files begin that are whole, and no lines of JSON.

@@ -346,8 +346,9 @@ class TableLog(LogListing):
             try:
                 at = await self.snapshot(version)
                 name = commit_name(version)
-                lines, _ = await self._json.lines(name)
-                header = read_header(name, lines(), digests=False)
+                lines, status = await self._json.lines(name)
+                read = partial(read_header, name, lines(), digests=False)
+                header = await in_thread(read, status.size)
             except (TableError, FileNotFoundError):
                 raise loss from None
             if header.protocol is None and header.metadata is None:
