@@ -250,13 +250,16 @@ class ServerTarget(TargetConformance):
 
     @pytest.fixture
     def changes(self, target: SqlTarget) -> Mapping[str, Change]:
-        orders, claims = (f"{target.prefix}{table}" for table in ("orders", "_delta_tailer"))
+        orders = f"{target.prefix}orders"
 
         def run(*statements: str) -> Change:
             return in_turn(*(partial(target.query, statement) for statement in statements))
 
+        schema = target.prefix.rstrip(".")
+        database = {"postgres": f"SCHEMA {schema} CASCADE", "mysql": f"DATABASE {schema}"}
+        made = {"postgres": f"SCHEMA {schema}", "mysql": f"DATABASE {schema}"}
         return {
-            "removed": run(f"DROP TABLE {orders}", f"DROP TABLE {claims}"),
+            "removed": run(f"DROP {database[self.kind]}", f"CREATE {made[self.kind]}"),
             "emptied": run(f"TRUNCATE TABLE {orders}"),
             "replaced": run(
                 f"CREATE TABLE {orders}_other AS SELECT * FROM {orders} WHERE 1 = 0",
@@ -288,6 +291,12 @@ class TestPostgresLog(ServerTarget):
 
 class TestMysqlMirror(ServerTarget):
     kind = "mysql"
+
+
+class TestMysqlLog(ServerTarget):
+    kind = "mysql"
+    options = LOG
+    may_go_on = frozenset({"emptied", "replaced"})
 
 
 class TestRedis(TargetConformance):
