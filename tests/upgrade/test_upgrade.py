@@ -50,10 +50,12 @@ async def test_feeds_write_what_the_release_would_have_written(
     found, expected = states(tmp_path), states(whole)
     assert set(found) == set(expected)
     for name, document in expected.items():
+        orders = dict(found[name].pop("orders", {}))
+        orders.pop("delivery", None)  # the form of the records, which is known from now on
+        assert orders == document.pop("orders", {})
         assert list(found[name]) == list(document), "the release can read it, too"
         assert found[name]["offset"] == document["offset"]
         assert list(found[name]["offset"]) == list(document["offset"])
-        assert found[name].get("orders") == document.get("orders")
 
 
 @pytest.mark.parametrize("release", RELEASES)
