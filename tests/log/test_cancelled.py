@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from tailer.delta import commit
+from tailer.delta import parsing
 from tailer.log import json_files
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import table_log
@@ -37,7 +37,7 @@ async def test_a_cancellation_ends_the_parsing_of_a_commit(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, parsed = Event(), 0
-    parse = commit.parse_entries
+    parse = parsing.parse_entries
 
     def slow(lines: list[bytes]) -> Any:
         nonlocal parsed
@@ -46,7 +46,7 @@ async def test_a_cancellation_ends_the_parsing_of_a_commit(
         parsed += len(lines)
         return parse(lines)
 
-    monkeypatch.setattr(commit, "parse_entries", slow)
+    monkeypatch.setattr("tailer.delta.commit.parse_entries", slow)
     monkeypatch.setattr(json_files, "MEMORY_BYTES_MAX", 4096)
     monkeypatch.setattr(json_files, "_LINES_AT_ONCE", 256)
     log = table_log(table)
