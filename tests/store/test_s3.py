@@ -69,7 +69,7 @@ async def test_options_may_be_text_and_are_checked() -> None:
     mistakes: list[tuple[dict[str, Any], str]] = [
         (
             {"endpoint": "x"},
-            r"option 'endpoint' of the S3 store is not known \(here it is 'endpoint_url'\); known",
+            r"option 'endpoint' of the S3 store is not known \(here it is 'endpoint_url'\)$",
         ),
         (
             {"anonymous": "perhaps"},

@@ -201,7 +201,10 @@ class S3Store:
         """See :class:`tailer.store.surroundings.LooksAround`; of a first page alone."""
         from tailer.store.surroundings import Entries  # on demand: for errors alone
 
-        bucket, key = self._place(address)
+        place = parse_s3_address(address)
+        if place is None:
+            return None
+        bucket, key = place
         prefix = f"{key}/" if key else ""
         pages = list_pages(self._connected(), self._request, bucket, prefix)
         async with contextlib.aclosing(pages):
