@@ -35,6 +35,8 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
         if "start" in start:
             return (await self.pin(planner, start["start"])).to_json()
         at = Offset.from_json(start)
+        if self.is_new:
+            await self.check_table(planner, at)
         last = await self.end_of_log(planner, at)
         if last < at.version:
             await self.check_table(planner, at)

@@ -95,6 +95,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         self._driver: Driver | None = None
         self._until: int | None = None
         self._newest: int | None = None
+        self.is_new = True
         #: The last commit's file that is known to be of the query's table.
         self._witness: Witness | None = None
 
@@ -194,13 +195,15 @@ class ChangeStreamReader(DataSourceStreamReader):
         return int(ending) if ending.isdigit() else self.target[1]
 
     async def check_table(self, planner: Planner, at: Offset) -> None:
-        """Check that the table is the one of a query that has read up to an offset, though it has
-        nothing new. Raises :class:`TableReplaced`.
+        """Check that the table is the one of a query that has read up to an offset: as it begins,
+        and where nothing is new. Otherwise its new commits are checked as they are read.
 
-        The table is read only if its last commit is another file than the last time.
+        The table is read only if its last commit is another file than the last time. Raises
+        :class:`TableReplaced`.
         """
-        log, version = planner.log, max(0, at.version - 1)
-        if at.table_id is None or isinstance(log.store, ChangeSourced):
+        self.is_new = False
+        log, version = planner.log, at.version - (not (at.index or at.snapshot))
+        if at.table_id is None or version < 0 or isinstance(log.store, ChangeSourced):
             return
         witness = await SameTable(log).witness(version)
         if witness is not None and witness == self._witness:
@@ -237,9 +240,8 @@ _HINTS: dict[type[TableError], str] = {
 
 def _another(planner: Planner, at: Offset, now: str) -> TableReplaced:
     return TableReplaced(
-        f"the query has read table {at.table_id} up to version {at.version - 1}, and the table "
-        f"there now is {now}: it was deleted and made again, or the checkpoint is that of another "
-        "query",
+        f"the query has read table {at.table_id}, and the table there now is {now}: it was deleted "
+        "and made again, or the checkpoint is that of another query",
         table=planner.log.store.root,
         hint=_HINTS[TableReplaced],
     )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 VERSIONS, VERSIONS_QUICK = 2000, 20
 VECTORS, VECTORS_QUICK = (3_000_000, 1000), (2000, 4)
+PARTS, PARTS_QUICK = (3_000_000, 30), (300, 10)
 Run = Callable[[], None]
 Work = Callable[["DataFrame"], "DataFrame"]
 
@@ -90,6 +91,28 @@ def whole(frame: DataFrame) -> DataFrame:
 def few(frame: DataFrame) -> DataFrame:
     """Two of the eight columns, and a condition that a third of the rows fulfil."""
     return frame.where("amount > 666666").select("id", "amount")
+
+
+def counted(frame: DataFrame) -> DataFrame:
+    """The number of rows."""
+    return frame.groupBy().count()
+
+
+def where(condition: str) -> Work:
+    """All columns, and a condition that Delta does without reading the rows."""
+    return lambda frame: frame.where(condition)
+
+
+def partitioned(spark: SparkSession, folder: Path, rows: int, parts: int) -> Path:
+    """A table of as many rows in as many partitions, one version."""
+    table = folder / "partitioned"
+    spark.sql(
+        f"CREATE TABLE delta.`{table}` (id LONG, name STRING, part INT) USING delta PARTITIONED BY "
+        "(part) TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+    )
+    made = f"SELECT id, concat('row ', id), CAST(id % {parts} AS INT) FROM range({rows})"
+    spark.sql(f"INSERT INTO delta.`{table}` {made}")
+    return table
 
 
 def batch_runs(spark: SparkSession, name: str, table: Path, work: Work) -> dict[str, Run]:
@@ -152,6 +175,13 @@ def main() -> None:
         write = python("tests.benchmarks.runs_contenders", "write", small, last)
         subprocess.run(write, check=True)
         vectors = vectors_table(spark, Path(folder), *(VECTORS_QUICK if asked.quick else VECTORS))
+        parts = partitioned(spark, Path(folder), *(PARTS_QUICK if asked.quick else PARTS))
+        for name, table, work in (
+            ("spark-count", feed, counted),
+            ("spark-version", small, where(f"_commit_version = {last // 2}")),
+            ("spark-partition", parts, where("part = 7")),
+        ):
+            compare(name, batch_runs(spark, name, table, work), rounds)
         for name, table, work in (
             ("spark-batch", feed, whole),
             ("spark-columns", feed, few),

@@ -3,7 +3,8 @@
 ``other_program.py local|sc://SERVER STEPS`` does the steps, a JSON list, in one session, and prints
 what came of them as a JSON list. ``{"options": {...}}`` is a batch: the number of rows, their ids
 and the columns, or what was told. With ``to`` and ``checkpoint`` it is a stream into Parquet files,
-with ``mirror`` one into a Delta table by MERGE: the number of batches.
+with ``mirror`` one into a Delta table by MERGE: the number of batches. With ``ahead`` it is planned
+ahead, which only the newest classic sessions let us do.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tailer.spark import foreach_batch
+from tailer.spark.failing import TailerSourceError
 from tailer.spark.mirror import mirror_into
 from tailer.spark.source import TailerSource
 
@@ -60,6 +63,8 @@ def batch(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
 
 def stream(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
     """A stream of all there is."""
+    if "ahead" in step:
+        foreach_batch(spark, step["ahead"], step["checkpoint"], lambda frame, _: frame.collect())
     frame = spark.readStream.format("tailer").options(**step["options"]).load()
     if "mirror" in step:
         writer = frame.writeStream.foreachBatch(mirror_into(step["mirror"], ["id"], "mirror"))
@@ -79,6 +84,8 @@ def done(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
     for left in reversed(range(ATTEMPTS)):
         try:
             return stream(spark, step) if "checkpoint" in step else batch(spark, step)
+        except TailerSourceError as e:
+            return {"told": str(e)}
         except PySparkException as e:
             if not left or "Python worker failed to connect back" not in str(e):
                 return {"told": str(e)}

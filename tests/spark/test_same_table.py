@@ -23,7 +23,7 @@ from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64())])
 ALL = ReadAllAvailable()
-ANOTHER = r"\[replaced\] .*the query has read table .* up to version 2, and the table there now is"
+ANOTHER = r"\[replaced\] .*the query has read table .*, and the table there now is"
 
 _READERS: list[ChangeStreamReader] = []
 
@@ -78,7 +78,7 @@ def test_a_table_made_again_is_refused_however_many_versions_it_has(
     assert stream.latestOffset(place, ALL) == place, "nothing is new"
     make(folder, versions)
     stream = reader(folder) if again == "restarted" else stream
-    if versions <= 2:
+    if versions <= 2 or again == "restarted":
         with pytest.raises(TailerSourceError, match=ANOTHER) as refused:
             stream.latestOffset(place, ALL)
     else:
@@ -132,7 +132,7 @@ def test_a_snapshot_that_was_begun_is_not_read_on_in_another_table(
     place = Offset.from_json(stream.latestOffset(stream.initialOffset(), ALL))
     assert place.table_id == table.table_id, "a place that is pinned is one in this table"
     make(folder, 1)
-    with pytest.raises(TailerSourceError, match="the table there is"):
+    with pytest.raises(TailerSourceError, match=ANOTHER):
         reader(folder).latestOffset(replace(place, index=cut).to_json(), ALL)
 
 
