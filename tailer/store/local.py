@@ -151,7 +151,10 @@ class LocalStore:
             try:
                 with os.scandir(address) as found:
                     for entry in islice(found, NAMES_MAX):
-                        (folders if entry.is_dir() else files).append(entry.name)
+                        if entry.is_dir():
+                            folders.append(entry.name)
+                        elif entry.is_file():  # no link that leads nowhere
+                            files.append(entry.name)
             except (FileNotFoundError, NotADirectoryError):
                 return None
             return Entries(files, folders)
