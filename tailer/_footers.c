@@ -35,6 +35,7 @@ typedef struct {
     uint64_t count;
     int64_t rows, bytes;
     int64_t largest; /* the size of the largest row group, not compressed */
+    int64_t unpacked; /* of the pages of the present row group */
     int64_t base;    /* where the body of the present file begins */
     int64_t body;    /* its size */
     const uint8_t *file;
@@ -90,8 +91,9 @@ static void put_structs(Output *out, int step, uint64_t count)
 }
 
 /* Whether the pages of a column chunk have this number of values together. A reader takes as many as
- * the pages say: with more of them, rows of the files behind this one would move. */
-static int has_pages(const uint8_t *start, int64_t size, int64_t values)
+ * the pages say: with more of them, rows of the files behind this one would move. `unpacked` gets the
+ * pages' size without compression, which the footer may understate. */
+static int has_pages(const uint8_t *start, int64_t size, int64_t values, int64_t *unpacked)
 {
     Input in = {start, start + size, 0};
     while (in.at < in.end && !in.bad) {
@@ -100,6 +102,10 @@ static int has_pages(const uint8_t *start, int64_t size, int64_t values)
         while (next_field(&in, &number, &wire)) {
             if (number == 1 && wire == I32) {
                 kind = read_size(&in);
+            } else if (number == 2 && wire == I32) {
+                int64_t found = read_size(&in);
+                if (found > INT32_MAX || *unpacked > INT64_MAX / 2) return 0;
+                *unpacked += found;
             } else if (number == 3 && wire == I32) {
                 stored = read_size(&in);
             } else if ((number == 5 || number == 8) && wire == STRUCT) { /* a page of values */
@@ -156,7 +162,7 @@ static int64_t take_metadata(Input *in, Merged *merged, Span column[2])
     int64_t first = dictionary >= 0 && dictionary < data ? dictionary : data;
     if (before < 9 || data < 0 || !dictionary || first > merged->body || size > merged->body - first) {
         in->bad = 1;
-    } else if (!has_pages(merged->file + first, size, values)) {
+    } else if (!has_pages(merged->file + first, size, values, &merged->unpacked)) {
         in->bad = 1;
     }
     put_byte(out, STOP);
@@ -205,6 +211,7 @@ static int64_t take_group(Input *in, Merged *merged)
     }
     if (out->failed || count != merged->column_count) goto bad;
     put_structs(out, 1, count);
+    merged->unpacked = 0;
     for (uint64_t i = 0; i < count && !in->bad; i++) {
         int64_t values = take_chunk(in, merged, merged->columns[i]);
         if (values >= 0 && flat >= 0 && values != flat) goto bad;
@@ -224,6 +231,7 @@ static int64_t take_group(Input *in, Merged *merged)
         put(out, start, (size_t)(in->at - start));
     }
     if (in->bad || (flat >= 0 && flat != rows)) goto bad;
+    if (size < merged->unpacked) size = merged->unpacked;
     if (size > INT64_MAX - merged->bytes || rows > INT64_MAX - merged->rows) goto bad;
     put_byte(out, STOP);
     merged->bytes += size;

@@ -588,14 +588,50 @@ static PyObject *give(PyObject *self, PyObject *unpacked)
     Py_RETURN_NONE;
 }
 
-/* state() -> (need, needed, used, nulls, rows): what is needed, and how many bytes; the bytes of texts
- * and the number of nulls in the array; and how many rows were wanted, or measured. */
+/* cut(): the array is given the rows that found room, of which there are some, and no more. */
+static PyObject *cut(PyObject *self, PyObject *nothing)
+{
+    Column *column = (Column *)self;
+    if (!is_idle(column)) return NULL;
+    if (column->need != ROOM || !column->done) return invalid();
+    column->need = NOTHING;
+    column->wanted = column->done;
+    release_array(column);
+    Py_RETURN_NONE;
+}
+
+/* page_sizes(bytes) -> [(kind, unpacked, stored), ...] of the pages that begin there, until one of them
+ * is not whole, or odd. */
+static PyObject *page_sizes(PyObject *module, PyObject *bytes)
+{
+    Py_buffer given;
+    Header found;
+    if (PyObject_GetBuffer(bytes, &given, PyBUF_SIMPLE)) return NULL;
+    PyObject *pages = PyList_New(0);
+    const uint8_t *at = given.buf, *end = at + given.len;
+    while (pages && at < end) {
+        int64_t size = read_header((Bytes){at, end - at}, &found);
+        if (!size) break;
+        PyObject *page = Py_BuildValue(
+            "(LLL)", (long long)found.kind, (long long)found.unpacked, (long long)found.stored);
+        if (!page || PyList_Append(pages, page)) Py_CLEAR(pages);
+        Py_XDECREF(page);
+        if (found.stored > end - at - size) break;
+        at += size + found.stored;
+    }
+    PyBuffer_Release(&given);
+    return pages;
+}
+
+/* state() -> (need, needed, used, nulls, rows, done): what is needed, and how many bytes; the bytes of
+ * texts and the number of nulls in the array; how many rows were wanted, or measured; and of these, how
+ * many are there while more is needed. */
 static PyObject *state(PyObject *self, PyObject *nothing)
 {
     const Column *column = (Column *)self;
     return Py_BuildValue(
-        "(iLLLL)", column->need, (long long)column->needed, (long long)column->page.used,
-        (long long)column->page.nulls, (long long)column->wanted);
+        "(iLLLLL)", column->need, (long long)column->needed, (long long)column->page.used,
+        (long long)column->page.nulls, (long long)column->wanted, (long long)column->done);
 }
 
 /* packed() -> the page that is to be unpacked, as it is stored. */
@@ -687,12 +723,13 @@ static PyObject *is_ascii(PyObject *module, PyObject *arguments)
 
 static PyMethodDef methods[] = {
     {"begin", begin, METH_VARARGS, "begin(rows, validity, offsets, out)"},
+    {"cut", cut, METH_NOARGS, "cut()"},
     {"dictionary", dictionary, METH_NOARGS, "dictionary() -> (texts, ends) or None"},
     {"filled", filled, METH_O, "filled(size)"},
     {"give", give, METH_O, "give(page)"},
     {"grow", grow, METH_O, "grow(out)"},
     {"packed", packed, METH_NOARGS, "packed() -> bytes"},
-    {"state", state, METH_NOARGS, "state() -> (need, needed, used, nulls, rows)"},
+    {"state", state, METH_NOARGS, "state() -> (need, needed, used, nulls, rows, done)"},
     {"window", window, METH_O, "window(size) -> memoryview"},
     {NULL, NULL, 0, NULL},
 };
@@ -712,6 +749,7 @@ static PyType_Spec column_spec = {
 static PyMethodDef functions[] = {
     {"groups", groups, METH_O, "groups(footer) -> list or None"},
     {"is_ascii", is_ascii, METH_VARARGS, "is_ascii(bytes, start, end) -> bool"},
+    {"page_sizes", page_sizes, METH_O, "page_sizes(bytes) -> [(kind, unpacked, stored), ...]"},
     {"run", run, METH_O, "run(columns)"},
     {NULL, NULL, 0, NULL},
 };
@@ -731,7 +769,7 @@ static int prepare(PyObject *module)
     int failed = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
     /* INTERFACE is raised with each change of what is taken or given; see decode/pages.py. */
-    return failed || PyModule_AddIntConstant(module, "INTERFACE", 4) ? -1 : 0;
+    return failed || PyModule_AddIntConstant(module, "INTERFACE", 5) ? -1 : 0;
 }
 
 static int forget(PyObject *module)

@@ -331,11 +331,12 @@ static int64_t take_texts(Page *page, int64_t row, int64_t count)
     int64_t found = take_levels(page, row, count, present), next = 0, used = page->used;
     if (found < 0) return ODD;
     int64_t total = find_texts(page, texts, sizes, found);
-    if (total < 0 || total > INT32_MAX - used) return ODD;
+    if (total < 0) return ODD;
     if (total > page->room - used) {
         *page = before;
         return NO_ROOM;
     }
+    if (total > INT32_MAX - used) return ODD;
     /* A dictionary has as much behind its texts; of a page, the last ones may lie at its end. */
     int is_loose = total + SLACK <= page->room - used &&
                    (page->is_coded || page->values.size - page->value_at >= SLACK);
@@ -369,14 +370,18 @@ static int64_t measure(Page *page, int64_t count)
 /* Take rows until there are enough, the page ends or the room does; returns how many. */
 static int64_t take_rows(Page *page, int64_t row, int64_t count)
 {
-    int64_t done = 0;
+    int64_t done = 0, most = BLOCK;
     count = least(count, page->rows);
     while (done < count) {
-        int64_t block = least(BLOCK, count - done), found;
+        int64_t block = least(most, count - done), found;
         found = page->form == TEXT ? take_texts(page, row + done, block)
                                    : take_fixed(page, row + done, block);
         if (found < 0) return ODD;
-        if (found == NO_ROOM) break;
+        if (found == NO_ROOM) { /* fewer of them may find room */
+            if (block == 1) break;
+            most = block / 2;
+            continue;
+        }
         done += found;
         page->rows -= found;
     }

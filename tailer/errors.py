@@ -39,6 +39,7 @@ __all__ = [
     "cannot_listen",
     "first_error",
     "healing",
+    "is_shortage",
     "may_heal",
     "meant",
     "mistakes",
@@ -306,8 +307,8 @@ _HEALING = {
     errno.EAGAIN: None,
     errno.EBUSY: None,
 }
-#: What Python raises instead of an OSError with EAGAIN.
-_NO_THREAD = "can't start new thread"
+#: What Python, and pyarrow, raise instead of an OSError with EAGAIN.
+_NO_THREAD = ("can't start new thread", "Unknown error: Failed to launch worker thread")
 
 
 def may_heal(e: BaseException) -> bool:
@@ -316,11 +317,23 @@ def may_heal(e: BaseException) -> bool:
     if isinstance(e, OSError):
         # TLS's own errors have other numbers.
         return e.errno in _HEALING and type(e).__module__ != "ssl"
-    return isinstance(e, RuntimeError) and str(e).startswith(_NO_THREAD)
+    return str(e).startswith(_NO_THREAD)
+
+
+def is_shortage(e: BaseException) -> bool:
+    """Return whether the process has no memory left, or gets no further thread."""
+    return isinstance(e, MemoryError) or (not isinstance(e, OSError) and may_heal(e))
 
 
 def out_of_reach(what: str, e: BaseException) -> TransientError:
-    """Return the error for what :func:`may_heal`: what failed, why, and the remedy."""
+    """Return the error for what :func:`may_heal`, or a lack of memory: what failed, why, and the
+    remedy."""
+    if isinstance(e, MemoryError):
+        reason = f": {e}" if str(e) else ""
+        return TransientError(
+            f"{what}, because the memory of this process does not suffice{reason}; give it more, "
+            "or let batch_bytes_max and diff_memory_bytes_max be lower"
+        )
     if not isinstance(e, OSError) or e.errno is None:
         return TransientError(f"{what} ({e}); let this process have more threads: `ulimit -u`")
     # pyarrow puts the whole story into the message.
@@ -330,12 +343,12 @@ def out_of_reach(what: str, e: BaseException) -> TransientError:
 
 @contextmanager
 def healing(what: str) -> Iterator[None]:
-    """Raise what :func:`may_heal` as a :class:`TransientError`, which says ``what`` could not be
-    done."""
+    """Raise what :func:`may_heal`, and a lack of memory, as a :class:`TransientError`, which says
+    ``what`` could not be done."""
     try:
         yield
-    except (OSError, RuntimeError) as e:
-        if not may_heal(e):
+    except Exception as e:
+        if not (may_heal(e) or is_shortage(e)):
             raise
         raise out_of_reach(what, e) from e
 

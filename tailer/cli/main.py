@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tailer.errors import ConfigError, TailerError
+from tailer.errors import ConfigError, TailerError, first_error, is_shortage, out_of_reach
 from tailer.process.signals import install
 
 if TYPE_CHECKING:
@@ -379,6 +379,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for mistake in (e, *e.also) if isinstance(e, ConfigError) else (e,):
             print(f"tailer: {mistake}", file=sys.stderr)
         return EXIT_USAGE if isinstance(e, ConfigError) else EXIT_REFUSED
+    except Exception as e:
+        error = first_error(e)
+        if arguments.debug or not is_shortage(error):
+            raise
+        print(f"tailer: {out_of_reach(f'{arguments.command} ends', error)}", file=sys.stderr)
+        return EXIT_REFUSED
 
 
 def _show_traceback(kind: type[BaseException], e: BaseException, trace: Any) -> None:

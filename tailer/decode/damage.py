@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from tailer.changes import ChangeFile
-from tailer.delta.damage import library_reason, shows_damage
+from tailer.delta.damage import UNREADABLE, library_reason, shows_damage
 from tailer.errors import (
     CorruptLog,
     TailerError,
@@ -17,15 +15,6 @@ from tailer.errors import (
 
 __all__ = ["MAY_BE_SOUND", "UNREADABLE", "unreadable"]
 
-#: The errors of pyarrow for a damaged file, or for something that it does not support.
-UNREADABLE = (
-    pa.ArrowException,
-    OSError,
-    ValueError,
-    OverflowError,
-    MemoryError,
-    NotImplementedError,
-)
 
 #: What to do about a file that the library can't read, and that is not shown to be damaged.
 MAY_BE_SOUND = (

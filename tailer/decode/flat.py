@@ -7,7 +7,7 @@ the row group from that row on: so what is damaged is found and named by pyarrow
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from tailer.decode.pages import (
     Odd,
     run,
 )
-from tailer.decode.row_groups import RowGroups
+from tailer.delta.bounded import BoundedColumns, halved
 from tailer.delta.parquet_columns import ParquetColumns
 
 __all__ = ["FlatColumns"]
@@ -48,16 +48,17 @@ class FlatColumns:
 
     def __init__(
         self,
-        parquet: ParquetColumns,
         source: pa.NativeFile,
-        row_groups: RowGroups,
+        others: BoundedColumns,
         names: Sequence[str],
+        varying: Collection[str],
     ) -> None:
-        self._parquet = parquet
+        self._parquet = others.parquet
         self._source = source
-        self._row_groups = row_groups
+        self._others = others
         self._names = list(names)
-        self._flat = _flat_columns(parquet, names)
+        self._varying = frozenset(varying)
+        self._flat = _flat_columns(self._parquet, names)
         self._opened: tuple[int, dict[str, Column]] | None = None
 
     def text_bytes(self, group: int, names: Sequence[str], rows: int) -> dict[str, int]:
@@ -76,7 +77,7 @@ class FlatColumns:
         return coded | {name: column.text_bytes() for name, column in measured.items()}
 
     def batches(self, rows_max: int, group: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a row group as :meth:`ParquetColumns.batches` does, with threads."""
+        """Yield the rows of a row group as :meth:`BoundedColumns.batches` does."""
         done = 0
         rows = int(self._parquet.metadata.row_group(group).num_rows)
         columns, self._opened = self._columns(group), None
@@ -89,7 +90,7 @@ class FlatColumns:
                 self._flat = {}  # pyarrow finds out whether it is damage
             else:
                 return
-        for batch in self._parquet.batches(rows_max, [group], self._names, threads=True):
+        for batch in self._by_pyarrow(rows_max, group, self._names):
             passed = min(done, batch.num_rows)
             done -= passed
             if passed < batch.num_rows:
@@ -102,7 +103,7 @@ class FlatColumns:
         return self._opened[1]
 
     def _begun(self, group: int) -> dict[str, Column]:
-        said = self._row_groups[group]
+        said = self._others.row_groups[group]
         if said is None or said.rows < _ROWS_MIN:
             return {}
         found = {}
@@ -128,22 +129,37 @@ class FlatColumns:
         rows: int,
     ) -> Iterator[pa.RecordBatch]:
         others = [name for name in self._names if name not in columns]
-        threads = len(others) > 1
-        given = self._parquet.batches(rows_max, [group], others, threads=threads)
-        for at in range(0, rows, rows_max):
+        given = self._by_pyarrow(rows_max, group, others) if others else iter(())
+        texts = sum(column.is_text for column in columns.values())
+        room = self._others.bytes_max // max(1, texts)
+        there: dict[str, pa.Array] = {}  # what was decoded, and is not in a batch yet
+        at = 0
+        while at < rows:
             count = min(rows_max, rows - at)
-            for column in columns.values():
-                column.begin(count)
-            run(list(columns.values()))
-            arrays = {name: column.array() for name, column in columns.items()}
-            if others:
+            fresh = {name: c for name, c in columns.items() if name not in there}
+            for column in fresh.values():
+                column.begin(count, room)
+            run(list(fresh.values()))
+            there |= {name: column.array() for name, column in fresh.items()}
+            if others and others[0] not in there:
                 other = next(given, None)
-                if other is None or other.num_rows != count:
+                if other is None or not 0 < other.num_rows <= count:
                     raise Odd
-                arrays |= {name: other.column(name) for name in others}
-            yield pa.RecordBatch.from_arrays(
-                [arrays[name] for name in self._names], names=self._names
-            )
+                there |= {name: other.column(name) for name in others}
+            # Of texts that grow there are fewer rows than were asked for.
+            count = min(len(array) for array in there.values())
+            arrays = [there[name].slice(0, count) for name in self._names]
+            there = {n: array.slice(count) for n, array in there.items() if len(array) > count}
+            at += count
+            batch = pa.RecordBatch.from_arrays(arrays, names=self._names)
+            yield from halved(batch, self._others.bytes_max)
+
+    def _by_pyarrow(
+        self, rows_max: int, group: int, names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        varying = [name for name in names if name in self._varying]
+        threads = len(names) > 1
+        return self._others.batches(rows_max, group, names, varying=varying, threads=threads)
 
 
 def _buffer_bytes(columns: int) -> int:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tailer.compiled import loaded
+from tailer.delta.row_groups import Chunk, native
 
 __all__ = [
-    "BYTE_ARRAY",
     "CODE",
     "CODECS",
     "COPY4",
@@ -29,18 +27,12 @@ __all__ = [
     "ENCODINGS",
     "LENGTHS",
     "TEXT",
-    "Chunk",
     "Column",
     "Flat",
     "Odd",
     "native",
     "run",
 ]
-
-#: The version of ``_pages.c`` that this file needs.
-_INTERFACE = 4
-
-native: Any = loaded("_pages", _INTERFACE)
 
 #: Forms of values, as ``_pages.c`` numbers them: copied, widened to decimals, texts, or numbers of
 #: texts in the dictionary; and the bytes of a value in the file, and of Arrow's.
@@ -52,13 +44,13 @@ _SIZES = {COPY4: 4, COPY8: 8, DECIMAL4: 16, DECIMAL8: 16, DECIMAL_FIXED: 16, COD
 CODECS = {0: None, 1: "snappy", 6: "zstd"}
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _BIT_PACKED, _RLE_DICTIONARY = 0, 2, 3, 4, 8
 ENCODINGS = sum(1 << e for e in (_PLAIN, _PLAIN_DICTIONARY, _RLE, _BIT_PACKED, _RLE_DICTIONARY))
-#: The number of a physical type.
-BYTE_ARRAY = 6
 #: What a column needs to go on, as ``_pages.c`` numbers it; all else is another reader.
 _NOTHING, _BYTES, _ROOM, _UNPACKED = range(4)
 
 #: Room for a batch's texts that the footer alone asks for; more is made when there are so many.
 _TEXTS_BYTES_MAX = 32 * 1024 * 1024
+#: Most bytes of a batch's texts; Arrow's offsets have 31 bits.
+_ROOM_MAX = 2**31 - 2**20
 
 
 class Odd(Exception):
@@ -77,19 +69,6 @@ class Flat:
     length: int
     is_nullable: bool
     type: pa.DataType
-
-
-class Chunk(NamedTuple):
-    """A column of a row group: numbers of parquet.thrift, the encodings as a mask; the bytes from
-    ``start`` on are ``size``, and ``unpacked`` of them without compression."""
-
-    physical: int
-    codec: int
-    encodings: int
-    values: int
-    unpacked: int
-    start: int
-    size: int
 
 
 class Column:
@@ -123,19 +102,23 @@ class Column:
             chunk.size,
             checksums,
         )
+        self._room_max = 0
         self._text_bytes = chunk.unpacked // chunk.values + 1  # of a row, by what came before
+        self._first_bytes = self._text_bytes  # by which the number of rows was chosen
         self._texts: pa.Array | None = None  # of the dictionary
         self._validity: pa.Buffer | None = None
         self._offsets: pa.Buffer | None = None
         self._out: pa.Buffer | None = None
 
-    def begin(self, rows: int) -> None:
-        """Make room for the next rows."""
+    def begin(self, rows: int, bytes_max: int = _TEXTS_BYTES_MAX) -> None:
+        """Make room for the next rows. Of texts that are much larger than those before, only those
+        come that fit into ``bytes_max`` and twice the room that was expected at first."""
         flat, is_text = self._flat, self.is_text
         self._validity = pa.allocate_buffer((rows + 7) // 8) if flat.is_nullable else None
         self._offsets = pa.allocate_buffer(4 * (rows + 1)) if is_text else None
         if is_text:
-            size = min(rows * self._text_bytes, _TEXTS_BYTES_MAX) + 16
+            self._room_max = min(2 * rows * self._first_bytes + bytes_max, _ROOM_MAX)
+            size = min(rows * self._text_bytes, _TEXTS_BYTES_MAX, self._room_max) + 16
         else:
             size = rows * _SIZES[flat.form]
         self._out = pa.allocate_buffer(size, resizable=True)
@@ -147,12 +130,14 @@ class Column:
 
     def text_bytes(self) -> int:
         """Return the bytes of a text, on the average, of those that were measured."""
-        _, _, used, _, rows = self.native.state()
-        return int(used) // max(1, int(rows))
+        _, _, used, _, rows, _ = self.native.state()
+        measured = int(used) // max(1, int(rows))
+        self._text_bytes = self._first_bytes = max(self._text_bytes, measured + 1)
+        return measured
 
     def goes_on(self) -> bool:
         """Return whether the rows are still not there, after giving what is needed."""
-        need, size, *_ = self.native.state()
+        need, size, _, _, _, done = self.native.state()
         if need == _NOTHING:
             return False
         if need == _BYTES:
@@ -160,7 +145,12 @@ class Column:
                 self.native.filled(self._stream.readinto(window))
         elif need == _ROOM:
             assert self._out is not None
-            self._out.resize(self._out.size + self._out.size // 2 + 1024)
+            room = self._out.size
+            if done and room >= self._room_max:
+                self.native.cut()
+                return False
+            more = room + room // 2 + 1024
+            self._out.resize(min(more, self._room_max) if done else more)
             self.native.grow(self._out)
         elif need == _UNPACKED:
             page = self.native.packed()
@@ -173,8 +163,8 @@ class Column:
         return True
 
     def array(self) -> pa.Array:
-        """Return the rows, which are there."""
-        _, _, used, nulls, rows = self.native.state()
+        """Return the rows, which are there: those that were asked for, or fewer large texts."""
+        _, _, used, nulls, rows, _ = self.native.state()
         buffers = [self._validity if nulls else None, self._out]
         if self._offsets is not None and self._out is not None:
             self._text_bytes = max(self._text_bytes * 3 // 4, used // rows + 1)

@@ -32,16 +32,16 @@ from tailer.decode.opening import SMALL_BYTES, open_parquet, usable
 from tailer.decode.options import DecodeOptions
 from tailer.decode.order import is_ordered
 from tailer.decode.output import Shapes, converted
-from tailer.decode.pages import BYTE_ARRAY, native
-from tailer.decode.row_groups import RowGroup, RowGroups
+from tailer.decode.pages import native
 from tailer.decode.tracking import row_ids
 from tailer.decode.vectors import RowSelection, positions_within
+from tailer.delta.bounded import SAMPLE_ROWS, BoundedColumns
 from tailer.delta.parquet_columns import ParquetColumns
+from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
 
 __all__ = [
     "EARLY_KINDS",
-    "SAMPLE_ROWS",
     "DecodeOptions",
     "OpenFile",
     "Rows",
@@ -62,8 +62,6 @@ class Skip:
 #: Change types as early writers spelled them.
 EARLY_KINDS = {"update_pre": "update_preimage", "update_post": "update_postimage"}
 
-#: So many rows are decoded to measure how large they are.
-SAMPLE_ROWS = 256
 #: Of a text in an array, besides its own bytes.
 _OFFSET_BYTES = 5
 
@@ -166,10 +164,12 @@ class _Decoder:
         self.plain, self.varying, self.fixed_bits = shape.plain, shape.varying, shape.fixed_bits
         self.row_ids, self.row_id_column = shape.row_ids, shape.row_id_column
         self.row_groups = RowGroups(parquet, source)
-        self.row_groups.check(file, shape.flat)
+        self.row_groups.check(file.num_records, shape.flat)
         self.flat: FlatColumns | None = None
+        bounds = self.row_groups, options.batch_bytes_max
+        self.bounded = BoundedColumns(parquet, source, *bounds)
         if self._is_worth_pages():
-            self.flat = FlatColumns(parquet, source, self.row_groups, self.names)
+            self.flat = FlatColumns(source, self.bounded, self.names, self.varying)
 
     def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
         if self.options.on_read is not None and not self._is_read_whole():
@@ -269,7 +269,7 @@ class _Decoder:
         if self.flat is not None:
             return self.flat.batches(size, group)
         threads = self.size > SMALL_BYTES
-        return self.parquet.batches(size, [group], self.names, threads=threads)
+        return self.bounded.batches(size, group, self.names, varying=self.varying, threads=threads)
 
     def _is_read_whole(self) -> bool:
         return self.size <= SMALL_BYTES and self.parquet.num_row_groups == 1
@@ -291,36 +291,17 @@ class _Decoder:
         """
         meta = self.parquet.metadata.row_group(group)
         encoded = int(meta.total_byte_size) // max(1, int(meta.num_rows))
-        if meta.num_rows <= SAMPLE_ROWS or self._fits(self.row_groups[group]):
-            return max(1, encoded)
         decoded = self.fixed_bits // 8
         varying = self.varying
+        if not varying or self.bounded.fits(self.options.batch_rows_max, group, varying):
+            return max(1, encoded, decoded)
         if self.flat is not None:
             known = self.flat.text_bytes(group, varying, SAMPLE_ROWS)
             decoded += sum(size + _OFFSET_BYTES for size in known.values())
             varying = [name for name in varying if name not in known]
         if varying:
-            some = self.parquet.batches(SAMPLE_ROWS, [group], varying, threads=False)
-            sample = next(some, None)
-            if sample is not None and sample.num_rows:
-                # Without views: older versions of pyarrow can't compute their size.
-                decoded += int(usable(sample).nbytes) // int(sample.num_rows)
+            decoded += self.bounded.sizes(group, varying).average
         return max(1, encoded, decoded)
-
-    def _fits(self, group: RowGroup | None) -> bool:
-        """Return whether a small file's rows fit one batch, even if all values are the longest.
-
-        A sample of such a file would decode most of it twice.
-        """
-        if self.size > SMALL_BYTES or group is None:
-            return False
-        most = 0
-        for leaf in range(self.parquet.metadata.num_columns):
-            chunk = group.chunk(leaf)
-            if chunk is None:
-                return False
-            most += chunk.values * (chunk.unpacked if chunk.physical == BYTE_ARRAY else 32)
-        return most <= self.options.batch_bytes_max
 
     def _constant_rows(self, first: int, count: int, size: int) -> Iterator[Rows]:
         for at in range(first, first + count, size):

@@ -20,7 +20,7 @@ from tailer.compiled import loaded
 from tailer.decode.damage import UNREADABLE
 from tailer.decode.options import SMALL_FILE_BYTES_MAX, DecodeOptions
 from tailer.decode.output import Shape, Shapes, converted
-from tailer.decode.rows import SAMPLE_ROWS
+from tailer.delta.bounded import SAMPLE_ROWS
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
 
@@ -30,6 +30,9 @@ __all__ = ["SmallFiles", "native"]
 _INTERFACE = 1
 
 native: Any = loaded("_footers", _INTERFACE)
+
+#: Of row groups up to this size, some rows may be decoded although each may be as large.
+_LARGEST_BYTES = 512 * 1024
 
 
 class SmallFiles:
@@ -95,9 +98,10 @@ class SmallFiles:
             return None  # how many rows a nested column has, only its values say
         # With a dictionary, each row may have a value that is as large as its row group.
         size = min(options.batch_rows_max, options.batch_bytes_max // max(1, largest))
+        size = max(size, SAMPLE_ROWS if largest <= _LARGEST_BYTES else 1)
         groups = range(parquet.num_row_groups)
         batches, held = [], 0
-        for batch in parquet.batches(max(SAMPLE_ROWS, size), groups, shape.names, threads=False):
+        for batch in parquet.batches(size, groups, shape.names, threads=False):
             batches.append(batch)
             held += int(batch.nbytes)
             if held > options.batch_bytes_max:

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from tailer.changes import ChangeFile
 from tailer.decode.ahead import announce
 from tailer.decode.damage import UNREADABLE, unreadable
-from tailer.decode.row_groups import RowGroups
 from tailer.decode.vectors import RowSelection
 from tailer.delta.features import row_tracking_enabled
 from tailer.delta.parquet_columns import ParquetColumns
+from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog
 
 __all__ = [
@@ -90,7 +90,7 @@ def _tracked(
     of_ids = row_id_column(file, parquet.schema.names)
     of_versions = file.state.metadata.configuration.get(_COMMIT_VERSION)
     present = [n for n in (of_ids, of_versions) if n is not None and n in parquet.schema.names]
-    row_groups.check(file, present)
+    row_groups.check(file.num_records, present)
     announce(source, present, range(parquet.num_row_groups))
     for first, columns, count in _column_batches(parquet, present):
         positions = pa.arange(first, first + count)

@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
 from tailer.delta.arrow_views import without_views
+from tailer.delta.bounded import BoundedColumns
 from tailer.delta.damage import library_reason
 from tailer.delta.footer import maps_as_lists, pruned_footer, thrift_part
 from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, footer_bytes, parse_footer
 from tailer.delta.parsing import action_of
+from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
 
 __all__ = [
@@ -31,6 +33,8 @@ _COLUMNS = frozenset({*_STEERING, "add", "remove"})
 #: Fields of an add that are texts or maps of texts.
 _TEXTS, _MAPS = ("path", "stats"), ("partitionValues", "tags")
 _BATCH_ROWS = 8_192
+#: Most bytes of a batch: the texts of its rows become objects of Python.
+_BATCH_BYTES = 8 * 1024 * 1024
 #: As objects of Python, rows take many times the memory of a batch.
 _PIECE_ROWS = 512
 _FOOTER_BYTES_MAX = 8 * 1024 * 1024
@@ -43,18 +47,18 @@ def checkpoint_actions(name: str, source: pa.NativeFile) -> Iterator[Action]:
     """
     with _named(name):
         parquet = _open(source, _STEERING)
-        for group in range(parquet.num_row_groups):
+        for group in range(parquet.parquet.num_row_groups):
             for batch in _batches(parquet, group, _columns_with_values(parquet, group)):
                 for field, column in zip(batch.schema, batch.columns, strict=True):
                     yield from _column_actions(field.name, column)
 
 
-def _columns_with_values(parquet: ParquetColumns, group: int) -> list[str]:
+def _columns_with_values(parquet: BoundedColumns, group: int) -> list[str]:
     """Return the steering columns that have a value in the group: most groups have files alone.
 
     One field of each is read for that. The statistics of a damaged footer would abort the process.
     """
-    kinds = {f.name: f.type for f in parquet.schema if f.name in _STEERING}
+    kinds = {f.name: f.type for f in parquet.parquet.schema if f.name in _STEERING}
     keys = {name: _key_field(kind) for name, kind in kinds.items()}
     fields: list[ColumnPath] = [(name, key) if key else name for name, key in keys.items()]
     found = set()
@@ -66,10 +70,12 @@ def _columns_with_values(parquet: ParquetColumns, group: int) -> list[str]:
 
 
 def _batches(
-    parquet: ParquetColumns, group: int, columns: Sequence[ColumnPath]
+    parquet: BoundedColumns, group: int, columns: Sequence[ColumnPath], *, threads: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    # Threads would cost more than they save, and memory.
-    return parquet.batches(_BATCH_ROWS, [group], columns, threads=False) if columns else iter(())
+    # For a few actions, threads would cost more than they save, and memory.
+    if not columns:
+        return iter(())
+    return parquet.batches(_BATCH_ROWS, group, columns, varying=columns, threads=threads)
 
 
 def add_batches(
@@ -85,7 +91,7 @@ def add_batches(
     columns = [("add", *field.split(".")) for field in fields]
     with _named(name):
         parquet = _open(source, [f"add.{field}" for field in fields])
-        if "add" not in (names := parquet.schema.names):
+        if "add" not in (names := parquet.parquet.schema.names):
             # "Any missing column should be treated as null." But a footer has no checksum, so the
             # column may be there under a damaged name.
             strange = [name for name in names if name not in _COLUMNS] if required else []
@@ -95,12 +101,12 @@ def add_batches(
                     "are not known"
                 )
             return
-        groups = range(parquet.num_row_groups)
-        for batch in parquet.batches(_BATCH_ROWS, groups, columns, threads=True):
-            for column in batch.columns:
-                rows = _present_rows(column)
-                _check_adds(rows)
-                yield pa.RecordBatch.from_arrays([rows], names=["add"])
+        for group in range(parquet.parquet.num_row_groups):
+            for batch in _batches(parquet, group, columns, threads=True):
+                for column in batch.columns:
+                    rows = _present_rows(column)
+                    _check_adds(rows)
+                    yield pa.RecordBatch.from_arrays([rows], names=["add"])
 
 
 def adds_of(batch: pa.RecordBatch) -> Iterator[AddFile]:
@@ -275,23 +281,28 @@ def _json_object(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if v is not None}
 
 
-def _open(source: pa.NativeFile, columns: Sequence[str]) -> ParquetColumns:
+def _open(source: pa.NativeFile, columns: Sequence[str]) -> BoundedColumns:
     """Open the Parquet file; if pyarrow refuses it, without the columns that are not needed.
 
     One of those may be the cause: a group without a field, or a type unknown to pyarrow. Or a map
     has optional keys, which is then a list.
     """
     try:
-        return ParquetColumns(source, prefetch=True)
+        return _bounded(ParquetColumns(source, prefetch=True), source)
     except (pa.ArrowException, OSError) as refusal:
         try:
             footer = footer_bytes(source, _FOOTER_BYTES_MAX)
             if footer is None:
                 raise ValueError("no footer")
             pruned = maps_as_lists(thrift_part(pruned_footer(footer, columns)))
-            return ParquetColumns(source, parse_footer(pruned), prefetch=True)
+            opened = ParquetColumns(source, parse_footer(pruned), prefetch=True)
+            return _bounded(opened, source)
         except (pa.ArrowException, OSError, ValueError):
             raise refusal from None
+
+
+def _bounded(parquet: ParquetColumns, source: pa.NativeFile) -> BoundedColumns:
+    return BoundedColumns(parquet, source, RowGroups(parquet, source), _BATCH_BYTES)
 
 
 def _column_actions(kind: str, column: pa.Array) -> Iterator[Action]:

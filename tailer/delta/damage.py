@@ -10,7 +10,17 @@ import re
 
 import pyarrow as pa
 
-__all__ = ["library_reason", "shows_damage"]
+__all__ = ["UNREADABLE", "library_reason", "shows_damage"]
+
+#: The errors of pyarrow for a damaged file, or for something that it does not support.
+UNREADABLE = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    OverflowError,
+    MemoryError,
+    NotImplementedError,
+)
 
 #: pyarrow's messages about bytes that can't be right, in all supported versions.
 _BROKEN_BYTES = re.compile(

@@ -11,7 +11,7 @@ pyarrow knows where a column lies, but crashes when asked for it in a damaged fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ __all__ = [
     "column_ranges",
     "group_numbers",
     "maps_as_lists",
+    "page_sizes",
     "pruned_footer",
     "thrift_part",
     "thrift_struct",
@@ -169,6 +170,19 @@ def group_numbers(footer: bytes) -> list[GroupNumbers] | None:
         ]
     except (AttributeError, IndexError, OverflowError, TypeError, ValueError):
         return None
+
+
+def page_sizes(start: bytes) -> list[tuple[int, int, int]]:
+    """Return (kind, unpacked bytes, stored bytes) of the pages that begin so, until one of them is
+    not whole, or odd."""
+    pages, at = [], 0
+    with suppress(IndexError, OverflowError, TypeError, ValueError):
+        while at < len(start):
+            header, at = _read_struct(start, at, 0)
+            kind, unpacked, stored = (_number(header, number) for number in (1, 2, 3))
+            pages.append((kind, unpacked, stored))
+            at += stored
+    return pages
 
 
 def _chunk_numbers(chunk: _Fields) -> tuple[int, ...] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import IO, TypeVar
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from tailer.delta.paths import location
 from tailer.delta.segment import Checkpoint
 from tailer.errors import CorruptLog, spilling
 from tailer.store import LOG_DIR, Store
-from tailer.threads import blocking, listed
+from tailer.threads import blocking, listed, stepwise
 
 __all__ = ["CheckpointReader", "ListedFiles"]
 
@@ -183,9 +184,10 @@ class ListedFiles:
         for name, lines in self._lines:
             async for chunk in listed(of_lines(name, lines)):
                 yield chunk
-        made = (item for batch in self._batches() for item in of_batch(batch))
-        async for chunk in listed(made):
-            yield chunk
+        async with aclosing(stepwise(self._batches())) as batches:
+            async for batch in batches:  # it is bounded by bytes, and so is what is made of it
+                async for chunk in listed(of_batch(batch)):
+                    yield chunk
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for start in self._streams:

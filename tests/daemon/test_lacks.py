@@ -7,6 +7,8 @@ import json
 import os
 import resource
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import anyio
@@ -16,7 +18,7 @@ import pytest
 from tailer.changes import ChangeFile
 from tailer.daemon.discovery import discover
 from tailer.decode.damage import unreadable
-from tailer.errors import CorruptLog, TransientError, may_heal
+from tailer.errors import CorruptLog, TransientError, healing, may_heal
 from tailer.feed.run import run_feed
 from tailer.offsets.local import LocalOffsetStore
 from tailer.testing.faulty import Script
@@ -26,6 +28,7 @@ from tests.support.programs import started, whole_lines
 from tests.support.rig import Rig
 
 SCHEMA = pa.schema([("id", pa.int64())])
+GIB = 2**30
 LACKS = [errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE, errno.EINTR, errno.ENOSPC]
 
 
@@ -106,9 +109,40 @@ def test_a_file_that_can_t_be_read_for_now_is_not_damaged(number: int) -> None:
 
 def test_a_lack_of_threads_heals_and_tls_has_numbers_of_its_own() -> None:
     assert may_heal(RuntimeError("can't start new thread"))
+    assert may_heal(pa.ArrowException("Unknown error: Failed to launch worker thread: x"))
     assert not may_heal(RuntimeError("a bug"))
     assert not may_heal(refused(errno.EIO, ssl.SSLError))
     assert not may_heal(refused(errno.EACCES))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of size 9 failed")])
+def test_a_lack_of_memory_heals_and_says_what_to_do(error: MemoryError) -> None:
+    said = r"the feed can't go on, because the memory .* does not suffice.*give it more"
+    with pytest.raises(TransientError, match=said), healing("the feed can't go on"):
+        raise error
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits as Linux has them")
+def test_a_command_without_threads_says_so(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    table.create()
+    table.insert([{"id": 1}])
+
+    def limited() -> None:
+        """A thread needs as much address space as its stack, and there is too little for one."""
+        resource.setrlimit(resource.RLIMIT_STACK, (4 * GIB, 4 * GIB))
+        resource.setrlimit(resource.RLIMIT_AS, (2 * GIB, 2 * GIB))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tailer", "read", table.folder, "--starting-version", "0",
+         "--output", tmp_path / "o.arrow"],
+        preexec_fn=limited, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if not line.startswith("<jemalloc>") and line]
+    assert len(said) == 1, "a sentence, and no traceback"
+    assert "thread" in said[0]
+    assert "let this process have more threads: `ulimit -u`" in said[0]
 
 
 def test_a_state_folder_without_descriptors_is_asked_again(

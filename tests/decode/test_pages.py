@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from tailer.decode import pages
 from tailer.decode.flat import FlatColumns
-from tailer.decode.row_groups import RowGroups
+from tailer.delta.bounded import BoundedColumns
 from tailer.delta.parquet_columns import ParquetColumns
+from tailer.delta.row_groups import RowGroups
 from tests.support.components import require
 
 
@@ -65,11 +66,20 @@ def table(seed: int, rows: int = ROWS, nulls: float = 0.1) -> pa.Table:
     return pa.table(columns)
 
 
+def flat_columns(
+    parquet: ParquetColumns, source: pa.NativeFile, names: list[str], bytes_max: int = 2**25
+) -> FlatColumns:
+    """The columns of a file as the decoder of its rows opens them."""
+    others = BoundedColumns(parquet, source, RowGroups(parquet, source), bytes_max)
+    fixed = {f.name for f in parquet.schema if pa.types.is_primitive(f.type)}
+    return FlatColumns(source, others, names, set(names) - fixed)
+
+
 def decoded(path: Path, rows_max: int, names: list[str] | None = None) -> tuple[pa.Table, set[str]]:
     """What is read of a file, and the columns that were decoded here to the end."""
     source = pa.OSFile(str(path))
     parquet = ParquetColumns(source)
-    flat = FlatColumns(parquet, source, RowGroups(parquet, source), names or parquet.schema.names)
+    flat = flat_columns(parquet, source, names or parquet.schema.names)
     here: set[str] | None = None
     begun = flat._begun
     batches: list[pa.RecordBatch] = []
@@ -196,7 +206,7 @@ def test_change_types_are_numbers(tmp_path: Path) -> None:
         pq.write_table(rows, path, **options)
         source = pa.OSFile(str(path))
         parquet = ParquetColumns(source, dictionaries=["kind"], checksums=False)
-        flat = FlatColumns(parquet, source, RowGroups(parquet, source), ["kind", "id"])
+        flat = flat_columns(parquet, source, ["kind", "id"])
         groups = range(parquet.num_row_groups)
         known = [flat._begun(group).keys() for group in groups]
         batches = [batch for group in groups for batch in flat.batches(5000, group)]
@@ -313,3 +323,27 @@ def test_a_flipped_bit_does_not_pass_the_checksum(options: dict[str, Any], tmp_p
         passed += 1
         assert found.equals(rows), "a bit of a page's header that says nothing of its values"
     assert passed < 10
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_texts_that_outgrow_a_batch_come_in_fewer_rows(
+    tmp_path: Path, *, use_dictionary: bool
+) -> None:
+    """All columns stay side by side, also those that have given more rows already."""
+    dice = random.Random(6)
+    long = ["y" * dice.randrange(3000) for _ in range(40)]
+    rows = table(4, nulls=0.2).set_column(
+        7, "word", [["x"] * 3000 + [dice.choice([*long, None]) for _ in range(ROWS - 3000)]]
+    )
+    path = tmp_path / "rows.parquet"
+    pq.write_table(rows, path, use_dictionary=use_dictionary)
+    source = pa.OSFile(str(path))
+    parquet = ParquetColumns(source)
+    flat = flat_columns(parquet, source, rows.column_names, bytes_max=200_000)
+    texts = ["word", "text", "bytes", "tags"]
+    assert flat.text_bytes(0, texts, 256).keys() >= {"word", "text", "bytes"}
+    batches = list(flat.batches(2000, 0))
+    assert pa.Table.from_batches(batches).equals(rows)
+    assert "word" in flat._flat, "it was decoded here to the end"
+    assert max(b.nbytes for b in batches) <= 200_000
+    assert max(b.num_rows for b in batches) > 400

@@ -16,12 +16,11 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 
-from tailer.decode import row_groups
-from tailer.decode.row_groups import RowGroups
 from tailer.decode.tracking import tracked_rows
 from tailer.decode.vectors import ALL_ROWS
-from tailer.delta import footer
+from tailer.delta import footer, row_groups
 from tailer.delta.parquet_columns import ParquetColumns
+from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog
 from tests.decode.test_rows import decoded, numbers, order, parquet, values
 from tests.support.damaged_footers import (

@@ -275,3 +275,42 @@ def test_a_damaged_checkpoint_is_refused_or_read_and_never_crashes(written: byte
             except TableError:
                 refused += 1
     assert refused > 0
+
+
+def with_statistics(texts: pa.Array, **options: Any) -> bytes:
+    """A checkpoint whose adds have these statistics."""
+    count = len(texts)
+    fields = {
+        "path": pa.array([f"file {i}" for i in range(count)]),
+        "partitionValues": pa.array([[]] * count, STRINGS),
+        "size": pa.array([1] * count), "dataChange": pa.array([True] * count), "stats": texts,
+    }  # fmt: skip
+    rows = pa.StructArray.from_arrays([*fields.values()], [*fields])
+    return parquet({"add": rows}, store_schema=False, **options)
+
+
+def test_a_batch_of_adds_is_bounded_by_bytes() -> None:
+    """A few bytes of a dictionary stand for gigabytes."""
+    text = '{"numRecords":3,"minValues":{"s":"' + "x" * 2**20 + '"}}'
+    codes = pa.array([0] * 3000, pa.int32())
+    data = with_statistics(pa.DictionaryArray.from_arrays(codes, [text]), compression="zstd")
+    assert len(data) < 300_000
+    peak = pa.total_allocated_bytes()
+    found = 0
+    for batch in add_batches(NAME, pa.BufferReader(data), WITH_STATISTICS):
+        found += batch.num_rows
+        assert batch.nbytes < 9 * 2**20
+        peak = max(peak, pa.total_allocated_bytes())
+    assert found == 3000
+    assert peak < 100 * 2**20
+
+
+def test_a_page_that_is_small_in_the_file_alone_is_refused() -> None:
+    text = '{"numRecords":3,"x":"' + "x" * 2**20 + '"}'
+    data = with_statistics(pa.array([text] * 200), compression="zstd", use_dictionary=False,
+                           data_page_size=2**30)  # fmt: skip
+    assert len(data) < 300_000
+    message = refusal(lambda: actions(data, files=True, statistics=True))
+    assert message.startswith(f"{NAME}: a page of ")
+    assert "when it is unpacked, and 67108864 are the most that are held in memory" in message
+    assert len(actions(data, files=True)) == 200, "without the statistics it is not read"

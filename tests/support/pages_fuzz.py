@@ -36,13 +36,16 @@ def serve(
     dice: random.Random, column: Any, data: bytearray, out: bytearray
 ) -> tuple[int, bytearray]:
     """Give what a column needs. Returns what it was, and the array's buffer."""
-    need, size, used, *_ = column.state()
+    need, size, used, _, _, done = column.state()
     if need == BYTES:
         with column.window(size + dice.choice([0, 0, 100, 100_000])) as window:
             some = data[: len(window)]
             window[: len(some)] = some
             column.filled(len(some))
             del data[: len(some)]
+    elif need == ROOM and done and dice.random() < 0.3:
+        column.cut()
+        return NOTHING, out
     elif need == ROOM:
         out = bytearray(out + bytes(len(out) + 64))
         assert used <= len(out)
@@ -87,6 +90,9 @@ def main() -> None:
         if dice.random() < 0.8:
             data = damaged(dice, data)
         length = int.from_bytes(data[-END:-4], "little")
+        at = dice.randrange(len(data))
+        native.page_sizes(data[at:])
+        native.is_ascii(data, at, dice.randrange(-1, len(data) + 2))
         for _, _, chunks in native.groups(data[-END - length : -END]) or ():
             for chunk in chunks:
                 taken += decode(native, dice, data, chunk)

@@ -10,21 +10,53 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tailer.changes import ChangeFile
-from tailer.decode.pages import Chunk, native
-from tailer.delta.footer import group_numbers
+from tailer.compiled import loaded
+from tailer.delta.footer import group_numbers, page_sizes
 from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
 from tailer.errors import CorruptLog
 
-__all__ = ["RowGroup", "RowGroups"]
+__all__ = ["BYTE_ARRAY", "Chunk", "PageSize", "RowGroup", "RowGroups", "native"]
+
+#: The version of ``_pages.c`` that is needed here and in :mod:`tailer.decode.pages`.
+_INTERFACE = 5
+
+native: Any = loaded("_pages", _INTERFACE)
+
+#: The number of a physical type in parquet.thrift.
+BYTE_ARRAY = 6
 
 #: Longer footers are not read here: the compiled module takes some 2 ms for a MiB, Python 200.
 _BYTES_MAX = 64 * 1024 * 1024
 _BYTES_MAX_PYTHON = 1024 * 1024
+#: A dictionary's header is shorter. The number of its kind is parquet.thrift's.
+_HEADER_BYTES, _DICTIONARY_PAGE = 256, 2
+#: Of a column chunk up to this size, all pages are looked up.
+_WALKED_BYTES_MAX = 1024 * 1024
+
+
+class Chunk(NamedTuple):
+    """A column of a row group: numbers of parquet.thrift, the encodings as a mask; the bytes from
+    ``start`` on are ``size``, and ``unpacked`` of them without compression."""
+
+    physical: int
+    codec: int
+    encodings: int
+    values: int
+    unpacked: int
+    start: int
+    size: int
+
+
+class PageSize(NamedTuple):
+    """The kind of a page, by parquet.thrift, and its bytes, unpacked and as they are stored."""
+
+    kind: int
+    unpacked: int
+    stored: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +70,32 @@ class RowGroup:
 
     def chunk(self, leaf: int) -> Chunk | None:
         """Return a column; None if nothing is known of it."""
-        found = self.numbers[leaf] if leaf < len(self.numbers) else None
+        found = self.numbers[leaf]
         return None if found is None else Chunk(*found)
 
 
 class RowGroups:
-    """The row groups of an open file, as far as its footer tells. Each is known, or none.
-
-    A list of them may still be of other columns than the schema's: a chunk that is not there is
-    None.
-    """
+    """The row groups of an open file, as far as its footer tells. Each is known, or none."""
 
     def __init__(self, parquet: ParquetColumns, source: pa.NativeFile) -> None:
         self._parquet = parquet
+        self._source = source
+        self._pages: dict[int, list[PageSize]] = {}
         self._found = _read(source)
-        if self._found is not None and len(self._found) != parquet.num_row_groups:
-            self._found = None
+        columns = int(parquet.metadata.num_columns)
+        if self._found is not None and (
+            len(self._found) != parquet.num_row_groups
+            or any(len(group.numbers) != columns for group in self._found)
+        ):
+            self._found = None  # the file was opened with another footer, or this one is damaged
 
     def __getitem__(self, group: int) -> RowGroup | None:
         return None if self._found is None else self._found[group]
 
-    def check(self, file: ChangeFile, flat: Iterable[str]) -> None:
+    def check(self, logged: int | None, flat: Iterable[str]) -> None:
         """Raise :class:`CorruptLog` if the numbers of rows contradict each other: those of the
-        file, its row groups, their ``flat`` columns, which have a value for each row, and the log.
-        """
+        file, its row groups, their ``flat`` columns, which have a value for each row, and what the
+        log says, if it does (``logged``)."""
         parquet = self._parquet
         said = [int(parquet.metadata.row_group(i).num_rows) for i in range(parquet.num_row_groups)]
         if sum(said) != parquet.num_rows:
@@ -69,9 +103,9 @@ class RowGroups:
                 f"its footer says that it has {parquet.num_rows} rows, and its row groups have "
                 f"{sum(said)}"
             )
-        if file.num_records is not None and file.num_records != parquet.num_rows:
+        if logged is not None and logged != parquet.num_rows:
             raise _contradiction(
-                f"the log says that it has {file.num_records} rows (numRecords), and its footer "
+                f"the log says that it has {logged} rows (numRecords), and its footer "
                 f"{parquet.num_rows}"
             )
         if self._found is not None:
@@ -96,6 +130,21 @@ class RowGroups:
                     "earlier row group"
                 )
             begun.add(chunk.start)
+
+    def dictionary_bytes(self, chunk: Chunk) -> int:
+        """Return the size of a column's dictionary of texts, by its page; 0 if it has none."""
+        pages = self.pages(chunk) if chunk.physical == BYTE_ARRAY else []
+        return pages[0].unpacked if pages and pages[0].kind == _DICTIONARY_PAGE else 0
+
+    def pages(self, chunk: Chunk) -> list[PageSize]:
+        """Return the sizes of a column's first pages: of all, if it is small. They are what is
+        unpacked, whatever the footer says."""
+        if chunk.start not in self._pages:
+            count = chunk.size if chunk.size <= _WALKED_BYTES_MAX else _HEADER_BYTES
+            start = bytes(self._source.read_at(count, chunk.start))
+            found = page_sizes(start) if native is None else native.page_sizes(start)
+            self._pages[chunk.start] = [PageSize(*page) for page in found]
+        return self._pages[chunk.start]
 
     def read_bytes(self, group: int, names: Sequence[str]) -> int:
         """Return how many bytes these top-level columns of a row group take in the file."""

@@ -1,0 +1,270 @@
+"""Columns that pyarrow decodes, in batches that are bounded by bytes.
+
+pyarrow is asked for a number of rows and gives them, however large they are: a dictionary of one
+long text, repeated in a few bytes, becomes gigabytes. So before a row group is decoded, the longest
+texts of its dictionaries are looked up, and it is decoded in steps of so few rows that they can't
+outgrow a batch; small steps are joined. Where rows grow otherwise, the first batch that is too
+large is halved, and what comes after it is decoded in smaller steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tailer.delta.arrow_views import without_views
+from tailer.delta.damage import UNREADABLE
+from tailer.delta.parquet_columns import ColumnPath, ParquetColumns
+from tailer.delta.row_groups import BYTE_ARRAY, RowGroups
+from tailer.errors import UnsupportedTable
+
+__all__ = ["SAMPLE_ROWS", "BoundedColumns", "Sizes", "halved"]
+
+#: So many rows are decoded to measure how large they are.
+SAMPLE_ROWS = 256
+#: Writers make pages of a MiB by default. One that is unpacked to more than so many bytes, or
+#: batches' bytes, and to so many times its size, is refused.
+_PAGE_BYTES_MAX, _PAGE_BATCHES_MAX, _PAGE_TIMES = 64 * 1024 * 1024, 4, 100
+#: The encoding in which each value may begin with all of the one before, however long that is.
+_PREFIXED = 1 << 7
+_PREFIXED_ROWS = 1024
+#: Of texts that have no dictionaries, so few rows are measured.
+_FEW_ROWS = 16
+#: Of a text in an array, besides its own bytes; and the most of any other value.
+_OFFSET_BYTES, _FIXED_BYTES = 5, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The bytes of a row: on the average of the first ones, and the most that one may have by the
+    dictionaries."""
+
+    average: int
+    most: int
+
+
+class BoundedColumns:
+    """Decodes columns of an open file by pyarrow, in batches of up to ``bytes_max``."""
+
+    def __init__(
+        self, parquet: ParquetColumns, source: pa.NativeFile, row_groups: RowGroups, bytes_max: int
+    ) -> None:
+        self.parquet = parquet
+        self.row_groups = row_groups
+        self.bytes_max = bytes_max
+        self._source = source
+        self._coded: ParquetColumns | None = None  # the same file, whose texts stay dictionaries
+        self._known: dict[tuple[int, tuple[ColumnPath, ...]], Sizes] = {}
+
+    def sizes(self, group: int, names: Sequence[ColumnPath]) -> Sizes:
+        """Measure these columns, whose values differ in size, in a row group.
+
+        Raises :class:`UnsupportedTable` for a page that would take too much memory.
+        """
+        key = group, tuple(names)
+        self._check_pages(group, names)
+        if key not in self._known:
+            self._known[key] = self._measured(group, names)
+        return self._known[key]
+
+    def batches(
+        self,
+        rows_max: int,
+        group: int,
+        names: Sequence[ColumnPath],
+        *,
+        varying: Sequence[ColumnPath],
+        threads: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a row group, of these columns; ``varying`` are those of them whose
+        values differ in size. Their batches have ``rows_max`` rows, or fewer large ones.
+
+        Raises :class:`UnsupportedTable` for a page that would take too much memory.
+        """
+        self._check_pages(group, names)
+        step = self._step(rows_max, group, varying)
+        done, total = 0, int(self.parquet.metadata.row_group(group).num_rows)
+        while done < total:
+            passed, before = done, done
+            found = self.parquet.batches(step, [group], names, threads=threads)
+            for batch in _joined(_behind(found, passed), rows_max, self.bytes_max):
+                done += batch.num_rows
+                size = _bytes_of(batch)
+                if size <= self.bytes_max:
+                    yield batch
+                    continue
+                yield from halved(batch, self.bytes_max)
+                if size > 2 * self.bytes_max and step > 1 and done < total:
+                    step = max(1, min(step // 2, step * self.bytes_max // size))
+                    break
+            else:
+                return
+            if done == before:
+                return
+
+    def fits(self, rows_max: int, group: int, names: Sequence[ColumnPath]) -> bool:
+        """Return whether so many rows of these columns fit one batch, even if each value is the
+        longest that its column may have."""
+        said = self.row_groups[group]
+        if said is None:
+            return False
+        most = 0
+        for leaf in self.parquet.numbers(names):
+            chunk = said.chunk(leaf)
+            if chunk is None or chunk.encodings & _PREFIXED:
+                return False
+            each = _FIXED_BYTES
+            if chunk.physical == BYTE_ARRAY:
+                each = _OFFSET_BYTES + self.row_groups.dictionary_bytes(chunk)
+            count = chunk.values if chunk.values > said.rows else min(chunk.values, rows_max)
+            most += count * each + max(chunk.unpacked, chunk.size)
+        return most <= self.bytes_max
+
+    def _step(self, rows_max: int, group: int, varying: Sequence[ColumnPath]) -> int:
+        """Return how many rows of these columns can't outgrow a batch."""
+        if not varying or self.fits(rows_max, group, varying):
+            return rows_max
+        step = max(1, min(rows_max, self.bytes_max // self.sizes(group, varying).most))
+        said = self.row_groups[group]
+        leaves = self.parquet.numbers(varying)
+        chunks = [None if said is None else said.chunk(leaf) for leaf in leaves]
+        prefixed = any(chunk is None or chunk.encodings & _PREFIXED for chunk in chunks)
+        return min(step, _PREFIXED_ROWS) if prefixed else step
+
+    def _measured(self, group: int, names: Sequence[ColumnPath]) -> Sizes:
+        unknown = self._largest_dictionary(group, names)
+        sample = self._sample(group, names)
+        if sample is None or not sample.num_rows:
+            return Sizes(1, 1)
+        leaves = self.parquet.numbers(names)
+        total = most = 0
+        for name, column in zip(sample.schema.names, sample.columns, strict=True):
+            size, longest = _texts(column)
+            each = self._each(group, [i for i in self.parquet.numbers([(name,)]) if i in leaves])
+            total += size
+            most += size // sample.num_rows + (unknown if longest is None else longest) * each
+        return Sizes(max(1, total // sample.num_rows), max(1, most))
+
+    def _sample(self, group: int, names: Sequence[ColumnPath]) -> pa.RecordBatch | None:
+        """Return the first rows, with texts as dictionaries; some types have no such form."""
+        parquet = self.parquet
+        try:
+            if self._coded is None:
+                self._coded = ParquetColumns(
+                    self._source,
+                    parquet.metadata,
+                    dictionaries=list(range(int(parquet.metadata.num_columns))),
+                    checksums=parquet.checksums,
+                )
+            return next(self._coded.batches(SAMPLE_ROWS, [group], names, threads=False), None)
+        except UNREADABLE:
+            sample = next(parquet.batches(_FEW_ROWS, [group], names, threads=False), None)
+            return None if sample is None else _plain(sample)
+
+    def _each(self, group: int, leaves: Sequence[int]) -> int:
+        """Return how many values a row of these columns has on the average, rounded up."""
+        said = self.row_groups[group]
+        if said is None:
+            return 1
+        chunks = [said.chunk(leaf) for leaf in leaves]
+        return max((-(-chunk.values // max(1, said.rows)) for chunk in chunks if chunk), default=1)
+
+    def _check_pages(self, group: int, names: Sequence[ColumnPath]) -> None:
+        """Refuse a page that would take much memory although it is small in the file."""
+        said = self.row_groups[group]
+        most = max(_PAGE_BYTES_MAX, _PAGE_BATCHES_MAX * self.bytes_max)
+        for leaf in self.parquet.numbers(names):
+            chunk = None if said is None else said.chunk(leaf)
+            for page in self.row_groups.pages(chunk) if chunk is not None else ():
+                if page.unpacked > most and page.unpacked > _PAGE_TIMES * page.stored:
+                    raise UnsupportedTable(
+                        f"a page of {page.stored} bytes in the data file has {page.unpacked} when "
+                        f"it is unpacked, and {most} are the most that are held in memory",
+                        hint="rewrite the file with smaller pages, let batch_bytes_max be a "
+                        "quarter of it, or skip this version",
+                    )
+
+    def _largest_dictionary(self, group: int, names: Sequence[ColumnPath]) -> int:
+        said = self.row_groups[group]
+        if said is None:
+            return 0
+        chunks = (said.chunk(leaf) for leaf in self.parquet.numbers(names))
+        sizes = (self.row_groups.dictionary_bytes(chunk) for chunk in chunks if chunk)
+        return max(sizes, default=0)
+
+
+def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batches without the first rows."""
+    for batch in batches:
+        passed = min(rows, batch.num_rows)
+        rows -= passed
+        if passed < batch.num_rows:
+            yield batch.slice(passed) if passed else batch
+
+
+def _joined(
+    batches: Iterator[pa.RecordBatch], rows_max: int, bytes_max: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of several batches together, as long as they stay within the bounds."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        count = batch.num_rows
+        more = _bytes_of(batch) if held or count < rows_max else 0
+        if held and (rows + count > rows_max or size + more > bytes_max):
+            yield pa.concat_batches(held) if len(held) > 1 else held[0]
+            held, rows, size = [], 0, 0
+        if count >= rows_max:
+            yield batch
+        else:
+            held.append(batch)
+            rows, size = rows + count, size + more
+    if held:
+        yield pa.concat_batches(held) if len(held) > 1 else held[0]
+
+
+def halved(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in parts of up to so many bytes, or of one row."""
+    rows = batch.num_rows
+    if rows < 2 or _bytes_of(batch) <= bytes_max:
+        yield batch
+        return
+    yield from halved(batch.slice(0, rows // 2), bytes_max)
+    yield from halved(batch.slice(rows // 2), bytes_max)
+
+
+def _bytes_of(batch: pa.RecordBatch) -> int:
+    try:
+        return int(batch.nbytes)
+    except (pa.ArrowException, NotImplementedError):  # older versions can't tell it of views
+        return int(_plain(batch).nbytes)
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [without_views(column) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _texts(array: pa.Array) -> tuple[int, int | None]:
+    """Return the bytes of values whose texts are dictionaries, and those of the longest texts; None
+    if a dictionary is not known yet."""
+    import pyarrow.compute as pc  # on demand: it takes as long to load as pyarrow
+
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        lengths = pc.binary_length(array.dictionary)
+        total = pc.sum(lengths.take(array.indices)).as_py() or 0
+        return total + _OFFSET_BYTES * len(array), pc.max(lengths).as_py()
+    if pa.types.is_struct(kind):
+        parts = [_texts(child) for child in array.flatten()]
+    elif pa.types.is_map(kind):
+        parts = [_texts(array.keys), _texts(array.items)]
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        parts = [_texts(array.flatten())]
+    else:
+        return int(array.nbytes), 0
+    total = sum(size for size, _ in parts) + _OFFSET_BYTES * len(array)
+    known = [most for _, most in parts if most is not None]
+    return total, sum(known) if len(known) == len(parts) else None
