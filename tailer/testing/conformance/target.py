@@ -6,14 +6,14 @@ target, or the feed has stopped with an error, and the target has no row without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.changes import ChangeBatch
+from tailer.changes import ChangeBatch, Offset
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import TailerError
 from tailer.feed.options import FeedOptions, RetryOptions
@@ -23,7 +23,7 @@ from tailer.feed.run import Feed, run_feed
 from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.sink import Sink
+from tailer.sink import Sink, WritesPieces, sink_traits
 from tailer.store.local import LocalStore
 from tailer.testing.conformance.sink import MakeSink
 from tailer.testing.table import TableBuilder
@@ -120,16 +120,31 @@ class TargetConformance:
             return
         source.insert([1, 2, 3, 4])
         sink = make_sink()
-        write, written = sink.write, 0
+        written = 0
 
-        async def written_twice(batch: ChangeBatch) -> None:
+        async def count(batch: ChangeBatch) -> None:
             nonlocal written
-            await write(batch)
             written += batch.num_rows
             if written == 2:
                 await anyio.to_thread.run_sync(changes[what])
 
-        sink.write = written_twice  # type: ignore[method-assign]
+        if isinstance(sink, WritesPieces) and not sink_traits(sink).keeps_offset:
+            pieces = sink.write_pieces
+
+            async def counted_pieces(batch: ChangeBatch) -> AsyncGenerator[Offset, None]:
+                async for offset in pieces(batch):
+                    yield offset
+                await count(batch)
+
+            sink.write_pieces = counted_pieces  # type: ignore[method-assign]
+        else:
+            write = sink.write
+
+            async def counted(batch: ChangeBatch) -> None:
+                await write(batch)
+                await count(batch)
+
+            sink.write = counted  # type: ignore[method-assign]
         end = await _end_of(await source.feed(sink, last=1))
         assert written >= 2
         self._check(read_ids, what, end)
