@@ -138,6 +138,7 @@ class _Secrets:
         place = f"option 'secrets_file' of sink 'http': {self.file}"
         try:
             lines = self.file.read_text(encoding="utf-8").split()
+            keep_secrets(lines)
             return [*self.given, *map(_key, lines)]
         except OSError as e:
             raise ConfigError(f"{place} can't be read ({e.strerror})") from e

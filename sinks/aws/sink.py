@@ -28,6 +28,7 @@ from tailer.backoff import Backoff
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
 from tailer.faults import FaultTable
+from tailer.secrets import keep_secrets
 from tailer.settings import Setting
 from tailer.urls import parse_url
 
@@ -174,13 +175,19 @@ class AwsSink(MessageSink):
                 read_timeout=given["timeout_s"],
                 retries={"total_max_attempts": 1},
             )
-            created = _session(given["profile"] or None).create_client(
+            session = _session(given["profile"] or None)
+            account = await session.get_credentials()
+            if account is not None:
+                keys = await account.get_frozen_credentials()
+                keep_secrets((keys.secret_key, keys.token or ""))
+            created = session.create_client(
                 self.kind,
                 region_name=given["region"] or None,
                 endpoint_url=given["endpoint_url"] or None,
                 config=config,
             )
             self.client = await self._open.enter_async_context(created)
+            _address(self.client.meta.endpoint_url)  # which the environment may name
             await self.check()
 
         await self._translated(connect)
@@ -224,6 +231,12 @@ class AwsSink(MessageSink):
                     "the variable AWS_CA_BUNDLE"
                 ) from e
             raise TransientError(f"{self.place}: {' '.join(str(e).split())}") from e
+        except ValueError as e:
+            # Its message shows the address, and any password in it.
+            raise ConfigError(
+                f"{self.place}: the address of the service is not http(s)://host[:port]; see the "
+                "option endpoint_url, AWS_ENDPOINT_URL, or the profile"
+            ) from e
         except BotoCoreError as e:  # no credentials, region or profile
             remedy = _REMEDIES.get(type(e).__name__, "")
             raise ConfigError(f"{self.place}: {' '.join(str(e).split())}{remedy}") from e

@@ -6,12 +6,14 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import anyio
 from nats import errors
 from nats.aio.client import Client
 
+from tailer.secrets import keep_secrets
 from tailer.urls import Url
 
 __all__ = ["PORT", "Login", "NoTls", "close", "connect", "new_client"]
@@ -72,6 +74,8 @@ async def connect(
 
     Raises nats-py's errors, OSError and TimeoutError.
     """
+    if login.credentials_file:
+        _keep(Path(login.credentials_file))
     scheme = "tls" if _encrypted(servers) else "nats"
     token = login.user if login.password is None else None
     await client.connect(
@@ -90,6 +94,12 @@ async def close(client: Any) -> None:
     for the end of a connection that has ended already."""
     with anyio.move_on_after(_CLOSE_S), suppress(errors.Error, OSError):
         await client.close()
+
+
+def _keep(file: Path) -> None:
+    """Make what a file of credentials has known secrets."""
+    with suppress(OSError, UnicodeDecodeError):  # nats-py says what is wrong with it
+        keep_secrets(file.read_text(encoding="utf-8").split())
 
 
 def _encrypted(servers: Sequence[Url]) -> bool:

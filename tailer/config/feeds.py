@@ -22,6 +22,7 @@ from tailer.feed.selection import Mask, Selection
 from tailer.feed.where import parse_where
 from tailer.log.follow import FollowOptions
 from tailer.process.signals import GRACE_S
+from tailer.secrets import keep_secrets
 from tailer.settings import REQUIRED, Setting
 from tailer.store.s3.options import S3Options, parse_s3_address
 
@@ -158,6 +159,7 @@ def _token(daemon: Section, folder: Path) -> str:
         raise daemon.wrong("token_file", f"is {file!r}, which can't be read ({e})") from e
     if not found:
         raise daemon.wrong("token_file", f"is {file!r}, which is empty")
+    keep_secrets([found])
     return found
 
 

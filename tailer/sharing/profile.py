@@ -14,6 +14,7 @@ import json
 import socket
 import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 from tailer.errors import ConfigError, healing
 from tailer.secrets import keep_secrets
 from tailer.sharing.assertion import ALGORITHMS
+from tailer.urls import UrlError, parse_url
 
 __all__ = [
     "BasicAuth",
@@ -277,6 +279,8 @@ def check_url(url: str, source: str, *, allow_http: bool) -> str:
             f"{source} has the address {parts.scheme}://{host}, and only https is used for "
             "shares (http with the option allow_http, or on this machine)"
         )
+    with suppress(UrlError):
+        parse_url(url, ("https", "http"), login=False)  # which makes a key in the query a secret
     return url
 
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sinks.aws.sink import AwsSink, Refused
+from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import Sink, make_sink
+from tailer.sink import Sink, make_sink, write_pieces
 from tailer.testing.batches import change_batch
 from tests.support.aws import AWS_SINKS, REGION, Aws
 from tests.support.components import free_port
 from tests.support.sinks import NAMED, named, write
 
 pytestmark = pytest.mark.anyio
+
+
+MISSING: dict[str, dict[str, Any]] = {
+    "sqs": {"queue": "nothing"},
+    "sns": {"topic_arn": f"arn:aws:sns:{REGION}:123456789012:nothing"},
+    "kinesis": {"stream": "nothing"},
+    "firehose": {"delivery_stream": "nothing"},
+}
 
 
 @pytest.fixture
@@ -106,19 +116,51 @@ async def test_what_stays_refused_is_an_error(
 
 
 @pytest.mark.parametrize("kind", AWS_SINKS)
+async def test_requests_that_were_taken_are_not_sent_again(
+    aws: Aws, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A piece fails in its third request: the feed goes on there."""
+    monkeypatch.setattr("sinks.aws.sink._PAUSE_S", (0.001, 0.002))
+    sink = make_sink(kind, {**aws.options(kind, name), "attempts": 1}, Path())
+    assert isinstance(sink, AwsSink)
+    monkeypatch.setattr(sink, "limits", replace(sink.limits, messages=5))
+    refusing = _Refusing(sink, [], [], [0, 1, 2, 3, 4], code="ServiceUnavailable")
+    monkeypatch.setattr(sink, "put", refusing)
+    batch = named(count=17)
+    await sink.open("orders")
+    saved = []
+
+    async def save(offset: Offset) -> None:
+        saved.append(offset)
+
+    with pytest.raises(TransientError):
+        await write_pieces(sink, batch, save)
+    assert [offset.index for offset in saved] == [10]
+    await sink.write(batch)
+    await sink.aclose()
+    assert sorted(ids(aws, kind, name)) == list(range(17))
+
+
+@pytest.mark.parametrize("kind", AWS_SINKS)
+@pytest.mark.parametrize("url", ["http://me:pass/word@127.0.0.1:1", "x://me:pass-word@127.0.0.1"])
+async def test_an_address_in_the_environment_that_is_none_is_not_shown(
+    kind: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    sink = make_sink(kind, {**MISSING[kind], "region": REGION, "attempts": 1}, Path())
+    with pytest.raises(ConfigError, match="the address of the service is not http") as e:
+        await sink.open("orders")
+    assert "word" not in str(e.value)
+
+
+@pytest.mark.parametrize("kind", AWS_SINKS)
 async def test_a_message_that_is_too_large_is_named(aws: Aws, kind: str, name: str) -> None:
     batch = change_batch(NAMED, [{"id": 1, "name": "x" * 1_100_000}], version=7, last=True)
     with pytest.raises(SinkRejected, match=r"version 7: the event .* can be sent"):
         await write(make_sink(kind, aws.options(kind, name), Path()), batch)
     assert ids(aws, kind, name) == []
-
-
-MISSING: dict[str, dict[str, Any]] = {
-    "sqs": {"queue": "nothing"},
-    "sns": {"topic_arn": f"arn:aws:sns:{REGION}:123456789012:nothing"},
-    "kinesis": {"stream": "nothing"},
-    "firehose": {"delivery_stream": "nothing"},
-}
 
 
 @pytest.mark.parametrize("kind", AWS_SINKS)

@@ -63,6 +63,24 @@ async def test_a_refused_connection_names_a_remedy() -> None:
             await read(f"http://127.0.0.1:{port}")
 
 
+@pytest.mark.parametrize(
+    "url", ["http://me:pass-word@127.0.0.1:1", "http://me:pass/word@127.0.0.1"]
+)
+async def test_an_endpoint_with_a_password_is_refused_and_not_shown(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the options, and from the environment."""
+    with pytest.raises(ConfigError, match="option 'endpoint_url' of the S3 store must be") as e:
+        await read(url)
+    assert "word" not in str(e.value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    account = {"access_key_id": "a", "secret_access_key": "b", "region": "eu-west-1"}
+    async with aclosing(S3Store("s3://bucket/orders", account)) as store:
+        with pytest.raises(ConfigError, match="the address of the S3 servers in AWS_ENDPOINT") as e:
+            await store.read("x")
+    assert "word" not in str(e.value)
+
+
 async def test_an_endpoint_that_does_not_resolve_names_a_remedy() -> None:
     told = r"the name no\.such\.host\.invalid is not known.*check endpoint_url"
     with pytest.raises(TransientError, match=told):

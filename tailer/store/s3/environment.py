@@ -18,6 +18,7 @@ from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.secrets import forget_secrets, keep_secrets
 from tailer.store.s3.options import S3Options
 from tailer.store.s3.signing import Account, Keys
+from tailer.urls import UrlError, parse_url
 
 if TYPE_CHECKING:
     from aiobotocore.session import AioSession
@@ -60,7 +61,14 @@ class S3Environment:
             made = self._session.create_client("s3", region_name=region, config=unsigned)
             async with made as client:
                 url: str = client.meta.endpoint_url
-                return url
+        try:
+            parse_url(url, ("http", "https"), login=False)
+        except UrlError as e:
+            raise ConfigError(
+                "the address of the S3 servers in AWS_ENDPOINT_URL, or in the profile, must be "
+                f"http://host or https://host: {e}"
+            ) from None
+        return url
 
     def authorities(self) -> str:
         """Return the PEM file of the authorities to trust."""
