@@ -37,6 +37,9 @@ __all__ = [
 #: The metadata of a field that has the column's name in the table's files, which no rename changes.
 PHYSICAL = b"delta-tailer.physical"
 
+#: That of a log's event ids, whatever the column is called; and the name that earlier releases had.
+_EVENT_ID, _FORMER_EVENT_ID = "delta-tailer.event_id", "_event_id"
+
 _COMING = pa.array(COMING_KINDS)
 
 
@@ -179,9 +182,14 @@ class Step:
     old: pa.Field | None = None
 
 
-def with_physical_names(batch: ChangeBatch, schema: pa.Schema) -> pa.Schema:
-    """Return the schema with the :data:`PHYSICAL` name of each column, and no other metadata."""
+def with_physical_names(
+    batch: ChangeBatch, schema: pa.Schema, event_id: str | None = None
+) -> pa.Schema:
+    """Return the schema with the :data:`PHYSICAL` name of each column, and no other metadata.
+    ``event_id`` is the column of a log that has ours, which no column of the table is."""
     physical = {field.name: batch.state.physical_name(field) for field in batch.state.schema}
+    if event_id is not None:
+        physical[event_id] = _EVENT_ID
     fields = [
         pa.field(f.name, f.type, metadata={PHYSICAL: physical.get(f.name, f.name)}) for f in schema
     ]
@@ -223,22 +231,31 @@ def matched(
     In a mirror they have the same physical name. In a log (``keep``) they have the same name; but
     where a name has become that of a column of another type, as two columns that swap their names
     have, columns are those of the same physical names, and the log's are renamed. Of two such
-    columns the first counts.
+    columns the first counts. A log's event ids stay what they are under any name.
     """
     by_physical: dict[str, pa.Field] = {}
     for field in old:
-        by_physical.setdefault(physical_name(field), field)
+        by_physical.setdefault(_of_files(field, keep=keep), field)
     moved = [(by_physical.get(physical_name(to)), to) for to in new]
     if not keep:
         return moved
     fold = fold_case if folded else str
-    by_name = {fold(field.name): field for field in old}
-    pairs = [(by_name.get(fold(to.name)), to) for to in new]
+    ids = by_physical.get(_EVENT_ID)
+    by_name = {fold(f.name): f for f in old if ids is None or f.name != ids.name}
+    pairs = [
+        (ids if physical_name(to) == _EVENT_ID else by_name.get(fold(to.name)), to) for to in new
+    ]
     if all(field is None or _widens(field.type, to.type) for field, to in pairs):
         return pairs
     left = {fold(f.name) for f in old} - {fold(f.name) for f, _ in moved if f is not None}
     # A name that a column of the log would keep can't be another's: its type is refused.
     return pairs if any(fold(to.name) in left for to in new) else moved
+
+
+def _of_files(field: pa.Field, *, keep: bool) -> str:
+    """Return a column's physical name, in a log that of the event ids under their present name."""
+    name = physical_name(field)
+    return _EVENT_ID if keep and name == field.name == _FORMER_EVENT_ID else name
 
 
 def columns_kept(old: pa.Schema, new: pa.Schema, *, folded: bool = False) -> pa.Schema:

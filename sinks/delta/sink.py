@@ -201,7 +201,8 @@ class DeltaSink:
     def _write(self, batch: ChangeBatch) -> None:
         claim = self._claimed()
         rows = self._rows(batch)
-        schema = with_physical_names(batch, rows.schema)
+        own = self.traits.own.names
+        schema = with_physical_names(batch, rows.schema, own[0] if self.mode == "log" else None)
         if self.mode == "log" and claim is not None:
             # A log keeps all columns: one that is renamed in case alone is the one that it has.
             rows = rows.rename_columns(respelled(schema.names, self._schema().names))

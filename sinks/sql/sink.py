@@ -17,6 +17,7 @@ import pyarrow as pa
 from sinks.delivery import same_form
 from sinks.mirror import (
     Merge,
+    Step,
     columns_kept,
     merge_of,
     physical_name,
@@ -32,7 +33,7 @@ from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch, Notice,
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.faults import FaultTable
 from tailer.settings import Setting
-from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
+from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits, fold_case
 
 __all__ = ["TABLE_SETTINGS", "SqlSink"]
 
@@ -256,7 +257,8 @@ class SqlSink:
     def _write(self, batch: ChangeBatch) -> None:
         before = self._claimed()
         rows = self._rows(batch)
-        schema = with_physical_names(batch, rows.schema)
+        ids = self._event_id if self._is_log else None
+        schema = with_physical_names(batch, rows.schema, ids)
         if self._is_log and before.columns is not None and self._database.folds_names:
             # A log keeps all columns: one that is renamed in case alone is the one that it has.
             rows = rows.rename_columns(respelled(schema.names, before.columns.names))
@@ -384,6 +386,8 @@ class SqlSink:
             folded = database.folds_names
             steps = steps_between(claim.columns, schema, keep=self._is_log, folded=folded)
             statements = database.alterations(self._target, steps, schema)
+            if allowed:
+                self._check_untaken(claim.columns, steps)
         if allowed:
             with _without_rows():
                 for statement in statements:
@@ -395,6 +399,20 @@ class SqlSink:
                 f"{database.place}: the table {self._target!r} lacks columns, and the option "
                 f"{option!r} is false; run: {'; '.join(statements)}"
             )
+
+    def _check_untaken(self, had: pa.Schema, steps: Sequence[Step]) -> None:
+        """Raise :class:`TargetRefused` for a new name of a column that somebody else's has."""
+        fold = fold_case if self._database.folds_names else str
+        new = [step.field.name for step in steps if step.kind in ("add", "rename")]
+        others = {fold(name) for name in self._database.columns_of(self._target)} if new else set()
+        others -= {fold(self._database.names.kept(name)) for name in had.names}
+        for name in new:
+            if fold(name) in others:
+                raise TargetRefused(
+                    f"{self._database.place}: the table {self._target!r} has a column {name!r} "
+                    "that is not the Delta table's; rename it or drop it there, or leave the Delta "
+                    "table's out by the option 'columns' of the feed"
+                )
 
     def _merge(self, merge: Merge, claim: Claim) -> Claim:
         """Delete the keys that leave, insert the rows that come, and hold the copy to its key.

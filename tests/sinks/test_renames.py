@@ -21,6 +21,7 @@ from tailer.sink import make_sink
 from tailer.testing.batches import change_batch, table_state
 from tests.support.column_targets import COLUMN_TARGETS, ColumnTarget, column_target
 from tests.support.sinks import write
+from tests.support.sql_targets import SQL_SINKS, sql_target
 
 #: Names of three columns at one time. No two differ in case alone, but those of two times may.
 NAMES = st.lists(
@@ -158,3 +159,38 @@ def test_a_column_that_a_log_keeps_is_kept_where_another_one_becomes_wider(
     anyio.run(lambda: write(sink, *versions))
     found = sorted(((row["id"], row["gone"], row["n"]) for row in target.read(number)), key=str)
     assert found == [(1, 7, 1), (2, None, 2), (3, None, 2**40)], kind
+
+
+def test_the_event_ids_of_a_log_stay_ids_under_another_name(
+    target: ColumnTarget, tmp_path: Path
+) -> None:
+    """The table gets a column of their name, and the option `own_prefix` gives them another."""
+    number = target.new()
+    options = {**target.options(number), "mode": "log"}
+    kind = options.pop("type")
+    first = change_batch(pa.schema([("id", pa.int64())]), [{"id": 1}], last=True)
+    wider = pa.schema([("id", pa.int64()), ("_event_id", pa.string())])
+    then = change_batch(wider, [{"id": 2, "_event_id": "the table's"}], version=2, last=True)
+    anyio.run(lambda: write(make_sink(kind, options, tmp_path), first))
+    renamed = make_sink(kind, {**options, "own_prefix": "tailer_"}, tmp_path)
+    anyio.run(lambda: write(renamed, then))
+    found = {row["id"]: (row["_event_id"], row["tailer_event_id"]) for row in target.read(number)}
+    assert found == {
+        1: (None, first.event_ids()[0].as_py()),
+        2: ("the table's", then.event_ids()[0].as_py()),
+    }
+
+
+@pytest.mark.parametrize("kind", SQL_SINKS)
+def test_a_column_that_somebody_has_added_is_named(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    target = sql_target(kind, tmp_path, request)
+    options = {**target.options, "mode": "log"}
+    batch = change_batch(pa.schema([("id", pa.int64())]), [{"id": 1}], last=True)
+    wider = pa.schema([("id", pa.int64()), ("note", pa.string())])
+    then = change_batch(wider, [{"id": 2, "note": "x"}], version=2, last=True)
+    anyio.run(lambda: write(make_sink(kind, options, tmp_path), batch))
+    target.query(f"ALTER TABLE {target.prefix}orders ADD COLUMN note INTEGER")
+    with pytest.raises(TargetRefused, match="has a column 'note' that is not the Delta table's"):
+        anyio.run(lambda: write(make_sink(kind, options, tmp_path), then))
