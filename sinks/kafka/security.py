@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -201,12 +202,25 @@ class OAuthTokens:
             },
         )
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310  # as above
+            with _opener().open(request, timeout=10) as answer:
                 document = json.loads(answer.read(_TOKEN_BYTES_MAX))
             token, lifetime = str(document["access_token"]), float(document.get("expires_in", 300))
-        except (urllib.error.URLError, ValueError, KeyError, TypeError, RecursionError) as e:
+            if not 0 < lifetime < math.inf:
+                raise ValueError(f"expires_in is {lifetime}")
+        except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError) as e:
             raise OSError(
                 f"no token from {s.sasl_oauthbearer_token_endpoint_url}: {type(e).__name__}: {e}"
             ) from e
         keep_secrets([token])
         return token, lifetime
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: urllib would send the secret to whomever it names."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_NoRedirects)

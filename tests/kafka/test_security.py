@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import socket
@@ -16,10 +17,12 @@ from typing import Any
 import anyio
 import pytest
 
+from sinks.kafka.security import OAuthTokens, Security
 from tailer.errors import SinkRejected, TailerError, TransientError
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import batch, fresh, made, opened, refused
 from tests.kafka.topics import events
+from tests.sharing.lying import lying, saying
 
 pytestmark = pytest.mark.anyio
 
@@ -163,6 +166,37 @@ async def test_every_way_in_works(
     assert len(events(secured.bootstrap, topic)) == 2
     if way == "OAUTHBEARER":
         assert issuer[1][0] == "grant_type=client_credentials&scope=kafka"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "said"),
+    [
+        ("307 Temporary Redirect", "Location: ELSEWHERE", "", "HTTP Error 307"),
+        ("302 Found", "Location: ELSEWHERE", "", "HTTP Error 302"),
+        ("200 OK", "X: y", '{"access_token": "t", "expires_in": "nan"}', "expires_in is nan"),
+        ("200 OK", "X: y", '{"access_token": "t", "expires_in": 1e999}', "expires_in is inf"),
+        ("200 OK", "Transfer-Encoding: chunked", "zz", "no token from"),
+        ("nonsense", "X: y", "", "no token from"),
+        ("200 OK", "X: y", "[" * 100_000, "RecursionError"),
+    ],
+)
+async def test_an_odd_issuer_is_an_error_and_gets_no_secret_for_another(
+    status: str, headers: str, body: str, said: str
+) -> None:
+    async with lying(saying(b"{}")) as (other, led):
+        headers = headers.replace("ELSEWHERE", other + "/token")
+        async with lying(saying(body.encode(), headers, status=status)) as (url, seen):
+            security = Security(
+                security_protocol="SASL_PLAINTEXT",
+                sasl_mechanism="OAUTHBEARER",
+                sasl_oauthbearer_token_endpoint_url=url + "/token",
+                sasl_oauthbearer_client_id="tailer",
+                sasl_oauthbearer_client_secret="s3cret",
+            )
+            with pytest.raises(OSError, match=said):
+                await asyncio.to_thread(OAuthTokens(security).token)
+        assert len(seen) == 1
+        assert not led
 
 
 async def test_a_token_may_be_given(secured: Broker) -> None:
