@@ -46,6 +46,7 @@ from tailer.feed.fitting import Fitting
 from tailer.feed.publish import check_target
 from tailer.feed.reading import Reading
 from tailer.files.durable import is_everyones, try_place
+from tailer.log.same_table import check_place
 from tailer.log.starts import start_offset
 from tailer.offsets import OffsetStore
 from tailer.offsets.owner import keep_place
@@ -204,6 +205,8 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
             try:
                 delivered = await _check_delivery(full, branch, sink, offsets)
                 kept, saved, owner = await _saved(full, sink, offsets)
+                if saved is not None:
+                    await check_place(log, saved)
                 check_target(sink, kept, saved, delivered=delivered and not owner)
             except ConfigError as e:
                 raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e

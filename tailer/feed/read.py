@@ -131,6 +131,8 @@ async def _read(reading: Reading, sent: Sent, last: int | None, *, notices: bool
         await read_snapshot(reading, sent.at, sent, notices=notices)
     # A version that does not exist yet is skipped when it is committed.
     skips = reading.orders.skips
+    if sent.at.version in skips:
+        await check_same(reading.log, sent.at)
     while sent.at.version in skips and sent.at.version <= await reading.log.latest_version():
         await sent(await skipped(reading, sent.at))
     snapshots = Resnapshots(reading)

@@ -33,7 +33,7 @@ from tailer.feed.chunks import Version
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.reading import Emit, Reading
 from tailer.feed.run_reader import RunReader
-from tailer.log.same_table import SameTable, check_offset
+from tailer.log.same_table import SameTable, snapshot_for
 from tailer.store import LOG_DIR
 
 __all__ = ["Resnapshot", "Resnapshots", "read_snapshot", "snapshot_files", "sorted_files"]
@@ -109,8 +109,7 @@ async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices:
     """
     same = SameTable(reading.log)
     witness = await same.witness(start.version)
-    snapshot = await reading.log.snapshot(start.version)
-    check_offset(reading.log, start, snapshot.state)
+    snapshot = await snapshot_for(reading.log, start, start.version)
     timestamp = await _timestamp(reading, snapshot, start.timestamp_floor_ms)
     first = replace(start, table_id=snapshot.state.table_id)
     first = first.under(reading.counted_by, reading.former)
@@ -166,8 +165,7 @@ class Resnapshot:
         """Take one turn: read as many files as fit before the stream's next version is there."""
         version, same = stream.version - 1, SameTable(self.reading.log)
         witness = None if self._files else await same.witness(version)
-        snapshot = await self.reading.log.snapshot(version)
-        check_offset(self.reading.log, stream, snapshot.state)
+        snapshot = await snapshot_for(self.reading.log, stream, version)
         timestamp = await _timestamp(self.reading, snapshot, stream.timestamp_floor_ms)
         if self._files is None:
             self._first = version

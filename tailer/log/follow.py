@@ -212,7 +212,10 @@ class _Follower:
                 if at.state is not None:
                     self._waits(at.state)
                 if anyio.current_time() >= self._check_at:
-                    await self._same.check_waiting(at.version, at.witness)
+                    known = None
+                    if at.state is not None and self.options.same_table:
+                        known = at.state.table_id
+                    await self._same.check_waiting(at.version, at.witness, known)
                     check_s = traits_of(self.log.store).check_s
                     self._check_at = asked_at + check_s * random.uniform(0.5, 1.0)
                 if at.version > self.newest + 1:

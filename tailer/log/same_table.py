@@ -9,13 +9,21 @@ from msgspec import Struct
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
 from tailer.delta.segment import LogKind, commit_name
-from tailer.delta.snapshot import TableState
+from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import DataLoss, OffsetError, TableError, TableReplaced, TransientError
 from tailer.log.listing import versions_of
 from tailer.log.table import TableLog
 from tailer.store import LOG_DIR, ChangeSourced
 
-__all__ = ["SameTable", "Witness", "check_offset", "check_same", "check_there"]
+__all__ = [
+    "SameTable",
+    "Witness",
+    "check_offset",
+    "check_place",
+    "check_same",
+    "check_there",
+    "snapshot_for",
+]
 
 
 class Witness(Struct, frozen=True):
@@ -59,6 +67,47 @@ async def check_same(log: TableLog, offset: Offset) -> Offset:
     return replace(offset, table_id=state.table_id)
 
 
+async def check_place(log: TableLog, offset: Offset) -> None:
+    """Raise the error of an offset that can't be of the table that is there: its id is compared
+    first, then whether the table has the versions before the offset.
+
+    If the newest version can't be read, nothing is known.
+    """
+    try:
+        newest = await log.snapshot()
+    except TableError:
+        return
+    check_offset(log, offset, newest.state)
+    begun = offset.version if offset.index or offset.snapshot else offset.version - 1
+    if newest.version < begun and not isinstance(log.store, ChangeSourced):
+        raise _went_back(log, begun, newest.version)
+
+
+async def snapshot_for(log: TableLog, offset: Offset, version: int) -> Snapshot:
+    """Return the snapshot of a version that an offset needs.
+
+    That the offset is another table's is found out before anything that follows from it.
+    """
+    try:
+        snapshot = await log.snapshot(version)
+    except TableError:
+        if offset.table_id is not None:  # the table has existed
+            await check_there(log, version)
+            await check_place(log, offset)
+        raise
+    check_offset(log, offset, snapshot.state)
+    return snapshot
+
+
+def _went_back(log: TableLog, version: int, newest: int) -> TableReplaced:
+    return TableReplaced(
+        f"the table went back to version {newest}",
+        table=log.store.root,
+        version=version,
+        hint="an older copy was restored; reset the offset with `tailer offsets reset`",
+    )
+
+
 class SameTable:
     """Checks of one table. The witness is the commit before the next one.
 
@@ -79,6 +128,7 @@ class SameTable:
         except TableError:
             if start.table_id is not None:  # the table has existed
                 await check_there(self.log, start.version)
+                await check_place(self.log, start)
             raise
         if state is not None:
             check_offset(self.log, start, state)
@@ -95,20 +145,12 @@ class SameTable:
         newest = max(versions_of(await self.log.files()), default=-1)
         if newest < version:
             await check_there(self.log, version)
-            raise self._went_back(version, newest)
+            raise _went_back(self.log, version, newest)
 
     async def _check_delivered(self, version: int) -> None:
         """Check that a version that does not exist is not one that somebody has already."""
         if version <= self._reached and not await self.log.has_commit(version):
-            raise self._went_back(version, version - 1)
-
-    def _went_back(self, version: int, newest: int) -> TableReplaced:
-        return TableReplaced(
-            f"the table went back to version {newest}",
-            table=self.log.store.root,
-            version=version,
-            hint="an older copy was restored; reset the offset with `tailer offsets reset`",
-        )
+            raise _went_back(self.log, version, version - 1)
 
     async def witness(self, version: int) -> Witness | None:
         """Return the commit of a version as a witness; None if there is no such file (any more).
@@ -145,10 +187,13 @@ class SameTable:
         if witness is None or not await self.unchanged(witness):
             await check_same(self.log, at)
 
-    async def check_waiting(self, version: int, witness: Commit | Witness | None) -> None:
+    async def check_waiting(
+        self, version: int, witness: Commit | Witness | None, table_id: str | None = None
+    ) -> None:
         """Check, while ``version`` does not exist, that it is only not written yet.
 
-        A listing alone proves no loss: some stores' listings lag behind.
+        ``table_id`` is the followed table's; None for one that may become another. A listing alone
+        proves no loss: some stores' listings lag behind.
         """
         files = await self.log.files(f"{version:020d}")
         newer = [v for v in versions_of(files) if v > version]
@@ -170,10 +215,21 @@ class SameTable:
                 ) from None
         elif version <= self._reached or witness is None or not await self.unchanged(witness):
             await check_there(self.log, version)
+            if table_id is not None:
+                await self._check_still(version, table_id)
             await self._check_delivered(version)
             newest = max(versions_of(await self.log.files()), default=-1)
             if newest < version - 1 and not await self.log.has_commit(version - 1):
-                raise self._went_back(version, newest)
+                raise _went_back(self.log, version, newest)
+
+    async def _check_still(self, version: int, table_id: str) -> None:
+        """Check that the newest version, if it can be read, is of the table with that id."""
+        try:
+            now = (await self.log.snapshot()).state.table_id
+        except TableError:
+            return
+        if now != table_id:
+            raise self._replaced(version, table_id, now)
 
     async def check_table(self, commit: Commit, state: TableState | None) -> None:
         """Check that this is still the followed table, after the commit before has changed.

@@ -191,13 +191,23 @@ def longer_table(setting: Setting) -> str:
     return rf"version 2: the table was replaced .* {old.table_id} and is {new.table_id}"
 
 
+def shorter_table(setting: Setting) -> str:
+    old = setting.table
+    new = TableBuilder(setting.folder / "other", SCHEMA)
+    new.create()
+    link = setting.folder / "link"
+    link.symlink_to("other")
+    link.rename(old.folder)
+    return rf"version 2: the table was replaced .* {old.table_id} and is {new.table_id}"
+
+
 def older_copy(setting: Setting) -> str:
     setting.table.commit_path(1).unlink()
     return r"version 2: the table went back to version 0"
 
 
 @pytest.mark.parametrize(
-    "damage", [torn, gap, missing_file, corrupt_vector, longer_table, older_copy]
+    "damage", [torn, gap, missing_file, corrupt_vector, longer_table, shorter_table, older_copy]
 )
 def test_a_feed_that_can_t_go_on_says_why_and_keeps_its_offset(
     setting: Setting, damage: Callable[[Setting], str]
@@ -221,18 +231,31 @@ def run_in_process(setting: Setting, capsys: Capture) -> str:
     return line
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("replace", [longer_table, shorter_table, older_copy])
 def test_a_replaced_table_is_noticed_at_the_next_start_too(
-    setting: Setting, capsys: Capture
+    setting: Setting, capsys: Capture, replace: Callable[[Setting], str], kind: str
 ) -> None:
+    """By a check as well, and also where the sink keeps the offset."""
+    setting.table.insert([{"id": 4}])
+    if kind == "sqlite":
+        text = setting.config.read_text()
+        changed = text.replace('type = "jsonl"', 'type = "sqlite"\nmode = "log"')
+        setting.config.write_text(changed.replace("orders.jsonl", "orders.sqlite"))
     with setting.program() as program:
-        setting.wait_for(program, 3)
+        program.wait_for((setting.folder / "state" / "orders.offset.json").exists)
+        program.wait_for(lambda: setting.offset()["version"] == 3)
         assert program.stop() == 0
-    old = setting.table.table_id
-    longer_table(setting)
+    wanted = f"the offset is of table {setting.table.table_id}"
+    if replace is older_copy:
+        setting.table.commit_path(2).unlink()
+        wanted = "version 2: the table went back to version 0"
+    replace(setting)
     line = run_in_process(setting, capsys)
-    assert f"the offset is of table {old}" in line
+    assert wanted in line
     assert "reset the offset" in line
-    assert setting.ids == [1, 2, 3]
+    assert main(["check", str(setting.config)]) == 1
+    assert wanted in capsys.readouterr().out
 
 
 def test_a_damaged_offset_file_stops_the_feed(setting: Setting, capsys: Capture) -> None:
