@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -40,11 +41,12 @@ class FirehoseSink(AwsSink):
         """See :class:`AwsSink`."""
         return f"Firehose delivery stream {self.option('delivery_stream')}"
 
-    async def check(self) -> None:
+    async def check(self) -> dt.datetime | None:
         """See :class:`AwsSink`."""
-        await self.client.describe_delivery_stream(
-            DeliveryStreamName=self.option("delivery_stream")
-        )
+        name = self.option("delivery_stream")
+        found = await self.client.describe_delivery_stream(DeliveryStreamName=name)
+        made: dt.datetime | None = found["DeliveryStreamDescription"].get("CreateTimestamp")
+        return made
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
         """See :class:`AwsSink`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -39,9 +40,11 @@ class KinesisSink(AwsSink):
         """See :class:`AwsSink`."""
         return f"Kinesis stream {self.option('stream')}"
 
-    async def check(self) -> None:
+    async def check(self) -> dt.datetime | None:
         """See :class:`AwsSink`."""
-        await self.client.describe_stream_summary(StreamName=self.option("stream"))
+        found = await self.client.describe_stream_summary(StreamName=self.option("stream"))
+        made: dt.datetime = found["StreamDescriptionSummary"]["StreamCreationTimestamp"]
+        return made
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
         """See :class:`AwsSink`."""

@@ -6,6 +6,7 @@ of their request then. Delivery is at least once.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -151,8 +152,8 @@ class AwsSink(MessageSink):
         """What errors call the target."""
 
     @abstractmethod
-    async def check(self) -> None:
-        """Find the target."""
+    async def check(self) -> dt.datetime | None:
+        """Find the target; return when it was made, if that is said."""
 
     @abstractmethod
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
@@ -188,9 +189,15 @@ class AwsSink(MessageSink):
             )
             self.client = await self._open.enter_async_context(created)
             _address(self.client.meta.endpoint_url)  # which the environment may name
-            await self.check()
+            made = await self.check()
+            self.made = None if made is None else f"{made.timestamp():.3f}"
 
         await self._translated(connect)
+        if self.made_before not in (None, self.made):
+            raise ConfigError(
+                f"{self.place} was deleted and made again since the feed wrote to it; say by "
+                "`tailer offsets set` or `reset` where the feed goes on"
+            )
         return None
 
     async def _disconnect(self) -> None:

@@ -50,6 +50,9 @@ class MessageSink(ABC):
         )
         #: Whether the feed has written to the target before this process did.
         self.written_before = False
+        #: When the target was made, where it says so: then, and by what is open now.
+        self.made_before: str | None = None
+        self.made: str | None = None
         self._feed = ""
         self._at: Offset | None = None
         self._failed_at: Offset | None = None
@@ -83,8 +86,11 @@ class MessageSink(ABC):
     ) -> Mapping[str, Any]:
         """See :class:`tailer.sink.KnowsDelivery`."""
         self._feed, self.written_before = feed, bool(kept)
+        self.made_before = (kept or {}).get("made")
         named = {name: self.option(name) for name in self.places}
         form = form_of(self.options, type=self.kind, format=self.format, **named)
+        if self._threads is not None and self.made is not None:
+            form["made"] = self.made
         return same_form(form, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from sinks.aws.sink import AwsSink, Refused
 from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import Sink, make_sink, write_pieces
+from tailer.sink import KnowsDelivery, Sink, make_sink, write_pieces
 from tailer.testing.batches import change_batch
 from tests.support.aws import AWS_SINKS, REGION, Aws
 from tests.support.components import free_port
@@ -175,3 +176,27 @@ async def test_a_target_or_a_server_that_is_not_there(aws: Aws, kind: str) -> No
         await new(endpoint_url=f"http://127.0.0.1:{free_port()}").open("orders")
     with pytest.raises(ConfigError, match=r"profile \(nobody\) could not be found"):
         await new(profile="nobody").open("orders")
+
+
+async def test_a_stream_that_was_made_again_is_not_gone_on_with(aws: Aws, name: str) -> None:
+    options = aws.options("kinesis", name)
+
+    def new(kept: dict[str, Any] | None) -> Sink:
+        sink = make_sink("kinesis", options, Path())
+        assert isinstance(sink, KnowsDelivery)
+        sink.delivery("orders", kept, None)
+        return sink
+
+    sink = new(None)
+    assert isinstance(sink, KnowsDelivery)
+    await sink.open("orders")
+    await sink.write(named())
+    form = json.loads(json.dumps(sink.delivery("orders", None, None)))
+    await sink.aclose()
+    await write(new(form), named(2, version=2))
+    aws.client("kinesis").delete_stream(StreamName=name)
+    aws.client("kinesis").create_stream(StreamName=name, ShardCount=1)
+    with pytest.raises(ConfigError, match="was deleted and made again since the feed wrote to it"):
+        await new(form).open("orders")
+    await write(new(None), named(4, version=3))
+    assert ids(aws, "kinesis", name) == [4, 5]
