@@ -152,6 +152,9 @@ async def test_no_listing_is_a_traceback() -> None:
             current[:] = [body]
             with suppress(TransientError):
                 assert await names(store) in ([], ["1"])
+        current[:] = [b"<html>welcome</html>"]
+        with pytest.raises(TransientError, match="s3://lake/t/_delta_log/: list got a wrong"):
+            await names(store)
 
 
 async def test_a_time_without_a_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,11 @@ class Call(Struct, frozen=True):
     handled: tuple[int, ...] = ()
     check: Callable[[Answer], None] = lambda _: None
 
+    @property
+    def place(self) -> str:
+        """What it is about, for messages: a key, or the prefix of a listing."""
+        return self.key or self.query.get("prefix", "")
+
 
 class S3Client:
     """The connections and credentials of one set of options, on one event loop."""
@@ -173,7 +178,7 @@ class S3Client:
                 return answer
             if answer.status in _PLAIN and not is_about_more_than_the_key(answer):
                 return answer
-            error = refusal(answer, call.operation, call.bucket, call.key)
+            error = refusal(answer, call.operation, call.bucket, call.place)
             region = region_of(answer)
             if region is not None and region != self._regions.get(call.bucket, self._region):
                 self._regions[call.bucket] = region
@@ -189,7 +194,7 @@ class S3Client:
 
     async def _attempt(self, call: Call, traffic: Traffic) -> Answer:
         """Make one attempt. Raises :class:`TransientError` unless the answer is whole and fits."""
-        what = f"s3://{call.bucket}/{call.key}: {call.operation}"
+        what = f"s3://{call.bucket}/{call.place}: {call.operation}"
         status = "failed"
         received = 0
         try:
