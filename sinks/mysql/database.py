@@ -196,6 +196,8 @@ class Mysql(Database):
         refused = isinstance(e.__cause__ or e.__context__, ssl.SSLCertVerificationError)
         if refused or "SSL is required" in what or "doesn't support SSL" in what:
             return ConfigError(f"{what}; see the options 'tls' and 'ca_file' of sink 'mysql'")
+        if "timed out" in what:
+            what += f", after {self._timeout_s:g} s (timeout_s of the sink)"
         return self.faults.error(code, what + (TOO_WIDE if code == _TOO_WIDE else ""))
 
     # Tables
