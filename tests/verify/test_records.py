@@ -29,10 +29,10 @@ def test_columns_with_the_names_of_ids_have_their_own_values(kind: str, *, ids: 
     if kind == "debezium":
         before = pa.nulls(1, pa.struct(list(SCHEMA)))
         batch = replace(batch, before=before, indices=pa.array([0]))
-    records = load_encoder(kind, options).encode(batch).whole()
+    records = load_encoder(kind, options).encode(batch)
     headers = {
         name: value if isinstance(value, bytes) else value.cast(pa.binary())[0].as_py()
-        for name, value in records.headers
+        for name, value in records.whole_headers()
     }
-    (row,) = rows_of(Message(0, 0, None, records.values[0].as_py(), headers))
+    (row,) = rows_of(Message(0, 0, None, records.whole_values()[0].as_py(), headers))
     assert topic_values(row, list(SCHEMA)) == ROW
