@@ -166,12 +166,12 @@ class TargetTable:
             raise self._another()
         try:
             self.table.update_incremental()
-        except DeltaError as e:
+            number = self.table.transaction_version(self._app)
+        except (DeltaError, OSError) as e:
             # What is listed is what follows the last version, and that has to be there.
             raise self._another() if "not found" in str(e) else self._told(e) from e
-        with self.failing():
-            if self.claim is None or self.table.transaction_version(self._app) != self.claim.number:
-                raise self._replaced()
+        if self.claim is None or number != self.claim.number:
+            raise self._replaced()
         self._check_others()
 
     def _another(self) -> TransientError:

@@ -15,6 +15,8 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TransientError
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
+from tests.s3.fixture import Bucket
+from tests.s3.objects import Objects
 from tests.sinks.test_duckdb import mapped
 from tests.support.sinks import write
 
@@ -160,3 +162,25 @@ async def test_somebody_elses_rows_in_a_mirror_are_refused(tmp_path: Path) -> No
     other.restore(1)
     with pytest.raises(SinkRejected, match=said):
         await new(tmp_path).open("orders")
+
+
+@pytest.mark.needs("s3")
+async def test_a_mirror_on_s3_notices_what_others_did(bucket: Bucket, tmp_path: Path) -> None:
+    address, options = bucket.address("copy"), bucket.deltalake
+    sink = new(tmp_path, path=address, storage_options=options)
+    await sink.open("orders")
+    await sink.write(rows((1, "a")))
+    await sink.write(rows((2, "b"), version=2))
+    other = deltalake.DeltaTable(address, storage_options=options)
+    other.optimize.compact()
+    await sink.write(rows((2, "b"), kind="delete", version=3))
+    other.update_incremental()
+    other.delete("id = 1")
+    with pytest.raises(SinkRejected, match="is somebody else's change of its rows"):
+        await sink.write(rows((3, "c"), version=4))
+    async with Objects(bucket) as objects:
+        for name in await objects.keys("copy/"):
+            await objects.delete(name)
+    with pytest.raises(TransientError, match="is not the table any more that it was"):
+        await sink.write(rows((3, "c"), version=4))
+    assert await sink.open("orders") is None
